@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What crosses from the kernel to the daemon: keys, values and numbers of the maps.
+ *
+ * src/bpfleakd/kernel/abi.py mirrors the structs; tests/unit/kernel/test_abi.py compiles this file and
+ * compares every size, offset and number.
+ */
+#ifndef BPFLEAKD_ABI_H
+#define BPFLEAKD_ABI_H
+
+/* Frames kept of a stack: the allocator function, then return addresses, innermost first. */
+#define MAX_FRAMES 128
+
+enum allocation_kind {
+	KIND_HEAP = 0,
+};
+
+/* What a process is allowed to add to the tables; the daemon and the exec probe write it. */
+enum recording_state {
+	STATE_STOPPED = 0,
+	STATE_RECORDING = 1,
+	/* It called exec: the addresses in its tables mean nothing any more. */
+	STATE_EXECED = 2,
+};
+
+/* Every way to miss something. A counter of each is kept for each process. */
+enum loss {
+	LOSS_LIVE_FULL,		/* a block was not recorded: the process' live table is full */
+	LOSS_SITE_FULL,		/* counted at the overflow site: no room for a new call site */
+	LOSS_STACK_FULL,	/* a site without its stack: no room for a new stack */
+	LOSS_THREAD_FULL,	/* a call was not recorded: no room for a new thread */
+	LOSS_RETURN_MISSED,	/* a call was not recorded: its return was never seen */
+	LOSS_FREE_MISSED,	/* a block's address was given out again before its free was seen */
+	LOSS_RESULT_UNREADABLE,	/* a block was not recorded: its address could not be read */
+	LOSS_STACK_UNREADABLE,	/* a stack ended early: its memory could not be read */
+	LOSS_KINDS,
+};
+
+/* Why a walk ended; src/bpfleakd/model.py StackEnd. */
+enum stack_end {
+	END_BOTTOM,
+	END_DEPTH,
+	END_READ_FAULT,
+	END_NO_RULE,
+	END_FRAME_POINTER_END,
+};
+
+struct process {
+	__u64 state;
+	__u64 unmatched_frees;
+	__u64 losses[LOSS_KINDS];
+};
+
+/* `stack_id` 0 is the overflow site: allocations whose own site found no room. */
+struct site_key {
+	__u32 tgid;
+	__u32 kind;
+	__u64 stack_id;
+};
+
+struct site {
+	__s64 live_bytes;
+	__s64 live_count;
+	__u64 allocated_bytes;
+	__u64 allocated_count;
+};
+
+struct stack_key {
+	__u64 tgid;
+	__u64 stack_id;
+};
+
+struct stack {
+	__u32 depth;
+	__u32 end;
+	__u64 frames[MAX_FRAMES];
+};
+
+struct live_block {
+	__u64 size;
+	__u64 born_ns;
+	__u64 stack_id;
+	__u32 tid;
+	__u32 kind;
+};
+
+/* An allocator call between its entry and its return. `entry_sp` 0 means that none is under way. */
+struct pending_call {
+	__u64 entry_sp;
+	__u64 return_address;
+	__u64 function_ip;
+	__u64 size;
+	/* realloc: the block handed in, taken out of the live table for the time of the call. */
+	__u64 old_address;
+	struct live_block old_block;
+	/* posix_memalign: where the caller wants the address. */
+	__u64 result_pointer;
+	__u32 old_known;
+	__u32 result_in_memory;
+};
+
+/* Per thread: uprobe programs can be preempted, so per-CPU memory would be shared by two of them. */
+struct thread {
+	struct pending_call pending;
+	struct stack stack;
+};
+
+#endif

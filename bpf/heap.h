@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Calls of heap functions, from entry to return.
+ *
+ * Rules:
+ *  - Only the outermost of nested allocator calls counts: musl's calloc calls malloc, wrappers call what
+ *    they wrap. A call is nested while its stack pointer is below that of the one under way.
+ *  - A block is recorded at the return, when its address is known; it is taken out at the entry of free
+ *    and realloc, before another thread can be given the same address.
+ *  - A call that never returns (an exception, a thread that ends) must not hide those that follow: a
+ *    later call at or above its stack pointer replaces it, and it is counted as missed.
+ */
+
+/* What a session's entry handler returns to go without, or with, the return probe. */
+enum { WITH_RETURN = 0, WITHOUT_RETURN = 1 };
+
+static __always_inline struct thread *current_thread(u64 id)
+{
+	struct thread *thread = threads.lookup(&id);
+	int zero = 0;
+
+	if (thread)
+		return thread;
+	thread = new_thread.lookup(&zero);
+	if (!thread)
+		return NULL;
+	threads.insert(&id, thread);
+	return threads.lookup(&id);
+}
+
+/*
+ * Whether a call that enters at `sp` runs inside the pending one. At an equal stack pointer it does so
+ * only if it was reached by a tail call: then the return address has been replaced by the address of
+ * the uprobes trampoline, which is the start of a page.
+ */
+static __always_inline bool is_nested(const struct pending_call *pending, u64 sp)
+{
+	u64 return_address = 0;
+
+	if (sp != pending->entry_sp)
+		return sp < pending->entry_sp;
+	bpf_probe_read_user(&return_address, sizeof(return_address), (void *)sp);
+	return return_address != pending->return_address && (return_address & 0xfff) == 0;
+}
+
+static __always_inline void give_up_pending(struct process *process, u32 tgid, struct pending_call *pending)
+{
+	count_loss(process, LOSS_RETURN_MISSED);
+	/* What became of realloc's old block is not known; most calls succeed. */
+	if (pending->old_known)
+		subtract_from_site(tgid, &pending->old_block);
+	pending->entry_sp = 0;
+}
+
+/*
+ * An allocator function is entered: `size` bytes are wanted. realloc hands in `old_address`, and
+ * posix_memalign the `result_pointer` through which it returns the address; 0 otherwise.
+ */
+static __always_inline int enter(struct pt_regs *ctx, u64 size, u64 old_address, u64 result_pointer)
+{
+	u64 id = current_id();
+	u32 tgid = id >> 32;
+	u64 sp = PT_REGS_SP(ctx);
+	struct process *process = processes.lookup(&tgid);
+	struct pending_call *pending;
+	struct thread *thread;
+	void *blocks;
+
+	if (!process || process->state != STATE_RECORDING)
+		return WITHOUT_RETURN;
+	thread = current_thread(id);
+	if (!thread) {
+		count_loss(process, LOSS_THREAD_FULL);
+		return WITHOUT_RETURN;
+	}
+	pending = &thread->pending;
+	if (pending->entry_sp) {
+		if (is_nested(pending, sp))
+			return WITHOUT_RETURN;
+		give_up_pending(process, tgid, pending);
+	}
+
+	pending->old_known = 0;
+	if (old_address) {
+		blocks = live.lookup(&tgid);
+		if (!blocks)
+			return WITHOUT_RETURN;
+		pending->old_known = take_block(blocks, old_address, &pending->old_block);
+		if (!pending->old_known)
+			__sync_fetch_and_add(&process->unmatched_frees, 1);
+	}
+	bpf_probe_read_user(&pending->return_address, sizeof(pending->return_address), (void *)sp);
+	pending->function_ip = PT_REGS_IP(ctx);
+	pending->size = size;
+	pending->old_address = old_address;
+	pending->result_pointer = result_pointer;
+	pending->entry_sp = sp;
+	return WITH_RETURN;
+}
+
+/* The address that the pending call returned; 0 if it failed. */
+static __always_inline u64 result_of(struct pt_regs *ctx, struct process *process,
+				     const struct pending_call *pending)
+{
+	u64 address = 0;
+
+	if (!pending->result_pointer)
+		return PT_REGS_RC(ctx);
+	if ((int)PT_REGS_RC(ctx) != 0)
+		return 0;
+	if (bpf_probe_read_user(&address, sizeof(address), (void *)pending->result_pointer))
+		count_loss(process, LOSS_RESULT_UNREADABLE);
+	return address;
+}
+
+static __always_inline void record_block(struct pt_regs *ctx, struct process *process, void *blocks, u64 id,
+					 struct thread *thread, u64 address)
+{
+	struct walk_state walk = { .ip = PT_REGS_IP(ctx), .sp = PT_REGS_SP(ctx), .bp = PT_REGS_FP(ctx) };
+	u32 tgid = id >> 32;
+	struct live_block block = {};
+	struct site *site;
+	u64 stack_id;
+
+	stack_id = walk_stack(&thread->stack, thread->pending.function_ip, &walk);
+	if (thread->stack.end == END_READ_FAULT)
+		count_loss(process, LOSS_STACK_UNREADABLE);
+	site = site_of(process, tgid, KIND_HEAP, &thread->stack, &stack_id);
+	if (!site)
+		return;
+	block.size = thread->pending.size;
+	block.born_ns = bpf_ktime_get_ns();
+	block.stack_id = stack_id;
+	block.tid = (u32)id;
+	block.kind = KIND_HEAP;
+	/* No other thread can free the block yet: nobody has been told its address. */
+	if (put_block(process, tgid, blocks, address, &block))
+		add_to_site(site, block.size);
+}
+
+/* An allocator function returns. */
+static __always_inline int leave(struct pt_regs *ctx)
+{
+	u64 id = current_id();
+	u32 tgid = id >> 32;
+	struct thread *thread = threads.lookup(&id);
+	struct pending_call *pending;
+	struct process *process;
+	void *blocks;
+	u64 address;
+
+	if (!thread)
+		return 0;
+	pending = &thread->pending;
+	/* The return has popped one word; any other stack pointer is that of a nested call. */
+	if (!pending->entry_sp || PT_REGS_SP(ctx) != pending->entry_sp + sizeof(u64))
+		return 0;
+	pending->entry_sp = 0;
+	process = processes.lookup(&tgid);
+	blocks = live.lookup(&tgid);
+	if (!process || !blocks)
+		return 0;
+
+	address = result_of(ctx, process, pending);
+	if (pending->old_known) {
+		/* A failed realloc leaves the old block as it was, but realloc(p, 0) has freed it. */
+		if (address == 0 && pending->size != 0) {
+			if (!put_block(process, tgid, blocks, pending->old_address, &pending->old_block))
+				subtract_from_site(tgid, &pending->old_block);
+			return 0;
+		}
+		subtract_from_site(tgid, &pending->old_block);
+	}
+	if (address && process->state == STATE_RECORDING)
+		record_block(ctx, process, blocks, id, thread, address);
+	return 0;
+}
+
+/* A block is about to be freed. */
+static __always_inline int release(u64 address)
+{
+	u64 id = current_id();
+	u32 tgid = id >> 32;
+	struct process *process = processes.lookup(&tgid);
+	struct live_block block;
+	struct thread *thread;
+	void *blocks;
+
+	if (!address || !process || process->state != STATE_RECORDING)
+		return 0;
+	blocks = live.lookup(&tgid);
+	if (!blocks)
+		return 0;
+	if (take_block(blocks, address, &block)) {
+		subtract_from_site(tgid, &block);
+		return 0;
+	}
+	/* Inside another allocator call it is that call's own business, such as a wrapper's. */
+	thread = threads.lookup(&id);
+	if (!thread || !thread->pending.entry_sp)
+		__sync_fetch_and_add(&process->unmatched_frees, 1);
+	return 0;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The maps. None is ever evicted from: what finds no room is refused and counted in process.losses,
+ * since the oldest entries are the leak. README.md has the table of who writes and who reads.
+ *
+ * MAX_* come from the configuration, as compiler flags.
+ */
+#define ALLOCATED_ON_DEMAND 1	/* BPF_F_NO_PREALLOC */
+
+/* tgid -> state and losses. Written by the daemon at attach; full: the attach is refused. */
+BPF_F_TABLE("hash", u32, struct process, processes, MAX_PROCESSES, ALLOCATED_ON_DEMAND);
+
+/* tgid -> (address -> block). One inner map a process, made and sized by the daemon. */
+BPF_F_TABLE("hash", u64, struct live_block, live_template, 1, ALLOCATED_ON_DEMAND);
+BPF_HASH_OF_MAPS(live, u32, "live_template", MAX_PROCESSES);
+
+/* (tgid, kind, stack) -> counters. Full: the overflow site counts it. */
+BPF_F_TABLE("hash", struct site_key, struct site, sites, MAX_SITES, ALLOCATED_ON_DEMAND);
+
+/* (tgid, stack) -> frames. Written before the site that names it. Full: a site without a stack. */
+BPF_F_TABLE("hash", struct stack_key, struct stack, stacks, MAX_STACKS, ALLOCATED_ON_DEMAND);
+
+/* (tgid, tid) -> call under way and scratch memory. Full: the thread's allocations are not recorded. */
+BPF_F_TABLE("hash", u64, struct thread, threads, MAX_THREADS, ALLOCATED_ON_DEMAND);
+
+/* Zeroes to insert a thread from: the value is larger than a program's stack. */
+BPF_ARRAY(new_thread, struct thread, 1);

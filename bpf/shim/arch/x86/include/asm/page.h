@@ -1,0 +1,1 @@
+/* helpers.h includes this; nothing of it is used. */

@@ -1,0 +1,1 @@
+"""What the figures mean. Pure: no kernel, no network, no files."""

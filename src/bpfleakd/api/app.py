@@ -1,0 +1,225 @@
+"""The HTTP application: routes, parameters, errors. It knows nothing of sockets.
+
+    GET    /v1/status                       DaemonStats
+    GET    /v1/processes                    {"processes": [TracedProcess, …]}
+    POST   /v1/processes/{pid}              attach → TracedProcess
+    DELETE /v1/processes/{pid}              detach → TracedProcess
+    GET    /v1/processes/{pid}/sites        LeakReport; ?limit=K&sort=growth|live|count
+    GET    /metrics                         Prometheus or OpenMetrics text
+
+An error is {"error": {"code", "message", "hint"}} with a fitting status. docs/json.md has the fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bpfleakd import errors
+from bpfleakd.api.service import ProcessList, Service, SortKey
+from bpfleakd.logs import get_logger
+from bpfleakd.printable import printable
+
+__all__ = ["Exposition", "create_app"]
+
+# Takes the request's Accept header, returns the body and its content type.
+Exposition = Callable[[str], tuple[bytes, str]]
+
+_Handler = Callable[[Request], Awaitable[Response]]
+
+_PID_MAX = 4_194_304  # PID_MAX_LIMIT of a 64-bit kernel
+_READING = ("GET", "HEAD")
+
+# The status of an error class holds for its subclasses, unless they have their own.
+_STATUS: dict[type[errors.BpfleakdError], HTTPStatus] = {
+    errors.BpfleakdError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.AccessDenied: HTTPStatus.FORBIDDEN,
+    errors.TargetError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.NoSuchProcess: HTTPStatus.NOT_FOUND,
+    errors.NotAttached: HTTPStatus.NOT_FOUND,
+    errors.AlreadyAttached: HTTPStatus.CONFLICT,
+    errors.KernelUnsupported: HTTPStatus.NOT_IMPLEMENTED,
+    errors.CapacityError: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+log = get_logger()
+
+
+class _BadRequest(errors.BpfleakdError):
+    """A parameter that cannot be used."""
+
+    code = "bad-request"
+
+
+def create_app(service: Service, exposition: Exposition, *, read_only: bool) -> Starlette:
+    """Return the application; `read_only` refuses every method but GET."""
+    api = _Api(service, exposition)
+    routes = [
+        _route("/v1/status", "GET", api.status),
+        _route("/v1/processes", "GET", api.processes),
+        _route("/v1/processes/{pid}/sites", "GET", api.sites),
+        _route("/metrics", "GET", api.metrics),
+    ]
+    if not read_only:
+        routes.append(_route("/v1/processes/{pid}", "POST", api.attach))
+        routes.append(_route("/v1/processes/{pid}", "DELETE", api.detach))
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(_ReadOnly)] if read_only else [],
+        exception_handlers={HTTPException: _routing_error},
+    )
+
+
+class _Api:
+    """The handlers: parameters in, an answer of the service out."""
+
+    def __init__(self, service: Service, exposition: Exposition) -> None:
+        self._service = service
+        self._exposition = exposition
+
+    async def status(self, request: Request) -> Response:
+        _only_parameters(request)
+        return _json(await self._service.stats())
+
+    async def processes(self, request: Request) -> Response:
+        _only_parameters(request)
+        return _json(ProcessList(await self._service.processes()))
+
+    async def attach(self, request: Request) -> Response:
+        _only_parameters(request)
+        return _json(await self._service.attach(_pid(request)), HTTPStatus.CREATED)
+
+    async def detach(self, request: Request) -> Response:
+        _only_parameters(request)
+        return _json(await self._service.detach(_pid(request)))
+
+    async def sites(self, request: Request) -> Response:
+        _only_parameters(request, "limit", "sort")
+        return _json(await self._service.report(_pid(request), limit=_limit(request), sort=_sort(request)))
+
+    async def metrics(self, request: Request) -> Response:
+        body, content_type = self._exposition(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
+
+
+def _route(path: str, method: str, handler: _Handler) -> Route:
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except errors.BpfleakdError as error:
+            return _error(_status_of(error), error.code, error.message, error.hint)
+        except Exception:
+            # The client gets no traceback: it holds paths and values of ours.
+            log.exception("api.failed", method=request.method, path=request.url.path)
+            return _error(
+                HTTPStatus.INTERNAL_SERVER_ERROR,
+                "internal",
+                "the daemon failed to answer: a bug in bpfleakd",
+                "its log has the details: journalctl -u bpfleakd",
+            )
+
+    return Route(path, endpoint, methods=[method])
+
+
+class _ReadOnly:
+    """Refuses, before any routing, whatever could change something."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in _READING:
+            await self._app(scope, receive, send)
+            return
+        refusal = _error(
+            HTTPStatus.METHOD_NOT_ALLOWED,
+            "method-not-allowed",
+            f"{scope['method']} is not possible here: this address only reads",
+            "attach and detach go over the daemon's unix socket: bpfleakctl attach PID",
+        )
+        refusal.headers["allow"] = ", ".join(_READING)
+        await refusal(scope, receive, send)
+
+
+async def _routing_error(request: Request, error: Exception) -> Response:
+    """No such path, or not by this method."""
+    assert isinstance(error, HTTPException)
+    method, path = request.method, request.url.path
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        response = _error(405, "method-not-allowed", f"{method} is not possible on {path}")
+    else:
+        response = _error(error.status_code, "not-found", f"there is no {path}", "docs/json.md has the paths")
+    response.headers.update(error.headers or {})
+    return response
+
+
+def _only_parameters(request: Request, *known: str) -> None:
+    for name in request.query_params:
+        if name not in known:
+            hint = f"known here: {', '.join(known)}" if known else "this takes none"
+            raise _BadRequest(f"unknown parameter {printable(name)!r}", hint)
+        if len(request.query_params.getlist(name)) > 1:
+            raise _BadRequest(f"parameter {name} is given more than once")
+
+
+def _pid(request: Request) -> int:
+    return _whole_number("a pid", request.path_params["pid"], 1, _PID_MAX)
+
+
+def _limit(request: Request) -> int | None:
+    text = request.query_params.get("limit")
+    return None if text is None else _whole_number("limit", text, 1, 1_000_000)
+
+
+def _sort(request: Request) -> SortKey:
+    text = request.query_params.get("sort", SortKey.GROWTH)
+    try:
+        return SortKey(text)
+    except ValueError:
+        raise _BadRequest(f"sort is one of {', '.join(SortKey)}, not {printable(text)!r}") from None
+
+
+def _whole_number(what: str, text: str, lowest: int, highest: int) -> int:
+    digits = text.isascii() and text.isdigit() and len(text) <= len(str(highest))
+    if digits and lowest <= int(text) <= highest:
+        return int(text)
+    raise _BadRequest(f"{what} is a whole number from {lowest} to {highest}, not {printable(text)!r}")
+
+
+def _status_of(error: errors.BpfleakdError) -> HTTPStatus:
+    if isinstance(error, _BadRequest):
+        return HTTPStatus.BAD_REQUEST
+    return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
+
+
+def _error(status: int, code: str, message: str, hint: str = "") -> Response:
+    return _json({"error": {"code": code, "message": message, "hint": hint}}, status)
+
+
+def _json(answer: object, status: int = HTTPStatus.OK) -> Response:
+    try:
+        body = msgspec.json.encode(answer)
+    except UnicodeEncodeError:
+        # A name with bytes that are no UTF-8 (as Python's surrogates); JSON cannot carry them.
+        body = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(answer)))
+    return Response(body, status, {"cache-control": "no-store"}, media_type="application/json")
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value.isprintable() else printable(value)
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_surrogates(item) for item in value]
+    return value

@@ -1,0 +1,124 @@
+"""The client of the daemon's API, over its unix socket: what bpfleakctl speaks.
+
+An error that the daemon sends is raised here as the class that was raised there.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+
+from bpfleakd.api import DEFAULT_SOCKET_PATH
+from bpfleakd.api.service import ProcessList, SortKey
+from bpfleakd.errors import AccessDenied, BpfleakdError, DaemonUnreachable, by_code
+from bpfleakd.model import DaemonStats, LeakReport, TracedProcess
+
+__all__ = ["DaemonClient"]
+
+_START_IT = "start it: `systemctl start bpfleakd`, or `bpfleakd` in a terminal"
+_SEE_LOG = "see its log: journalctl -u bpfleakd"
+_SAME_VERSION = "are bpfleakd and bpfleakctl of the same version?"
+
+# Attaching reads symbols and unwind tables, and may have to compile the programs first.
+_ATTACH_TIMEOUT_S = 60.0
+
+_Answer = TypeVar("_Answer")
+
+
+class _Failure(msgspec.Struct):
+    code: str
+    message: str
+    hint: str = ""
+
+
+class _FailureBody(msgspec.Struct):
+    error: _Failure
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+class DaemonClient:
+    """The daemon behind `socket_path`. Each call is a connection of its own; none is made before.
+
+    Every method raises DaemonUnreachable, AccessDenied, or what the daemon answered.
+    """
+
+    def __init__(self, socket_path: Path = DEFAULT_SOCKET_PATH, *, timeout_s: float = 30.0) -> None:
+        self._path = socket_path
+        self._timeout_s = timeout_s
+
+    def attach(self, pid: int) -> TracedProcess:
+        """Start to trace a process."""
+        timeout_s = max(self._timeout_s, _ATTACH_TIMEOUT_S)
+        return self._request("POST", f"/v1/processes/{pid}", TracedProcess, timeout_s)
+
+    def detach(self, pid: int) -> TracedProcess:
+        """Stop to trace a process and return its last figures."""
+        return self._request("DELETE", f"/v1/processes/{pid}", TracedProcess)
+
+    def processes(self) -> tuple[TracedProcess, ...]:
+        """Return every traced process."""
+        return self._request("GET", "/v1/processes", ProcessList).processes
+
+    def report(self, pid: int, *, limit: int | None = None, sort: SortKey = SortKey.GROWTH) -> LeakReport:
+        """Return the largest `limit` call sites of a process (all of them for None)."""
+        query = {"sort": sort.value} | ({} if limit is None else {"limit": str(limit)})
+        return self._request("GET", f"/v1/processes/{pid}/sites?{urlencode(query)}", LeakReport)
+
+    def stats(self) -> DaemonStats:
+        """Return the daemon's own figures."""
+        return self._request("GET", "/v1/status", DaemonStats)
+
+    def _request(
+        self, method: str, target: str, kind: type[_Answer], timeout_s: float | None = None
+    ) -> _Answer:
+        status, body = self._exchange(method, target, timeout_s or self._timeout_s)
+        try:
+            if status >= 400:
+                failure = msgspec.json.decode(body, type=_FailureBody).error
+                raise by_code(failure.code)(failure.message, failure.hint)
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.MsgspecError as error:
+            words = f"the answer of the daemon on {self._path} (status {status}) is not understood: {error}"
+            raise BpfleakdError(words, _SAME_VERSION) from error
+
+    def _exchange(self, method: str, target: str, timeout_s: float) -> tuple[int, bytes]:
+        connection = _UnixConnection(self._path, timeout_s)
+        try:
+            connection.request(method, target)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise DaemonUnreachable(f"no daemon: there is no {self._path}", _START_IT) from error
+        except ConnectionRefusedError as error:
+            raise DaemonUnreachable(f"no daemon answers on {self._path}", _START_IT) from error
+        except PermissionError as error:
+            words = f"no access to the daemon's socket {self._path}"
+            raise AccessDenied(words, "run as root, or as a member of the socket's group") from error
+        except TimeoutError as error:
+            words = f"the daemon on {self._path} did not answer within {timeout_s:g} s"
+            raise DaemonUnreachable(words, _SEE_LOG) from error
+        except (http.client.HTTPException, ConnectionError) as error:
+            words = f"the daemon on {self._path} closed the connection without an answer"
+            raise DaemonUnreachable(words, _SEE_LOG) from error
+        except OSError as error:
+            words = f"cannot connect to {self._path}: {error.strerror or error}"
+            raise DaemonUnreachable(words, _START_IT) from error
+        finally:
+            connection.close()

@@ -1,0 +1,110 @@
+"""Listening sockets for the API, and what is said when an address cannot be had."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import stat
+import struct
+from pathlib import Path
+
+from bpfleakd.errors import AccessDenied, BpfleakdError, ConfigError
+from bpfleakd.logs import get_logger
+
+__all__ = ["BACKLOG", "bind_tcp", "bind_unix"]
+
+BACKLOG = 64
+
+# root and the socket's group: whoever may write to it decides which processes get traced.
+_SOCKET_MODE = 0o660
+_PROBE_TIMEOUT_S = 1.0
+
+log = get_logger()
+
+
+def bind_unix(path: Path) -> socket.socket:
+    """Return a socket that listens on `path`, its directory made and a dead daemon's socket file removed.
+
+    Raises BpfleakdError if a daemon answers there, AccessDenied, or ConfigError naming `socket`.
+    """
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _remove_stale(path)
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            listener.bind(str(path))
+            # Nobody can connect before listen, so there is no moment with the umask's mode.
+            path.chmod(_SOCKET_MODE)
+            listener.listen(BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+    except PermissionError as error:
+        words = f"cannot create the socket {path}: {error.strerror}"
+        raise AccessDenied(words, "run as root, or set another socket") from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"socket: cannot create {path}: {reason}", "set another socket") from error
+    return listener
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove the socket file of a daemon that died; a living one is an error."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConfigError(f"socket: {path} exists and is no socket", "remove it, or set another socket")
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(_PROBE_TIMEOUT_S)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            log.info("api.stale_socket_removed", socket=path)
+            return
+        except TimeoutError:  # it is listened to, and its queue is full
+            pid = 0
+        else:
+            # struct ucred: pid, uid, gid of whoever called listen (unix(7)).
+            credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            pid = struct.unpack("3i", credentials)[0]
+    who = f"a daemon (pid {pid})" if pid else "a daemon"
+    raise BpfleakdError(f"{who} answers on {path} already", "stop it, or give this one another --socket")
+
+
+async def bind_tcp(address: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address or host name; port 0 lets the kernel choose.
+
+    Raises AccessDenied, or ConfigError naming `metrics.address` or `metrics.port`.
+    """
+    where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    off = "or set metrics.enabled: false"
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(address, port, type=socket.SOCK_STREAM)
+        family, _, _, _, sockaddr = found[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            # A restarted daemon need not wait for the connections of the last one to time out.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(sockaddr)
+            listener.listen(BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+    except socket.gaierror as error:
+        words = f"metrics.address: {address} is no address of this machine: {error.strerror}"
+        raise ConfigError(words, f"set metrics.address to an address or host name, {off}") from error
+    except PermissionError as error:
+        words = f"metrics.port: no permission to listen on {where}"
+        raise AccessDenied(words, f"take a port from 1024, {off}") from error
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            words = f"metrics.port: {where} is in use by another program"
+            raise ConfigError(words, f"set metrics.port to a free one, {off}") from error
+        words = f"metrics.address: cannot listen on {where}: {os.strerror(error.errno or 0)}"
+        raise ConfigError(words, f"set metrics.address to an address of this machine, {off}") from error
+    return listener

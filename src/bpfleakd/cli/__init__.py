@@ -1,0 +1,1 @@
+"""The two commands: `bpfleakd` (the daemon) and `bpfleakctl` (what people type)."""

@@ -1,0 +1,80 @@
+"""`bpfleakctl`: asks the daemon, and shows what it answers.
+
+A command is a file under commands/ with `add_parser` and `run`. Errors end up here, in the one place that
+knows how they look and which exit code they have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bpfleakd import __version__
+from bpfleakd.api import DEFAULT_SOCKET_PATH
+from bpfleakd.cli.arguments import socket_from_environment
+from bpfleakd.cli.commands import attach, detach, doctor, ps, top
+from bpfleakd.errors import BpfleakdError
+from bpfleakd.printable import printable
+
+__all__ = ["main"]
+
+# What a shell reports for a program ended by SIGINT and by SIGPIPE.
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    arguments = _parser().parse_args(argv)
+    _write_what_the_terminal_lacks_as_escapes()
+    try:
+        code = arguments.run(arguments)
+        sys.stdout.flush()
+        return code
+    except BpfleakdError as error:
+        print(f"bpfleakctl: {printable(error.message)}", file=sys.stderr)
+        if error.hint:
+            print(f"  hint: {printable(error.hint)}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read has seen enough (`| head`). Python would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bpfleakctl", description="Talks to bpfleakd, which finds memory leaks in running programs."
+    )
+    _add_socket(parser, socket_from_environment() or DEFAULT_SOCKET_PATH)
+    parser.add_argument("--version", action="version", version=f"bpfleakctl {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (attach, detach, ps, top, doctor):
+        # Also after the command; suppressed, so that it does not overwrite what stood before it.
+        _add_socket(command.add_parser(commands), argparse.SUPPRESS)
+    return parser
+
+
+def _add_socket(parser: argparse.ArgumentParser, default: Path | str) -> None:
+    parser.add_argument(
+        "--socket",
+        type=Path,
+        metavar="PATH",
+        default=default,
+        help=f"the daemon's socket (also: BPFLEAKD_SOCKET; default: {DEFAULT_SOCKET_PATH})",
+    )
+
+
+def _write_what_the_terminal_lacks_as_escapes() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

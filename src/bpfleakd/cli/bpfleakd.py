@@ -1,0 +1,89 @@
+"""`bpfleakd`: the daemon, in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+# First, so that structlog is imported in the way that logs.py explains.
+from bpfleakd import __version__, logs  # noqa: F401
+from bpfleakd.cli.arguments import pid, socket_from_environment
+from bpfleakd.config import DEFAULT_CONFIG_PATH, Config, load_config
+from bpfleakd.errors import BpfleakdError
+from bpfleakd.printable import printable
+
+__all__ = ["main"]
+
+_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the daemon until a signal; return its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        config = _load(arguments)
+        if arguments.check_config:
+            print(_checked(arguments.config))
+            return 0
+        # Only now: everything of the daemon comes with it.
+        from bpfleakd import daemon
+
+        return daemon.run(config, reload=partial(_load, arguments))
+    except BpfleakdError as error:
+        print(f"bpfleakd: {printable(error.message)}", file=sys.stderr)
+        if error.hint:
+            print(f"  hint: {printable(error.hint)}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bpfleakd", description="Finds memory leaks in running programs.")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"configuration (default: {DEFAULT_CONFIG_PATH}, which may be absent)",
+    )
+    parser.add_argument(
+        "--pid",
+        type=pid,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="N",
+        dest="pids",
+        help="attach to these processes at the start, too",
+    )
+    parser.add_argument(
+        "--socket", type=Path, metavar="PATH", help="listen here (also: BPFLEAKD_SOCKET; over the configuration)"
+    )
+    parser.add_argument("--check-config", action="store_true", help="check the configuration and end")
+    parser.add_argument("--version", action="version", version=f"bpfleakd {__version__}")
+    return parser
+
+
+def _load(arguments: argparse.Namespace) -> Config:
+    """Return the configuration with the command line on top. The daemon calls it again on SIGHUP."""
+    config = load_config(arguments.config)
+    socket = arguments.socket or socket_from_environment()
+    return msgspec.structs.replace(
+        config,
+        socket=socket.absolute() if socket else config.socket,
+        pids=tuple(dict.fromkeys((*config.pids, *arguments.pids))),
+    )
+
+
+def _checked(named: Path | None) -> str:
+    path = named or DEFAULT_CONFIG_PATH
+    return f"{path}: ok" if path.exists() else f"there is no {path}: the defaults hold"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

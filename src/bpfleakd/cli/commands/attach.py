@@ -1,0 +1,25 @@
+"""`bpfleakctl attach PID`: start to trace a process."""
+
+from __future__ import annotations
+
+import argparse
+
+from bpfleakd.api.client import DaemonClient
+from bpfleakd.cli.arguments import pid
+from bpfleakd.cli.render.lines import attached_line
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = commands.add_parser("attach", help="start to trace a process")
+    parser.add_argument("pid", type=pid, metavar="PID")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Attach and print one line about it."""
+    print(attached_line(DaemonClient(arguments.socket).attach(arguments.pid)))
+    return 0

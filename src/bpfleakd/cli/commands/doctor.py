@@ -1,0 +1,33 @@
+"""`bpfleakctl doctor`: what this machine can do, and the way out of what it cannot."""
+
+from __future__ import annotations
+
+import argparse
+
+from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.doctor import run_checks
+from bpfleakd.model import CheckStatus
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = commands.add_parser("doctor", help="check what this machine can do")
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the checks and print them; 1 if one failed."""
+    checks = run_checks(socket_path=arguments.socket)
+    if arguments.json:
+        print(json_text({"checks": checks}))
+    else:
+        # rich takes longer to import than all the rest: only where a table is drawn.
+        from bpfleakd.cli.render.checks import checks_view
+        from bpfleakd.cli.render.console import make_console
+
+        make_console().print(checks_view(checks))
+    return 1 if any(check.status == CheckStatus.FAIL for check in checks) else 0

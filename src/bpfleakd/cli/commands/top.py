@@ -1,0 +1,99 @@
+"""`bpfleakctl top`: the call sites that hold or gain the most."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bpfleakd.api.client import DaemonClient
+from bpfleakd.api.service import SortKey
+from bpfleakd.cli.arguments import number_between, pid, whole_number_from
+from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.errors import NoSuchProcess, NotAttached
+from bpfleakd.model import LeakReport
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+__all__ = ["add_parser", "run"]
+
+# A screen shows the top of a stack; `--once` shows it all.
+_LIVE_FRAMES = 12
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = commands.add_parser("top", help="show the call sites that hold the most memory, live")
+    parser.add_argument("--pid", type=pid, metavar="N", help="this process only (default: all)")
+    parser.add_argument("--once", action="store_true", help="print once and end")
+    parser.add_argument("--json", action="store_true", help="print JSON once and end (docs/json.md)")
+    parser.add_argument(
+        "--limit", type=whole_number_from(0), default=20, metavar="K", help="call sites of a process; 0: all (%(default)s)"
+    )
+    parser.add_argument(
+        "--sort", choices=[key.value for key in SortKey], default="growth", help="largest first in (%(default)s)"
+    )
+    parser.add_argument(
+        "--interval", type=number_between(0.1, 3600), default=1.0, metavar="S", help="seconds between two (%(default)s)"
+    )
+    parser.add_argument(
+        "--stacks", type=whole_number_from(0), default=3, metavar="N", help="show the stacks of the first N (%(default)s)"
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the reports: live on a terminal, else once."""
+    client = DaemonClient(arguments.socket)
+    if arguments.json:
+        reports = _fetch(client, arguments)
+        print(json_text(reports[0] if arguments.pid else {"processes": reports}))
+        return 0
+    # rich takes longer to import than all the rest: only where a table is drawn.
+    from bpfleakd.cli.render.console import fitting_width, make_console
+    from bpfleakd.cli.render.report import reports_view
+
+    console = make_console()
+    live = console.is_terminal and not console.is_dumb_terminal and not arguments.once
+
+    def view() -> RenderableType:
+        return reports_view(
+            _fetch(client, arguments),
+            width=fitting_width(console),
+            stacks=arguments.stacks,
+            max_frames=_LIVE_FRAMES if live else None,
+        )
+
+    if live:
+        _show_live(console, view, arguments.interval)
+    console.print(view())
+    return 0
+
+
+def _fetch(client: DaemonClient, arguments: argparse.Namespace) -> tuple[LeakReport, ...]:
+    limit, sort = arguments.limit or None, SortKey(arguments.sort)
+    if arguments.pid:
+        try:
+            return (client.report(arguments.pid, limit=limit, sort=sort),)
+        except NotAttached as error:
+            raise NotAttached(error.message, f"bpfleakctl attach {arguments.pid}") from error
+    reports = []
+    for traced in client.processes():
+        try:
+            reports.append(client.report(traced.process.pid, limit=limit, sort=sort))
+        except (NotAttached, NoSuchProcess):
+            continue  # it ended since the list was made
+    return tuple(reports)
+
+
+def _show_live(console: Console, view: Callable[[], RenderableType], interval_s: float) -> None:
+    """Draw until interrupted."""
+    from rich.live import Live
+
+    with Live(view(), console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(interval_s)
+            live.update(view(), refresh=True)

@@ -1,0 +1,1 @@
+"""How answers look. What is shown was computed elsewhere; every name passes through `printable`."""

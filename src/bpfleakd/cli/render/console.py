@@ -1,0 +1,40 @@
+"""The terminal, or what stands in for it. rich's own decisions are kept: NO_COLOR, TERM, COLUMNS."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TextIO
+
+from rich.console import Console
+
+__all__ = ["fitting_width", "make_console"]
+
+# Wide enough for any line: in a pipe or a file nothing should be cut.
+_UNBOUNDED = 10_000
+
+
+def make_console(stream: TextIO | None = None, environ: Mapping[str, str] = os.environ) -> Console:
+    """Return a console that shows texts as they are: no markup, no emoji codes, no guessed highlights."""
+    stream = stream or sys.stdout
+    bounded = stream.isatty() or "COLUMNS" in environ
+    return _Console(
+        file=stream,
+        width=None if bounded else _UNBOUNDED,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        _environ=environ,
+    )
+
+
+def fitting_width(console: Console) -> int | None:
+    """Return the columns that a table has to fit into; None if there is no limit."""
+    return None if console.width == _UNBOUNDED else console.width
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command's one `try`; rich would end the process."""
+        raise BrokenPipeError

@@ -1,0 +1,30 @@
+"""What was missed, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bpfleakd.printable import printable
+
+__all__ = ["loss_lines"]
+
+# The reasons of bpf/abi.h; a reason that is not here is shown by its name.
+_WORDS = {
+    "live_full": "blocks not recorded: the table of live blocks is full (limits.live_blocks)",
+    "site_full": "allocations counted together: the table of call sites is full (limits.sites)",
+    "stack_full": "call sites without a stack: the table of stacks is full (limits.stacks)",
+    "thread_full": "calls not recorded: the table of threads is full (limits.threads)",
+    "return_missed": "calls not recorded: their return was not seen",
+    "free_missed": "frees not seen: the address was given out again before",
+    "result_unreadable": "blocks not recorded: their address could not be read",
+    "stack_unreadable": "stacks cut short: their memory could not be read",
+}
+
+
+def loss_lines(losses: Mapping[str, int]) -> list[str]:
+    """Return a line for each way in which something was missed; none if nothing was."""
+    return [f"missed: {count:,} {_words(reason)}" for reason, count in losses.items() if count]
+
+
+def _words(reason: str) -> str:
+    return _WORDS.get(reason) or printable(reason).replace("_", " ")

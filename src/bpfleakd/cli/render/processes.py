@@ -1,0 +1,48 @@
+"""The table of `bpfleakctl ps`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bpfleakd.cli.render.losses import loss_lines
+from bpfleakd.cli.render.units import human_bytes, human_duration, human_rate
+from bpfleakd.model import ProcessState, TracedProcess
+from bpfleakd.printable import printable
+
+__all__ = ["processes_view"]
+
+
+def processes_view(processes: Sequence[TracedProcess]) -> RenderableType:
+    """Return a row a process; under the table, what was missed."""
+    if not processes:
+        return Text("no process is traced: bpfleakctl attach PID")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("pid", justify="right", no_wrap=True)
+    table.add_column("comm", no_wrap=True, max_width=16)
+    for name in ("live", "growth/s", "count", "sites", "for"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("by", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for traced in processes:
+        process = traced.process
+        table.add_row(
+            str(process.pid),
+            Text(printable(process.comm), overflow="ellipsis"),
+            human_bytes(process.live_bytes),
+            human_rate(process.growth_bytes_per_s),
+            f"{process.live_count:,}",
+            f"{traced.sites:,}",
+            human_duration(process.attached_s),
+            Text(printable(traced.attach_method)),
+            Text(process.state.value, style="" if process.state == ProcessState.TRACED else "yellow"),
+        )
+    missed = [
+        Text(f"{traced.process.pid} {line}", style="yellow")
+        for traced in processes
+        for line in loss_lines(traced.losses)
+    ]
+    return Group(table, *missed)

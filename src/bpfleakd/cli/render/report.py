@@ -1,0 +1,123 @@
+"""The view of `bpfleakctl top`: a header a process, a row a call site, stacks under the first few."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bpfleakd.cli.render.losses import loss_lines
+from bpfleakd.cli.render.stacks import basename, stack_lines
+from bpfleakd.cli.render.units import human_bytes, human_duration, human_rate
+from bpfleakd.model import LeakReport, ProcessState, ProcessSummary, SiteReport
+from bpfleakd.printable import printable, shortened
+
+__all__ = ["reports_view"]
+
+# What the figures need: "-99.9 MiB/s", "1023 KiB", "4,000,000", "23h59m".
+_FIGURE_COLUMNS = (("growth/s", 11), ("live", 8), ("count", 9), ("oldest", 7))
+_FIGURES_WIDTH = sum(width + 1 for _, width in _FIGURE_COLUMNS)
+
+
+def reports_view(
+    reports: Sequence[LeakReport], *, width: int | None, stacks: int, max_frames: int | None
+) -> RenderableType:
+    """Return the reports one under the other.
+
+    `width` is the terminal's (None: as wide as it gets), `stacks` the number of call sites a process
+    whose stacks are shown, `max_frames` how much of each (None: all).
+    """
+    if not reports:
+        return Text("no process is traced: bpfleakctl attach PID")
+    parts: list[RenderableType] = []
+    for report in reports:
+        parts += [Text(), *_report_parts(report, width, stacks, max_frames)]
+    return Group(*parts[1:])
+
+
+def _report_parts(
+    report: LeakReport, width: int | None, stacks: int, max_frames: int | None
+) -> list[RenderableType]:
+    parts: list[RenderableType] = [_header(report.process)]
+    parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
+    if not report.sites:
+        return [*parts, Text(_why_empty(report.process))]
+    names = _name_widths(report.sites, width)
+    parts.append(_table(report.sites[:0], names, header=True))
+    for site in report.sites[:stacks]:
+        parts.append(_table([site], names))
+        parts += stack_lines(site, width, max_frames)
+    if report.sites[stacks:]:
+        parts.append(_table(report.sites[stacks:], names))
+    return parts
+
+
+def _header(process: ProcessSummary) -> Text:
+    parts = [
+        f"live {human_bytes(process.live_bytes)} in {process.live_count:,} blocks",
+        human_rate(process.growth_bytes_per_s),
+        f"attached {human_duration(process.attached_s)}",
+        printable(process.mode),
+    ]
+    if process.state != ProcessState.TRACED:
+        parts.append(f"({process.state})")
+    return Text.assemble((f"{process.pid} {printable(process.comm)}", "bold"), "  ", "  ".join(parts))
+
+
+def _why_empty(process: ProcessSummary) -> str:
+    since = f"since the attach {human_duration(process.attached_s)} ago"
+    if process.allocated_count == 0:
+        return f"no call sites: nothing was allocated {since}; older blocks are not seen"
+    if process.live_count == 0:
+        return f"no call sites: all {process.allocated_count:,} blocks allocated {since} were freed again"
+    return f"no call sites yet: they come with the daemon's next tick ({since})"
+
+
+def _table(sites: Sequence[SiteReport], names: tuple[int, int], *, header: bool = False) -> Table:
+    """Return rows with widths of their own, so that tables with stacks between them line up."""
+    function_width, where_width = names
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=header, header_style="bold")
+    for name, width in _FIGURE_COLUMNS:
+        table.add_column(name, justify="right", width=width, no_wrap=True)
+    table.add_column("function", width=function_width, no_wrap=True)
+    table.add_column("where", max_width=where_width, no_wrap=True)
+    for site in sites:
+        table.add_row(
+            Text(human_rate(site.growth_bytes_per_s), style="red" if site.growth_bytes_per_s > 0 else ""),
+            human_bytes(site.live_bytes),
+            f"{site.live_count:,}",
+            "-" if site.oldest_age_s is None else human_duration(site.oldest_age_s),
+            Text(_function(site), overflow="ellipsis", style="bold"),
+            Text(shortened(_where(site), where_width, keep_end=True), overflow="ellipsis"),
+        )
+    return table
+
+
+def _name_widths(sites: Sequence[SiteReport], width: int | None) -> tuple[int, int]:
+    """Return the widths of the last two columns: what they need, or a fair part of what is left."""
+    function = max(len("function"), *(cell_len(_function(site)) for site in sites))
+    where = max(len("where"), *(cell_len(_where(site)) for site in sites))
+    if width is None:
+        return function, where
+    left = max(20, width - _FIGURES_WIDTH - 1)
+    function = min(function, max(left - where, left * 11 // 20))
+    return function, min(where, left - function)
+
+
+def _function(site: SiteReport) -> str:
+    return printable(site.function) if site.function else "[unknown]"
+
+
+def _where(site: SiteReport) -> str:
+    """Return file:line, or the module with the offset of the blamed call."""
+    if site.location:
+        return printable(site.location)
+    if not site.module:
+        return "-"
+    blamed = (f for f in site.stack if (f.function, f.module) == (site.function, site.module))
+    offset = next((frame.offset for frame in blamed), None)
+    name = printable(basename(site.module))
+    return name if offset is None else f"{name}+{offset:#x}"

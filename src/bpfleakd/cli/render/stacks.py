@@ -1,0 +1,57 @@
+"""A stack, innermost first, a line a frame: function, module, file:line."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from bpfleakd.model import Frame, SiteReport, StackEnd
+from bpfleakd.printable import printable, shortened
+
+__all__ = ["basename", "stack_lines"]
+
+_INDENT = "      "
+_SHORTEST_NAME = 24
+
+_TRUNCATED = {
+    StackEnd.DEPTH: "the stack is deeper than what is kept",
+    StackEnd.READ_FAULT: "the stack goes on, but its memory could not be read",
+    StackEnd.NO_RULE: "the stack goes on, but there is no unwind information for this place",
+    StackEnd.FRAME_POINTER_END: "the stack may go on: the chain of frame pointers ends here",
+    StackEnd.LOST: "the stack was not kept: the table of stacks was full",
+}
+
+
+def stack_lines(site: SiteReport, width: int | None, max_frames: int | None) -> list[Text]:
+    """Return the lines of a call site's stack; that it is not whole is the last of them."""
+    shown = site.stack[:max_frames]
+    lines = [_frame_line(frame, width) for frame in shown]
+    if len(shown) < len(site.stack):
+        lines.append(Text(f"{_INDENT}… {len(site.stack) - len(shown)} more frames (--once shows all)", "dim"))
+    if site.truncated and site.truncated != StackEnd.BOTTOM:
+        lines.append(Text(f"{_INDENT}… truncated: {_TRUNCATED[site.truncated]}", "yellow"))
+    return lines
+
+
+def basename(path: str) -> str:
+    """Return the last part of a path; all of "[vdso]" or "//anon"-like names without one."""
+    return path.rpartition("/")[2] or path
+
+
+def _frame_line(frame: Frame, width: int | None) -> Text:
+    name = printable(frame.function) if frame.function else f"{frame.address:#x}"
+    place = "  ".join(part for part in (_module(frame), _location(frame)) if part)
+    if width is not None:
+        name = shortened(name, max(_SHORTEST_NAME, width - len(_INDENT) - 2 - len(place)))
+    return Text.assemble(_INDENT, name, "  ", (place, "dim"))
+
+
+def _module(frame: Frame) -> str:
+    if frame.module is None:
+        return f"[{frame.kind}]"
+    name = printable(basename(frame.module))
+    offset = "" if frame.location or frame.offset is None else f"+{frame.offset:#x}"
+    return name + offset + (" (inlined)" if frame.inlined else "")
+
+
+def _location(frame: Frame) -> str:
+    return printable(frame.location) if frame.location else ""

@@ -1,0 +1,305 @@
+"""The configuration: a strict YAML file, with a default for everything.
+
+Strict means that whatever is not understood is an error with its path, line and dotted key: a limit
+that was misspelt and silently ignored would be noticed when it is needed. deploy/config.example.yaml
+shows every key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import yaml
+
+from bpfleakd.api import DEFAULT_SOCKET_PATH
+from bpfleakd.errors import ConfigError
+from bpfleakd.printable import printable, shortened
+
+__all__ = [
+    "DEFAULT_CONFIG_PATH",
+    "AttachMethod",
+    "Config",
+    "HistoryConfig",
+    "LimitsConfig",
+    "LogConfig",
+    "LogFormat",
+    "LogLevel",
+    "MetricsConfig",
+    "load_config",
+]
+
+DEFAULT_CONFIG_PATH = Path("/etc/bpfleakd/config.yaml")
+
+# sockaddr_un.sun_path has 108 bytes, one of them the final zero (unix(7)).
+_SOCKET_PATH_BYTES = 107
+
+Pid = Annotated[int, msgspec.Meta(ge=1, le=4_194_304)]  # PID_MAX_LIMIT of a 64-bit kernel
+TableSize = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
+
+
+class AttachMethod(StrEnum):
+    """How probes are linked; AUTO takes the best one that works."""
+
+    AUTO = "auto"
+    SESSION = "session"
+    MULTI = "multi"
+    PERF = "perf"
+
+
+class LogLevel(StrEnum):
+    """The least severe messages that are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """AUTO is pretty on a terminal and JSON otherwise."""
+
+    AUTO = "auto"
+    PRETTY = "pretty"
+    JSON = "json"
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options that belong together."""
+
+
+class MetricsConfig(_Section, frozen=True):
+    """The TCP address of the metrics; `top_sites` is how many call sites a process exports."""
+
+    enabled: bool = True
+    address: Annotated[str, msgspec.Meta(min_length=1)] = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 9797
+    top_sites: Annotated[int, msgspec.Meta(ge=0, le=100)] = 10
+
+
+class LimitsConfig(_Section, frozen=True):
+    """Entries in the kernel's tables. `live_blocks` is for each process, the others for all together."""
+
+    processes: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 512
+    live_blocks: TableSize = 4_000_000
+    sites: TableSize = 65_536
+    stacks: TableSize = 65_536
+    threads: TableSize = 16_384
+
+
+class HistoryConfig(_Section, frozen=True):
+    """How far back growth looks."""
+
+    window_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 60.0
+
+
+class LogConfig(_Section, frozen=True):
+    """What is logged, and how it is written."""
+
+    level: LogLevel = LogLevel.INFO
+    format: LogFormat = LogFormat.AUTO
+
+
+class Config(_Section, frozen=True):
+    """Everything that can be configured."""
+
+    socket: Path = DEFAULT_SOCKET_PATH
+    bpffs_dir: Path = Path("/sys/fs/bpf/bpfleakd")
+    attach_method: AttachMethod = AttachMethod.AUTO
+    tick_s: Annotated[float, msgspec.Meta(ge=0.1, le=60)] = 1.0
+    pids: tuple[Pid, ...] = ()
+    metrics: MetricsConfig = MetricsConfig()
+    limits: LimitsConfig = LimitsConfig()
+    history: HistoryConfig = HistoryConfig()
+    log: LogConfig = LogConfig()
+
+
+def load_config(path: Path | None = None, *, default_path: Path = DEFAULT_CONFIG_PATH) -> Config:
+    """Read the configuration file, or `default_path` if none is named (which may be absent).
+
+    Raises ConfigError for a file that cannot be read or is not right in every key.
+    """
+    named = path or default_path
+    try:
+        content = named.read_bytes()
+    except FileNotFoundError as error:
+        if path is None:
+            return Config()
+        raise ConfigError(f"{named}: no such file", "name an existing file, or none at all") from error
+    except OSError as error:
+        raise ConfigError(f"{named}: cannot be read: {error.strerror}") from error
+    return _Document(named, content).config()
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader, except that a value it cannot make is an error with a position too."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            problem = f"not a value of type {node.tag.rpartition(':')[2]}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
+
+
+class _Document:
+    """One file: its text, its tree with the positions, and the way from a key to its line."""
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        self._path = path
+        self._content = content
+
+    def config(self) -> Config:
+        try:
+            loader = _Loader(self._content.decode())
+            root = loader.get_single_node()
+            if root is None:
+                return Config()
+            self._check_keys(root, "", set())
+            values = loader.construct_document(root)
+        except UnicodeDecodeError as error:
+            line = self._content[: error.start].count(b"\n") + 1
+            raise self._error(line, f"byte 0x{self._content[error.start]:02x} is not UTF-8") from error
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            words = ", ".join(part for part in (error.context, error.problem) if part)
+            raise self._error(mark.line + 1, f"not YAML: {words}") from error
+        except yaml.reader.ReaderError as error:
+            line = self._content.decode()[: error.position].count("\n") + 1
+            raise self._error(line, f"character U+{error.character:04X} is not allowed") from error
+        except RecursionError as error:
+            raise self._error(1, "nested too deeply") from error
+        try:
+            config = msgspec.convert(values, Config, dec_hook=_path_from_text)
+        except msgspec.ValidationError as error:
+            raise self._explained(root, str(error)) from error
+        for key, words in _contradictions(config):
+            raise self._error(_line(_node_at(root, key.split("."))), f"{key}: {words}")
+        return config
+
+    def _check_keys(self, node: yaml.Node, dotted: str, seen: set[int]) -> None:
+        """Raise for keys that are no text or come twice; YAML itself lets the last one win."""
+        if id(node) in seen:  # an alias: the node it stands for was checked
+            return
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            for item in node.value:
+                self._check_keys(item, dotted, seen)
+        if not isinstance(node, yaml.MappingNode):
+            return
+        first_lines: dict[str, int] = {}
+        for key, value in node.value:
+            if key.tag != "tag:yaml.org,2002:str":
+                raise self._error(_line(key), f"key {_source(key)} is not text")
+            name = f"{dotted}.{key.value}" if dotted else key.value
+            if key.value in first_lines:
+                where = f"first on line {first_lines[key.value]}"
+                raise self._error(_line(key), f"{name}: given twice, {where}", "remove one of the two")
+            first_lines[key.value] = _line(key)
+            self._check_keys(value, name, seen)
+
+    def _explained(self, root: yaml.Node, validation: str) -> ConfigError:
+        """Turn msgspec's "reason - at `$.metrics.port`" into an error with a line."""
+        reason, _, at = validation.partition(" - at `$")
+        steps = re.findall(r"\w+", at)
+        unknown = re.fullmatch(r"Object contains unknown field `(.*)`", reason, re.DOTALL)
+        if unknown:
+            key = next(key for key, _ in _node_at(root, steps).value if key.value == unknown[1])
+            dotted = ".".join([*steps, key.value])
+            return self._error(_line(key), f"{dotted}: unknown key", _meant(steps, key.value))
+        node = _node_at(root, steps)
+        dotted = re.sub(r"\.(\d+)", r"[\1]", ".".join(steps)) or "the whole file"
+        return self._error(_line(node), f"{dotted}: {_in_words(reason, steps)}, got {_source(node)}")
+
+    def _error(self, line: int, words: str, hint: str = "") -> ConfigError:
+        return ConfigError(f"{self._path}:{line}: {printable(words)}", printable(hint))
+
+
+def _path_from_text(kind: type, value: Any) -> Any:
+    if kind is not Path or not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+        raise ValueError("Expected an absolute path")
+    return Path(value)
+
+
+def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield (dotted key, words) for values that are right alone and wrong together."""
+    if len(bytes(config.socket)) > _SOCKET_PATH_BYTES:
+        yield "socket", f"a unix socket's path has at most {_SOCKET_PATH_BYTES} bytes"
+    if config.history.window_s < 2 * config.tick_s:
+        yield "history.window_s", f"growth needs a window of two ticks or more (tick_s: {config.tick_s:g})"
+
+
+def _node_at(node: yaml.Node, steps: list[str]) -> yaml.Node:
+    """Return the node of a key path; the innermost one there is, if the file leaves the rest to defaults."""
+    for step in steps:
+        if isinstance(node, yaml.SequenceNode):
+            node = node.value[int(step)]
+        else:
+            found = [value for key, value in node.value if key.value == step]
+            if not found:
+                break
+            node = found[0]
+    return node
+
+
+def _line(node: yaml.Node) -> int:
+    return node.start_mark.line + 1
+
+
+def _source(node: yaml.Node) -> str:
+    """What stands in the file, in a few characters."""
+    if isinstance(node, yaml.MappingNode):
+        return "a mapping"
+    if isinstance(node, yaml.SequenceNode):
+        return "a list"
+    return shortened(repr(node.value), 60) if node.value else "nothing"
+
+
+_TYPE_WORDS = {
+    "object": "a mapping",
+    "array": "a list",
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+}
+
+
+def _in_words(reason: str, steps: list[str]) -> str:
+    if reason.startswith("Invalid enum value"):
+        default: Any = Config()
+        for step in steps:
+            default = getattr(default, step)
+        return f"expected one of {', '.join(type(default))}"
+    wanted = reason.partition(", got ")[0].replace("Expected", "expected")
+    return re.sub(r"`(\w+)`", lambda match: _TYPE_WORDS.get(match[1], match[1]), wanted)
+
+
+def _known_keys() -> dict[str, list[str]]:
+    """Return the keys of each section; the section "" is the top of the file."""
+    keys = {"": list(Config.__struct_fields__)}
+    for name, default in zip(Config.__struct_fields__, Config.__struct_defaults__, strict=True):
+        if isinstance(default, _Section):
+            keys[name] = list(default.__struct_fields__)
+    return keys
+
+
+def _meant(steps: list[str], key: str) -> str:
+    """Return a hint for an unknown key: the likeliest one here, else elsewhere, else the list."""
+    known = _known_keys()
+    section = ".".join(steps)
+    for candidates in (known[section], [name for names in known.values() for name in names]):
+        close = difflib.get_close_matches(key, candidates, n=1)
+        if close:
+            home = section if close[0] in known[section] else _home_of(close[0], known)
+            return f"did you mean {f'{home}.{close[0]}' if home else close[0]}?"
+    return f"known here: {', '.join(known[section])}"
+
+
+def _home_of(key: str, known: dict[str, list[str]]) -> str:
+    return next(section for section, keys in known.items() if key in keys)

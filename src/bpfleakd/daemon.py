@@ -1,0 +1,225 @@
+"""The daemon: everything put together, from start to stop.
+
+One thread does all that touches processes and kernel (`_Worker`), so that its code needs no locks; the
+asyncio loop serves the API and keeps the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from bpfleakd import __version__, errors
+from bpfleakd.api.server import ApiServer
+from bpfleakd.config import AttachMethod as Wanted
+from bpfleakd.config import Config, load_config
+from bpfleakd.export.prometheus import PrometheusExporter
+from bpfleakd.kernel.loader import Capacities
+from bpfleakd.kernel.programs import AttachMethod
+from bpfleakd.kernel.session import KernelSession
+from bpfleakd.logs import configure_logging, get_logger
+from bpfleakd.model import DaemonStats, LeakReport, MetricsSnapshot, SortKey, TracedProcess
+from bpfleakd.monitor.attach import Attacher, Attachment
+from bpfleakd.monitor.monitor import Monitor
+from bpfleakd.monitor.report import Reporter
+from bpfleakd.symbols.module_cache import ModuleCache
+from bpfleakd.symbols.symbolizer import Symbolizer
+
+__all__ = ["Daemon", "run"]
+
+log = get_logger()
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def run(config: Config, config_path: Path | None = None) -> int:
+    """Run in the foreground until SIGTERM or SIGINT; returns the exit code.
+
+    Raises BpfleakdError if the daemon cannot start.
+    """
+    configure_logging(config.log)
+    asyncio.run(Daemon(config, config_path).serve())
+    return 0
+
+
+class Daemon:
+    """One run of the daemon."""
+
+    def __init__(self, config: Config, config_path: Path | None) -> None:
+        self._config = config
+        self._config_path = config_path
+        self._stop = asyncio.Event()
+        self._reload = asyncio.Event()
+
+    async def serve(self) -> None:
+        """Start, work until told to stop, leave nothing behind."""
+        self._install_signal_handlers()
+        async with contextlib.AsyncExitStack() as stack:
+            worker = stack.enter_context(_Worker())
+            service = _Service(worker, self._config)
+            exporter = PrometheusExporter(lambda: service.snapshot, top_sites=self._config.metrics.top_sites)
+            api = self._api(service, exporter)
+            await api.start()
+            stack.push_async_callback(api.stop)
+            await service.start()
+            stack.push_async_callback(service.stop)
+            await self._attach_configured(service)
+            await self._tick_until_stopped(service, exporter)
+            log.info("daemon.stopping")
+
+    def _install_signal_handlers(self) -> None:
+        # A handler only records; the loop acts.
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload.set)
+
+    def _api(self, service: _Service, exporter: PrometheusExporter) -> ApiServer:
+        metrics = self._config.metrics
+        return ApiServer(
+            service,
+            exporter.expose,
+            socket_path=self._config.socket,
+            tcp_address=metrics.address if metrics.enabled else None,
+            tcp_port=metrics.port,
+        )
+
+    async def _attach_configured(self, service: _Service) -> None:
+        for pid in self._config.pids:
+            try:
+                await service.attach(pid)
+            except errors.BpfleakdError as error:
+                log.error("process.not-attached", pid=pid, reason=error.message, hint=error.hint)
+
+    async def _tick_until_stopped(self, service: _Service, exporter: PrometheusExporter) -> None:
+        while not self._stop.is_set():
+            exporter.observe_tick(await service.tick())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), self._config.tick_s)
+            if self._reload.is_set():
+                self._reload.clear()
+                await self._reload_config(service)
+
+    async def _reload_config(self, service: _Service) -> None:
+        """Take over what can be changed while running; say what cannot."""
+        try:
+            new = load_config(self._config_path)
+        except errors.ConfigError as error:
+            log.error("config.rejected", reason=error.message, hint=error.hint)
+            return
+        old, self._config = self._config, new
+        configure_logging(new.log)
+        fixed = [
+            name
+            for name in ("socket", "bpffs_dir", "attach_method", "metrics", "limits", "history")
+            if getattr(old, name) != getattr(new, name)
+        ]
+        if fixed:
+            log.warning("config.needs-restart", keys=fixed)
+        log.info("config.reloaded", tick_s=new.tick_s)
+        traced = {row.process.pid for row in await service.processes()}
+        for pid in new.pids:
+            if pid not in traced:
+                with contextlib.suppress(errors.BpfleakdError):
+                    await service.attach(pid)
+
+
+class _Worker:
+    """The one thread that traces."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tracer")
+
+    def __enter__(self) -> _Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.shutdown()
+
+    async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run `function` in the thread and return what it returns."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
+
+
+class _Service:
+    """The monitor in its thread, as the API asks for it (api.service.Service)."""
+
+    def __init__(self, worker: _Worker, config: Config) -> None:
+        self._worker = worker
+        self._config = config
+        self._kernel: KernelSession | None = None
+        self._modules = ModuleCache()
+        self._monitor_or_none: Monitor | None = None
+        # What the metrics show, as of the last tick: a scrape never waits for the worker.
+        self.snapshot = MetricsSnapshot(DaemonStats(__version__, "none", 0.0, 0, 0.0, 0, 0), (), {})
+
+    async def start(self) -> None:
+        """Load the programs; until then every question waits or is refused."""
+        self._monitor_or_none = await self._worker.call(self._open)
+
+    async def stop(self) -> None:
+        """Detach from everything and unload."""
+        await self._worker.call(self._close)
+
+    async def attach(self, pid: int) -> TracedProcess:
+        return await self._worker.call(self._monitor.attach, pid)
+
+    async def detach(self, pid: int) -> TracedProcess:
+        return await self._worker.call(self._monitor.detach, pid)
+
+    async def processes(self) -> tuple[TracedProcess, ...]:
+        return await self._worker.call(self._monitor.processes)
+
+    async def report(self, pid: int, *, limit: int | None, sort: SortKey) -> LeakReport:
+        return await self._worker.call(self._monitor.report, pid, limit=limit, sort=sort)
+
+    async def stats(self) -> DaemonStats:
+        return await self._worker.call(self._monitor.stats)
+
+    async def tick(self) -> float:
+        """One tick; returns how many seconds reading the counters took."""
+        took_s = await self._worker.call(self._monitor.tick)
+        self.snapshot = await self._worker.call(self._monitor.snapshot)
+        return took_s
+
+    @property
+    def _monitor(self) -> Monitor:
+        if self._monitor_or_none is None:
+            raise errors.DaemonUnreachable("the daemon is still starting", "try again in a second")
+        return self._monitor_or_none
+
+    def _open(self) -> Monitor:
+        config = self._config
+        wanted = config.attach_method
+        limits = config.limits
+        kernel = KernelSession.open(
+            config.bpffs_dir,
+            Capacities(limits.processes, limits.sites, limits.stacks, limits.threads),
+            None if wanted is Wanted.AUTO else AttachMethod(wanted.value),
+        )
+        self._kernel = kernel
+        log.info("kernel.loaded", method=kernel.method, passed_over=kernel.passed_over)
+        return Monitor(
+            kernel.maps,
+            Attacher(kernel.maps, kernel.linker, config.limits.live_blocks),
+            Reporter(config.history.window_s, kernel.method),
+            self._symbolizer_of,
+            attach_method=kernel.method,
+            top_sites=config.metrics.top_sites,
+        )
+
+    def _close(self) -> None:
+        if self._monitor_or_none is not None:
+            self._monitor_or_none.close()
+        if self._kernel is not None:
+            self._kernel.close()
+
+    def _symbolizer_of(self, attachment: Attachment) -> Symbolizer:
+        raise NotImplementedError

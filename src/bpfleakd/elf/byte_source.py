@@ -1,0 +1,104 @@
+"""Byte sources: positional reads from a regular file or from memory, never beyond the end.
+
+Files are read with pread and not mapped. Their owners may be hostile or merely upgrading: when a file is
+truncated, touching a mapped page behind the new end is a SIGBUS that ends the daemon, while a pread
+comes back short. Mapped pages would count as resident memory besides.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Protocol
+
+from bpfleakd.errors import BadElf
+
+__all__ = ["ByteSource", "FileBytes", "MemoryBytes"]
+
+
+class ByteSource(Protocol):
+    """What an ELF image is read from."""
+
+    name: str
+    size_bytes: int
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """Return exactly `size_bytes` bytes; raises `BadElf` where the source has not as many."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class FileBytes:
+    """A regular file. `BadElf` is raised for everything else, before a device or a pipe is opened."""
+
+    def __init__(self, file: str | os.PathLike[str] | int) -> None:
+        self.name = f"fd {file}" if isinstance(file, int) else os.fspath(file)
+        self._fd = -1
+        try:
+            self._fd = os.dup(file) if isinstance(file, int) else _open_regular(self.name)
+            status = os.fstat(self._fd)
+        except (OSError, ValueError) as error:
+            self.close()
+            raise BadElf(f"{self.name}: cannot be opened: {_reason(error)}") from error
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            raise BadElf(f"{self.name}: is not a regular file")
+        self.size_bytes = status.st_size
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        _check_bounds(self, offset, size_bytes)
+        try:
+            data = os.pread(self._fd, size_bytes, offset)
+        except OSError as error:
+            raise BadElf(f"{self.name}: cannot be read at {offset}: {error.strerror}") from error
+        if len(data) != size_bytes:
+            raise BadElf(f"{self.name}: ends at {offset + len(data)}, was {self.size_bytes} bytes long")
+        return data
+
+    def close(self) -> None:
+        # -1 and not a stale number: the kernel gives the same descriptor to the next file.
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class MemoryBytes:
+    """Bytes in memory: the vdso, or a decompressed section."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        self.name = name
+        self.size_bytes = len(data)
+        self._data = data
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        _check_bounds(self, offset, size_bytes)
+        return self._data[offset : offset + size_bytes]
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def _open_regular(path: str) -> int:
+    # O_PATH looks without opening: opening a pipe may block, opening a device may do anything.
+    handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return os.dup(handle)  # refused by the caller, which looks again
+        return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(handle)
+
+
+def _check_bounds(source: ByteSource, offset: int, size_bytes: int) -> None:
+    if offset < 0 or size_bytes < 0 or offset + size_bytes > source.size_bytes:
+        raise BadElf(
+            f"{source.name}: {size_bytes} bytes at {offset} are outside the file of {source.size_bytes} bytes"
+        )
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)

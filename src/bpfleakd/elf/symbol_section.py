@@ -1,0 +1,187 @@
+"""Symbol sections: the functions of a .symtab or .dynsym as numpy arrays, names left in the file.
+
+The arrays of one section are parallel and in the order of the file. Read by chunks, so that the symbols
+which are not functions (most of them, in C++ libraries) never are in memory all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.elf.image import EM_386, EM_X86_64, ElfImage
+from bpfleakd.elf.section import Section
+from bpfleakd.errors import BadElf
+
+__all__ = [
+    "HIDDEN_VERSION",
+    "IFUNC",
+    "LOCAL",
+    "UNSIZED",
+    "FunctionRows",
+    "StringTable",
+    "SymbolSection",
+    "read_functions",
+]
+
+# Bits of `FunctionRows.traits`. As a number, less is the better of two names for one address.
+UNSIZED, LOCAL, HIDDEN_VERSION, IFUNC = 1, 2, 4, 8
+
+CHUNK_ROWS = 64 << 10
+
+# Three times what Chromium with all its symbols has; a hostile sparse file has billions.
+ROWS_MAX = 8_000_000
+
+_STB_LOCAL = 0
+_STT_NOTYPE, _STT_FUNC, _STT_GNU_IFUNC = 0, 2, 10
+_SHN_UNDEF, _SHN_LORESERVE, _SHN_XINDEX = 0, 0xFF00, 0xFFFF
+_VERSYM_HIDDEN = 0x8000
+
+
+@dataclass(frozen=True, slots=True)
+class StringTable:
+    """The names of one symbol section, as a range of its file."""
+
+    image: ElfImage
+    file_offset: int
+    size_bytes: int
+
+    def read(self, start: int, size_bytes: int) -> bytes:
+        """Return the bytes from `start`, fewer at the end of the table."""
+        return self.image.source.read(self.file_offset + start, min(size_bytes, self.size_bytes - start))
+
+    def name_at(self, start: int) -> bytes:
+        """Return the name that starts there, without its NUL."""
+        return self.image.string_at(self.file_offset + start, self.file_offset + self.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRows:
+    """One row a function. `names` are offsets in the string table."""
+
+    addresses: NDArray[np.uint64]
+    sizes_bytes: NDArray[np.uint32]
+    names: NDArray[np.uint32]
+    traits: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.addresses)
+
+    def where(self, keep: NDArray[np.bool_]) -> FunctionRows:
+        """Return the rows that `keep` marks."""
+        return FunctionRows(self.addresses[keep], self.sizes_bytes[keep], self.names[keep], self.traits[keep])
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolSection:
+    """What was read of one symbol section. `omitted` counts the symbols beyond the limits."""
+
+    rows: FunctionRows
+    strings: StringTable
+    omitted: int
+
+
+def read_functions(
+    image: ElfImage, section_name: str, room: int, known: NDArray[np.uint64]
+) -> SymbolSection | None:
+    """Return about `room` defined functions of a symbol section, None where the image has not got it.
+
+    Those at addresses in `known` (sorted) are left out. Untyped symbols count if they lie in an
+    executable section: that is what hand-written assembly has.
+    Raises `BadElf`.
+    """
+    section = image.section(section_name)
+    if section is None or not section.has_bytes:
+        return None
+    strings = _strings_of(image, section)
+    reader = _Reader(image, section, strings.size_bytes)
+    limit, first, kept = min(reader.rows, ROWS_MAX), 0, 0
+    chunks = []
+    while first < limit and kept < room:
+        functions = reader.functions(first, min(CHUNK_ROWS, limit - first))
+        chunks.append(functions.where(~_are_in(known, functions.addresses)))
+        first += CHUNK_ROWS
+        kept += len(chunks[-1])
+    return SymbolSection(_joined(chunks), strings, max(0, reader.rows - first))
+
+
+def _strings_of(image: ElfImage, section: Section) -> StringTable:
+    if not 0 < section.header.link < len(image.sections):
+        raise BadElf(f"{image.name}: {section.name} has no string table")
+    strings = image.sections[section.header.link]
+    if strings.file_offset + strings.size_bytes > image.source.size_bytes:
+        raise BadElf(f"{image.name}: the names of {section.name} end behind the file")
+    return StringTable(image, strings.file_offset, strings.size_bytes)
+
+
+class _Reader:
+    """Reads runs of rows of one symbol section and keeps the functions."""
+
+    def __init__(self, image: ElfImage, section: Section, names_end: int) -> None:
+        self._image = image
+        self._section = section
+        self._names_end = names_end
+        self._layout = _row_layout(image)
+        self.rows = section.size_bytes // self._layout.itemsize
+        # One more for all the indices that are none.
+        self._in_text = np.array([s.executable for s in image.sections] + [False])
+        self._versions = image.section(".gnu.version") if section.name == ".dynsym" else None
+
+    def functions(self, first: int, rows: int) -> FunctionRows:
+        table = np.frombuffer(self._bytes_of(self._section, first, rows, self._layout.itemsize), self._layout)
+        kind, local = table["info"] & 0xF, (table["info"] >> 4) == _STB_LOCAL
+        ifunc = kind == _STT_GNU_IFUNC
+        label = (kind == _STT_NOTYPE) & self._in_text[np.minimum(table["section"], len(self._in_text) - 1)]
+        if self._image.machine not in (EM_386, EM_X86_64):
+            # ARM and RISC-V have mapping symbols, "$x" and "$d" around every literal pool.
+            label &= ~local
+        keep = ((kind == _STT_FUNC) | ifunc | label) & _defined(table["section"])
+        keep &= (table["name"] != 0) & (table["name"] < self._names_end)
+        traits = (table["size"] == 0) * UNSIZED + local * LOCAL + ifunc * IFUNC
+        traits = traits + self._hidden(first, rows) * HIDDEN_VERSION
+        return FunctionRows(
+            table["value"].astype(np.uint64),
+            np.minimum(table["size"], 0xFFFFFFFF).astype(np.uint32),
+            table["name"].astype(np.uint32),
+            traits.astype(np.uint8),
+        ).where(keep)
+
+    def _hidden(self, first: int, rows: int) -> NDArray[np.bool_]:
+        if self._versions is None or not self._versions.has_bytes:
+            return np.zeros(rows, dtype=bool)
+        data = self._bytes_of(self._versions, first, rows, 2)
+        return (np.frombuffer(data, self._image.header.byte_order + "u2") & _VERSYM_HIDDEN) != 0
+
+    def _bytes_of(self, section: Section, first: int, rows: int, row_bytes: int) -> bytes:
+        return self._image.source.read(section.file_offset + first * row_bytes, rows * row_bytes)
+
+
+def _row_layout(image: ElfImage) -> np.dtype[np.void]:
+    order = image.header.byte_order
+    word = order + ("u8" if image.header.is_64bit else "u4")
+    tail = [("info", "u1"), ("other", "u1"), ("section", order + "u2")]
+    numbers = [("value", word), ("size", word)]
+    return np.dtype([("name", order + "u4"), *(tail + numbers if image.header.is_64bit else numbers + tail)])
+
+
+def _are_in(known: NDArray[np.uint64], addresses: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    if not len(known):
+        return np.zeros(len(addresses), dtype=bool)
+    return known[np.minimum(np.searchsorted(known, addresses), len(known) - 1)] == addresses
+
+
+def _defined(sections: NDArray[np.uint16]) -> NDArray[np.bool_]:
+    return (sections != _SHN_UNDEF) & ((sections < _SHN_LORESERVE) | (sections == _SHN_XINDEX))
+
+
+def _joined(parts: Sequence[FunctionRows]) -> FunctionRows:
+    none = FunctionRows(*(np.empty(0, kind) for kind in (np.uint64, np.uint32, np.uint32, np.uint8)))
+    return FunctionRows(
+        np.concatenate([none.addresses, *(part.addresses for part in parts)]),
+        np.concatenate([none.sizes_bytes, *(part.sizes_bytes for part in parts)]),
+        np.concatenate([none.names, *(part.names for part in parts)]),
+        np.concatenate([none.traits, *(part.traits for part in parts)]),
+    )

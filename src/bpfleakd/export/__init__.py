@@ -1,0 +1,1 @@
+"""Exporters: a report or a snapshot in, bytes out."""

@@ -1,0 +1,1 @@
+"""The kernel side: loading programs, linking them to targets, reading their maps."""

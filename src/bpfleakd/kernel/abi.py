@@ -1,0 +1,67 @@
+"""The keys, values and numbers of bpf/abi.h, as numpy types.
+
+The C header is the source; tests/unit/kernel/test_abi.py compiles it and compares every size, offset
+and number with what stands here.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+from bpfleakd.model import AllocationKind, StackEnd
+
+__all__ = [
+    "KINDS",
+    "LIVE_BLOCK",
+    "LOSS_REASONS",
+    "MAX_FRAMES",
+    "PROCESS",
+    "SITE",
+    "SITE_KEY",
+    "STACK",
+    "STACK_ENDS",
+    "STACK_KEY",
+    "RecordingState",
+]
+
+MAX_FRAMES = 128
+
+
+class RecordingState(IntEnum):
+    """enum recording_state."""
+
+    STOPPED = 0
+    RECORDING = 1
+    EXECED = 2
+
+
+# enum loss, enum allocation_kind and enum stack_end, in their order.
+LOSS_REASONS = (
+    "live_full",
+    "site_full",
+    "stack_full",
+    "thread_full",
+    "return_missed",
+    "free_missed",
+    "result_unreadable",
+    "stack_unreadable",
+)
+KINDS = (AllocationKind.HEAP,)
+STACK_ENDS = (
+    StackEnd.BOTTOM,
+    StackEnd.DEPTH,
+    StackEnd.READ_FAULT,
+    StackEnd.NO_RULE,
+    StackEnd.FRAME_POINTER_END,
+)
+
+PROCESS = np.dtype([("state", "u8"), ("unmatched_frees", "u8"), ("losses", "u8", (len(LOSS_REASONS),))])
+SITE_KEY = np.dtype([("tgid", "u4"), ("kind", "u4"), ("stack_id", "u8")])
+SITE = np.dtype(
+    [("live_bytes", "i8"), ("live_count", "i8"), ("allocated_bytes", "u8"), ("allocated_count", "u8")]
+)
+STACK_KEY = np.dtype([("tgid", "u8"), ("stack_id", "u8")])
+STACK = np.dtype([("depth", "u4"), ("end", "u4"), ("frames", "u8", (MAX_FRAMES,))])
+LIVE_BLOCK = np.dtype([("size", "u8"), ("born_ns", "u8"), ("stack_id", "u8"), ("tid", "u4"), ("kind", "u4")])

@@ -1,0 +1,171 @@
+"""The maps, opened by the daemon: bpf/README.md says who else reads and writes them.
+
+Rules:
+  - A process has an entry in every per-process map or in none; `remove_process` clears them all.
+  - Nothing is recorded before its state is RECORDING, and the overflow site exists by then.
+  - Reading goes on beside the programs: an entry is whole, a table is no snapshot.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bpfleakd import errors
+from bpfleakd.kernel import abi, bpf
+from bpfleakd.model import RawStack, StackEnd
+
+__all__ = ["PINNED_MAPS", "Maps", "ProcessCounters"]
+
+# Map name -> key and value type, for all that the daemon opens.
+PINNED_MAPS: dict[str, tuple[np.dtype, np.dtype]] = {
+    "processes": (np.dtype("u4"), abi.PROCESS),
+    "live": (np.dtype("u4"), np.dtype("u4")),
+    "sites": (abi.SITE_KEY, abi.SITE),
+    "stacks": (abi.STACK_KEY, abi.STACK),
+    "threads": (np.dtype("u8"), np.dtype("V1")),
+}
+
+_OVERFLOW_STACK_ID = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessCounters:
+    """What the programs say of a process: its state, frees of unknown blocks, losses by reason."""
+
+    state: abi.RecordingState
+    unmatched_frees: int
+    losses: dict[str, int]
+
+
+class Maps:
+    """All maps of one set of programs. `descriptors` are taken over and closed by `close`."""
+
+    def __init__(self, descriptors: Mapping[str, int]) -> None:
+        self._fds = dict(descriptors)
+        self._live_fds: dict[int, int] = {}
+
+    @classmethod
+    def open_pinned(cls, directory: Path) -> Maps:
+        """Open the maps pinned under `directory`.
+
+        Raises KernelError if one is missing or laid out otherwise: it is another version's.
+        """
+        descriptors: dict[str, int] = {}
+        for name, (key_type, value_type) in PINNED_MAPS.items():
+            try:
+                descriptors[name] = bpf.object_get(directory / name)
+            except OSError as error:
+                raise errors.KernelError(
+                    f"cannot open the map {directory / name}: {error.strerror}"
+                ) from error
+            key_bytes, value_bytes, _entries = bpf.map_info(descriptors[name])
+            opaque = value_type.kind == "V" and value_type.names is None
+            if key_bytes != key_type.itemsize or not (opaque or value_bytes == value_type.itemsize):
+                raise errors.KernelError(
+                    f"the map {directory / name} has entries of {key_bytes}+{value_bytes} bytes,"
+                    f" not {key_type.itemsize}+{value_type.itemsize}: it is another version's"
+                )
+        return cls(descriptors)
+
+    def close(self) -> None:
+        """Close all descriptors; the maps live on while they are pinned or in use."""
+        for fd in (*self._fds.values(), *self._live_fds.values()):
+            os.close(fd)
+        self._fds.clear()
+        self._live_fds.clear()
+
+    # One process
+
+    def add_process(self, pid: int, live_blocks: int) -> None:
+        """Make the tables of a process, stopped. Raises CapacityError if a table is full."""
+        live_fd = bpf.map_create(
+            bpf.MapType.HASH,
+            8,
+            abi.LIVE_BLOCK.itemsize,
+            live_blocks,
+            bpf.MAP_FLAG_NO_PREALLOC,
+            "bpfleakd_live",
+        )
+        self._live_fds[pid] = live_fd
+        overflow = np.zeros(1, abi.SITE_KEY)
+        overflow["tgid"] = pid
+        try:
+            bpf.map_update(self._fds["live"], _u32(pid), _u32(live_fd))
+            bpf.map_update(self._fds["sites"], overflow.tobytes(), bytes(abi.SITE.itemsize))
+            bpf.map_update(self._fds["processes"], _u32(pid), bytes(abi.PROCESS.itemsize))
+        except OSError as error:
+            self.remove_process(pid)
+            raise errors.CapacityError(
+                f"no room for process {pid} in the tables: {error.strerror}",
+                "detach another one, or raise limits.processes and limits.sites",
+            ) from error
+
+    def set_state(self, pid: int, state: abi.RecordingState) -> None:
+        """Start or stop the recording of a process that was added."""
+        key = _u32(pid)
+        value = bpf.map_lookup(self._fds["processes"], key, abi.PROCESS.itemsize)
+        process = np.frombuffer(bytearray(value or bytes(abi.PROCESS.itemsize)), abi.PROCESS)
+        process["state"] = state
+        bpf.map_update(self._fds["processes"], key, process.tobytes())
+
+    def process(self, pid: int) -> ProcessCounters:
+        """Read the counters of a process; those of one that is unknown are zero."""
+        value = bpf.map_lookup(self._fds["processes"], _u32(pid), abi.PROCESS.itemsize)
+        process = np.frombuffer(value or bytes(abi.PROCESS.itemsize), abi.PROCESS)[0]
+        losses = {reason: int(n) for reason, n in zip(abi.LOSS_REASONS, process["losses"], strict=True)}
+        return ProcessCounters(
+            abi.RecordingState(int(process["state"])), int(process["unmatched_frees"]), losses
+        )
+
+    def remove_process(self, pid: int) -> None:
+        """Clear all that belongs to a process. Its links must be closed already."""
+        bpf.map_delete(self._fds["processes"], _u32(pid))
+        bpf.map_delete(self._fds["live"], _u32(pid))
+        if pid in self._live_fds:
+            os.close(self._live_fds.pop(pid))
+        for name, tgid_of in (
+            ("sites", lambda key: int.from_bytes(key[:4], "little")),
+            ("stacks", lambda key: int.from_bytes(key[:8], "little")),
+            ("threads", lambda key: int.from_bytes(key[4:], "little")),
+        ):
+            key_bytes = PINNED_MAPS[name][0].itemsize
+            # Collected first: deleting the key that one stands on starts the walk again.
+            ours = [key for key in bpf.map_keys(self._fds[name], key_bytes) if tgid_of(key) == pid]
+            for key in ours:
+                bpf.map_delete(self._fds[name], key)
+
+    def live_blocks(self, pid: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Batches of (addresses, LIVE_BLOCK records) of a process; overwritten by the next batch."""
+        return bpf.map_batches(self._live_fds[pid], np.dtype("u8"), abi.LIVE_BLOCK, 16_384)
+
+    def stack(self, pid: int, stack_id: int) -> RawStack:
+        """The frames of a stack; none, with the end LOST, if they found no room."""
+        key = np.zeros(1, abi.STACK_KEY)
+        key["tgid"], key["stack_id"] = pid, stack_id
+        value = bpf.map_lookup(self._fds["stacks"], key.tobytes(), abi.STACK.itemsize)
+        if value is None:
+            return RawStack((), StackEnd.LOST)
+        stack = np.frombuffer(value, abi.STACK)[0]
+        depth = int(stack["depth"])
+        return RawStack(tuple(stack["frames"][:depth].tolist()), abi.STACK_ENDS[int(stack["end"])])
+
+    # All processes
+
+    def sites(self) -> tuple[np.ndarray, np.ndarray]:
+        """Every site of every process: arrays of SITE_KEY and of SITE, row by row."""
+        batches = [
+            (keys.copy(), values.copy())
+            for keys, values in bpf.map_batches(self._fds["sites"], abi.SITE_KEY, abi.SITE)
+        ]
+        if not batches:
+            return np.empty(0, abi.SITE_KEY), np.empty(0, abi.SITE)
+        return np.concatenate([k for k, _ in batches]), np.concatenate([v for _, v in batches])
+
+
+def _u32(number: int) -> bytes:
+    return number.to_bytes(4, "little")

@@ -1,0 +1,46 @@
+"""The bpf file system, where pins live."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from pathlib import Path
+
+from bpfleakd import errors
+
+__all__ = ["ensure_bpffs", "is_bpffs"]
+
+_BPF_FS_MAGIC = 0xCAFE4A11  # include/uapi/linux/magic.h
+_MOUNT_POINT = Path("/sys/fs/bpf")
+
+
+def is_bpffs(path: Path) -> bool:
+    """Whether `path`, or the nearest directory above it that exists, lies in a bpf file system."""
+    while not path.exists():
+        path = path.parent
+    return _file_system_type(path) == _BPF_FS_MAGIC
+
+
+def ensure_bpffs(directory: Path) -> None:
+    """Mount bpffs at /sys/fs/bpf if `directory` lies below that and nothing is mounted there.
+
+    Raises KernelError if `directory` then still lies in another file system.
+    """
+    if not is_bpffs(directory) and directory.is_relative_to(_MOUNT_POINT):
+        # A failure shows in the check below, which says how to do it by hand.
+        subprocess.run(["mount", "-t", "bpf", "bpf", str(_MOUNT_POINT)], capture_output=True, check=False)
+    if not is_bpffs(directory):
+        raise errors.KernelError(
+            f"{directory} does not lie in a bpf file system",
+            f"mount one (mount -t bpf bpf {_MOUNT_POINT}) or set bpffs_dir",
+        )
+
+
+def _file_system_type(path: Path) -> int:
+    # os.statvfs leaves f_type out. struct statfs begins with it, and is 120 bytes long on x86-64.
+    buffer = (ctypes.c_long * 32)()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.statfs(os.fsencode(path), buffer) != 0:
+        return 0
+    return buffer[0]

@@ -1,0 +1,65 @@
+"""The loaded programs and their maps, for as long as the daemon runs."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from bpfleakd import errors
+from bpfleakd.kernel import bpf
+from bpfleakd.kernel.links import Linker, close_all
+from bpfleakd.kernel.loader import Capacities, load, unpin
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.kernel.mounts import ensure_bpffs
+from bpfleakd.kernel.programs import LIFE_PROGRAMS, AttachMethod, programs_of
+
+__all__ = ["KernelSession"]
+
+
+class KernelSession:
+    """Everything of ours in the kernel. `close` leaves nothing of it."""
+
+    def __init__(
+        self, directory: Path, method: AttachMethod, passed_over: dict[str, str], maps: Maps
+    ) -> None:
+        self.method = method
+        self.passed_over = passed_over
+        self.maps = maps
+        self._directory = directory
+        self._program_fds: dict[str, int] = {}
+        self._life_links: list[int] = []
+
+    @classmethod
+    def open(cls, directory: Path, capacities: Capacities, method: AttachMethod | None) -> KernelSession:
+        """Load and pin under `directory`, and start to watch for execs and ends of threads.
+
+        Raises KernelUnsupported, AccessDenied or KernelError.
+        """
+        ensure_bpffs(directory)
+        loaded = load(directory, capacities, method)
+        session = cls(directory, loaded.method, loaded.passed_over, Maps.open_pinned(directory))
+        try:
+            session._open_programs()
+        except OSError as error:
+            session.close()
+            raise errors.KernelError(f"the programs cannot be used: {error.strerror or error}") from error
+        return session
+
+    @property
+    def linker(self) -> Linker:
+        """Attaches the loaded programs."""
+        return Linker(self.method, self._program_fds)
+
+    def close(self) -> None:
+        """Unlink, unpin and close."""
+        close_all((*self._life_links, *self._program_fds.values()))
+        self.maps.close()
+        with contextlib.suppress(OSError):
+            unpin(self._directory)
+
+    def _open_programs(self) -> None:
+        for program in (*programs_of(self.method), *LIFE_PROGRAMS):
+            self._program_fds[program.function] = bpf.object_get(self._directory / program.function)
+        for program in LIFE_PROGRAMS:
+            fd = self._program_fds[program.function]
+            self._life_links.append(bpf.raw_tracepoint_open(fd, program.tracepoint or ""))

@@ -1,0 +1,68 @@
+"""Whether a way to attach works on this kernel: found out by attaching to ourselves.
+
+Kernels differ in more than their version says: uprobe multi of Linux 6.6 to 6.9 filtered by thread
+instead of by process, and distributions carry fixes back. So a second thread of this process calls two
+functions of libc that nothing else here calls, taken for an allocator: `getpid` for a malloc (the pid is
+the "address") and `getppid` for free. Then the live table must show the one and miss the other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from pathlib import Path
+
+from bpfleakd.kernel import abi
+from bpfleakd.kernel.links import Linker, close_all
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.model import FunctionRole, ProbedFunction
+
+__all__ = ["try_linker"]
+
+_SIZE_BYTES = 23
+
+
+def try_linker(linker: Linker, maps: Maps) -> None:
+    """Raise OSError, with the reason in words, if programs attached by `linker` do not record rightly."""
+    pid = os.getpid()
+    libc = ctypes.CDLL(None)
+    points = [
+        _point("getpid", libc.getpid, FunctionRole.SIZE_FIRST),
+        _point("getppid", libc.getppid, FunctionRole.RELEASE),
+    ]
+    maps.add_process(pid, live_blocks=16)
+    links: list[int] = []
+    try:
+        links = linker.link(points[0].module, points, pid)
+        maps.set_state(pid, abi.RecordingState.RECORDING)
+        _in_thread(libc.getpid, _SIZE_BYTES)
+        sizes = {
+            int(address): int(block["size"])
+            for addresses, blocks in maps.live_blocks(pid)
+            for address, block in zip(addresses, blocks, strict=True)
+        }
+        if sizes != {pid: _SIZE_BYTES}:
+            raise OSError(0, f"a call and its return were recorded as {sizes}")
+        _in_thread(libc.getppid, pid)
+        if any(len(addresses) for addresses, _blocks in maps.live_blocks(pid)):
+            raise OSError(0, "a free was not seen")
+    finally:
+        close_all(links)
+        maps.remove_process(pid)
+
+
+def _point(name: str, function: object, role: FunctionRole) -> ProbedFunction:
+    address = ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, _rights, offset, _device, _inode, *path = line.split(maxsplit=5)
+        start, end = (int(part, 16) for part in span.split("-"))
+        if start <= address < end:
+            return ProbedFunction("trial", name, role, path[0], address - start + int(offset, 16), False)
+    raise OSError(0, f"{name} is in no mapping")
+
+
+def _in_thread(function: object, argument: int) -> None:
+    call = threading.Thread(target=function, args=(ctypes.c_ulong(argument),))  # type: ignore[arg-type]
+    call.start()
+    call.join()

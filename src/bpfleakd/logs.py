@@ -1,0 +1,99 @@
+"""Logging: an event and pairs, on standard error; pretty on a terminal, a JSON object a line otherwise.
+
+Every text in a message is made printable, since most come from the traced programs: a process may be
+called ESC]0;… or "x\\nroot logged in".
+
+Import this module before anything else imports structlog (see below why).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, TextIO
+
+from bpfleakd.printable import printable
+
+if TYPE_CHECKING:
+    from bpfleakd.config import LogConfig
+
+# structlog.dev imports rich where it is installed, for colourful tracebacks: 5 MB of the 64 MB that the
+# daemon may have resident. A None here makes that import fail, which structlog is prepared for.
+_HIDE_RICH = not {"structlog", "rich"} & sys.modules.keys()
+if _HIDE_RICH:
+    sys.modules["rich"] = None  # type: ignore[assignment]
+import structlog  # noqa: E402
+
+if _HIDE_RICH:
+    del sys.modules["rich"]
+
+__all__ = ["configure_logging", "get_logger"]
+
+get_logger = structlog.get_logger
+
+
+def configure_logging(
+    options: LogConfig, *, stream: TextIO | None = None, environ: Mapping[str, str] = os.environ
+) -> None:
+    """Set up structlog, and the standard library's logging for what libraries have to say.
+
+    May be called again with other options (on SIGHUP): loggers that exist follow.
+    """
+    stream = stream or sys.stderr
+    pretty = stream.isatty() if options.format == "auto" else options.format == "pretty"
+    colors = pretty and stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+    level = logging.getLevelNamesMapping()[options.level.upper()]
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.format_exc_info,
+            _make_printable,
+            structlog.processors.TimeStamper(fmt="%H:%M:%S" if pretty else "iso", utc=not pretty),
+            _pretty_renderer(colors) if pretty else structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(stream),
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    root.handlers = [_LibraryHandler()]
+    # What libraries call information (uvicorn: "Started server process") is our debug.
+    root.setLevel(logging.INFO if level <= logging.DEBUG else max(level, logging.WARNING))
+
+
+def _pretty_renderer(colors: bool) -> structlog.dev.ConsoleRenderer:
+    return structlog.dev.ConsoleRenderer(
+        colors=colors, exception_formatter=structlog.dev.plain_traceback, sort_keys=False
+    )
+
+
+class _LibraryHandler(logging.Handler):
+    """Passes records of the standard library's logging on to structlog."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        pairs = {"exc_info": record.exc_info} if record.exc_info else {}
+        get_logger().log(
+            record.levelno, "library", library=record.name, message=record.getMessage(), **pairs
+        )
+
+
+def _make_printable(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+    return {key: _traceback(value) if key == "exception" else _value(value) for key, value in event.items()}
+
+
+def _traceback(text: str) -> str:
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, (str, PurePath, BaseException)):
+        return printable(str(value))
+    if isinstance(value, Mapping):
+        return {_value(key): _value(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_value(item) for item in value]
+    return value

@@ -1,0 +1,308 @@
+"""The nouns: what is passed between the kernel side, the tables, the analysis and the exporters.
+
+Everything here is a frozen value without behaviour beyond its own fields. Sizes are bytes, times are
+seconds (`_s`) or CLOCK_MONOTONIC nanoseconds (`_ns`), addresses are virtual addresses in the target.
+
+`LeakReport` and what hangs on it is the contract of `bpfleakctl top --json` and of the HTTP API: its
+field names are the JSON names (docs/json.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+__all__ = [
+    "AllocationKind",
+    "Check",
+    "CheckStatus",
+    "DaemonStats",
+    "Frame",
+    "FrameKind",
+    "FunctionRole",
+    "LeakReport",
+    "Mapping",
+    "MetricsSnapshot",
+    "ProbedFunction",
+    "ProcessId",
+    "ProcessState",
+    "ProcessSummary",
+    "RawStack",
+    "SiteCounters",
+    "SiteKey",
+    "SiteReport",
+    "SortKey",
+    "Stack",
+    "StackEnd",
+    "ThreadShare",
+    "TracedProcess",
+]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ProcessId:
+    """A process: its pid and its start time, since pids are used again.
+
+    `start_ticks` is field 22 of /proc/PID/stat, in clock ticks since boot.
+    """
+
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """A line of /proc/PID/maps. `path` is as the target sees it, "" for anonymous memory.
+
+    `offset` is the file offset of `start`; (`device`, `inode`) identify the file; `deleted` files have no
+    name any more but can be opened through /proc/PID/map_files.
+    """
+
+    start: int
+    end: int
+    offset: int
+    device: str
+    inode: int
+    path: str
+    readable: bool
+    writable: bool
+    executable: bool
+    deleted: bool = False
+
+
+class AllocationKind(StrEnum):
+    """Where outstanding memory came from."""
+
+    HEAP = "heap"
+
+
+class FrameKind(StrEnum):
+    """How an address got its name."""
+
+    NATIVE = "native"
+    JIT = "jit"
+    VDSO = "vdso"
+    UNKNOWN = "unknown"
+
+
+class StackEnd(StrEnum):
+    """Why the walk of a stack ended. Only BOTTOM is a whole stack."""
+
+    BOTTOM = "bottom"
+    DEPTH = "depth"
+    READ_FAULT = "read-fault"
+    NO_RULE = "no-rule"
+    FRAME_POINTER_END = "frame-pointer-end"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class RawStack:
+    """A stack as the kernel side recorded it, innermost first.
+
+    `addresses[0]` is the probed allocator function itself (an exact program counter); the others are
+    return addresses, so that the call is at `address - 1`.
+    """
+
+    addresses: tuple[int, ...]
+    end: StackEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One named frame.
+
+    `offset` is the virtual address inside the ELF file (what addr2line takes), None outside files.
+    `location` is "file:line" or None. `inlined` frames share the address of the frame that holds them.
+    """
+
+    function: str | None
+    module: str | None
+    offset: int | None
+    location: str | None
+    address: int
+    kind: FrameKind
+    inlined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A named stack, innermost frame first.
+
+    `build_ids` holds, frame by frame, the build-id of the frame's file (hex) or None; the fingerprint
+    is made of it. `truncated` is None for a stack that reaches the thread's first function.
+    """
+
+    frames: tuple[Frame, ...]
+    build_ids: tuple[str | None, ...]
+    truncated: StackEnd | None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteKey:
+    """A call site of one process: allocation kind and stack (`stack_id` is the hash of its frames)."""
+
+    kind: AllocationKind
+    stack_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SiteCounters:
+    """The running totals of one call site since attach."""
+
+    live_bytes: int
+    live_count: int
+    allocated_bytes: int
+    allocated_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadShare:
+    """What one thread allocated and nobody has freed yet."""
+
+    tid: int
+    comm: str
+    live_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SiteReport:
+    """One call site as it is shown. `site` is the fingerprint of the stack, stable between runs."""
+
+    site: str
+    kind: AllocationKind
+    function: str | None
+    module: str | None
+    location: str | None
+    live_bytes: int
+    live_count: int
+    allocated_bytes: int
+    allocated_count: int
+    growth_bytes_per_s: float
+    oldest_age_s: float | None
+    threads: tuple[ThreadShare, ...]
+    stack: tuple[Frame, ...]
+    truncated: StackEnd | None
+
+
+class ProcessState(StrEnum):
+    """The life of a traced process."""
+
+    TRACED = "traced"
+    EXITED = "exited"
+    EXECED = "execed"
+    DETACHED = "detached"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSummary:
+    """One traced process in totals. `unmatched_frees` were of blocks from before the attach."""
+
+    pid: int
+    comm: str
+    exe: str
+    live_bytes: int
+    live_count: int
+    attached_s: float
+    mode: str
+    state: ProcessState
+    allocated_bytes: int
+    allocated_count: int
+    freed_count: int
+    unmatched_frees: int
+    growth_bytes_per_s: float
+
+
+class FunctionRole(StrEnum):
+    """What an allocator function does with its arguments, and so which BPF program probes it."""
+
+    SIZE_FIRST = "size-first"
+    SIZE_SECOND = "size-second"
+    CALLOC = "calloc"
+    REALLOC = "realloc"
+    POSIX_MEMALIGN = "posix-memalign"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedFunction:
+    """One allocator function under a probe.
+
+    `offset` is the file offset of the breakpoint in `module`. The kernel emulates the instruction there
+    if `emulated`; otherwise a hit costs about ten times as much.
+    """
+
+    allocator: str
+    function: str
+    role: FunctionRole
+    module: str
+    offset: int
+    emulated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TracedProcess:
+    """A row of `bpfleakctl ps`: the totals, how it is attached and what was missed."""
+
+    process: ProcessSummary
+    attach_method: str
+    sites: int
+    probes: tuple[ProbedFunction, ...]
+    losses: dict[str, int] = field(default_factory=dict)
+
+
+class SortKey(StrEnum):
+    """What sites are sorted by, largest first."""
+
+    GROWTH = "growth"
+    LIVE = "live"
+    COUNT = "count"
+
+
+@dataclass(frozen=True, slots=True)
+class LeakReport:
+    """The answer to "what is outstanding in this process": `sites` sorted, largest first."""
+
+    process: ProcessSummary
+    sites: tuple[SiteReport, ...]
+    losses: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonStats:
+    """What the daemon says of itself."""
+
+    version: str
+    attach_method: str
+    uptime_s: float
+    ticks: int
+    last_tick_s: float
+    processes_attached_total: int
+    processes_ended_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSnapshot:
+    """What the metrics are made of: every traced process with its largest call sites."""
+
+    daemon: DaemonStats
+    processes: tuple[TracedProcess, ...]
+    top_sites: dict[int, tuple[SiteReport, ...]]
+
+
+class CheckStatus(StrEnum):
+    """The outcome of a check of this machine."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that this machine has or lacks; `way_out` is what to do about it, "" if nothing."""
+
+    name: str
+    status: CheckStatus
+    detail: str
+    way_out: str = ""

@@ -1,0 +1,246 @@
+"""The traced processes, all of them: attach, tick, report, detach."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import structlog
+
+from bpfleakd import __version__, errors
+from bpfleakd.kernel import abi
+from bpfleakd.kernel.abi import RecordingState
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.model import (
+    DaemonStats,
+    LeakReport,
+    MetricsSnapshot,
+    ProcessState,
+    SiteKey,
+    SortKey,
+    TracedProcess,
+)
+from bpfleakd.monitor.attach import Attacher, Attachment
+from bpfleakd.monitor.report import Reporter, sorted_sites
+from bpfleakd.monitor.traced import NamedStack, Traced
+from bpfleakd.symbols.symbolizer import Symbolizer
+from bpfleakd.table.site_table import COUNTERS, SiteTable
+from bpfleakd.target.process import is_running, thread_commands
+
+__all__ = ["Monitor"]
+
+log = structlog.get_logger()
+
+# Reports of processes that ended are kept for so many of them, with so many sites each.
+_ENDED_MAX = 16
+_FINAL_SITES = 100
+
+
+@dataclass(slots=True)
+class _Totals:
+    ticks: int = 0
+    last_tick_s: float = 0.0
+    attached: int = 0
+    ended: int = 0
+
+
+class Monitor:
+    """Traces processes with loaded programs. `symbolizer_of` makes the symbolizer of a process.
+
+    `top_sites` is how many sites a process has in a snapshot. `clock_ns` is CLOCK_MONOTONIC, which the
+    programs' times are in.
+    """
+
+    def __init__(
+        self,
+        maps: Maps,
+        attacher: Attacher,
+        reporter: Reporter,
+        symbolizer_of: Callable[[Attachment], Symbolizer],
+        *,
+        attach_method: str,
+        top_sites: int,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._maps = maps
+        self._attacher = attacher
+        self._reporter = reporter
+        self._symbolizer_of = symbolizer_of
+        self._attach_method = attach_method
+        self._top_sites = top_sites
+        self._clock_ns = clock_ns
+        self._started_ns = clock_ns()
+        self._traced: dict[int, Traced] = {}
+        self._ended: OrderedDict[int, Traced] = OrderedDict()
+        self._totals = _Totals()
+
+    # Processes come and go
+
+    def attach(self, pid: int) -> TracedProcess:
+        """Start tracing. Raises AlreadyAttached and what Attacher.attach raises."""
+        if pid in self._traced:
+            self._end_if_over(self._traced[pid])
+        if pid in self._traced:
+            raise errors.AlreadyAttached(f"process {pid} is being traced already", "`bpfleakctl ps` shows it")
+        attachment = self._attacher.attach(pid)
+        now_ns = self._clock_ns()
+        traced = Traced(
+            attachment=attachment,
+            symbolizer=self._symbolizer_of(attachment),
+            attached_ns=now_ns,
+            table=SiteTable(now_ns),
+            counters=self._maps.process(pid),
+        )
+        self._forget_ended(pid)
+        self._traced[pid] = traced
+        self._totals.attached += 1
+        log.info(
+            "process.attached",
+            pid=pid,
+            comm=attachment.process.comm,
+            method=self._attach_method,
+            probes=len(attachment.probes),
+        )
+        return self._reporter.row(traced, now_ns)
+
+    def detach(self, pid: int) -> TracedProcess:
+        """Stop tracing and forget the process; returns its last figures. Raises NotAttached."""
+        if pid in self._ended:
+            row = self._reporter.row(self._ended[pid], self._clock_ns())
+            self._forget_ended(pid)
+            return row
+        traced = self._find(pid)
+        self._end(traced, ProcessState.DETACHED)
+        self._forget_ended(pid)
+        return self._reporter.row(traced, self._clock_ns())
+
+    def close(self) -> None:
+        """Detach from everything."""
+        for pid in list(self._traced):
+            self.detach(pid)
+        for pid in list(self._ended):
+            self._forget_ended(pid)
+
+    # Time passes
+
+    def tick(self) -> float:
+        """Read the counters of all sites, notice ends and execs; returns the seconds that it took."""
+        began_ns = self._clock_ns()
+        self._read_sites(began_ns)
+        for traced in list(self._traced.values()):
+            self._end_if_over(traced)
+        took_s = (self._clock_ns() - began_ns) / 1e9
+        self._totals.ticks += 1
+        self._totals.last_tick_s = took_s
+        return took_s
+
+    # Questions
+
+    def processes(self) -> tuple[TracedProcess, ...]:
+        """Every process that is traced, then those that ended lately."""
+        now_ns = self._clock_ns()
+        return tuple(
+            self._reporter.row(traced, now_ns) for traced in (*self._traced.values(), *self._ended.values())
+        )
+
+    def report(self, pid: int, *, limit: int | None, sort: SortKey) -> LeakReport:
+        """The largest sites of a process, or its last report if it ended. Raises NotAttached."""
+        traced = self._find(pid)
+        if traced.final is not None:
+            return LeakReport(
+                traced.final.process, sorted_sites(traced.final.sites, sort, limit), traced.final.losses
+            )
+        self._read_sites(self._clock_ns())
+        return self._live_report(traced, limit, sort)
+
+    def stats(self) -> DaemonStats:
+        """The daemon's own figures."""
+        return DaemonStats(
+            version=__version__,
+            attach_method=self._attach_method,
+            uptime_s=(self._clock_ns() - self._started_ns) / 1e9,
+            ticks=self._totals.ticks,
+            last_tick_s=self._totals.last_tick_s,
+            processes_attached_total=self._totals.attached,
+            processes_ended_total=self._totals.ended,
+        )
+
+    def snapshot(self) -> MetricsSnapshot:
+        """What the metrics are made of, as of the last tick and without a census.
+
+        Taken at every tick, since it names the largest sites while the process is there to be asked.
+        """
+        now_ns = self._clock_ns()
+        top_sites = {}
+        for traced in self._traced.values():
+            traced.thread_names.update(thread_commands(traced.pid))
+            top_sites[traced.pid] = self._reporter.report(
+                traced, lambda keys, t=traced: self._name(t, keys), now_ns, SortKey.LIVE, self._top_sites
+            ).sites
+        rows = tuple(self._reporter.row(traced, now_ns) for traced in self._traced.values())
+        return MetricsSnapshot(self.stats(), rows, top_sites)
+
+    # Inside
+
+    def _find(self, pid: int) -> Traced:
+        traced = self._traced.get(pid) or self._ended.get(pid)
+        if traced is None:
+            raise errors.NotAttached(f"process {pid} is not being traced", f"bpfleakctl attach {pid}")
+        return traced
+
+    def _read_sites(self, now_ns: int) -> None:
+        keys, sites = self._maps.sites()
+        columns = np.stack([sites[name].astype(np.int64) for name in COUNTERS], axis=1)
+        for pid, traced in self._traced.items():
+            rows = np.flatnonzero(keys["tgid"] == pid)
+            site_keys = [
+                SiteKey(abi.KINDS[kind], stack_id)
+                for kind, stack_id in zip(
+                    keys["kind"][rows].tolist(), keys["stack_id"][rows].tolist(), strict=True
+                )
+            ]
+            traced.table.update(now_ns, site_keys, columns[rows])
+            traced.counters = self._maps.process(pid)
+
+    def _live_report(self, traced: Traced, limit: int | None, sort: SortKey) -> LeakReport:
+        now_ns = self._clock_ns()
+        traced.take_census(self._maps, self._clock_ns)
+        traced.thread_names.update(thread_commands(traced.pid))
+        return self._reporter.report(traced, lambda keys: self._name(traced, keys), now_ns, sort, limit)
+
+    def _name(self, traced: Traced, keys: Iterable[SiteKey]) -> dict[SiteKey, NamedStack]:
+        return traced.named_stacks(self._maps, keys, self._clock_ns())
+
+    def _end_if_over(self, traced: Traced) -> None:
+        if traced.counters.state is RecordingState.EXECED:
+            self._end(traced, ProcessState.EXECED)
+        elif traced.has_ended() or not is_running(traced.attachment.process.id):
+            self._end(traced, ProcessState.EXITED)
+
+    def _end(self, traced: Traced, state: ProcessState) -> None:
+        """Keep the last report, take the probes out, drop the tables."""
+        self._attacher.stop(traced.attachment)
+        self._read_sites(self._clock_ns())
+        traced.state = state
+        traced.ended_ns = self._clock_ns()
+        del self._traced[traced.pid]
+        traced.final = self._live_report(traced, _FINAL_SITES, SortKey.LIVE)
+        self._attacher.clear(traced.attachment)
+        traced.close()
+        self._ended[traced.pid] = traced
+        while len(self._ended) > _ENDED_MAX:
+            self._ended.popitem(last=False)
+        self._totals.ended += 1
+        log.info(
+            f"process.{state}",
+            pid=traced.pid,
+            comm=traced.attachment.process.comm,
+            live_bytes=traced.final.process.live_bytes,
+            live_count=traced.final.process.live_count,
+        )
+
+    def _forget_ended(self, pid: int) -> None:
+        self._ended.pop(pid, None)

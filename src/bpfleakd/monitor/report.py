@@ -1,0 +1,197 @@
+"""From a traced process to the report that is shown: the largest sites, named."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bpfleakd.analysis.blame import blamed_frame
+from bpfleakd.analysis.growth import growth_bytes_per_s
+from bpfleakd.kernel.abi import KINDS
+from bpfleakd.model import (
+    LeakReport,
+    ProcessSummary,
+    SiteCounters,
+    SiteKey,
+    SiteReport,
+    SortKey,
+    ThreadShare,
+    TracedProcess,
+)
+from bpfleakd.monitor.traced import NamedStack, Traced
+from bpfleakd.table.census import SiteCensus
+from bpfleakd.table.site_table import COUNTERS
+
+__all__ = ["Reporter", "sorted_sites"]
+
+_NS_PER_S = 1_000_000_000
+
+
+def _rank(sort: SortKey, growth: float, counters: SiteCounters | SiteReport) -> tuple[float, float]:
+    """What a site is sorted by; the second number decides between equals."""
+    if sort is SortKey.GROWTH:
+        return growth, counters.live_bytes
+    return (counters.live_bytes if sort is SortKey.LIVE else counters.live_count), growth
+
+
+def sorted_sites(sites: Iterable[SiteReport], sort: SortKey, limit: int | None) -> tuple[SiteReport, ...]:
+    """The first `limit` sites, largest first."""
+    ordered = sorted(sites, key=lambda site: _rank(sort, site.growth_bytes_per_s, site), reverse=True)
+    return tuple(ordered[:limit])
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    key: SiteKey
+    counters: SiteCounters
+    growth_bytes_per_s: float
+
+
+class Reporter:
+    """Makes reports of a process at one moment, with growth over `window_s`."""
+
+    def __init__(self, window_s: float, attach_method: str) -> None:
+        self._window_s = window_s
+        self._attach_method = attach_method
+
+    def summary(self, traced: Traced, now_ns: int) -> ProcessSummary:
+        """The process in totals."""
+        table = traced.table
+        totals = table.totals
+        process = traced.attachment.process
+        until_ns = traced.ended_ns or now_ns
+        return ProcessSummary(
+            pid=process.id.pid,
+            comm=process.comm,
+            exe=process.exe,
+            live_bytes=totals.live_bytes,
+            live_count=totals.live_count,
+            attached_s=round((until_ns - traced.attached_ns) / _NS_PER_S, 3),
+            mode="exact",
+            state=traced.state,
+            allocated_bytes=totals.allocated_bytes,
+            allocated_count=totals.allocated_count,
+            freed_count=totals.allocated_count - totals.live_count,
+            unmatched_frees=traced.counters.unmatched_frees,
+            growth_bytes_per_s=growth_bytes_per_s(
+                table.total_history, table.began_ns, table.updated_ns, self._window_s
+            ),
+        )
+
+    def row(self, traced: Traced, now_ns: int) -> TracedProcess:
+        """The process as `ps` shows it."""
+        return TracedProcess(
+            process=self.summary(traced, now_ns),
+            attach_method=self._attach_method,
+            sites=len(traced.table),
+            probes=traced.attachment.probes,
+            losses=traced.counters.losses,
+        )
+
+    def report(
+        self,
+        traced: Traced,
+        name: Callable[[list[SiteKey]], dict[SiteKey, NamedStack]],
+        now_ns: int,
+        sort: SortKey,
+        limit: int | None,
+    ) -> LeakReport:
+        """The process and its `limit` largest sites; `name` gives the stacks of sites."""
+        # Different stacks of run-time compiled code may have one fingerprint and become one site, so that
+        # a few more than the limit are looked at.
+        ranked = self._ranked(traced, sort, None if limit is None else 2 * limit + 8)
+        named = name([site.key for site in ranked])
+        sites = _merged(self._site(traced, site, named[site.key], now_ns) for site in ranked)
+        return LeakReport(
+            process=self.summary(traced, now_ns),
+            sites=sorted_sites(sites, sort, limit),
+            losses=traced.counters.losses,
+        )
+
+    def _ranked(self, traced: Traced, sort: SortKey, limit: int | None) -> list[_Ranked]:
+        """The `limit` sites to look at more closely; growth of all sites is only computed to sort by it."""
+        table = traced.table
+        keys, columns = table.keys, table.columns()
+        # The overflow site is there before anything overflows.
+        rows = np.flatnonzero(columns[:, COUNTERS.index("allocated_count")])
+        if sort is not SortKey.GROWTH and limit is not None:
+            column = columns[rows, COUNTERS.index("live_bytes" if sort is SortKey.LIVE else "live_count")]
+            rows = rows[np.argsort(-column, kind="stable")[:limit]]
+        sites = (
+            _Ranked(
+                keys[row],
+                SiteCounters(*columns[row].tolist()),
+                growth_bytes_per_s(
+                    table.history(keys[row]), table.began_ns, table.updated_ns, self._window_s
+                ),
+            )
+            for row in rows.tolist()
+        )
+        if limit is None:
+            return list(sites)
+        return heapq.nlargest(
+            limit, sites, key=lambda site: _rank(sort, site.growth_bytes_per_s, site.counters)
+        )
+
+    def _site(self, traced: Traced, site: _Ranked, named: NamedStack, now_ns: int) -> SiteReport:
+        blamed = blamed_frame(named.stack.frames)
+        census = None
+        if traced.census:
+            census = traced.census.sites.get((KINDS.index(site.key.kind), site.key.stack_id))
+        return SiteReport(
+            site=named.fingerprint,
+            kind=site.key.kind,
+            function=blamed.function if blamed else None,
+            module=blamed.module if blamed else None,
+            location=blamed.location if blamed else None,
+            live_bytes=site.counters.live_bytes,
+            live_count=site.counters.live_count,
+            allocated_bytes=site.counters.allocated_bytes,
+            allocated_count=site.counters.allocated_count,
+            growth_bytes_per_s=site.growth_bytes_per_s,
+            oldest_age_s=round((now_ns - census.oldest_born_ns) / _NS_PER_S, 3) if census else None,
+            threads=_thread_shares(census, traced.thread_names),
+            stack=named.stack.frames,
+            truncated=named.stack.truncated,
+        )
+
+
+def _thread_shares(census: SiteCensus | None, names: dict[int, str]) -> tuple[ThreadShare, ...]:
+    if census is None:
+        return ()
+    shares = (
+        ThreadShare(tid, names.get(tid, ""), live_bytes)
+        for tid, live_bytes in census.live_bytes_by_tid.items()
+    )
+    return tuple(sorted(shares, key=lambda share: (-share.live_bytes, share.tid)))
+
+
+def _merged(sites: Iterable[SiteReport]) -> list[SiteReport]:
+    """Sites with the same fingerprint as one."""
+    merged: dict[str, SiteReport] = {}
+    for site in sites:
+        known = merged.get(site.site)
+        merged[site.site] = _sum(known, site) if known else site
+    return list(merged.values())
+
+
+def _sum(one: SiteReport, other: SiteReport) -> SiteReport:
+    ages = [age for age in (one.oldest_age_s, other.oldest_age_s) if age is not None]
+    threads: dict[int, ThreadShare] = {share.tid: share for share in one.threads}
+    for share in other.threads:
+        before = threads.get(share.tid)
+        total = share.live_bytes + (before.live_bytes if before else 0)
+        threads[share.tid] = replace(share, live_bytes=total)
+    return replace(
+        one,
+        live_bytes=one.live_bytes + other.live_bytes,
+        live_count=one.live_count + other.live_count,
+        allocated_bytes=one.allocated_bytes + other.allocated_bytes,
+        allocated_count=one.allocated_count + other.allocated_count,
+        growth_bytes_per_s=one.growth_bytes_per_s + other.growth_bytes_per_s,
+        oldest_age_s=max(ages) if ages else None,
+        threads=tuple(sorted(threads.values(), key=lambda share: (-share.live_bytes, share.tid))),
+    )

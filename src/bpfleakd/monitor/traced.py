@@ -1,0 +1,120 @@
+"""One traced process as the daemon remembers it."""
+
+from __future__ import annotations
+
+import select
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bpfleakd import errors
+from bpfleakd.analysis.fingerprint import fingerprint
+from bpfleakd.kernel.maps import Maps, ProcessCounters
+from bpfleakd.model import LeakReport, ProcessState, RawStack, SiteKey, Stack
+from bpfleakd.monitor.attach import Attachment
+from bpfleakd.symbols.symbolizer import Symbolizer
+from bpfleakd.table.census import Census, take_census
+from bpfleakd.table.site_table import SiteTable
+from bpfleakd.target.mappings import read_mappings
+
+__all__ = ["NamedStack", "Traced"]
+
+_NS_PER_S = 1_000_000_000
+# A census of a million blocks takes a third of a second: at most a tenth of the time goes into them.
+_CENSUS_SHARE = 0.1
+_CENSUS_PAUSE_NS = _NS_PER_S // 2
+# The maps of a process are read again for addresses that nothing covers, but no more often than this.
+_MAPPINGS_PAUSE_NS = _NS_PER_S
+# Names of stacks with unknown frames are looked up again: JITs write their perf maps late.
+_RENAME_PAUSE_NS = 2 * _NS_PER_S
+_NAMED_STACKS_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStack:
+    """A site's stack with names, and its fingerprint."""
+
+    stack: Stack
+    fingerprint: str
+    named_ns: int
+    complete: bool
+
+
+@dataclass(slots=True)
+class Traced:
+    """A process from its attach on. `final` is the last report of one that ended."""
+
+    attachment: Attachment
+    symbolizer: Symbolizer
+    attached_ns: int
+    table: SiteTable
+    counters: ProcessCounters
+    state: ProcessState = ProcessState.TRACED
+    ended_ns: int | None = None
+    final: LeakReport | None = None
+    census: Census | None = None
+    thread_names: dict[int, str] = field(default_factory=dict)
+    _census_due_ns: int = 0
+    _mappings_due_ns: int = 0
+    _named: OrderedDict[SiteKey, NamedStack] = field(default_factory=OrderedDict)
+
+    @property
+    def pid(self) -> int:
+        """The process' pid, which may be another process' after it ended."""
+        return self.attachment.process.id.pid
+
+    def has_ended(self) -> bool:
+        """Whether the process is gone (a pidfd is readable then)."""
+        poll = select.poll()
+        poll.register(self.attachment.pidfd, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def take_census(self, maps: Maps, clock_ns: Callable[[], int]) -> Census:
+        """Count blocks by thread and age; gives the last census again while that is recent."""
+        now_ns = clock_ns()
+        if self.census is None or now_ns >= self._census_due_ns or self.state is not ProcessState.TRACED:
+            blocks: Iterable[np.ndarray] = (values for _addresses, values in maps.live_blocks(self.pid))
+            self.census = take_census(blocks, now_ns)
+            took_ns = clock_ns() - now_ns
+            self._census_due_ns = now_ns + max(_CENSUS_PAUSE_NS, round(took_ns / _CENSUS_SHARE))
+        return self.census
+
+    def named_stacks(self, maps: Maps, keys: Iterable[SiteKey], now_ns: int) -> dict[SiteKey, NamedStack]:
+        """The stacks of sites, with names as good as they can be had now."""
+        keys = list(keys)
+        wanted = [key for key in keys if self._is_to_be_named(key, now_ns)]
+        if wanted:
+            raw = [maps.stack(self.pid, key.stack_id) for key in wanted]
+            self._refresh_mappings(raw, now_ns)
+            for key, stack in zip(wanted, self.symbolizer.symbolize(raw), strict=True):
+                complete = all(frame.function for frame in stack.frames)
+                self._named[key] = NamedStack(stack, fingerprint(key.kind, stack), now_ns, complete)
+            while len(self._named) > max(_NAMED_STACKS_MAX, len(keys)):
+                self._named.popitem(last=False)
+        for key in keys:
+            self._named.move_to_end(key)
+        return {key: self._named[key] for key in keys}
+
+    def close(self) -> None:
+        """Let go of the files that names come from."""
+        self.symbolizer.close()
+
+    def _is_to_be_named(self, key: SiteKey, now_ns: int) -> bool:
+        known = self._named.get(key)
+        if known is None:
+            return True
+        ended = self.state is not ProcessState.TRACED
+        return not known.complete and not ended and now_ns >= known.named_ns + _RENAME_PAUSE_NS
+
+    def _refresh_mappings(self, stacks: Iterable[RawStack], now_ns: int) -> None:
+        addresses = {address for stack in stacks for address in stack.addresses}
+        if now_ns < self._mappings_due_ns or self.symbolizer.covers(addresses):
+            return
+        self._mappings_due_ns = now_ns + _MAPPINGS_PAUSE_NS
+        try:
+            self.symbolizer.update_mappings(read_mappings(self.pid))
+        except errors.BpfleakdError:
+            # It has just ended: what was read before still names most of it.
+            return

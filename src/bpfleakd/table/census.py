@@ -1,0 +1,49 @@
+"""A census of the outstanding blocks: what the site counters do not hold.
+
+The blocks of a process come in batches of arrays (one LIVE_BLOCK record each: size, born_ns, stack_id,
+tid, kind) and are summed by site and thread, so that a million blocks need no more memory than one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+__all__ = ["Census", "SiteCensus", "take_census"]
+
+
+@dataclass(slots=True)
+class SiteCensus:
+    """The outstanding blocks of one site: when the oldest was born, and live bytes by tid."""
+
+    oldest_born_ns: int
+    live_bytes_by_tid: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """Sites by (kind number, stack id), as they were at `taken_ns`."""
+
+    taken_ns: int
+    sites: dict[tuple[int, int], SiteCensus]
+
+
+def take_census(batches: Iterable[np.ndarray], now_ns: int) -> Census:
+    """Sum up batches of LIVE_BLOCK records."""
+    sites: dict[tuple[int, int], SiteCensus] = {}
+    for blocks in batches:
+        order = np.lexsort((blocks["tid"], blocks["stack_id"], blocks["kind"]))
+        blocks = blocks[order]
+        groups = blocks[["kind", "stack_id", "tid"]]
+        starts = np.flatnonzero(np.concatenate([[True], groups[1:] != groups[:-1]]))
+        live_bytes = np.add.reduceat(blocks["size"], starts)
+        oldest_ns = np.minimum.reduceat(blocks["born_ns"], starts)
+        for (kind, stack_id, tid), size, born_ns in zip(
+            groups[starts].tolist(), live_bytes.tolist(), oldest_ns.tolist(), strict=True
+        ):
+            site = sites.setdefault((kind, stack_id), SiteCensus(born_ns))
+            site.oldest_born_ns = min(site.oldest_born_ns, born_ns)
+            site.live_bytes_by_tid[tid] = site.live_bytes_by_tid.get(tid, 0) + size
+    return Census(now_ns, sites)

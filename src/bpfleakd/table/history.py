@@ -1,0 +1,67 @@
+"""The bounded history of one figure that changes in steps.
+
+Rules:
+  - A point says what the figure was from its time on; between two points it did not change.
+  - Points are in order of time. The first is kept for ever: it is where the figure began.
+  - At most `MAX_POINTS`; when they are used up every second one goes, beginning after the first, until
+    the newest `FULL_POINTS`: what is older is coarser.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+
+__all__ = ["FULL_POINTS", "MAX_POINTS", "History"]
+
+MAX_POINTS = 128
+FULL_POINTS = 64
+
+
+class History:
+    """Points of (time in CLOCK_MONOTONIC ns, value)."""
+
+    __slots__ = ("_times_ns", "_values")
+
+    def __init__(self, time_ns: int, value: int) -> None:
+        self._times_ns = array("q", [time_ns])
+        self._values = array("q", [value])
+
+    def __len__(self) -> int:
+        return len(self._times_ns)
+
+    @property
+    def points(self) -> list[tuple[int, int]]:
+        """All points, oldest first."""
+        return list(zip(self._times_ns, self._values, strict=True))
+
+    @property
+    def first_ns(self) -> int:
+        """When the figure began."""
+        return self._times_ns[0]
+
+    @property
+    def last(self) -> int:
+        """The value now."""
+        return self._values[-1]
+
+    def append(self, time_ns: int, value: int) -> None:
+        """Add a point, if the value is another than before. ValueError if time goes back."""
+        if time_ns < self._times_ns[-1]:
+            raise ValueError(f"time goes back from {self._times_ns[-1]} to {time_ns}")
+        if value == self._values[-1]:
+            return
+        if len(self._times_ns) == MAX_POINTS:
+            self._thin()
+        self._times_ns.append(time_ns)
+        self._values.append(value)
+
+    def at(self, time_ns: int) -> int:
+        """The value at a time; before the first point there was nothing: 0."""
+        index = bisect_right(self._times_ns, time_ns)
+        return self._values[index - 1] if index else 0
+
+    def _thin(self) -> None:
+        older = slice(1, MAX_POINTS - FULL_POINTS, 2)
+        del self._times_ns[older]
+        del self._values[older]

@@ -1,0 +1,86 @@
+"""The call sites of one process and their histories.
+
+Rules:
+  - The kernel's counters are the truth; the table never adds up anything of its own.
+  - A site never disappears while its process is traced: live may fall to 0, allocated never falls.
+  - A tick costs what has changed: sites with equal counters are not looked at one by one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.model import SiteCounters, SiteKey
+from bpfleakd.table.history import History
+
+__all__ = ["COUNTERS", "SiteTable"]
+
+# Column order of the counters that `update` takes.
+COUNTERS = ("live_bytes", "live_count", "allocated_bytes", "allocated_count")
+
+
+class SiteTable:
+    """Sites of one process, by key. `began_ns` is when its recording started."""
+
+    def __init__(self, began_ns: int) -> None:
+        self.began_ns = began_ns
+        self.updated_ns = began_ns
+        self.total_history = History(began_ns, 0)
+        self._rows: dict[SiteKey, int] = {}
+        self._keys: list[SiteKey] = []
+        self._histories: list[History] = []
+        self._counters: NDArray[np.int64] = np.zeros((0, len(COUNTERS)), np.int64)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def update(self, now_ns: int, keys: list[SiteKey], counters: NDArray[np.int64]) -> int:
+        """Take in the counters read at `now_ns`: row i of `counters` (columns COUNTERS) is of `keys[i]`.
+
+        Sites that are not named keep what they had. Returns how many sites changed.
+        """
+        self._add_new(now_ns, keys)
+        rows = np.fromiter((self._rows[key] for key in keys), np.intp, len(keys))
+        changed = np.flatnonzero((self._counters[rows] != counters).any(axis=1))
+        self._counters[rows] = counters
+        for index in changed.tolist():
+            self._histories[rows[index]].append(now_ns, int(counters[index, 0]))
+        self.updated_ns = now_ns
+        self.total_history.append(now_ns, self.totals.live_bytes)
+        return len(changed)
+
+    @property
+    def totals(self) -> SiteCounters:
+        """The sums over all sites."""
+        return SiteCounters(*self._counters.sum(axis=0).tolist())
+
+    @property
+    def keys(self) -> tuple[SiteKey, ...]:
+        """The sites in the order in which they were first seen."""
+        return tuple(self._keys)
+
+    def counters(self, key: SiteKey) -> SiteCounters:
+        """The counters of a site. KeyError if there is none."""
+        return SiteCounters(*self._counters[self._rows[key]].tolist())
+
+    def history(self, key: SiteKey) -> History:
+        """The history of a site's live bytes. KeyError if there is none."""
+        return self._histories[self._rows[key]]
+
+    def columns(self) -> NDArray[np.int64]:
+        """All counters, row i of `keys[i]`; read-only."""
+        view = self._counters.view()
+        view.flags.writeable = False
+        return view
+
+    def _add_new(self, now_ns: int, keys: list[SiteKey]) -> None:
+        new = [key for key in keys if key not in self._rows]
+        for key in new:
+            self._rows[key] = len(self._keys)
+            self._keys.append(key)
+            # Before it was seen there was nothing of it.
+            self._histories.append(History(now_ns, 0))
+        if new:
+            empty = np.zeros((len(new), len(COUNTERS)), np.int64)
+            self._counters = np.concatenate([self._counters, empty])

@@ -1,0 +1,1 @@
+"""The processes that are traced, as /proc shows them."""

@@ -1,0 +1,74 @@
+"""The address space of a process: /proc/PID/maps, and how to open what is mapped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bpfleakd import errors
+from bpfleakd.model import Mapping
+
+__all__ = ["mapped_file", "parse_mappings", "read_mappings"]
+
+PROC = Path("/proc")
+_DELETED = " (deleted)"
+
+
+def read_mappings(pid: int, proc: Path = PROC) -> tuple[Mapping, ...]:
+    """Read the mappings of a process, by address. Raises NoSuchProcess or AccessDenied."""
+    try:
+        text = (proc / str(pid) / "maps").read_text(errors="surrogateescape")
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise errors.NoSuchProcess(f"process {pid} has ended") from error
+    except PermissionError as error:
+        raise errors.AccessDenied(
+            f"/proc/{pid}/maps cannot be read: {error.strerror}", "the daemon needs CAP_SYS_PTRACE"
+        ) from error
+    return parse_mappings(text)
+
+
+def parse_mappings(text: str) -> tuple[Mapping, ...]:
+    """Parse the text of /proc/PID/maps (proc_pid_maps(5)); malformed lines are left out."""
+    return tuple(mapping for line in text.split("\n") if (mapping := _parse(line)))
+
+
+def mapped_file(pid: int, mapping: Mapping, proc: Path = PROC) -> str:
+    """A path that opens the very file that is mapped: also one deleted, replaced or in a container.
+
+    /proc/PID/map_files needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN; /proc/PID/root is the way without.
+    """
+    by_address = proc / str(pid) / "map_files" / f"{mapping.start:x}-{mapping.end:x}"
+    if os.path.lexists(by_address) and os.access(by_address, os.R_OK):
+        return str(by_address)
+    return str(proc / str(pid) / "root" / mapping.path.lstrip("/"))
+
+
+def _parse(line: str) -> Mapping | None:
+    fields = line.split(maxsplit=5)
+    if len(fields) < 5:
+        return None
+    try:
+        start, end = (int(part, 16) for part in fields[0].split("-"))
+        offset, inode = int(fields[2], 16), int(fields[4])
+    except ValueError:
+        return None
+    rights = fields[1]
+    path = fields[5] if len(fields) == 6 else ""
+    deleted = path.endswith(_DELETED)
+    return Mapping(
+        start=start,
+        end=end,
+        offset=offset,
+        device=fields[3],
+        inode=inode,
+        path=_unescaped(path.removesuffix(_DELETED)),
+        readable="r" in rights,
+        writable="w" in rights,
+        executable="x" in rights,
+        deleted=deleted,
+    )
+
+
+def _unescaped(path: str) -> str:
+    r"""The kernel writes a newline in a path as \012, and escapes nothing else."""
+    return path.replace("\\012", "\n")

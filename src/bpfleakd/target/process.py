@@ -1,0 +1,154 @@
+"""A process in /proc: who it is, whether it is still the same, and whether it may be traced."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from bpfleakd import errors
+from bpfleakd.model import ProcessId
+from bpfleakd.printable import printable
+
+__all__ = [
+    "ProcessInfo",
+    "check_traceable",
+    "command_of",
+    "is_running",
+    "read_process",
+    "seccomp_kills",
+    "thread_commands",
+]
+
+PROC = Path("/proc")
+
+# include/linux/sched.h
+_PF_KTHREAD = 0x0020_0000
+_SECCOMP_MODE_FILTER = 2
+
+# uretprobes in a process under a seccomp filter kill it: CVE-2025-21834, from Linux 6.11 on, fixed in
+# 6.12.14 and 6.13.3. First fixed release of each affected series; None: never fixed in that series.
+_SECCOMP_KILLS: dict[tuple[int, int], int | None] = {(6, 11): None, (6, 12): 14, (6, 13): 3}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """A process at one moment. `exe` is "" where it cannot be read; `uid` is the effective one."""
+
+    id: ProcessId
+    comm: str
+    exe: str
+    uid: int
+    state: str
+    kernel_thread: bool
+    seccomp_filtered: bool
+
+
+def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
+    """Read a process. Raises NoSuchProcess; a tid that is no process' leader does not exist either."""
+    directory = proc / str(pid)
+    try:
+        stat = (directory / "stat").read_bytes()
+        status = (directory / "status").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise _no_such_process(pid) from error
+    # comm may hold spaces and parentheses: the fields begin after the last ")".
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    values = dict(re.findall(r"^(\w+):\t(.*)$", status, re.MULTILINE))
+    if int(values["Tgid"]) != pid:
+        raise errors.NoSuchProcess(
+            f"{pid} is a thread of process {values['Tgid']}", f"use the process: {values['Tgid']}"
+        )
+    return ProcessInfo(
+        id=ProcessId(pid, int(fields[19])),
+        comm=command_of(pid, proc),
+        exe=_exe(directory),
+        uid=int(values["Uid"].split()[1]),
+        state=fields[0].decode(),
+        kernel_thread=bool(int(fields[6]) & _PF_KTHREAD),
+        seccomp_filtered=int(values.get("Seccomp", "0")) == _SECCOMP_MODE_FILTER,
+    )
+
+
+def is_running(process: ProcessId, proc: Path = PROC) -> bool:
+    """Whether this very process, not another with its pid, exists and is no zombie."""
+    try:
+        now = read_process(process.pid, proc)
+    except errors.NoSuchProcess:
+        return False
+    return now.id == process and now.state not in "ZX"
+
+
+def check_traceable(process: ProcessInfo, own_pid: int, kernel_release: str) -> None:
+    """Raise TargetRefused if the process must not be traced, with the reason."""
+    pid = process.id.pid
+    if pid == own_pid:
+        raise errors.TargetRefused(
+            f"process {pid} is bpfleakd itself", "a daemon that probed its own malloc would record itself"
+        )
+    if process.kernel_thread:
+        raise errors.TargetRefused(
+            f"process {pid} ({process.comm}) is a kernel thread", "it has no user-space memory to leak"
+        )
+    if process.state in "ZX":
+        raise errors.TargetRefused(
+            f"process {pid} ({process.comm}) is a zombie",
+            "its memory is free already; its parent has to wait for it",
+        )
+    if process.seccomp_filtered and seccomp_kills(kernel_release):
+        raise errors.TargetRefused(
+            f"process {pid} ({process.comm}) runs under a seccomp filter, and return probes kill such a "
+            f"process on Linux {kernel_release} (CVE-2025-21834)",
+            "update the kernel to 6.12.14, 6.13.3 or later",
+        )
+
+
+def seccomp_kills(kernel_release: str) -> bool:
+    """Whether return probes kill a process under a seccomp filter on this kernel."""
+    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", kernel_release)
+    if not match:
+        return False
+    major, minor, patch = (int(number or 0) for number in match.groups())
+    if (major, minor) not in _SECCOMP_KILLS:
+        return False
+    fixed_in = _SECCOMP_KILLS[major, minor]
+    return fixed_in is None or patch < fixed_in
+
+
+def command_of(pid: int, proc: Path = PROC) -> str:
+    """The command name of a process; "" if it is gone."""
+    try:
+        return _name((proc / str(pid) / "comm").read_bytes())
+    except OSError:
+        return ""
+
+
+def thread_commands(pid: int, proc: Path = PROC) -> dict[int, str]:
+    """tid -> command name of the threads that exist now; empty if the process is gone."""
+    names: dict[int, str] = {}
+    try:
+        tids = os.listdir(proc / str(pid) / "task")
+    except OSError:
+        return names
+    for tid in tids:
+        try:
+            names[int(tid)] = _name((proc / str(pid) / "task" / tid / "comm").read_bytes())
+        except OSError:
+            continue
+    return names
+
+
+def _exe(directory: Path) -> str:
+    try:
+        return printable(os.readlink(directory / "exe"))
+    except OSError:
+        return ""
+
+
+def _name(raw: bytes) -> str:
+    return printable(raw.removesuffix(b"\n").decode(errors="surrogateescape"))
+
+
+def _no_such_process(pid: int) -> errors.NoSuchProcess:
+    return errors.NoSuchProcess(f"there is no process {pid}", "`ps -e` lists those that exist")

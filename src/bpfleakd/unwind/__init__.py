@@ -1,0 +1,9 @@
+"""Unwinding without frame pointers: call frame information made into tables that BPF can search.
+
+    section bytes ── cfi, eh_frame_hdr ──> CIEs and FDEs ── instructions, expressions ──> rules
+                                                                                            │
+    kernel maps <── rules.RuleSet, table.UnwindTable <── build (cache on disk) <────────────┘
+
+`walk` is the unwinder itself in Python: the reference that the BPF program is compared with. Everything
+here is for x86-64 (another machine is another set of rules) and none of it touches the kernel.
+"""

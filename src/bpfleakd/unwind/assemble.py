@@ -1,0 +1,126 @@
+"""From many functions' rows to the rows of one table: the arithmetic, on whole arrays.
+
+Rules:
+- Addresses are uint32, relative to the first page of the text.
+- Functions are sorted and do not overlap (`without_overlaps`), so that nothing is sorted here but starts.
+- Rows that change nothing are left out, except those at the beginning of a page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bpfleakd.unwind.programs import ProgramSet
+from bpfleakd.unwind.rules import GAP_NUMBER
+from bpfleakd.unwind.table import PAGE_BITS, ROW_ADDRESS_BITS, ROW_ADDRESS_MASK
+
+__all__ = ["Functions", "page_rows", "rows_of", "without_overlaps"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Functions:
+    """Ranges of text with the number of their program, as parallel uint32 arrays; `ends` is exclusive."""
+
+    starts: np.ndarray
+    ends: np.ndarray
+    programs: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def where(self, selection: np.ndarray) -> Functions:
+        """Return those that a mask or an array of indexes selects."""
+        return Functions(self.starts[selection], self.ends[selection], self.programs[selection])
+
+    def and_also(self, others: Functions) -> Functions:
+        """Return these, followed by those of the others that touch none of these. Both must be sorted."""
+        if not len(self):
+            return others
+        # The last of ours that starts before another one's end is the only one that can touch it.
+        before = np.searchsorted(self.starts, others.ends, side="left")
+        is_free = (before == 0) | (self.ends[before - 1] <= others.starts)
+        free = others.where(is_free)
+        joined = Functions(*(np.concatenate(pair) for pair in zip(_columns(self), _columns(free), strict=True)))
+        return joined.where(np.argsort(joined.starts, kind="stable"))
+
+
+def _columns(functions: Functions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return functions.starts, functions.ends, functions.programs
+
+
+def without_overlaps(functions: Functions) -> Functions:
+    """Return the functions sorted by start; of those that overlap, the one that starts first.
+
+    Of several with the same start, the first in the order given.
+    """
+    functions = functions.where(np.argsort(functions.starts, kind="stable"))
+    if np.all(functions.starts[1:] >= functions.ends[:-1]):
+        return functions
+    kept = np.zeros(len(functions), dtype=bool)
+    reached = 0
+    for index, (start, end) in enumerate(zip(functions.starts.tolist(), functions.ends.tolist(), strict=True)):
+        if start >= reached:
+            kept[index], reached = True, end
+    return functions.where(kept)
+
+
+def rows_of(functions: Functions, programs: ProgramSet, max_rows: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the rows' addresses, their rule numbers (both uint32), and how many functions they are of.
+
+    That is fewer than were given where the rows would be more than `max_rows`: the first ones.
+    """
+    first_rows, offsets, rules = programs.first_rows(), programs.row_offsets(), programs.row_rules()
+    # One row more than the program has: the gap behind the function.
+    counts = np.diff(first_rows)[functions.programs] + np.uint32(1)
+    ends = np.cumsum(counts, dtype=np.int64)
+    fitting = int(np.searchsorted(ends, max_rows, side="right"))
+    functions, counts, ends = functions.where(slice(fitting)), counts[:fitting], ends[:fitting]
+    if not fitting:
+        return np.zeros(0, np.uint32), np.zeros(0, np.uint32), 0
+
+    # Position of each row in the programs' arrays: the first row of its program, and one further each time.
+    positions = np.arange(ends[-1], dtype=np.uint32)
+    # Wraps around below zero and back, which uint32 does without harm.
+    positions += np.repeat(first_rows[functions.programs] - (ends.astype(np.uint32) - counts), counts)
+    gaps = ends - 1
+    positions[gaps] = 0
+    rule_numbers = rules[positions]
+    rule_numbers[gaps] = GAP_NUMBER
+    addresses = np.take(offsets, positions, out=positions)
+    room = np.repeat(functions.ends - functions.starts, counts)
+    is_inside = addresses < room
+    del room
+    addresses += np.repeat(functions.starts, counts)
+    addresses[gaps] = functions.ends
+    is_inside[gaps] = True
+    addresses, rule_numbers = addresses[is_inside], rule_numbers[is_inside]
+    return *_without_repetitions(addresses, rule_numbers), fitting
+
+
+def _without_repetitions(addresses: np.ndarray, rule_numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    # Where functions adjoin, the gap behind the first has no extent: the later row of an address holds.
+    is_last_there = np.append(addresses[1:] != addresses[:-1], True)
+    addresses, rule_numbers = addresses[is_last_there], rule_numbers[is_last_there]
+    changes = np.append(True, rule_numbers[1:] != rule_numbers[:-1])
+    return addresses[changes], rule_numbers[changes]
+
+
+def page_rows(
+    addresses: np.ndarray, rule_numbers: np.ndarray, page_count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the packed rows and the page index, having given every page a row at its beginning."""
+    page_starts = np.arange(page_count, dtype=np.uint32) << np.uint32(PAGE_BITS)
+    first = np.searchsorted(addresses, page_starts, side="left")
+    if len(addresses):
+        has_row = (first < len(addresses)) & (addresses[np.minimum(first, len(addresses) - 1)] == page_starts)
+        in_force = np.where(first > 0, rule_numbers[first - 1], np.uint32(GAP_NUMBER))
+    else:
+        has_row = np.zeros(page_count, dtype=bool)
+        in_force = np.full(page_count, GAP_NUMBER, dtype=np.uint32)
+    missing = ~has_row
+    rows = (addresses & np.uint32(ROW_ADDRESS_MASK)) | (rule_numbers << np.uint32(ROW_ADDRESS_BITS))
+    rows = np.insert(rows, first[missing], in_force[missing] << np.uint32(ROW_ADDRESS_BITS))
+    page_index = first + np.cumsum(missing) - missing
+    return rows, np.append(page_index, len(rows)).astype(np.uint32)

@@ -1,0 +1,9 @@
+"""DWARF register numbers of x86-64 (System V ABI, AMD64 supplement, figure 3.36)."""
+
+from __future__ import annotations
+
+__all__ = ["RBP", "RIP", "RSP"]
+
+RBP = 6
+RSP = 7
+RIP = 16

@@ -1,0 +1,78 @@
+"""Fixtures: a daemon of one's own, and programs to trace. Each cleans up and checks what is left."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .daemons import BPFFS_ROOT, Daemon
+from .machine import cannot_run, need_tool, why_not_here
+from .workloads import Workload, build
+
+TICK_S = 0.2
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _machine() -> None:
+    """Every test in here needs a machine that can load BPF."""
+    reason = why_not_here()
+    if reason is not None:
+        cannot_run(reason)
+    need_tool("bpftool")
+
+
+@pytest.fixture
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Daemon]]:
+    """A factory of daemons: `daemon(attach_method="multi")`, keys as in the configuration file.
+
+    At the end each that still runs gets a SIGTERM, must end with 0 and leave nothing in the kernel.
+    """
+    daemons: list[Daemon] = []
+
+    def start(*arguments: str, **configuration: Any) -> Daemon:
+        directory = tmp_path_factory.mktemp("daemon")
+        bpffs_dir = BPFFS_ROOT / f"bpfleakd-test-{uuid.uuid4().hex[:8]}"
+        defaults = {
+            "socket": str(directory / "bpfleakd.sock"),
+            "bpffs_dir": str(bpffs_dir),
+            "tick_s": TICK_S,
+            "metrics": {"enabled": False},
+        }
+        daemons.append(Daemon(directory, Path(configuration.get("bpffs_dir", bpffs_dir)), defaults | configuration))
+        return daemons[-1].start(*arguments)
+
+    yield start
+
+    failures = []
+    for daemon in daemons:
+        try:
+            if daemon.is_alive:
+                daemon.stop()
+        except AssertionError as failure:
+            failures.append(str(failure))
+        finally:
+            if daemon.is_alive:
+                daemon.kill()
+            if daemon.bpffs_dir.is_relative_to(BPFFS_ROOT) and daemon.bpffs_dir != BPFFS_ROOT:
+                shutil.rmtree(daemon.bpffs_dir, ignore_errors=True)
+    if failures:
+        pytest.fail("\n".join(failures), pytrace=False)
+
+
+@pytest.fixture
+def workload() -> Iterator[Callable[..., Workload]]:
+    """A factory of running workloads: `workload("churn", 2)`; all are killed at the end."""
+    running: list[Workload] = []
+
+    def start(name: str, *arguments: object) -> Workload:
+        running.append(Workload([build(name), *(str(argument) for argument in arguments)]))
+        return running[-1]
+
+    yield start
+    for program in running:
+        program.kill()

@@ -1,0 +1,185 @@
+"""A daemon under test: a real process with its own socket, pins and configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .kernel_objects import KernelObjects, objects_held_by, objects_pinned_below, wait_until_gone
+
+__all__ = ["BPFFS_ROOT", "ControlFailed", "Daemon", "DaemonFailed"]
+
+BPFFS_ROOT = Path("/sys/fs/bpf")
+_START_TIMEOUT_S = 30.0
+_STOP_TIMEOUT_S = 20.0
+_ALL_SITES = 1_000_000
+
+
+class DaemonFailed(Exception):
+    """The daemon ended, or did not come up."""
+
+    def __init__(self, exit_code: int | None, log: str) -> None:
+        super().__init__(f"bpfleakd ended with {exit_code}:\n{log}")
+        self.exit_code = exit_code
+        self.log = log
+
+
+class ControlFailed(Exception):
+    """bpfleakctl ended with another exit code than 0."""
+
+    def __init__(self, arguments: tuple[str, ...], exit_code: int, stderr: str) -> None:
+        super().__init__(f"bpfleakctl {' '.join(arguments)} ended with {exit_code}: {stderr}")
+        self.exit_code = exit_code
+        self.stderr = stderr
+
+
+@dataclass
+class Daemon:
+    """bpfleakd in the foreground. `start()` waits for it; `stop()` checks what it leaves behind."""
+
+    directory: Path
+    bpffs_dir: Path
+    configuration: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self.socket = Path(self.configuration["socket"])
+        self.log_path = self.directory / "daemon.log"
+        self._process: subprocess.Popen | None = None
+        self._seen = KernelObjects()
+
+    # -- its life ------------------------------------------------------------------------------------------
+
+    def start(self, *arguments: str) -> Daemon:
+        """Start it and wait until it answers. Raises DaemonFailed."""
+        config_path = self.directory / "bpfleakd.yaml"
+        config_path.write_text(json.dumps(self.configuration))  # JSON is YAML
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "bpfleakd.cli.bpfleakd", "--config", config_path, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment(),
+            )
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self._answers():
+            if self._process.poll() is not None:
+                raise DaemonFailed(self._process.returncode, self.log)
+            if time.monotonic() > deadline:
+                self.kill()
+                raise DaemonFailed(None, f"it did not answer within {_START_TIMEOUT_S} s\n{self.log}")
+            time.sleep(0.02)
+        self.note_objects()
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def kill(self) -> None:
+        """End it by SIGKILL, as an out-of-memory killer would: nothing is cleaned up."""
+        self.note_objects()
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """End it by SIGTERM: exit code 0, no pin, no BPF object of it left."""
+        assert self.is_alive, f"the daemon had ended by itself:\n{self.log}"
+        self.note_objects()
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            exit_code = self._process.wait(timeout=_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"no end within {_STOP_TIMEOUT_S} s after SIGTERM:\n{self.log}") from None
+        assert exit_code == 0, f"exit code {exit_code} after SIGTERM:\n{self.log}"
+        assert "Traceback" not in self.log, self.log
+        self.check_nothing_left()
+
+    def note_objects(self) -> KernelObjects:
+        """Return the BPF objects that are its own now, and remember them for the check at the end."""
+        now = KernelObjects()
+        if self.is_alive:
+            now.add(objects_held_by(self.pid))
+        now.add(objects_pinned_below(self.bpffs_dir))
+        self._seen.add(now)
+        return now
+
+    def check_nothing_left(self) -> None:
+        """Fail if a pin below its directory or an object that was ever seen still exists."""
+        pins = sorted(str(path) for path in self.bpffs_dir.rglob("*") if not path.is_dir())
+        assert pins == [], "pins are left"
+        left = wait_until_gone(self._seen)
+        assert not left, f"left in the kernel: {left}"
+
+    # -- its commands --------------------------------------------------------------------------------------
+
+    def control(self, *arguments: str | int, timeout_s: float = 60.0) -> str:
+        """Run bpfleakctl and return what it printed. Raises ControlFailed."""
+        texts = tuple(str(argument) for argument in arguments)
+        done = subprocess.run(
+            [sys.executable, "-m", "bpfleakd.cli.bpfleakctl", "--socket", self.socket, *texts],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_s,
+            env=self._environment(),
+        )
+        if done.returncode != 0:
+            raise ControlFailed(texts, done.returncode, done.stderr)
+        return done.stdout
+
+    def attach(self, pid: int) -> None:
+        self.control("attach", pid)
+        self.note_objects()
+
+    def detach(self, pid: int) -> None:
+        self.note_objects()
+        self.control("detach", pid)
+
+    def ps(self) -> list[dict]:
+        """The traced processes."""
+        return json.loads(self.control("ps", "--json"))["processes"]
+
+    def process(self, pid: int) -> dict | None:
+        """The row of `ps` of one process."""
+        return next((row for row in self.ps() if row["process"]["pid"] == pid), None)
+
+    def top(self, pid: int, *, limit: int = _ALL_SITES) -> dict:
+        """The report of one process, with all its sites."""
+        return json.loads(self.control("top", "--pid", pid, "--once", "--json", "--limit", limit))
+
+    def top_after_tick(self, pid: int) -> dict:
+        """The report, after everything that has happened until now was read."""
+        time.sleep(2 * self.configuration["tick_s"] + 0.2)
+        return self.top(pid)
+
+    def _answers(self) -> bool:
+        if not self.socket.exists():
+            return False
+        try:
+            self.ps()
+        except ControlFailed:
+            return False
+        return True
+
+    @staticmethod
+    def _environment() -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("BPFLEAKD_")}
+        return {**kept, "COLUMNS": "200"}

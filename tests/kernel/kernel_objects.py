@@ -1,0 +1,106 @@
+"""What of a daemon's is in the kernel or in a target: objects by their ids, pins, breakpoints."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["KernelObjects", "changed_text", "objects_held_by", "objects_pinned_below", "wait_until_gone"]
+
+_KINDS = ("map", "prog", "link")
+_ID = re.compile(r"^(map|prog|link)_id:\s*(\d+)$", re.MULTILINE)
+
+
+@dataclass
+class KernelObjects:
+    """BPF objects by kind ("map", "prog", "link"): id → name (a link's is its kind)."""
+
+    ids: dict[str, dict[int, str]] = field(default_factory=lambda: {kind: {} for kind in _KINDS})
+
+    def add(self, other: KernelObjects) -> None:
+        """Take the other's objects in."""
+        for kind in _KINDS:
+            self.ids[kind].update(other.ids[kind])
+
+    def __str__(self) -> str:
+        texts = [f"{kind} {id_} ({name})" for kind in _KINDS for id_, name in self.ids[kind].items()]
+        return ", ".join(texts) or "nothing"
+
+    def __bool__(self) -> bool:
+        return any(self.ids.values())
+
+
+def objects_held_by(pid: int) -> KernelObjects:
+    """The objects that the process has a file descriptor of."""
+    held = KernelObjects()
+    for info in Path(f"/proc/{pid}/fdinfo").glob("*"):
+        try:
+            text = info.read_text()
+        except OSError:  # closed meanwhile
+            continue
+        for kind, id_ in _ID.findall(text):
+            # A map's fdinfo also names the program that owns it, and a link's its program: both ours.
+            held.ids[kind].setdefault(int(id_), f"held by {pid}")
+    return held
+
+
+def objects_pinned_below(directory: Path) -> KernelObjects:
+    """The objects that are pinned somewhere below `directory`."""
+    pinned = KernelObjects()
+    for kind in _KINDS:
+        for entry in _bpftool("-f", kind, "show"):
+            paths = entry.get("pinned", [])
+            if any(Path(path).is_relative_to(directory) for path in paths):
+                pinned.ids[kind][entry["id"]] = entry.get("name") or entry.get("type", "?")
+    return pinned
+
+
+def wait_until_gone(objects: KernelObjects, timeout_s: float = 10.0) -> KernelObjects:
+    """Return those of `objects` that still exist after the time. The kernel frees them a little later."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left = KernelObjects()
+        for kind in _KINDS:
+            existing = {entry["id"] for entry in _bpftool(kind, "show")}
+            left.ids[kind] = {id_: name for id_, name in objects.ids[kind].items() if id_ in existing}
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.1)
+
+
+def changed_text(pid: int) -> list[str]:
+    """Where the code of a process differs from its file: "path+offset: file byte → memory byte".
+
+    A uprobe is a changed byte (a breakpoint) in a file's mapping; all private mappings of files that
+    cannot be written are compared.
+    """
+    changes = []
+    with open(f"/proc/{pid}/mem", "rb") as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            span, rights, offset_text, _device, _inode, *path = line.split(maxsplit=5)
+            if "x" not in rights or "w" in rights or not path or not path[0].startswith("/"):
+                continue
+            start, end = (int(part, 16) for part in span.split("-"))
+            with open(f"/proc/{pid}/map_files/{start:x}-{end:x}", "rb") as file:
+                file.seek(int(offset_text, 16))
+                expected = file.read(end - start)
+            memory.seek(start)
+            actual = memory.read(len(expected))
+            if actual != expected:
+                changes += [
+                    f"{path[0]}+{int(offset_text, 16) + i:#x}: {expected[i]:#04x} → {actual[i]:#04x}"
+                    for i in range(len(expected))
+                    if actual[i] != expected[i]
+                ]
+    return changes
+
+
+def _bpftool(*arguments: str) -> list[dict]:
+    done = subprocess.run(
+        ["bpftool", "--json", *arguments], capture_output=True, text=True, check=True, timeout=30
+    )
+    return json.loads(done.stdout or "[]")

@@ -1,0 +1,72 @@
+"""What this machine can do, and what happens to a test that it cannot run.
+
+At home such a test is skipped with a reason that says what to do. In CI (CI=true) it fails: a test that
+quietly never runs protects nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+__all__ = ["cannot_run", "is_ci", "need_tool", "why_not_here"]
+
+PACKAGES = {
+    "bpftool": "bpftool (Ubuntu: linux-tools-generic)",
+    "gcc": "gcc",
+    "g++": "g++",
+    "heaptrack": "heaptrack",
+    "heaptrack_print": "heaptrack",
+    "make": "make",
+    "memcached": "memcached",
+    "setpriv": "util-linux",
+    "sqlite3": "sqlite3",
+    "valgrind": "valgrind and libc6-dbg",
+}
+
+
+def is_ci() -> bool:
+    """Whether "cannot run" is a failure."""
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def cannot_run(reason: str) -> NoReturn:
+    """End the test: skipped at home, failed in CI. `reason` says what is missing and the way out."""
+    if is_ci():
+        pytest.fail(f"cannot run, which is a failure in CI: {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+def need_tool(name: str) -> str:
+    """Return the path of a program; without it the test cannot run."""
+    path = shutil.which(name)
+    if path is None:
+        cannot_run(f"{name} is not installed: apt install {PACKAGES.get(name, name)}, or make setup FOR=test")
+    return path
+
+
+@cache
+def why_not_here() -> str | None:
+    """Return why no BPF can be loaded on this machine, or None if it can."""
+    if os.geteuid() != 0:
+        return "loading BPF needs root: sudo make test-kernel"
+    if platform.machine() != "x86_64":
+        return f"bpfleakd knows x86-64 only, this machine is {platform.machine()}"
+    for path, kind in ((Path("/sys/fs/bpf"), "bpf_fs"), (Path("/sys/kernel/tracing"), "tracefs")):
+        found = subprocess.run(["stat", "-f", "-c", "%T", path], capture_output=True, text=True, check=False)
+        if found.stdout.strip() != kind:
+            return f"{path} is not mounted: make setup, or mount -t {kind.removesuffix('_fs')} none {path}"
+    try:
+        import bcc
+    except ImportError:
+        return "Python finds no bcc: apt install python3-bpfcc, and a venv made with --system-site-packages"
+    if not hasattr(bcc, "BPF"):
+        return f"{bcc.__file__} is PyPI's package called bcc, not the BPF Compiler Collection: pip uninstall bcc"
+    return None

@@ -1,0 +1,164 @@
+"""The figures equal the truth, exactly."""
+
+from __future__ import annotations
+
+from .truth import by_function, expect_ledger, expect_no_losses, site_of
+
+
+def test_every_allocator_function_is_counted_exactly(daemon, workload):
+    """23 kept and 101 freed through each function, on three threads, with each way to fail."""
+    # given a program that says how much it will have allocated, and where
+    program = workload("every_function", 3)
+    tracer = daemon()
+    tracer.attach(program.pid)
+
+    # when it has run
+    ledger = program.step()
+
+    # then the report is the ledger
+    report = tracer.top_after_tick(program.pid)
+    expect_ledger(report, ledger)
+    expect_no_losses(report)
+
+
+def test_figures_stay_exact_from_step_to_step(daemon, workload):
+    """Counters are running totals: a second round adds up, and nothing is counted twice."""
+    program = workload("every_function", 2)
+    tracer = daemon()
+    tracer.attach(program.pid)
+
+    for _round in range(3):
+        ledger = program.step()
+        expect_ledger(tracer.top_after_tick(program.pid), ledger)
+
+
+def test_blocks_from_before_the_attach_are_unmatched_frees_and_no_loss(daemon, workload):
+    """A free or realloc of a block that nobody saw allocated changes no figure."""
+    program = workload("every_function", 1)
+    tracer = daemon()
+    tracer.attach(program.pid)
+
+    ledger = program.step()
+
+    report = tracer.top_after_tick(program.pid)
+    assert report["process"]["unmatched_frees"] == ledger["frees_of_earlier_blocks"] == 23
+    expect_no_losses(report)
+
+
+def test_failing_calls_leave_no_trace(daemon, workload):
+    """malloc, calloc, reallocarray, posix_memalign that fail, and free(NULL), make no site."""
+    program = workload("every_function", 1)
+    tracer = daemon()
+    tracer.attach(program.pid)
+
+    program.step()
+
+    blamed = by_function(tracer.top_after_tick(program.pid))
+    assert not [name for name in blamed if name and name.startswith(("fail_", "free_nothing"))]
+
+
+def test_blocks_freed_by_other_threads_at_full_speed_are_counted_exactly(daemon, workload):
+    """A million blocks, each address given out again at once by another thread: 46 remain."""
+    program = workload("cross_thread", 2)
+    tracer = daemon()
+    tracer.attach(program.pid)
+
+    ledger = program.step(500_000)
+
+    report = tracer.top_after_tick(program.pid)
+    expect_ledger(report, ledger)
+    assert report["process"]["live_count"] == 46
+    expect_no_losses(report)
+
+
+def test_a_thousand_call_stacks_are_a_thousand_sites(daemon, workload):
+    """Stacks that differ in one return address are told apart."""
+    program = workload("many_sites", 1000)
+    tracer = daemon()
+    tracer.attach(program.pid)
+
+    ledger = program.step()
+
+    report = tracer.top_after_tick(program.pid)
+    expect_ledger(report, ledger)
+    assert len(report["sites"]) == 1000
+    assert {site["live_count"] for site in report["sites"]} == {23}
+    assert len({site["site"] for site in report["sites"]}) == 1000, "two stacks have one fingerprint"
+
+
+def test_a_million_live_blocks_are_counted_exactly(daemon, workload):
+    """The live table holds what a large program has outstanding."""
+    program = workload("many_sites", 101)
+    tracer = daemon()
+    tracer.attach(program.pid)
+
+    ledger = program.step(1_000_003)
+
+    report = tracer.top_after_tick(program.pid)
+    expect_ledger(report, ledger)
+    assert report["process"]["live_count"] == 1_000_003
+    expect_no_losses(report)
+
+
+def test_cxx_leaks_are_blamed_on_the_programs_own_functions(daemon, workload):
+    """new, new[], std::string, std::vector, make_shared: never operator new or std:: is to blame."""
+    program = workload("cxx")
+    tracer = daemon()
+    tracer.attach(program.pid)
+
+    ledger = program.step()
+
+    report = tracer.top_after_tick(program.pid)
+    expect_ledger(report, ledger)
+    location = site_of(report, "shop::SessionStore::remember")["location"]
+    assert location is not None
+    assert location.rpartition(":")[0].endswith("cxx.cpp")
+
+
+def test_the_shares_of_the_threads_add_up_to_their_site(daemon, workload):
+    """Each site says which threads allocated what is still live."""
+    program = workload("every_function", 3)
+    tracer = daemon()
+    tracer.attach(program.pid)
+
+    program.step()
+
+    for site in tracer.top_after_tick(program.pid)["sites"]:
+        if site["live_bytes"] and site["threads"]:
+            assert sum(thread["live_bytes"] for thread in site["threads"]) == site["live_bytes"]
+    site = site_of(tracer.top(program.pid), "take_malloc")
+    assert len(site["threads"]) == 3
+    assert {thread["comm"] for thread in site["threads"]} == {"every_function"}
+
+
+def test_the_oldest_age_grows_with_the_leak(daemon, workload):
+    """`oldest_age_s` is the age of the oldest block, not of the newest."""
+    program = workload("many_sites", 1, 23)
+    tracer = daemon()
+    tracer.attach(program.pid)
+
+    program.step()
+    first = tracer.top_after_tick(program.pid)["sites"][0]["oldest_age_s"]
+    program.step()
+    second = tracer.top_after_tick(program.pid)["sites"][0]["oldest_age_s"]
+
+    assert 0 < first < second
+
+
+def test_attaching_in_the_middle_of_a_storm_loses_and_invents_nothing(daemon, workload):
+    """At any moment of a malloc/free loop at most one block a thread is live, from the first look on."""
+    program = workload("churn", 2)
+    tracer = daemon()
+
+    # given a program at full speed, when it is attached and detached in the middle, again and again
+    program.start_step(1_500_000_000 // 1000)
+    for _round in range(3):
+        tracer.attach(program.pid)
+        report = tracer.top_after_tick(program.pid)
+        assert 0 <= report["process"]["live_count"] <= 2
+        assert all(site["live_count"] >= 0 for site in report["sites"])
+        tracer.detach(program.pid)
+
+    # then it ends well
+    program.finish_step()
+    program.exit()

@@ -1,0 +1,57 @@
+"""A report against the truth: sums by function, and the comparison with a workload's ledger."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+__all__ = ["FIGURES", "by_function", "expect_ledger", "expect_no_losses", "short_name", "site_of"]
+
+FIGURES = ("live_bytes", "live_count", "allocated_bytes", "allocated_count")
+
+
+def short_name(function: str | None) -> str | None:
+    """A function's qualified name without parameters and return type: "void a::f<int>(long)" → "a::f<int>"."""
+    if function is None:
+        return None
+    name = function.replace("(anonymous namespace)::", "").split("(", 1)[0]
+    depth = 0
+    for i in range(len(name) - 1, -1, -1):  # the last space outside of <> ends a return type
+        depth += {">": 1, "<": -1}.get(name[i], 0)
+        if name[i] == " " and depth == 0:
+            return name[i + 1 :]
+    return name
+
+
+def by_function(report: dict[str, Any]) -> dict[str | None, dict[str, int]]:
+    """The sums over the sites of each blamed function."""
+    sums: dict[str | None, dict[str, int]] = defaultdict(lambda: dict.fromkeys(FIGURES, 0))
+    for site in report["sites"]:
+        for figure in FIGURES:
+            sums[short_name(site["function"])][figure] += site[figure]
+    return dict(sums)
+
+
+def site_of(report: dict[str, Any], function: str) -> dict[str, Any]:
+    """The largest site that blames `function`."""
+    sites = [site for site in report["sites"] if short_name(site["function"]) == function]
+    assert sites, f"nobody blames {function}, but {sorted(map(str, by_function(report)))}"
+    return max(sites, key=lambda site: site["live_bytes"])
+
+
+def expect_ledger(report: dict[str, Any], ledger: dict[str, Any]) -> None:
+    """Fail unless the report says what the program did: each function, and nothing but those."""
+    actual = by_function(report)
+    expected = {name: dict(figures) for name, figures in ledger["sites"].items()}
+    for name, figures in expected.items():
+        for figure in FIGURES:
+            if figures[figure] is None:  # the libc's own affair
+                figures[figure] = actual.get(name, {}).get(figure)
+    assert actual == expected
+    assert report["process"]["live_bytes"] == ledger["live_bytes"]
+    assert report["process"]["live_count"] == ledger["live_count"]
+
+
+def expect_no_losses(report: dict[str, Any]) -> None:
+    """Fail if anything was missed."""
+    assert {reason: count for reason, count in report["losses"].items() if count} == {}
