@@ -8,11 +8,21 @@
 #ifndef BPFLEAKD_ABI_H
 #define BPFLEAKD_ABI_H
 
-/* Frames kept of a stack: the allocator function, then return addresses, innermost first. */
+/* Frames kept of a stack: the allocator function, then return addresses, innermost first. A power of 2. */
 #define MAX_FRAMES 128
 
 enum allocation_kind {
 	KIND_HEAP = 0,
+};
+
+/* What a probed function does with its arguments: the cookie of its link. model.py FunctionRole. */
+enum function_role {
+	ROLE_SIZE_FIRST,
+	ROLE_SIZE_SECOND,
+	ROLE_CALLOC,
+	ROLE_REALLOC,
+	ROLE_POSIX_MEMALIGN,
+	ROLE_RELEASE,
 };
 
 /* What a process is allowed to add to the tables; the daemon and the exec probe write it. */
@@ -84,6 +94,94 @@ struct live_block {
 	__u32 kind;
 };
 
+/*
+ * Unwind tables: src/bpfleakd/unwind/table.py says what rows and page index are, rules.py what a rule
+ * is. Tables lie in shards of equal size, a table (or a piece of a large one) in one of them; its page
+ * index holds word numbers of the shard.
+ */
+#define UNWIND_PAGE_BITS 12
+#define UNWIND_PAGE_MASK 0xfff
+#define UNWIND_SHARD_WORDS 0x40000	/* 1 MiB; a power of 2 */
+#define MAX_UNWIND_MAPPINGS 1024	/* a process; a power of 2 */
+
+enum cfa_kind {
+	CFA_GAP,
+	CFA_STOP,
+	CFA_END,
+	CFA_RSP,
+	CFA_RBP,
+	CFA_PLT,
+	CFA_DEREF_RSP,
+	CFA_DEREF_RBP,
+	CFA_SIGNAL,
+};
+
+enum rbp_kind {
+	RBP_SAME,
+	RBP_AT_CFA,
+	RBP_AT_RBP,
+	RBP_AT_RSP,
+	RBP_UNDEFINED,
+};
+
+/* The number of the rule that says that there is no table. */
+#define RULE_GAP 0
+
+struct unwind_rule {
+	__u8 cfa_kind;
+	__u8 rbp_kind;
+	__u16 reserved;
+	__s32 cfa_offset;
+	__s32 cfa_addend;
+	__s32 rbp_offset;
+};
+
+struct unwind_shard {
+	__u32 words[UNWIND_SHARD_WORDS];
+};
+
+/*
+ * Executable memory that has a table: address - bias is the file's own address, and the page of that
+ * plus index_base (modulo 2^32) the word in the shard where its rows begin.
+ */
+struct unwind_mapping {
+	__u64 start;
+	__u64 end;
+	__u64 bias;
+	__u32 shard;
+	__u32 index_base;
+};
+
+struct unwind_mappings {
+	__u64 count;
+	struct unwind_mapping sorted[MAX_UNWIND_MAPPINGS];
+};
+
+#define STACK_COPY_WORDS 64	/* a power of 2 */
+#define STACK_COPY_BYTES (STACK_COPY_WORDS * 8)
+
+/*
+ * Where a walk is. `exact`: ip is that of an instruction, otherwise it is a return address, one behind
+ * the call.
+ */
+struct walk_state {
+	__u64 ip;
+	__u64 sp;
+	__u64 bp;
+	__u64 hash;
+	__u32 exact;
+	__u32 depth;
+	__u32 end;
+	__u32 reserved;
+};
+
+struct walk_scratch {
+	struct walk_state walk;
+	__u64 copy_address;
+	__u64 copy[STACK_COPY_WORDS];
+	__u64 number;
+};
+
 /* An allocator call between its entry and its return. `entry_sp` 0 means that none is under way. */
 struct pending_call {
 	__u64 entry_sp;
@@ -102,6 +200,7 @@ struct pending_call {
 /* Per thread: uprobe programs can be preempted, so per-CPU memory would be shared by two of them. */
 struct thread {
 	struct pending_call pending;
+	struct walk_scratch scratch;
 	struct stack stack;
 };
 

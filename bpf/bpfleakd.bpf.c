@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The programs: a line or two each, over the helpers of the headers.
+ * The programs: a few lines each, over the helpers of the headers.
  *
- * A function that allocates has two programs, and every kernel uses one of two ways to run them:
- *   *_session    entry and return in one (uprobe session, Linux 6.13); may decline the return
- *   *_entry      the entry alone, with leave_exit for the return (uprobe multi, perf events)
+ *   heap_session             entry and return of heap functions (uprobe session, Linux 6.13): the entry
+ *                            may decline the return
+ *   heap_entry, heap_exit    the same as two programs (uprobe multi, perf events)
+ *   process_exec, thread_exit
  */
 #include <uapi/linux/ptrace.h>
 #include "abi.h"
@@ -14,107 +15,44 @@
 #include "record.h"
 #include "heap.h"
 
-/* In a session the same program runs at both ends; only at the entry is the ip that of the probe. */
-static __always_inline bool is_return(struct pt_regs *ctx)
+/*
+ * What a probed function does with its arguments is the cookie of its link. The return, where it is
+ * wanted, is the same for all.
+ */
+static __always_inline int enter_function(struct pt_regs *ctx)
 {
-	return PT_REGS_IP(ctx) != bpf_get_func_ip(ctx);
+	switch (bpf_get_attach_cookie(ctx)) {
+	case ROLE_SIZE_FIRST:		/* malloc(size), valloc(size), pvalloc(size) */
+		return enter(ctx, PT_REGS_PARM1(ctx), 0, 0);
+	case ROLE_SIZE_SECOND:		/* aligned_alloc(alignment, size), memalign(alignment, size) */
+		return enter(ctx, PT_REGS_PARM2(ctx), 0, 0);
+	case ROLE_CALLOC:		/* calloc(count, size); where the product overflows it returns NULL */
+		return enter(ctx, PT_REGS_PARM1(ctx) * PT_REGS_PARM2(ctx), 0, 0);
+	case ROLE_REALLOC:		/* realloc(old, size) */
+		return enter(ctx, PT_REGS_PARM2(ctx), PT_REGS_PARM1(ctx), 0);
+	case ROLE_POSIX_MEMALIGN:	/* posix_memalign(result, alignment, size) */
+		return enter(ctx, PT_REGS_PARM3(ctx), 0, PT_REGS_PARM1(ctx));
+	case ROLE_RELEASE:		/* free(address) */
+		return release(PT_REGS_PARM1(ctx));
+	}
+	return WITHOUT_RETURN;
 }
 
-/* malloc(size), valloc(size), pvalloc(size) */
-static __always_inline int enter_size_first(struct pt_regs *ctx)
+/* Runs at both ends of a call; only at the entry is the ip that of the probe. */
+int heap_session(struct pt_regs *ctx)
 {
-	return enter(ctx, PT_REGS_PARM1(ctx), 0, 0);
+	return PT_REGS_IP(ctx) == bpf_get_func_ip(ctx) ? enter_function(ctx) : leave(ctx);
 }
 
-/* calloc(count, size): where the product overflows calloc fails, so that its size is never used. */
-static __always_inline int enter_calloc(struct pt_regs *ctx)
+int heap_entry(struct pt_regs *ctx)
 {
-	return enter(ctx, PT_REGS_PARM1(ctx) * PT_REGS_PARM2(ctx), 0, 0);
-}
-
-/* aligned_alloc(alignment, size), memalign(alignment, size) */
-static __always_inline int enter_size_second(struct pt_regs *ctx)
-{
-	return enter(ctx, PT_REGS_PARM2(ctx), 0, 0);
-}
-
-/* posix_memalign(result, alignment, size) */
-static __always_inline int enter_posix_memalign(struct pt_regs *ctx)
-{
-	return enter(ctx, PT_REGS_PARM3(ctx), 0, PT_REGS_PARM1(ctx));
-}
-
-/* realloc(old, size) */
-static __always_inline int enter_realloc(struct pt_regs *ctx)
-{
-	return enter(ctx, PT_REGS_PARM2(ctx), PT_REGS_PARM1(ctx), 0);
-}
-
-int size_first_session(struct pt_regs *ctx)
-{
-	return is_return(ctx) ? leave(ctx) : enter_size_first(ctx);
-}
-
-int calloc_session(struct pt_regs *ctx)
-{
-	return is_return(ctx) ? leave(ctx) : enter_calloc(ctx);
-}
-
-int size_second_session(struct pt_regs *ctx)
-{
-	return is_return(ctx) ? leave(ctx) : enter_size_second(ctx);
-}
-
-int posix_memalign_session(struct pt_regs *ctx)
-{
-	return is_return(ctx) ? leave(ctx) : enter_posix_memalign(ctx);
-}
-
-int realloc_session(struct pt_regs *ctx)
-{
-	return is_return(ctx) ? leave(ctx) : enter_realloc(ctx);
-}
-
-int size_first_entry(struct pt_regs *ctx)
-{
-	enter_size_first(ctx);
+	enter_function(ctx);
 	return 0;
 }
 
-int calloc_entry(struct pt_regs *ctx)
-{
-	enter_calloc(ctx);
-	return 0;
-}
-
-int size_second_entry(struct pt_regs *ctx)
-{
-	enter_size_second(ctx);
-	return 0;
-}
-
-int posix_memalign_entry(struct pt_regs *ctx)
-{
-	enter_posix_memalign(ctx);
-	return 0;
-}
-
-int realloc_entry(struct pt_regs *ctx)
-{
-	enter_realloc(ctx);
-	return 0;
-}
-
-/* The return of any of them. */
-int leave_exit(struct pt_regs *ctx)
+int heap_exit(struct pt_regs *ctx)
 {
 	return leave(ctx);
-}
-
-/* free(address) and its like, which need no return. */
-int release_entry(struct pt_regs *ctx)
-{
-	return release(PT_REGS_PARM1(ctx));
 }
 
 /* A traced process called exec: stop at once, the daemon clears its tables. */

@@ -116,13 +116,22 @@ static __always_inline u64 result_of(struct pt_regs *ctx, struct process *proces
 static __always_inline void record_block(struct pt_regs *ctx, struct process *process, void *blocks, u64 id,
 					 struct thread *thread, u64 address)
 {
-	struct walk_state walk = { .ip = PT_REGS_IP(ctx), .sp = PT_REGS_SP(ctx), .bp = PT_REGS_FP(ctx) };
-	u32 tgid = id >> 32;
+	struct walk_scratch *scratch = &thread->scratch;
+	struct unwind_mappings *mappings = NULL;
+	void *mappings_map;
+	u32 tgid = id >> 32, zero = 0;
 	struct live_block block = {};
 	struct site *site;
 	u64 stack_id;
 
-	stack_id = walk_stack(&thread->stack, thread->pending.function_ip, &walk);
+	mappings_map = unwind_mappings.lookup(&tgid);
+	if (mappings_map)
+		mappings = bpf_map_lookup_elem(mappings_map, &zero);
+	scratch->walk.ip = PT_REGS_IP(ctx);
+	scratch->walk.sp = PT_REGS_SP(ctx);
+	scratch->walk.bp = PT_REGS_FP(ctx);
+	scratch->walk.exact = false;
+	stack_id = walk_stack(scratch, mappings, &thread->stack, thread->pending.function_ip);
 	if (thread->stack.end == END_READ_FAULT)
 		count_loss(process, LOSS_STACK_UNREADABLE);
 	site = site_of(process, tgid, KIND_HEAP, &thread->stack, &stack_id);
@@ -176,7 +185,7 @@ static __always_inline int leave(struct pt_regs *ctx)
 	return 0;
 }
 
-/* A block is about to be freed. */
+/* A block is about to be freed; the return of free tells nothing. */
 static __always_inline int release(u64 address)
 {
 	u64 id = current_id();
@@ -187,17 +196,17 @@ static __always_inline int release(u64 address)
 	void *blocks;
 
 	if (!address || !process || process->state != STATE_RECORDING)
-		return 0;
+		return WITHOUT_RETURN;
 	blocks = live.lookup(&tgid);
 	if (!blocks)
-		return 0;
+		return WITHOUT_RETURN;
 	if (take_block(blocks, address, &block)) {
 		subtract_from_site(tgid, &block);
-		return 0;
+		return WITHOUT_RETURN;
 	}
 	/* Inside another allocator call it is that call's own business, such as a wrapper's. */
 	thread = threads.lookup(&id);
 	if (!thread || !thread->pending.entry_sp)
 		__sync_fetch_and_add(&process->unmatched_frees, 1);
-	return 0;
+	return WITHOUT_RETURN;
 }

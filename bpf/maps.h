@@ -6,6 +6,7 @@
  * MAX_* come from the configuration, as compiler flags.
  */
 #define ALLOCATED_ON_DEMAND 1	/* BPF_F_NO_PREALLOC */
+#define MAPPED_BY_DAEMON 0x400	/* BPF_F_MMAPABLE */
 
 /* tgid -> state and losses. Written by the daemon at attach; full: the attach is refused. */
 BPF_F_TABLE("hash", u32, struct process, processes, MAX_PROCESSES, ALLOCATED_ON_DEMAND);
@@ -25,3 +26,23 @@ BPF_F_TABLE("hash", u64, struct thread, threads, MAX_THREADS, ALLOCATED_ON_DEMAN
 
 /* Zeroes to insert a thread from: the value is larger than a program's stack. */
 BPF_ARRAY(new_thread, struct thread, 1);
+
+/* Number -> rule, shared by all tables. Written before the rows that name it. */
+BPF_ARRAY(unwind_rules, struct unwind_rule, MAX_UNWIND_RULES);
+
+/*
+ * Shard -> array of one struct unwind_shard, made by the daemon. The template's value is bytes, since
+ * bcc takes very long over large arrays of structs.
+ */
+struct shard_bytes {
+	char bytes[sizeof(struct unwind_shard)];
+};
+BPF_F_TABLE("array", int, struct shard_bytes, shard_template, 1, MAPPED_BY_DAEMON);
+BPF_ARRAY_OF_MAPS(unwind_shards, "shard_template", MAX_UNWIND_SHARDS);
+
+/* tgid -> array of one struct unwind_mappings. Replaced as a whole, so that it is always sorted. */
+struct mappings_bytes {
+	char bytes[sizeof(struct unwind_mappings)];
+};
+BPF_F_TABLE("array", int, struct mappings_bytes, mappings_template, 1, 0);
+BPF_HASH_OF_MAPS(unwind_mappings, u32, "mappings_template", MAX_PROCESSES);

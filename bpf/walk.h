@@ -2,37 +2,212 @@
 /*
  * The stack walker: from the registers at a point in the program to the list of its callers.
  *
- * step() finds one caller. It follows the frame-pointer chain; other ways of finding the caller of a
- * frame belong there too, and nothing else in this file needs to know of them.
+ * src/bpfleakd/unwind/walk.py is the same in Python, and says the rules; tests compare the two with each
+ * other and with gdb. Three registers are carried: ip, sp, bp. How to get from one frame to the next is
+ * said by the unwind tables, which the daemon makes of the files' call frame information. Code without
+ * (made at run time, or assembled by hand) is taken to keep bp as a frame pointer.
+ *
+ * About the verifier: it follows every value through every loop, and would never end. may_goto bounds the
+ * loops; the state of the walk lies in map memory (volatile), where the verifier does not follow it; and
+ * forget() makes a searched index an unknown number, which a mask then bounds.
  */
 
-struct walk_state {
-	u64 ip;
-	u64 sp;
-	u64 bp;
-};
+/*
+ * Leave the loop when it has run for too long: one counter for all loops, of 8 million rounds
+ * (Linux 6.9). The instruction is written in bytes since LLVM 14 does not know its name.
+ */
+#define MAY_GOTO(out)                                                                       \
+	asm volatile goto("1: .byte 0xe5; .byte 0; .long ((%l[" #out "] - 1b - 8) / 8) & 0xffff; .short 0" \
+			  : : : : out)
 
-/* Go to the caller. Returns END_BOTTOM..END_FRAME_POINTER_END where there is none, -1 otherwise. */
-static __always_inline int step(struct walk_state *walk)
+/* The same number, but the verifier knows nothing of it any more. */
+static __always_inline u32 forget(struct walk_scratch *scratch, u32 number)
 {
-	struct {
-		u64 bp;
-		u64 return_address;
-	} frame;
+	*(volatile u32 *)&scratch->number = number;
+	return *(volatile u32 *)&scratch->number;
+}
 
-	if (walk->bp == 0)
-		return END_BOTTOM;
+/*
+ * Read a word of the stack. Frames are near each other, so STACK_COPY_BYTES are copied at once and most
+ * reads are served from there: one copy costs what a single word does.
+ */
+static __always_inline bool read_word(struct walk_scratch *scratch, u64 address, u64 *word)
+{
+	u64 distance = address - scratch->copy_address;
+
+	if (distance > STACK_COPY_BYTES - sizeof(u64) || (distance & 7)) {
+		if (bpf_probe_read_user(scratch->copy, STACK_COPY_BYTES, (void *)address)) {
+			/* Near the end of its mapping; the failed copy has overwritten the last one. */
+			scratch->copy_address = ~0ULL;
+			return bpf_probe_read_user(word, sizeof(*word), (void *)address) == 0;
+		}
+		scratch->copy_address = address;
+		distance = 0;
+	}
+	*word = scratch->copy[(forget(scratch, distance) >> 3) & (STACK_COPY_WORDS - 1)];
+	return true;
+}
+
+/* The mapping of the process that `ip` is in; NULL outside of those that have tables. */
+static __always_inline struct unwind_mapping *find_mapping(struct walk_scratch *scratch,
+							   struct unwind_mappings *mappings, u64 ip)
+{
+	struct unwind_mapping *mapping;
+	u32 low = 0, high = mappings->count, middle;
+
+	/* The first mapping that ends behind ip. */
+	while (low < high) {
+		MAY_GOTO(found);
+		middle = forget(scratch, (low + high) >> 1);
+		if (mappings->sorted[middle & (MAX_UNWIND_MAPPINGS - 1)].end <= ip)
+			low = middle + 1;
+		else
+			high = middle;
+		low = forget(scratch, low);
+		high = forget(scratch, high);
+	}
+found:
+	low = forget(scratch, low);
+	if (low >= mappings->count)
+		return NULL;
+	mapping = &mappings->sorted[low & (MAX_UNWIND_MAPPINGS - 1)];
+	return mapping->start <= ip ? mapping : NULL;
+}
+
+/* The number of the rule at `ip`; RULE_GAP where there is no table. */
+static __always_inline u32 find_rule(struct walk_scratch *scratch, struct unwind_mappings *mappings, u64 ip)
+{
+	struct unwind_mapping *mapping = find_mapping(scratch, mappings, ip);
+	u32 low, high, middle, page, address;
+	struct unwind_shard *shard;
+	u32 zero = 0, number;
+	void *shard_map;
+	u64 vaddr;
+
+	if (!mapping)
+		return RULE_GAP;
+	number = mapping->shard;
+	shard_map = unwind_shards.lookup(&number);
+	if (!shard_map)
+		return RULE_GAP;
+	shard = bpf_map_lookup_elem(shard_map, &zero);
+	if (!shard)
+		return RULE_GAP;
+
+	vaddr = ip - mapping->bias;
+	address = vaddr & UNWIND_PAGE_MASK;
+	page = (u32)(vaddr >> UNWIND_PAGE_BITS) + mapping->index_base;
+	low = shard->words[forget(scratch, page) & (UNWIND_SHARD_WORDS - 1)];
+	high = shard->words[forget(scratch, page + 1) & (UNWIND_SHARD_WORDS - 1)];
+	/* The row at `low` is at or before the address, the one at `high` behind it. */
+	while (high - low > 1) {
+		MAY_GOTO(found);
+		middle = forget(scratch, (low + high) >> 1);
+		if ((shard->words[middle & (UNWIND_SHARD_WORDS - 1)] & UNWIND_PAGE_MASK) <= address)
+			low = middle;
+		else
+			high = middle;
+		low = forget(scratch, low);
+		high = forget(scratch, high);
+	}
+found:
+	return shard->words[forget(scratch, low) & (UNWIND_SHARD_WORDS - 1)] >> UNWIND_PAGE_BITS;
+}
+
+/* Each of these goes to the caller and returns -1, or returns the enum stack_end of a stack that ends. */
+
+static __always_inline int step_by_frame_pointer(struct walk_scratch *scratch,
+						 volatile struct walk_state *walk)
+{
+	u64 frame_pointer = walk->bp, bp, return_address;
+
 	/* Stacks grow down: a caller's frame lies above. Anything else is no frame pointer. */
-	if (walk->bp < walk->sp || (walk->bp & 7))
+	if (frame_pointer == 0 || frame_pointer < walk->sp || (frame_pointer & 7))
 		return END_FRAME_POINTER_END;
-	if (bpf_probe_read_user(&frame, sizeof(frame), (void *)walk->bp))
-		return END_READ_FAULT;
-	if (frame.return_address == 0)
-		return END_BOTTOM;
-	walk->ip = frame.return_address;
-	walk->sp = walk->bp + sizeof(frame);
-	walk->bp = frame.bp;
+	if (!read_word(scratch, frame_pointer, &bp) ||
+	    !read_word(scratch, frame_pointer + sizeof(u64), &return_address))
+		return END_FRAME_POINTER_END;
+	walk->ip = return_address;
+	walk->sp = frame_pointer + 2 * sizeof(u64);
+	walk->bp = bp;
+	walk->exact = false;
 	return -1;
+}
+
+static __always_inline int step_to_interrupted(struct walk_scratch *scratch,
+					       volatile struct walk_state *walk,
+					       const struct unwind_rule *rule)
+{
+	u64 frame = walk->sp, ip, sp, bp;
+
+	if (!read_word(scratch, frame + rule->cfa_addend, &ip) ||
+	    !read_word(scratch, frame + rule->cfa_offset, &sp) ||
+	    !read_word(scratch, frame + rule->rbp_offset, &bp))
+		return END_READ_FAULT;
+	walk->ip = ip;
+	walk->sp = sp;
+	walk->bp = bp;
+	walk->exact = true;
+	return -1;
+}
+
+static __always_inline int step_by_rule(struct walk_scratch *scratch, volatile struct walk_state *walk,
+					const struct unwind_rule *rule)
+{
+	bool from_bp = rule->cfa_kind == CFA_RBP || rule->cfa_kind == CFA_DEREF_RBP;
+	u64 bp = walk->bp, cfa, return_address;
+
+	if ((from_bp || rule->rbp_kind == RBP_AT_RBP) && walk->bp == 0)
+		return END_NO_RULE;
+	cfa = (from_bp ? walk->bp : walk->sp) + rule->cfa_offset;
+	if (rule->cfa_kind == CFA_DEREF_RSP || rule->cfa_kind == CFA_DEREF_RBP) {
+		if (!read_word(scratch, cfa, &cfa))
+			return END_READ_FAULT;
+		cfa += rule->cfa_addend;
+	} else if (rule->cfa_kind == CFA_PLT && (walk->ip & 15) >= rule->cfa_addend) {
+		cfa += sizeof(u64);
+	}
+	if (cfa <= walk->sp)
+		return END_NO_RULE;
+
+	if (rule->rbp_kind == RBP_AT_CFA || rule->rbp_kind == RBP_AT_RBP) {
+		u64 base = rule->rbp_kind == RBP_AT_CFA ? cfa : walk->bp;
+
+		if (!read_word(scratch, base + rule->rbp_offset, &bp))
+			return END_READ_FAULT;
+	} else if (rule->rbp_kind == RBP_UNDEFINED) {
+		bp = 0;
+	}
+	if (!read_word(scratch, cfa - sizeof(u64), &return_address))
+		return END_READ_FAULT;
+	walk->ip = return_address;
+	walk->sp = cfa;
+	walk->bp = bp;
+	walk->exact = false;
+	return -1;
+}
+
+static __always_inline int step(struct walk_scratch *scratch, struct unwind_mappings *mappings,
+				volatile struct walk_state *walk)
+{
+	u32 number = RULE_GAP;
+	struct unwind_rule *rule;
+	int end;
+
+	if (mappings)
+		number = find_rule(scratch, mappings, walk->exact ? walk->ip : walk->ip - 1);
+	rule = unwind_rules.lookup(&number);
+	if (!rule || rule->cfa_kind == CFA_GAP)
+		end = step_by_frame_pointer(scratch, walk);
+	else if (rule->cfa_kind == CFA_END)
+		end = END_BOTTOM;
+	else if (rule->cfa_kind == CFA_STOP)
+		end = END_NO_RULE;
+	else if (rule->cfa_kind == CFA_SIGNAL)
+		end = step_to_interrupted(scratch, walk, rule);
+	else
+		end = step_by_rule(scratch, walk, rule);
+	return end < 0 && walk->ip == 0 ? END_BOTTOM : end;
 }
 
 /*
@@ -50,26 +225,38 @@ static __always_inline u64 hash_frame(u64 hash, u64 ip)
 }
 
 /*
- * Walk from `walk` into `stack`, whose first frame is `function_ip` and second `walk->ip`: the immediate
- * caller is known whatever follows. Returns the hash of the frames, never 0.
+ * Walk from scratch->walk into `stack`, whose first frame is `function_ip` and second walk.ip: the
+ * immediate caller is known whatever follows. `mappings` NULL: all by frame pointers. Returns the hash
+ * of the frames, never 0.
  */
-static __always_inline u64 walk_stack(struct stack *stack, u64 function_ip, struct walk_state *walk)
+static __always_inline u64 walk_stack(struct walk_scratch *scratch, struct unwind_mappings *mappings,
+				      struct stack *stack, u64 function_ip)
 {
-	u64 hash = hash_frame(MAX_FRAMES, function_ip);
-	u32 depth = 1;
-	int end = END_DEPTH;
+	volatile struct walk_state *walk = &scratch->walk;
+	u32 depth;
+	int end;
 
+	scratch->copy_address = ~0ULL;
 	stack->frames[0] = function_ip;
-	for (; depth < MAX_FRAMES; ) {
-		stack->frames[depth] = walk->ip;
-		hash = hash_frame(hash, walk->ip);
-		depth++;
-		end = step(walk);
-		if (end >= 0)
+	walk->hash = hash_frame(MAX_FRAMES, function_ip);
+	walk->depth = 1;
+	walk->end = END_DEPTH;
+	for (;;) {
+		depth = walk->depth;
+		if (depth >= MAX_FRAMES)
 			break;
-		end = END_DEPTH;
+		stack->frames[depth & (MAX_FRAMES - 1)] = walk->ip;
+		walk->depth = depth + 1;
+		walk->hash = hash_frame(walk->hash, walk->ip);
+		end = step(scratch, mappings, walk);
+		if (end >= 0) {
+			walk->end = end;
+			break;
+		}
+		MAY_GOTO(out);
 	}
-	stack->depth = depth;
-	stack->end = end;
-	return hash ? hash : 1;
+out:
+	stack->depth = walk->depth;
+	stack->end = walk->end;
+	return walk->hash ? walk->hash : 1;
 }

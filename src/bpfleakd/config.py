@@ -158,7 +158,7 @@ class _Document:
         try:
             loader = _Loader(self._content.decode())
             root = loader.get_single_node()
-            if root is None:
+            if root is None or root.tag == "tag:yaml.org,2002:null":
                 return Config()
             self._check_keys(root, "", set())
             values = loader.construct_document(root)
@@ -178,8 +178,9 @@ class _Document:
             config = msgspec.convert(values, Config, dec_hook=_path_from_text)
         except msgspec.ValidationError as error:
             raise self._explained(root, str(error)) from error
-        for key, words in _contradictions(config):
-            raise self._error(_line(_node_at(root, key.split("."))), f"{key}: {words}")
+        for keys, words in _contradictions(config):
+            given = (_node_at(root, key.split(".")) for key in keys)
+            raise self._error(_line(next(filter(None, given))), f"{keys[0]}: {words}")
         return config
 
     def _check_keys(self, node: yaml.Node, dotted: str, seen: set[int]) -> None:
@@ -226,24 +227,22 @@ def _path_from_text(kind: type, value: Any) -> Any:
     return Path(value)
 
 
-def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield (dotted key, words) for values that are right alone and wrong together."""
+def _contradictions(config: Config) -> Iterator[tuple[list[str], str]]:
+    """Yield (the keys that are to blame, words) for what no type can express."""
     if len(bytes(config.socket)) > _SOCKET_PATH_BYTES:
-        yield "socket", f"a unix socket's path has at most {_SOCKET_PATH_BYTES} bytes"
+        yield ["socket"], f"a unix socket's path has at most {_SOCKET_PATH_BYTES} bytes"
     if config.history.window_s < 2 * config.tick_s:
-        yield "history.window_s", f"growth needs a window of two ticks or more (tick_s: {config.tick_s:g})"
+        words = f"growth needs a window of two ticks or more (tick_s: {config.tick_s:g})"
+        yield ["history.window_s", "tick_s"], words
 
 
-def _node_at(node: yaml.Node, steps: list[str]) -> yaml.Node:
-    """Return the node of a key path; the innermost one there is, if the file leaves the rest to defaults."""
+def _node_at(node: yaml.Node | None, steps: list[str]) -> yaml.Node | None:
+    """Return the node of a key path; None if the file leaves it to the default."""
     for step in steps:
         if isinstance(node, yaml.SequenceNode):
             node = node.value[int(step)]
-        else:
-            found = [value for key, value in node.value if key.value == step]
-            if not found:
-                break
-            node = found[0]
+        elif isinstance(node, yaml.MappingNode):
+            node = next((value for key, value in node.value if key.value == step), None)
     return node
 
 
@@ -257,7 +256,9 @@ def _source(node: yaml.Node) -> str:
         return "a mapping"
     if isinstance(node, yaml.SequenceNode):
         return "a list"
-    return shortened(repr(node.value), 60) if node.value else "nothing"
+    if not node.value:
+        return "nothing"
+    return shortened(repr(node.value) if node.style else node.value, 60)
 
 
 _TYPE_WORDS = {
@@ -293,13 +294,14 @@ def _meant(steps: list[str], key: str) -> str:
     """Return a hint for an unknown key: the likeliest one here, else elsewhere, else the list."""
     known = _known_keys()
     section = ".".join(steps)
-    for candidates in (known[section], [name for names in known.values() for name in names]):
-        close = difflib.get_close_matches(key, candidates, n=1)
-        if close:
-            home = section if close[0] in known[section] else _home_of(close[0], known)
-            return f"did you mean {f'{home}.{close[0]}' if home else close[0]}?"
-    return f"known here: {', '.join(known[section])}"
-
-
-def _home_of(key: str, known: dict[str, list[str]]) -> str:
-    return next(section for section, keys in known.items() if key in keys)
+    homes = {name: home for home, names in known.items() for name in names}
+    homes |= dict.fromkeys(known[section], section)
+    close = (
+        [key] * (key in homes)
+        or difflib.get_close_matches(key, known[section], n=1)
+        or difflib.get_close_matches(key, homes, n=1)
+    )
+    if not close:
+        return f"known here: {', '.join(known[section])}"
+    home = homes[close[0]]
+    return f"did you mean {home}.{close[0]}?" if home else f"did you mean {close[0]}?"

@@ -27,8 +27,13 @@ from bpfleakd.model import DaemonStats, LeakReport, MetricsSnapshot, SortKey, Tr
 from bpfleakd.monitor.attach import Attacher, Attachment
 from bpfleakd.monitor.monitor import Monitor
 from bpfleakd.monitor.report import Reporter
+from bpfleakd.monitor.unwinding import Unwinding
+from bpfleakd.symbols.demangle import Demangler
 from bpfleakd.symbols.module_cache import ModuleCache
+from bpfleakd.symbols.perf_map import PerfMap
+from bpfleakd.symbols.source_lines import SourceLines
 from bpfleakd.symbols.symbolizer import Symbolizer
+from bpfleakd.target.mappings import mapped_file
 
 __all__ = ["Daemon", "run"]
 
@@ -156,6 +161,8 @@ class _Service:
         self._config = config
         self._kernel: KernelSession | None = None
         self._modules = ModuleCache()
+        self._demangler = Demangler()
+        self._lines = SourceLines()
         self._monitor_or_none: Monitor | None = None
         # What the metrics show, as of the last tick: a scrape never waits for the worker.
         self.snapshot = MetricsSnapshot(DaemonStats(__version__, "none", 0.0, 0, 0.0, 0, 0), (), {})
@@ -206,9 +213,11 @@ class _Service:
         )
         self._kernel = kernel
         log.info("kernel.loaded", method=kernel.method, passed_over=kernel.passed_over)
+        unwinding = Unwinding(kernel.maps.unwind)
         return Monitor(
             kernel.maps,
-            Attacher(kernel.maps, kernel.linker, config.limits.live_blocks),
+            Attacher(kernel.maps, kernel.linker, unwinding, config.limits.live_blocks),
+            unwinding,
             Reporter(config.history.window_s, kernel.method),
             self._symbolizer_of,
             attach_method=kernel.method,
@@ -222,4 +231,17 @@ class _Service:
             self._kernel.close()
 
     def _symbolizer_of(self, attachment: Attachment) -> Symbolizer:
-        raise NotImplementedError
+        process = attachment.process
+        pid = process.id.pid
+        root = Path(f"/proc/{pid}/root")
+        symbolizer = Symbolizer(
+            pid,
+            lambda mapping: mapped_file(pid, mapping),
+            self._modules,
+            perf_map=PerfMap(root / "tmp" / f"perf-{process.namespace_pid}.map", process.uid),
+            demangler=self._demangler,
+            lines=self._lines,
+            root=root,
+        )
+        symbolizer.update_mappings(attachment.mappings)
+        return symbolizer

@@ -76,9 +76,7 @@ class _LibraryHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         pairs = {"exc_info": record.exc_info} if record.exc_info else {}
-        get_logger().log(
-            record.levelno, "library", library=record.name, message=record.getMessage(), **pairs
-        )
+        get_logger().log(record.levelno, "library", library=record.name, message=record.getMessage(), **pairs)
 
 
 def _make_printable(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +84,8 @@ def _make_printable(_logger: Any, _method: str, event: dict[str, Any]) -> dict[s
 
 
 def _traceback(text: str) -> str:
-    return "\n".join(printable(line) for line in text.split("\n"))
+    """Keep the lines, but indented: an error's message with a line break must not look like a log line."""
+    return "\n".join("  " + printable(line) for line in text.split("\n"))
 
 
 def _value(value: Any) -> Any:

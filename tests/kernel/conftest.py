@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from .daemons import BPFFS_ROOT, Daemon
-from .machine import cannot_run, need_tool, why_not_here
+from .machine import bpftool_path, cannot_run, why_not_here
 from .workloads import Workload, build
 
 TICK_S = 0.2
@@ -23,7 +23,7 @@ def _machine() -> None:
     reason = why_not_here()
     if reason is not None:
         cannot_run(reason)
-    need_tool("bpftool")
+    bpftool_path()
 
 
 @pytest.fixture
@@ -43,7 +43,9 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., D
             "tick_s": TICK_S,
             "metrics": {"enabled": False},
         }
-        daemons.append(Daemon(directory, Path(configuration.get("bpffs_dir", bpffs_dir)), defaults | configuration))
+        daemons.append(
+            Daemon(directory, Path(configuration.get("bpffs_dir", bpffs_dir)), defaults | configuration)
+        )
         return daemons[-1].start(*arguments)
 
     yield start

@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .machine import bpftool_path
+
 __all__ = ["KernelObjects", "changed_text", "objects_held_by", "objects_pinned_below", "wait_until_gone"]
 
 _KINDS = ("map", "prog", "link")
@@ -101,6 +103,6 @@ def changed_text(pid: int) -> list[str]:
 
 def _bpftool(*arguments: str) -> list[dict]:
     done = subprocess.run(
-        ["bpftool", "--json", *arguments], capture_output=True, text=True, check=True, timeout=30
+        [bpftool_path(), "--json", *arguments], capture_output=True, text=True, check=True, timeout=30
     )
     return json.loads(done.stdout or "[]")

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import pytest
 
-__all__ = ["cannot_run", "is_ci", "need_tool", "why_not_here"]
+__all__ = ["bpftool_path", "cannot_run", "is_ci", "need_tool", "why_not_here"]
 
 PACKAGES = {
     "bpftool": "bpftool (Ubuntu: linux-tools-generic)",
@@ -53,6 +53,16 @@ def need_tool(name: str) -> str:
 
 
 @cache
+def bpftool_path() -> str:
+    """Return a bpftool that runs. Ubuntu's command is a script that wants the running kernel's own build."""
+    candidates = [shutil.which("bpftool"), *map(str, Path("/usr/lib").glob("linux-tools*/**/bpftool"))]
+    for path in filter(None, candidates):
+        if subprocess.run([path, "version"], capture_output=True, check=False).returncode == 0:
+            return path
+    cannot_run(f"no bpftool works here: apt install {PACKAGES['bpftool']}, or make setup FOR=test")
+
+
+@cache
 def why_not_here() -> str | None:
     """Return why no BPF can be loaded on this machine, or None if it can."""
     if os.geteuid() != 0:
@@ -68,5 +78,5 @@ def why_not_here() -> str | None:
     except ImportError:
         return "Python finds no bcc: apt install python3-bpfcc, and a venv made with --system-site-packages"
     if not hasattr(bcc, "BPF"):
-        return f"{bcc.__file__} is PyPI's package called bcc, not the BPF Compiler Collection: pip uninstall bcc"
+        return f"{bcc.__file__} is another project's package called bcc: pip uninstall bcc"
     return None

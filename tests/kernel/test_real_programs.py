@@ -75,9 +75,7 @@ def test_memcached_under_load_is_traced_without_loss_or_harm(daemon, memcached):
     tracer = daemon()
     tracer.attach(memcached.process.pid)
     results: list[int] = []
-    clients = [
-        threading.Thread(target=lambda i=i: results.append(memcached.load(i, 4.0))) for i in range(4)
-    ]
+    clients = [threading.Thread(target=lambda i=i: results.append(memcached.load(i, 4.0))) for i in range(4)]
     for client in clients:
         client.start()
 

@@ -11,7 +11,7 @@ FIGURES = ("live_bytes", "live_count", "allocated_bytes", "allocated_count")
 
 
 def short_name(function: str | None) -> str | None:
-    """A function's qualified name without parameters and return type: "void a::f<int>(long)" → "a::f<int>"."""
+    """The qualified name without parameters and return type: "void a::f<int>(long)" → "a::f<int>"."""
     if function is None:
         return None
     name = function.replace("(anonymous namespace)::", "").split("(", 1)[0]

@@ -26,8 +26,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bpfleakd import errors
-from bpfleakd.api.service import ProcessList, Service, SortKey
+from bpfleakd.api.service import ProcessList, Service
 from bpfleakd.logs import get_logger
+from bpfleakd.model import SortKey
 from bpfleakd.printable import printable
 
 __all__ = ["Exposition", "create_app"]
@@ -43,6 +44,7 @@ _READING = ("GET", "HEAD")
 # The status of an error class holds for its subclasses, unless they have their own.
 _STATUS: dict[type[errors.BpfleakdError], HTTPStatus] = {
     errors.BpfleakdError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.DaemonUnreachable: HTTPStatus.SERVICE_UNAVAILABLE,  # it is still starting
     errors.AccessDenied: HTTPStatus.FORBIDDEN,
     errors.TargetError: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.NoSuchProcess: HTTPStatus.NOT_FOUND,

@@ -14,9 +14,9 @@ from urllib.parse import urlencode
 import msgspec
 
 from bpfleakd.api import DEFAULT_SOCKET_PATH
-from bpfleakd.api.service import ProcessList, SortKey
+from bpfleakd.api.service import ProcessList
 from bpfleakd.errors import AccessDenied, BpfleakdError, DaemonUnreachable, by_code
-from bpfleakd.model import DaemonStats, LeakReport, TracedProcess
+from bpfleakd.model import DaemonStats, LeakReport, SortKey, TracedProcess
 
 __all__ = ["DaemonClient"]
 

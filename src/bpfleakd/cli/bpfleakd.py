@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -33,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Only now: everything of the daemon comes with it.
         from bpfleakd import daemon
 
-        return daemon.run(config, reload=partial(_load, arguments))
+        return daemon.run(config, arguments.config)
     except BpfleakdError as error:
         print(f"bpfleakd: {printable(error.message)}", file=sys.stderr)
         if error.hint:
@@ -62,7 +61,10 @@ def _parser() -> argparse.ArgumentParser:
         help="attach to these processes at the start, too",
     )
     parser.add_argument(
-        "--socket", type=Path, metavar="PATH", help="listen here (also: BPFLEAKD_SOCKET; over the configuration)"
+        "--socket",
+        type=Path,
+        metavar="PATH",
+        help="listen here (also: BPFLEAKD_SOCKET; over the configuration)",
     )
     parser.add_argument("--check-config", action="store_true", help="check the configuration and end")
     parser.add_argument("--version", action="version", version=f"bpfleakd {__version__}")
@@ -70,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _load(arguments: argparse.Namespace) -> Config:
-    """Return the configuration with the command line on top. The daemon calls it again on SIGHUP."""
+    """Return the configuration with the command line on top."""
     config = load_config(arguments.config)
     socket = arguments.socket or socket_from_environment()
     return msgspec.structs.replace(

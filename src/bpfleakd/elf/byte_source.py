@@ -30,21 +30,27 @@ class ByteSource(Protocol):
 
 
 class FileBytes:
-    """A regular file. `BadElf` is raised for everything else, before a device or a pipe is opened."""
+    """A regular file. `BadElf` is raised for any other, before a device or a pipe is opened."""
 
     def __init__(self, file: str | os.PathLike[str] | int) -> None:
-        self.name = f"fd {file}" if isinstance(file, int) else os.fspath(file)
+        """Open a path or duplicate a descriptor. Raises `OSError` where that fails, or `BadElf`."""
         self._fd = -1
-        try:
-            self._fd = os.dup(file) if isinstance(file, int) else _open_regular(self.name)
-            status = os.fstat(self._fd)
-        except (OSError, ValueError) as error:
-            self.close()
-            raise BadElf(f"{self.name}: cannot be opened: {_reason(error)}") from error
+        self.name = f"fd {file}" if isinstance(file, int) else os.fspath(file)
+        self._fd = os.dup(file) if isinstance(file, int) else _open_regular(self.name)
+        status = self.status()
         if not stat.S_ISREG(status.st_mode):
             self.close()
             raise BadElf(f"{self.name}: is not a regular file")
         self.size_bytes = status.st_size
+
+    def status(self) -> os.stat_result:
+        """Return the fstat of the file."""
+        return os.fstat(self._fd)
+
+    @property
+    def descriptor_path(self) -> str:
+        """A path that opens this very file, whatever became of its name, while this object is open."""
+        return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         _check_bounds(self, offset, size_bytes)
@@ -98,7 +104,3 @@ def _check_bounds(source: ByteSource, offset: int, size_bytes: int) -> None:
         raise BadElf(
             f"{source.name}: {size_bytes} bytes at {offset} are outside the file of {source.size_bytes} bytes"
         )
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)

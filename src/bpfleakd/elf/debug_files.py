@@ -99,7 +99,7 @@ def _belongs(candidate: Path, image: ElfImage, checksum: int | None) -> bool:
             if debug.build_id and image.build_id:
                 return debug.build_id == image.build_id
             return checksum is not None and _checksum_of(debug) == checksum
-    except BadElf:
+    except (BadElf, OSError):
         return False
 
 

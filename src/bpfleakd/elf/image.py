@@ -5,7 +5,7 @@
 
 Rules:
 - The file may be hostile. Whatever is wrong with it, a caller sees `BadElf` and nothing else; a file that
-  cannot be opened is a `BadElf` too.
+  is not there or not to be opened is an `OSError` of `open`, and of nothing else.
 - Nothing is read before it is asked for, and no more than `SECTION_LIMIT_BYTES` at a time.
 - Addresses are the file's own ("vaddr"), file offsets are what /proc/PID/maps and uprobes speak of.
 """
@@ -62,7 +62,7 @@ class ElfImage:
 
     @classmethod
     def open(cls, file: str | os.PathLike[str] | int) -> ElfImage:
-        """Open a path, or a descriptor (which stays the caller's). Raises `BadElf`."""
+        """Open a path, or a descriptor (which stays the caller's). Raises `BadElf` or `OSError`."""
         return cls._of(FileBytes(file))
 
     @classmethod

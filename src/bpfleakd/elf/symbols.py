@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.elf.image import ElfImage
-from bpfleakd.elf.names import printable_name
 from bpfleakd.elf.symbol_section import (
     HIDDEN_VERSION,
     IFUNC,
@@ -29,6 +28,7 @@ from bpfleakd.elf.symbol_section import (
     SymbolSection,
     read_functions,
 )
+from bpfleakd.printable import printable, shortened
 
 __all__ = ["FUNCTIONS_MAX", "Symbol", "SymbolTable"]
 
@@ -38,6 +38,9 @@ FUNCTIONS_MAX = 2_000_000
 # How many symbols before an address are tried for a function around it, and how many names are compared.
 ENCLOSING_MAX = 32
 ALIASES_MAX = 16
+
+# The longest C++ names of real programs are longer, but nobody reads the end of them.
+NAME_LIMIT_CHARACTERS = 4_096
 
 # How many names are read in a search: a hostile file may have two million that begin with "malloc".
 CANDIDATES_MAX = 50_000
@@ -145,7 +148,8 @@ class SymbolTable:
     def _name(self, row: int) -> str:
         number = int(self._names[row])
         table = int(np.searchsorted(self._string_bases, number, side="right")) - 1
-        return printable_name(self._strings[table].name_at(number - int(self._string_bases[table])))
+        raw = self._strings[table].name_at(number - int(self._string_bases[table]))
+        return shortened(printable(raw.decode(errors="surrogateescape")), NAME_LIMIT_CHARACTERS)
 
     def addresses_of(self, names: Collection[str]) -> dict[str, int]:
         """Return where functions of these names are defined, without those that are not.

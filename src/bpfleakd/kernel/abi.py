@@ -10,23 +10,30 @@ from enum import IntEnum
 
 import numpy as np
 
-from bpfleakd.model import AllocationKind, StackEnd
+from bpfleakd.model import AllocationKind, FunctionRole, StackEnd
 
 __all__ = [
+    "FUNCTION_ROLES",
     "KINDS",
     "LIVE_BLOCK",
     "LOSS_REASONS",
     "MAX_FRAMES",
+    "MAX_UNWIND_MAPPINGS",
     "PROCESS",
     "SITE",
     "SITE_KEY",
     "STACK",
     "STACK_ENDS",
     "STACK_KEY",
+    "UNWIND_MAPPING",
+    "UNWIND_MAPPINGS",
+    "UNWIND_SHARD_WORDS",
     "RecordingState",
 ]
 
 MAX_FRAMES = 128
+UNWIND_SHARD_WORDS = 0x40000
+MAX_UNWIND_MAPPINGS = 1024
 
 
 class RecordingState(IntEnum):
@@ -37,7 +44,7 @@ class RecordingState(IntEnum):
     EXECED = 2
 
 
-# enum loss, enum allocation_kind and enum stack_end, in their order.
+# enum loss, enum allocation_kind, enum function_role and enum stack_end, in their order.
 LOSS_REASONS = (
     "live_full",
     "site_full",
@@ -49,6 +56,14 @@ LOSS_REASONS = (
     "stack_unreadable",
 )
 KINDS = (AllocationKind.HEAP,)
+FUNCTION_ROLES = (
+    FunctionRole.SIZE_FIRST,
+    FunctionRole.SIZE_SECOND,
+    FunctionRole.CALLOC,
+    FunctionRole.REALLOC,
+    FunctionRole.POSIX_MEMALIGN,
+    FunctionRole.RELEASE,
+)
 STACK_ENDS = (
     StackEnd.BOTTOM,
     StackEnd.DEPTH,
@@ -65,3 +80,7 @@ SITE = np.dtype(
 STACK_KEY = np.dtype([("tgid", "u8"), ("stack_id", "u8")])
 STACK = np.dtype([("depth", "u4"), ("end", "u4"), ("frames", "u8", (MAX_FRAMES,))])
 LIVE_BLOCK = np.dtype([("size", "u8"), ("born_ns", "u8"), ("stack_id", "u8"), ("tid", "u4"), ("kind", "u4")])
+UNWIND_MAPPING = np.dtype(
+    [("start", "u8"), ("end", "u8"), ("bias", "u8"), ("shard", "u4"), ("index_base", "u4")]
+)
+UNWIND_MAPPINGS = np.dtype([("count", "u8"), ("sorted", UNWIND_MAPPING, (MAX_UNWIND_MAPPINGS,))])

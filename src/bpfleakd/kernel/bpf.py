@@ -13,13 +13,15 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from pathlib import Path
 
 import numpy as np
 
 __all__ = [
+    "MAP_FLAG_MMAPABLE",
+    "MAP_FLAG_NO_PREALLOC",
     "AttachType",
     "MapType",
     "ProgramType",
@@ -64,6 +66,7 @@ class MapType(IntEnum):
     """enum bpf_map_type, those used here."""
 
     HASH = 1
+    ARRAY = 2
 
 
 class ProgramType(IntEnum):
@@ -83,6 +86,7 @@ class AttachType(IntEnum):
 
 
 MAP_FLAG_NO_PREALLOC = 1
+MAP_FLAG_MMAPABLE = 1 << 10
 _LINK_FLAG_UPROBE_RETURN = 1
 _ANY, NOEXIST = 0, 1
 
@@ -260,16 +264,19 @@ def link_uprobe_multi(
     program_fd: int,
     attach_type: AttachType,
     path: str,
-    offsets: Sequence[int],
+    cookies: Mapping[int, int],
     pid: int,
     at_return: bool = False,
 ) -> int:
     """Attach a program at file offsets of `path` in process `pid`; returns the link.
 
+    `cookies` maps each offset to what bpf_get_attach_cookie returns there.
+
     ESRCH if the process is gone, EINVAL or EOPNOTSUPP from a kernel without this attach type.
     """
     name = os.fsencode(path) + b"\0"
-    array = np.array(offsets, np.uint64)
+    offsets = np.array(list(cookies.keys()), np.uint64)
+    cookie_array = np.array(list(cookies.values()), np.uint64)
     attributes = struct.pack(
         "=IIIIQQQQIIII",
         program_fd,
@@ -277,10 +284,10 @@ def link_uprobe_multi(
         attach_type,
         0,
         _address(name),
-        _address(array),
+        _address(offsets),
         0,
-        0,
-        len(array),
+        _address(cookie_array),
+        len(offsets),
         _LINK_FLAG_UPROBE_RETURN if at_return else 0,
         pid,
         0,
@@ -288,11 +295,10 @@ def link_uprobe_multi(
     return _bpf(_Command.LINK_CREATE, attributes)
 
 
-def link_perf_event(program_fd: int, event_fd: int) -> int:
+def link_perf_event(program_fd: int, event_fd: int, cookie: int) -> int:
     """Attach a program to a perf event; returns the link, which keeps the event alive."""
-    return _bpf(
-        _Command.LINK_CREATE, struct.pack("=IIIIQ", program_fd, event_fd, AttachType.PERF_EVENT, 0, 0)
-    )
+    attributes = struct.pack("=IIIIQ", program_fd, event_fd, AttachType.PERF_EVENT, 0, cookie)
+    return _bpf(_Command.LINK_CREATE, attributes)
 
 
 def open_uprobe_event(path: str, offset: int, pid: int, at_return: bool) -> int:

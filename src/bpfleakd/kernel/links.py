@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from bpfleakd.kernel import bpf
+from bpfleakd.kernel.abi import FUNCTION_ROLES
 from bpfleakd.kernel.programs import AttachMethod, Program, programs_of
 from bpfleakd.model import FunctionRole, ProbedFunction
 
@@ -32,43 +33,39 @@ class Linker:
 
     def __init__(self, method: AttachMethod, program_fds: Mapping[str, int]) -> None:
         self.method = method
-        self._programs = programs_of(method)
         self._program_fds = program_fds
 
     def link(self, path: str, points: Sequence[ProbedFunction], pid: int) -> list[int]:
-        """Attach to all `points` of the file at `path` in process `pid`, frees first; return the links.
+        """Attach to all `points` of the file at `path` in process `pid`; return the links.
 
         All or none: on an OSError the links made so far are closed.
         """
+        # Aliases of one function are one probe.
+        roles = {point.offset: point.role for point in points}
+        returning = {offset: role for offset, role in roles.items() if role is not FunctionRole.RELEASE}
         links: list[int] = []
         try:
-            for program in self._programs:
-                offsets = _offsets_for(program, points)
-                if offsets:
-                    links.extend(self._link_program(program, path, offsets, pid))
+            for program in programs_of(self.method):
+                wanted = returning if program.at_return else roles
+                links.extend(self._link_program(program, path, wanted, pid))
         except OSError:
             close_all(links)
             raise
         return links
 
-    def _link_program(self, program: Program, path: str, offsets: Sequence[int], pid: int) -> Iterator[int]:
+    def _link_program(
+        self, program: Program, path: str, roles: Mapping[int, FunctionRole], pid: int
+    ) -> Iterator[int]:
         program_fd = self._program_fds[program.function]
-        at_return = program.role is None
+        cookies = {offset: FUNCTION_ROLES.index(role) for offset, role in sorted(roles.items())}
         if self.method is not AttachMethod.PERF:
-            yield bpf.link_uprobe_multi(program_fd, program.attach_type, path, offsets, pid, at_return)
+            yield bpf.link_uprobe_multi(
+                program_fd, program.attach_type, path, cookies, pid, program.at_return
+            )
             return
-        for offset in offsets:
-            event_fd = bpf.open_uprobe_event(path, offset, pid, at_return)
+        for offset, cookie in cookies.items():
+            event_fd = bpf.open_uprobe_event(path, offset, pid, program.at_return)
             try:
-                yield bpf.link_perf_event(program_fd, event_fd)
+                yield bpf.link_perf_event(program_fd, event_fd, cookie)
             finally:
                 os.close(event_fd)
-
-
-def _offsets_for(program: Program, points: Sequence[ProbedFunction]) -> list[int]:
-    """The offsets a program belongs at; aliases of one function are one offset."""
-    if program.role is None:
-        wanted = [point for point in points if point.role is not FunctionRole.RELEASE]
-    else:
-        wanted = [point for point in points if point.role is program.role]
-    return sorted({point.offset for point in wanted})

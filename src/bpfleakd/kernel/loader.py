@@ -39,6 +39,8 @@ class Capacities:
     sites: int
     stacks: int
     threads: int
+    unwind_rules: int = 16_384
+    unwind_shards: int = 256
 
 
 @dataclass(frozen=True, slots=True)

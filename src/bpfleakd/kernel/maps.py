@@ -17,9 +17,14 @@ import numpy as np
 
 from bpfleakd import errors
 from bpfleakd.kernel import abi, bpf
+from bpfleakd.kernel.unwind_store import UnwindStore
 from bpfleakd.model import RawStack, StackEnd
+from bpfleakd.unwind.rules import PACKED_RULE_BYTES
 
 __all__ = ["PINNED_MAPS", "Maps", "ProcessCounters"]
+
+# Written and read by the programs alone.
+_OPAQUE = np.dtype("V1")
 
 # Map name -> key and value type, for all that the daemon opens.
 PINNED_MAPS: dict[str, tuple[np.dtype, np.dtype]] = {
@@ -27,7 +32,10 @@ PINNED_MAPS: dict[str, tuple[np.dtype, np.dtype]] = {
     "live": (np.dtype("u4"), np.dtype("u4")),
     "sites": (abi.SITE_KEY, abi.SITE),
     "stacks": (abi.STACK_KEY, abi.STACK),
-    "threads": (np.dtype("u8"), np.dtype("V1")),
+    "threads": (np.dtype("u8"), _OPAQUE),
+    "unwind_rules": (np.dtype("u4"), np.dtype(("V", PACKED_RULE_BYTES))),
+    "unwind_shards": (np.dtype("u4"), np.dtype("u4")),
+    "unwind_mappings": (np.dtype("u4"), np.dtype("u4")),
 }
 
 _OVERFLOW_STACK_ID = 0
@@ -48,6 +56,7 @@ class Maps:
     def __init__(self, descriptors: Mapping[str, int]) -> None:
         self._fds = dict(descriptors)
         self._live_fds: dict[int, int] = {}
+        self.unwind = UnwindStore(self._fds)
 
     @classmethod
     def open_pinned(cls, directory: Path) -> Maps:
@@ -64,8 +73,8 @@ class Maps:
                     f"cannot open the map {directory / name}: {error.strerror}"
                 ) from error
             key_bytes, value_bytes, _entries = bpf.map_info(descriptors[name])
-            opaque = value_type.kind == "V" and value_type.names is None
-            if key_bytes != key_type.itemsize or not (opaque or value_bytes == value_type.itemsize):
+            right_value = value_type is _OPAQUE or value_bytes == value_type.itemsize
+            if key_bytes != key_type.itemsize or not right_value:
                 raise errors.KernelError(
                     f"the map {directory / name} has entries of {key_bytes}+{value_bytes} bytes,"
                     f" not {key_type.itemsize}+{value_type.itemsize}: it is another version's"
@@ -74,6 +83,7 @@ class Maps:
 
     def close(self) -> None:
         """Close all descriptors; the maps live on while they are pinned or in use."""
+        self.unwind.close()
         for fd in (*self._fds.values(), *self._live_fds.values()):
             os.close(fd)
         self._fds.clear()

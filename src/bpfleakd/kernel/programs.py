@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bpfleakd.kernel.bpf import AttachType, ProgramType
-from bpfleakd.model import FunctionRole
 
 __all__ = ["LIFE_PROGRAMS", "AttachMethod", "Program", "programs_of"]
 
@@ -28,24 +27,25 @@ class AttachMethod(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program to load: its C function, types, and for uprobes the role that it serves.
-
-    `role` None with a uprobe attach type is the return of every allocating function.
-    """
+    """A program to load: its C function, its types, and which end of a call it runs at."""
 
     function: str
     type: ProgramType
     attach_type: AttachType
-    role: FunctionRole | None = None
+    at_return: bool = False
     tracepoint: str | None = None
 
 
-_ENTRY_FUNCTIONS = {
-    FunctionRole.SIZE_FIRST: "size_first",
-    FunctionRole.SIZE_SECOND: "size_second",
-    FunctionRole.CALLOC: "calloc",
-    FunctionRole.REALLOC: "realloc",
-    FunctionRole.POSIX_MEMALIGN: "posix_memalign",
+_UPROBE_PROGRAMS = {
+    AttachMethod.SESSION: (Program("heap_session", ProgramType.KPROBE, AttachType.UPROBE_SESSION),),
+    AttachMethod.MULTI: (
+        Program("heap_entry", ProgramType.KPROBE, AttachType.UPROBE_MULTI),
+        Program("heap_exit", ProgramType.KPROBE, AttachType.UPROBE_MULTI, at_return=True),
+    ),
+    AttachMethod.PERF: (
+        Program("heap_entry", ProgramType.KPROBE, AttachType.NONE),
+        Program("heap_exit", ProgramType.KPROBE, AttachType.NONE, at_return=True),
+    ),
 }
 
 # Process life, the same for every method.
@@ -57,16 +57,4 @@ LIFE_PROGRAMS = (
 
 def programs_of(method: AttachMethod) -> tuple[Program, ...]:
     """The uprobe programs that a method needs."""
-    entry_type = AttachType.NONE if method is AttachMethod.PERF else AttachType.UPROBE_MULTI
-    release = Program("release_entry", ProgramType.KPROBE, entry_type, FunctionRole.RELEASE)
-    if method is AttachMethod.SESSION:
-        sessions = (
-            Program(f"{name}_session", ProgramType.KPROBE, AttachType.UPROBE_SESSION, role)
-            for role, name in _ENTRY_FUNCTIONS.items()
-        )
-        return (release, *sessions)
-    entries = (
-        Program(f"{name}_entry", ProgramType.KPROBE, entry_type, role)
-        for role, name in _ENTRY_FUNCTIONS.items()
-    )
-    return (release, *entries, Program("leave_exit", ProgramType.KPROBE, entry_type))
+    return _UPROBE_PROGRAMS[method]

@@ -2,7 +2,7 @@
 
 Order matters, and all of it is undone if a step fails:
   1. The process is identified and held by a pidfd, so that its pid cannot come to mean another.
-  2. Its tables are made, stopped.
+  2. Its tables are made, stopped, and the walker gets the unwind tables of its files.
   3. The probes are linked. Those already there see calls and record nothing.
   4. Recording starts with one write: no free can be missed between a malloc's probe and its own.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bpfleakd import errors
@@ -21,6 +21,7 @@ from bpfleakd.kernel.links import Linker, close_all
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.probe_points import FunctionProbe, find_probe_points
 from bpfleakd.model import FunctionRole, Mapping, ProbedFunction
+from bpfleakd.monitor.unwinding import Unwinding
 from bpfleakd.target.allocators import ALLOCATORS, Allocator, allocators_in
 from bpfleakd.target.mappings import mapped_file, read_mappings
 from bpfleakd.target.process import ProcessInfo, check_traceable, read_process
@@ -42,8 +43,9 @@ class Attachment:
 class Attacher:
     """Attaches and detaches; remembers the probe points of files it has seen."""
 
-    def __init__(self, maps: Maps, linker: Linker, live_blocks: int) -> None:
+    def __init__(self, maps: Maps, linker: Linker, unwinding: Unwinding, live_blocks: int) -> None:
         self._maps = maps
+        self._unwinding = unwinding
         self._linker = linker
         self._live_blocks = live_blocks
         self._known_points: dict[tuple[int, ...], list[FunctionProbe]] = {}
@@ -66,7 +68,7 @@ class Attacher:
             ]
             if not files:
                 raise _no_allocator(process)
-            links = self._link(pid, files)
+            links = self._link(pid, files, mappings)
         except BaseException:
             os.close(pidfd)
             raise
@@ -80,18 +82,25 @@ class Attacher:
 
     def clear(self, attachment: Attachment) -> None:
         """Drop the tables of a process that was stopped."""
-        self._maps.remove_process(attachment.process.id.pid)
+        self._clear(attachment.process.id.pid)
 
-    def _link(self, pid: int, files: Iterable[tuple[str, list[ProbedFunction]]]) -> list[int]:
+    def _clear(self, pid: int) -> None:
+        self._maps.remove_process(pid)
+        self._unwinding.release(pid)
+
+    def _link(
+        self, pid: int, files: Iterable[tuple[str, list[ProbedFunction]]], mappings: Sequence[Mapping]
+    ) -> list[int]:
         links: list[int] = []
         self._maps.add_process(pid, self._live_blocks)
         try:
+            self._unwinding.follow(pid, mappings)
             for path, points in files:
                 links += self._linker.link(path, points, pid)
             self._maps.set_state(pid, RecordingState.RECORDING)
         except OSError as error:
             close_all(links)
-            self._maps.remove_process(pid)
+            self._clear(pid)
             raise _link_error(pid, error) from error
         return links
 

@@ -26,6 +26,7 @@ from bpfleakd.model import (
 from bpfleakd.monitor.attach import Attacher, Attachment
 from bpfleakd.monitor.report import Reporter, sorted_sites
 from bpfleakd.monitor.traced import NamedStack, Traced
+from bpfleakd.monitor.unwinding import Unwinding
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.target.process import is_running, thread_commands
@@ -58,6 +59,7 @@ class Monitor:
         self,
         maps: Maps,
         attacher: Attacher,
+        unwinding: Unwinding,
         reporter: Reporter,
         symbolizer_of: Callable[[Attachment], Symbolizer],
         *,
@@ -67,6 +69,7 @@ class Monitor:
     ) -> None:
         self._maps = maps
         self._attacher = attacher
+        self._unwinding = unwinding
         self._reporter = reporter
         self._symbolizer_of = symbolizer_of
         self._attach_method = attach_method
@@ -130,6 +133,7 @@ class Monitor:
         """Read the counters of all sites, notice ends and execs; returns the seconds that it took."""
         began_ns = self._clock_ns()
         self._read_sites(began_ns)
+        self._unwinding.poll()
         for traced in list(self._traced.values()):
             self._end_if_over(traced)
         took_s = (self._clock_ns() - began_ns) / 1e9

@@ -34,9 +34,14 @@ _SECCOMP_KILLS: dict[tuple[int, int], int | None] = {(6, 11): None, (6, 12): 14,
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """A process at one moment. `exe` is "" where it cannot be read; `uid` is the effective one."""
+    """A process at one moment.
+
+    `exe` is "" where it cannot be read; `uid` is the effective one; `namespace_pid` is the pid that the
+    process knows itself by, in a container.
+    """
 
     id: ProcessId
+    namespace_pid: int
     comm: str
     exe: str
     uid: int
@@ -62,6 +67,7 @@ def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
         )
     return ProcessInfo(
         id=ProcessId(pid, int(fields[19])),
+        namespace_pid=int(values.get("NSpid", str(pid)).split()[-1]),
         comm=command_of(pid, proc),
         exe=_exe(directory),
         uid=int(values["Uid"].split()[1]),

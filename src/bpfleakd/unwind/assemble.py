@@ -42,7 +42,8 @@ class Functions:
         before = np.searchsorted(self.starts, others.ends, side="left")
         is_free = (before == 0) | (self.ends[before - 1] <= others.starts)
         free = others.where(is_free)
-        joined = Functions(*(np.concatenate(pair) for pair in zip(_columns(self), _columns(free), strict=True)))
+        pairs = zip(_columns(self), _columns(free), strict=True)
+        joined = Functions(*(np.concatenate(pair) for pair in pairs))
         return joined.where(np.argsort(joined.starts, kind="stable"))
 
 
@@ -60,7 +61,8 @@ def without_overlaps(functions: Functions) -> Functions:
         return functions
     kept = np.zeros(len(functions), dtype=bool)
     reached = 0
-    for index, (start, end) in enumerate(zip(functions.starts.tolist(), functions.ends.tolist(), strict=True)):
+    ranges = zip(functions.starts.tolist(), functions.ends.tolist(), strict=True)
+    for index, (start, end) in enumerate(ranges):
         if start >= reached:
             kept[index], reached = True, end
     return functions.where(kept)

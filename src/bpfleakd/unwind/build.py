@@ -20,13 +20,14 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
 from bpfleakd.elf.image import EM_X86_64, ElfImage
 from bpfleakd.errors import BadElf
 from bpfleakd.unwind.assemble import Functions, page_rows, rows_of, without_overlaps
-from bpfleakd.unwind.cfi import CallFrameSection, Fde
+from bpfleakd.unwind.cfi import ENTRIES_MAX, CallFrameSection, Fde
 from bpfleakd.unwind.eh_frame_hdr import fde_offsets
 from bpfleakd.unwind.encoding import MalformedCfi, SkipReason
 from bpfleakd.unwind.programs import ProgramSet
@@ -36,7 +37,6 @@ __all__ = ["MAX_ROWS", "FrameSections", "build_table", "sections_of", "table_of"
 
 # libLLVM has 0.95 million rows; a browser has four times as many.
 MAX_ROWS = 8 << 20
-FDES_MAX = 1 << 21
 # libLLVM's different instructions are 1.8 MB. A second's work is 4 MB.
 INSTRUCTION_LIMIT_BYTES = 16 << 20
 
@@ -146,7 +146,6 @@ class _Collector:
         self.skipped: Counter[SkipReason] = Counter()
         self._text_start = text_start
         self._text_bytes = text_end - text_start
-        self._fde_budget = FDES_MAX
 
     def skip(self, reason: SkipReason, count: int = 1) -> None:
         if count:
@@ -155,7 +154,7 @@ class _Collector:
     def functions_of(self, section: CallFrameSection, offsets: Iterable[int]) -> Functions:
         """Return the functions of a section's FDEs, sorted and without overlaps."""
         starts, ends, programs = array("I"), array("I"), array("I")
-        for offset in offsets:
+        for offset in islice(offsets, ENTRIES_MAX):
             try:
                 start, end, program = self._function_of(section.fde_at(offset))
             except MalformedCfi as error:
@@ -164,10 +163,6 @@ class _Collector:
             starts.append(start)
             ends.append(end)
             programs.append(program)
-            self._fde_budget -= 1
-            if self._fde_budget <= 0:
-                self.skip(SkipReason.LIMIT)
-                break
         found = Functions(*(np.frombuffer(column, np.uint32) for column in (starts, ends, programs)))
         functions = without_overlaps(found)
         self.skip(SkipReason.OVERLAP, len(found) - len(functions))

@@ -28,6 +28,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -214,7 +215,7 @@ def _decode(entry: bytes, build_id: str | None, digest: bytes, max_rows: int) ->
     if _HEADER.size + sum(sizes) != len(body) or reason_count != len(_REASONS):
         raise ValueError("the parts do not add up")
     ends = np.cumsum((_HEADER.size, *sizes)).tolist()
-    skipped, rules, page_index, rows = (body[a:b] for a, b in zip(ends, ends[1:], strict=False))
+    skipped, rules, page_index, rows = (body[a:b] for a, b in pairwise(ends))
     skip_counts = np.frombuffer(skipped, "<u4").tolist()
     table = UnwindTable(
         build_id,

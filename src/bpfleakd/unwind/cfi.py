@@ -30,10 +30,12 @@ from bpfleakd.unwind.encoding import (
     read_uleb128,
     skip_pointer,
 )
+from bpfleakd.unwind.registers import RIP
 
-__all__ = ["CallFrameSection", "Cie", "Fde"]
+__all__ = ["ENTRIES_MAX", "CallFrameSection", "Cie", "Fde"]
 
-RETURN_ADDRESS_COLUMN = 16
+# libLLVM has 161,000 entries.
+ENTRIES_MAX = 1 << 21
 
 _EXTENDED_LENGTH = 0xFFFFFFFF
 _ADDRESS_BYTES = 8
@@ -98,11 +100,12 @@ class CallFrameSection:
     def fde_offsets(self) -> Iterator[int]:
         """Yield the offset of every FDE in the order of the section, by walking through it.
 
-        Stops at a length that leads outside. A terminator (length 0) does not end the section: `ld -r`
-        and C libraries have them in the middle, and readelf goes on as well.
+        Stops at a length that leads outside, and after `ENTRIES_MAX`. A terminator (length 0) does not
+        end the section: `ld -r` leaves some in the middle, and readelf goes on as well.
         """
-        data, offset = self._data, 0
-        while offset + 4 <= len(data):
+        data, offset, entry_count = self._data, 0, 0
+        while offset + 4 <= len(data) and entry_count < ENTRIES_MAX:
+            entry_count += 1
             if not any(data[offset : offset + 4]):
                 something = _NOT_ZERO.search(data, offset)
                 if something is None:
@@ -186,7 +189,7 @@ class CallFrameSection:
         code_alignment, position = read_uleb128(data, position)
         data_alignment, position = read_sleb128(data, position)
         column, position = (data[position], position + 1) if version == 1 else read_uleb128(data, position)
-        if column != RETURN_ADDRESS_COLUMN:
+        if column != RIP:
             raise MalformedCfi(SkipReason.BAD_CIE)
         augmentation, position = self._augmentation(letters, position)
         self._spend(entry.end - offset, position, entry.end)

@@ -14,48 +14,20 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from enum import Enum, auto
 from typing import NamedTuple
 
 from bpfleakd.unwind.cfi import Cie
 from bpfleakd.unwind.encoding import MalformedCfi, SkipReason, read_sleb128, read_uleb128
+from bpfleakd.unwind.frame_state import UNSPECIFIED, FrameState, How
 from bpfleakd.unwind.registers import RBP, RIP, RSP
 
-__all__ = ["UNSPECIFIED", "FrameState", "How", "Program", "RegisterRule", "initial_state", "run"]
+__all__ = ["OFFSET_LIMIT", "Program", "initial_state", "run"]
 
 # No function is longer than 4 GiB, and no offset in one needs more bits.
 OFFSET_LIMIT = 1 << 32
 REMEMBERED_STATES_MAX = 64
 
 _ADVANCE_LOC, _OFFSET, _RESTORE = 0x40, 0x80, 0xC0
-
-
-class How(Enum):
-    """What a register rule says of the caller's value. `operand` in a rule means what is written here."""
-
-    UNSPECIFIED = auto()
-    SAME_VALUE = auto()
-    UNDEFINED = auto()
-    OFFSET = auto()  # saved at CFA + operand
-    VAL_OFFSET = auto()  # is CFA + operand
-    REGISTER = auto()  # is in register operand
-    EXPRESSION = auto()  # saved where the expression points
-    VAL_EXPRESSION = auto()  # is what the expression computes
-
-
-RegisterRule = tuple[How, int | bytes]
-UNSPECIFIED: RegisterRule = (How.UNSPECIFIED, 0)
-
-
-class FrameState(NamedTuple):
-    """The rules in force. The CFA is `cfa_expression`, or cfa_register + cfa_offset where that is None."""
-
-    cfa_register: int
-    cfa_offset: int
-    cfa_expression: bytes | None
-    rbp: RegisterRule
-    rsp: RegisterRule
-    rip: RegisterRule
 
 
 class Program(NamedTuple):

@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 from bpfleakd.unwind.expressions import LazyPlt, RegisterContents, RegisterOffset, recognise
-from bpfleakd.unwind.instructions import UNSPECIFIED, FrameState, How, RegisterRule
+from bpfleakd.unwind.frame_state import UNSPECIFIED, FrameState, How, RegisterRule
 from bpfleakd.unwind.registers import RBP, RSP
 from bpfleakd.unwind.rules import END, STOP, CfaKind, RbpKind, Rule
 

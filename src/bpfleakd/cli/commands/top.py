@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bpfleakd.api.client import DaemonClient
-from bpfleakd.api.service import SortKey
 from bpfleakd.cli.arguments import number_between, pid, whole_number_from
 from bpfleakd.cli.render.json_text import json_text
 from bpfleakd.errors import NoSuchProcess, NotAttached
-from bpfleakd.model import LeakReport
+from bpfleakd.model import LeakReport, SortKey
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -30,16 +29,31 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--once", action="store_true", help="print once and end")
     parser.add_argument("--json", action="store_true", help="print JSON once and end (docs/json.md)")
     parser.add_argument(
-        "--limit", type=whole_number_from(0), default=20, metavar="K", help="call sites of a process; 0: all (%(default)s)"
+        "--limit",
+        type=whole_number_from(0),
+        default=20,
+        metavar="K",
+        help="call sites of a process; 0: all (%(default)s)",
     )
     parser.add_argument(
-        "--sort", choices=[key.value for key in SortKey], default="growth", help="largest first in (%(default)s)"
+        "--sort",
+        choices=[key.value for key in SortKey],
+        default="growth",
+        help="largest first in (%(default)s)",
     )
     parser.add_argument(
-        "--interval", type=number_between(0.1, 3600), default=1.0, metavar="S", help="seconds between two (%(default)s)"
+        "--interval",
+        type=number_between(0.1, 3600),
+        default=1.0,
+        metavar="S",
+        help="seconds between two (%(default)s)",
     )
     parser.add_argument(
-        "--stacks", type=whole_number_from(0), default=3, metavar="N", help="show the stacks of the first N (%(default)s)"
+        "--stacks",
+        type=whole_number_from(0),
+        default=3,
+        metavar="N",
+        help="show the stacks of the first N (%(default)s)",
     )
     parser.set_defaults(run=run)
     return parser

@@ -26,5 +26,7 @@ def checks_view(checks: Sequence[Check]) -> RenderableType:
         detail = Text(printable(check.detail))
         if check.way_out:
             detail.append("\n→ " + printable(check.way_out), style="bold")
-        table.add_row(Text(check.status.value, style=_STYLES[check.status]), Text(printable(check.name)), detail)
+        table.add_row(
+            Text(check.status.value, style=_STYLES[check.status]), Text(printable(check.name)), detail
+        )
     return table

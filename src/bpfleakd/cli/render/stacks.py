@@ -28,7 +28,9 @@ def stack_lines(site: SiteReport, width: int | None, max_frames: int | None) -> 
     if len(shown) < len(site.stack):
         lines.append(Text(f"{_INDENT}… {len(site.stack) - len(shown)} more frames (--once shows all)", "dim"))
     if site.truncated and site.truncated != StackEnd.BOTTOM:
-        lines.append(Text(f"{_INDENT}… truncated: {_TRUNCATED[site.truncated]}", "yellow"))
+        lines.append(
+            Text(f"{_INDENT}… truncated: {_TRUNCATED.get(site.truncated, site.truncated)}", "yellow")
+        )
     return lines
 
 
@@ -41,7 +43,9 @@ def _frame_line(frame: Frame, width: int | None) -> Text:
     name = printable(frame.function) if frame.function else f"{frame.address:#x}"
     place = "  ".join(part for part in (_module(frame), _location(frame)) if part)
     if width is not None:
-        name = shortened(name, max(_SHORTEST_NAME, width - len(_INDENT) - 2 - len(place)))
+        room = max(width - len(_INDENT) - 2, 2 * _SHORTEST_NAME)
+        place = shortened(place, room - _SHORTEST_NAME, keep_end=True)
+        name = shortened(name, room - len(place))
     return Text.assemble(_INDENT, name, "  ", (place, "dim"))
 
 

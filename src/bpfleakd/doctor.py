@@ -1,0 +1,204 @@
+"""What this machine can do: checks of the kernel, the mounts, the rights and the tools.
+
+The roots of the world are arguments. A check never raises: what goes wrong in it is its detail.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from bpfleakd.api import DEFAULT_SOCKET_PATH
+from bpfleakd.api.client import DaemonClient
+from bpfleakd.errors import BpfleakdError, DaemonUnreachable
+from bpfleakd.model import Check, CheckStatus
+
+__all__ = ["run_checks"]
+
+OK, WARN, FAIL = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL
+
+# The bits of CapEff (linux/capability.h), what each is needed for, and whether nothing works without it.
+_CAPABILITIES = (
+    ("SYS_ADMIN", 21, "links uprobes and opens pinned maps", True),
+    ("SYS_PTRACE", 19, "reads the mappings and files of other users' processes", True),
+    ("BPF", 39, "loads programs (SYS_ADMIN includes it)", False),
+    ("PERFMON", 38, "lets programs read a target's memory (SYS_ADMIN includes it)", False),
+    ("NET_ADMIN", 12, "receives process events: exit, exec and fork are noticed at once", False),
+)
+_INCLUDES_BPF = 21
+
+_OLDEST_TRIED = (6, 1)
+
+_SEE_IF_BCC = "import bcc; bcc.BPF; print(bcc.__version__, 'in', bcc.__file__)"
+_IMPORT_TIMEOUT_S = 30.0
+
+
+def run_checks(
+    *,
+    socket_path: Path = DEFAULT_SOCKET_PATH,
+    proc_root: Path = Path("/proc"),
+    sys_root: Path = Path("/sys"),
+    uname: os.uname_result | None = None,
+) -> tuple[Check, ...]:
+    """Run every check, from the ground up."""
+    uname = uname or os.uname()
+    return (
+        _kernel(uname.release),
+        _architecture(uname.machine),
+        _root(os.geteuid()),
+        *_capabilities(proc_root / "self/status"),
+        _mounted("tracefs", "tracefs", "/sys/kernel/tracing", proc_root / "self/mounts"),
+        _mounted("bpffs", "bpf", "/sys/fs/bpf", proc_root / "self/mounts"),
+        _lockdown(sys_root / "kernel/security/lockdown"),
+        _uprobes(sys_root / "bus/event_source/devices/uprobe/type"),
+        _bcc(sys.executable),
+        _attach_method(_available_attach_methods),
+        _tool("addr2line", "names source lines"),
+        _tool("c++filt", "demangles C++ names"),
+        _daemon(socket_path),
+    )
+
+
+def _kernel(release: str) -> Check:
+    version = tuple(int(part) for part in re.findall(r"\d+", release)[:3])
+    if version < _OLDEST_TRIED:
+        return Check(
+            "kernel", WARN, f"{release}: bpfleakd was tried on Linux 6.1 and later", "try it and see"
+        )
+    # CVE-2025-21834: the uprobe system call of return probes did not pass seccomp filters.
+    if (6, 11) <= version <= (6, 12, 13) or (6, 13) <= version <= (6, 13, 2):
+        words = f"{release}: return probes kill programs under a seccomp filter (CVE-2025-21834)"
+        return Check("kernel", WARN, words, "update to 6.12.14, 6.13.3 or later; such programs are refused")
+    return Check("kernel", OK, release)
+
+
+def _architecture(machine: str) -> Check:
+    if machine == "x86_64":
+        return Check("architecture", OK, machine)
+    return Check("architecture", FAIL, f"{machine}: only x86-64 is supported", "use an x86-64 machine")
+
+
+def _root(euid: int) -> Check:
+    if euid == 0:
+        return Check("root", OK, "this shell is root")
+    return Check("root", WARN, f"this shell is user {euid}", "run as root (sudo), as the daemon has to be")
+
+
+def _capabilities(status: Path) -> list[Check]:
+    try:
+        effective = int(re.findall(r"^CapEff:\s*([0-9a-f]+)", status.read_text(), re.MULTILINE)[0], 16)
+    except (OSError, IndexError) as error:
+        return [Check("capabilities", FAIL, f"cannot be read: {error}", "mount /proc")]
+    return [_capability(effective, *capability) for capability in _CAPABILITIES]
+
+
+def _capability(effective: int, name: str, bit: int, purpose: str, needed: bool) -> Check:
+    check = f"CAP_{name}"
+    if effective >> bit & 1:
+        return Check(check, OK, purpose)
+    if name in ("BPF", "PERFMON") and effective >> _INCLUDES_BPF & 1:
+        return Check(check, OK, f"missing, and included in SYS_ADMIN: {purpose}")
+    way_out = f"run as root, or add {check} to the service's AmbientCapabilities (containers: --cap-add)"
+    return Check(check, FAIL if needed else WARN, f"missing: {purpose}", way_out)
+
+
+def _mounted(name: str, kind: str, place: str, mounts: Path) -> Check:
+    try:
+        found = [line.split()[1] for line in mounts.read_text().splitlines() if line.split()[2] == kind]
+    except (OSError, IndexError) as error:
+        return Check(name, FAIL, f"the mounts cannot be read: {error}", "mount /proc")
+    if place in found:
+        return Check(name, OK, f"mounted on {place}")
+    elsewhere = f"mounted on {found[0]} only" if found else "not mounted"
+    return Check(name, FAIL, f"{elsewhere}; expected on {place}", f"mount -t {kind} {kind} {place}")
+
+
+def _lockdown(state: Path) -> Check:
+    try:
+        text = state.read_text()
+    except OSError:
+        return Check("lockdown", OK, "not in this kernel, or securityfs is not mounted")
+    chosen = re.search(r"\[(\w+)\]", text)
+    mode = chosen[1] if chosen else "unknown"
+    if mode == "confidentiality":
+        words = "confidentiality: the kernel lets no program trace or read memory"
+        return Check("lockdown", FAIL, words, "boot with lockdown=integrity, or without Secure Boot")
+    return Check("lockdown", OK, mode)
+
+
+def _uprobes(kind: Path) -> Check:
+    try:
+        return Check("uprobes", OK, f"perf event type {kind.read_text().strip()}")
+    except OSError:
+        way_out = "boot a kernel with CONFIG_UPROBE_EVENTS=y; in a container, mount /sys"
+        return Check("uprobes", FAIL, f"there is no {kind}", way_out)
+
+
+def _bcc(python: str) -> Check:
+    """Import it in a child: it brings 100 MB of LLVM along."""
+    install = "apt install python3-bpfcc, and make the venv with --system-site-packages by /usr/bin/python3"
+    try:
+        # -P: not from the current directory, which may be anyone's.
+        child = subprocess.run(
+            [python, "-P", "-c", _SEE_IF_BCC],
+            capture_output=True,
+            text=True,
+            timeout=_IMPORT_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Check("bcc", FAIL, f"{python} did not import it: {error}", install)
+    if child.returncode == 0:
+        return Check("bcc", OK, child.stdout.strip())
+    last_line = (child.stderr.strip().splitlines() or ["no message"])[-1]
+    if "No module named 'bcc'" in last_line:
+        return Check("bcc", FAIL, f"{python} has no module bcc", install)
+    if "has no attribute 'BPF'" in last_line:
+        return Check(
+            "bcc", FAIL, "the module bcc is PyPI's, another project", f"pip uninstall bcc; {install}"
+        )
+    return Check("bcc", FAIL, last_line, install)
+
+
+def _available_attach_methods() -> tuple[str, ...]:
+    # Here, since it brings the kernel side along.
+    from bpfleakd.kernel.features import available_attach_methods
+
+    return available_attach_methods()
+
+
+def _attach_method(available: Callable[[], tuple[str, ...]]) -> Check:
+    name = "attach method"
+    try:
+        methods = available()
+    except BpfleakdError as error:
+        return Check(name, FAIL, error.message, error.hint)
+    except Exception as error:
+        # Whatever it is: this command is run because something does not work.
+        return Check(name, FAIL, f"{type(error).__name__}: {error}", "start `bpfleakd` in a terminal: it says more")
+    if not methods:
+        return Check(name, FAIL, "none of session, multi and perf works", "start `bpfleakd` in a terminal: it says more")
+    others = f" (also: {', '.join(methods[1:])})" if methods[1:] else ""
+    return Check(name, OK, f"{methods[0]}{others}")
+
+
+def _tool(name: str, purpose: str) -> Check:
+    path = shutil.which(name)
+    if path:
+        return Check(name, OK, f"{path} {purpose}")
+    return Check(name, WARN, f"not found: it {purpose}", "apt install binutils")
+
+
+def _daemon(socket_path: Path) -> Check:
+    try:
+        stats = DaemonClient(socket_path, timeout_s=5.0).stats()
+    except DaemonUnreachable as error:
+        return Check("daemon", WARN, error.message, error.hint)
+    except BpfleakdError as error:
+        return Check("daemon", FAIL, error.message, error.hint)
+    return Check("daemon", OK, f"version {stats.version} answers on {socket_path}")

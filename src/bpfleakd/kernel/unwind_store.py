@@ -1,0 +1,223 @@
+"""Unwind tables in the kernel: shards of words that the walker searches, and who uses them.
+
+Rules:
+  - Rows are written before the mapping that leads to them is published, and a mapping list is replaced
+    as a whole: the walker sees the old list or the new one, never half of one.
+  - A table lies in one shard. One that is larger than a shard is cut into pieces at page boundaries, each
+    with its own stretch of the page index and its own mapping.
+  - Words are given back when the last process that used a table lets go of it.
+  - Rules are shared by all tables and are never given back: there are some hundreds of them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bpfleakd.kernel import abi, bpf
+from bpfleakd.unwind.rules import PACKED_RULE_BYTES, RuleSet
+from bpfleakd.unwind.table import PAGE_BITS, PAGE_BYTES, UnwindTable
+
+__all__ = ["Piece", "StoreFull", "TableMapping", "UnwindStore"]
+
+_U32 = np.uint32
+
+
+class StoreFull(Exception):
+    """No room for a table: all shards are in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of a file's text whose rows are in one shard; `[start, end)` are the file's addresses."""
+
+    start: int
+    end: int
+    shard: int
+    first_word: int
+    words: int
+
+    @property
+    def index_base(self) -> int:
+        """What the walker adds to a page number to get the page's word."""
+        return (self.first_word - (self.start >> PAGE_BITS)) % (1 << 32)
+
+
+@dataclass(frozen=True, slots=True)
+class TableMapping:
+    """Where a table holds in a process: addresses `[start, end)`, `bias` above the file's own."""
+
+    start: int
+    end: int
+    bias: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(slots=True)
+class _Stored:
+    pieces: tuple[Piece, ...]
+    users: set[int] = field(default_factory=set)
+
+
+class UnwindStore:
+    """The three maps of the walker. `descriptors` are those of unwind_rules, _shards and _mappings."""
+
+    def __init__(self, descriptors: Mapping[str, int]) -> None:
+        self._fds = descriptors
+        _key, _value, self._shards_max = bpf.map_info(descriptors["unwind_shards"])
+        _key, _value, rules_max = bpf.map_info(descriptors["unwind_rules"])
+        self._rules = RuleSet(rules_max)
+        self._rules_written = 0
+        self._shard_fds: list[int] = []
+        self._free: list[list[tuple[int, int]]] = []  # a shard: (first word, words), by first word
+        self._tables: dict[str, _Stored] = {}
+        self._write_rules()
+
+    @property
+    def table_count(self) -> int:
+        """How many tables are in the kernel."""
+        return len(self._tables)
+
+    @property
+    def words_used(self) -> int:
+        """How many words of the shards they take."""
+        return sum(piece.words for stored in self._tables.values() for piece in stored.pieces)
+
+    def close(self) -> None:
+        """Close the shards."""
+        for fd in self._shard_fds:
+            os.close(fd)
+        self._shard_fds.clear()
+
+    def has(self, digest: str) -> bool:
+        """Whether a table is here."""
+        return digest in self._tables
+
+    def add(self, digest: str, table: UnwindTable) -> None:
+        """Write a table, unless it is here. Raises StoreFull; then nothing of it is here."""
+        if digest in self._tables:
+            return
+        rows = table.rows_numbered_by(self._rules)
+        self._write_rules()
+        pieces: list[Piece] = []
+        try:
+            for first_page, last_page in _cut(table.page_index):
+                pieces.append(self._place(table, rows, first_page, last_page))
+        except StoreFull:
+            self._give_back(pieces)
+            raise
+        self._tables[digest] = _Stored(tuple(pieces))
+
+    def use(self, digest: str, pid: int) -> tuple[Piece, ...]:
+        """Note that a process uses a table; return where it is. KeyError if it is not here."""
+        stored = self._tables[digest]
+        stored.users.add(pid)
+        return stored.pieces
+
+    def publish(self, pid: int, mappings: Iterable[TableMapping]) -> int:
+        """Replace the mapping list of a process; returns how many mappings found no room in it."""
+        entries = sorted(entry for mapping in mappings for entry in _entries(mapping))
+        value = np.zeros(1, abi.UNWIND_MAPPINGS)
+        kept = entries[: abi.MAX_UNWIND_MAPPINGS]
+        value["count"] = len(kept)
+        value["sorted"][0, : len(kept)] = np.array(kept, abi.UNWIND_MAPPING)
+        fd = bpf.map_create(bpf.MapType.ARRAY, 4, value.itemsize, 1, 0, "bpfleakd_unwind")
+        try:
+            bpf.map_update(fd, bytes(4), value.tobytes())
+            bpf.map_update(self._fds["unwind_mappings"], _u32(pid), _u32(fd))
+        finally:
+            os.close(fd)
+        return len(entries) - len(kept)
+
+    def release(self, pid: int, keep: Iterable[str] = ()) -> None:
+        """A process uses no other tables than `keep` any more; drops those that nobody uses."""
+        kept = set(keep)
+        if not kept:
+            bpf.map_delete(self._fds["unwind_mappings"], _u32(pid))
+        for digest, stored in list(self._tables.items()):
+            if digest not in kept:
+                stored.users.discard(pid)
+            if not stored.users:
+                self._give_back(self._tables.pop(digest).pieces)
+
+    def _write_rules(self) -> None:
+        packed = self._rules.packed(self._rules_written)
+        for start in range(0, len(packed), PACKED_RULE_BYTES):
+            rule = packed[start : start + PACKED_RULE_BYTES]
+            bpf.map_update(self._fds["unwind_rules"], _u32(self._rules_written), rule)
+            self._rules_written += 1
+
+    def _place(self, table: UnwindTable, rows: np.ndarray, first_page: int, last_page: int) -> Piece:
+        pages = table.page_index[first_page : last_page + 1].astype(np.int64)
+        index_words = len(pages)
+        part = rows[pages[0] : pages[-1]]
+        shard, first_word = self._allocate(index_words + len(part))
+        words = np.concatenate([(pages - pages[0] + first_word + index_words).astype(_U32), part])
+        with mmap.mmap(self._shard_fds[shard], 4 * abi.UNWIND_SHARD_WORDS) as memory:
+            memory[4 * first_word : 4 * (first_word + len(words))] = words.tobytes()
+        start = table.text_start + first_page * PAGE_BYTES
+        end = table.text_start + last_page * PAGE_BYTES
+        return Piece(start, end, shard, first_word, len(words))
+
+    def _allocate(self, words: int) -> tuple[int, int]:
+        """First fit."""
+        for shard, extents in enumerate(self._free):
+            for position, (first, length) in enumerate(extents):
+                if length >= words:
+                    rest = [(first + words, length - words)] if length > words else []
+                    extents[position : position + 1] = rest
+                    return shard, first
+        self._add_shard()
+        return self._allocate(words)
+
+    def _add_shard(self) -> None:
+        number = len(self._shard_fds)
+        if number == self._shards_max:
+            raise StoreFull
+        fd = bpf.map_create(
+            bpf.MapType.ARRAY, 4, 4 * abi.UNWIND_SHARD_WORDS, 1, bpf.MAP_FLAG_MMAPABLE, "bpfleakd_shard"
+        )
+        bpf.map_update(self._fds["unwind_shards"], _u32(number), _u32(fd))
+        self._shard_fds.append(fd)
+        self._free.append([(0, abi.UNWIND_SHARD_WORDS)])
+
+    def _give_back(self, pieces: Iterable[Piece]) -> None:
+        for piece in pieces:
+            extents = sorted([*self._free[piece.shard], (piece.first_word, piece.words)])
+            joined: list[tuple[int, int]] = []
+            for first, length in extents:
+                if joined and sum(joined[-1]) == first:
+                    first, length = joined[-1][0], joined.pop()[1] + length
+                joined.append((first, length))
+            self._free[piece.shard] = joined
+
+
+def _cut(page_index: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Ranges of pages [first, last) whose rows and index fit into a shard."""
+    positions = page_index.astype(np.int64)
+    # Word i of a piece that begins at page f takes positions[i] - positions[f] rows and i - f + 1 words.
+    sizes = positions + np.arange(len(positions))
+    first = 0
+    while first < len(positions) - 1:
+        limit = sizes[first] + abi.UNWIND_SHARD_WORDS - 1
+        last = int(np.searchsorted(sizes, limit, side="right")) - 1
+        last = max(last, first + 1)
+        yield first, last
+        first = last
+
+
+def _entries(mapping: TableMapping) -> Iterator[tuple[int, int, int, int, int]]:
+    """The parts of a mapping that its table's pieces cover, as UNWIND_MAPPING rows."""
+    for piece in mapping.pieces:
+        start = max(mapping.start, piece.start + mapping.bias)
+        end = min(mapping.end, piece.end + mapping.bias)
+        if start < end:
+            yield start, end, mapping.bias % (1 << 64), piece.shard, piece.index_base
+
+
+def _u32(number: int) -> bytes:
+    return number.to_bytes(4, "little")

@@ -1,0 +1,185 @@
+"""Unwind tables for traced processes: which files need one, who builds it, when the walker gets it.
+
+Building runs in a child process, fed by a thread of its own. An attach waits for its tables, but not for
+long: what is not ready by then is published when it is (`poll`). Until then the walker follows frame
+pointers in the files that lack one.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from bpfleakd.kernel.unwind_store import StoreFull, TableMapping, UnwindStore
+from bpfleakd.model import Mapping
+from bpfleakd.target.mappings import mapped_file
+from bpfleakd.unwind.table import PAGE_BYTES
+from bpfleakd.unwind.worker import BuiltTable, build_tables
+
+__all__ = ["Unwinding"]
+
+log = structlog.get_logger()
+
+FileKey = tuple[int, int, int, int]
+
+_ATTACH_WAIT_S = 1.5
+
+
+@dataclass(slots=True)
+class _Process:
+    """A process' executable file mappings, with the file each maps."""
+
+    mappings: list[tuple[Mapping, FileKey]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What is known of a file: its table's digest ("": it has none) and its executable segments."""
+
+    digest: str = ""
+    segments: tuple[tuple[int, int, int], ...] = ()
+
+    def bias(self, mapping: Mapping) -> int | None:
+        """How far above the file's own addresses a mapping of it is; None outside executable segments."""
+        for file_offset, vaddr, size_bytes in self.segments:
+            # The kernel maps whole pages, so that a mapping may begin before its segment does.
+            if file_offset & -PAGE_BYTES <= mapping.offset < file_offset + size_bytes:
+                return mapping.start - (mapping.offset - file_offset + vaddr)
+        return None
+
+
+class Unwinding:
+    """Tables of all traced processes. Used from the tracing thread; only the builder runs beside it."""
+
+    def __init__(self, store: UnwindStore, cache_directory: Path | None = None) -> None:
+        self._store = store
+        self._cache_directory = cache_directory
+        self._processes: dict[int, _Process] = {}
+        self._files: dict[FileKey, _File] = {}
+        self._building: set[FileKey] = set()
+        self._finished: queue.SimpleQueue[tuple[FileKey, BuiltTable]] = queue.SimpleQueue()
+
+    def follow(self, pid: int, mappings: Sequence[Mapping], wait_s: float = _ATTACH_WAIT_S) -> None:
+        """Give the walker the tables of a process, now or as they get ready; again when its maps changed."""
+        process = _Process()
+        wanted: dict[FileKey, str] = {}
+        for mapping in mappings:
+            if not mapping.executable or not mapping.inode:
+                continue
+            path = mapped_file(pid, mapping)
+            key = _file_key(path)
+            if key is None:
+                continue
+            process.mappings.append((mapping, key))
+            known = self._files.get(key)
+            needed = known is None or (known.digest and not self._store.has(known.digest))
+            if needed and key not in self._building:
+                wanted[key] = path
+        self._processes[pid] = process
+        if wanted:
+            self._build(wanted)
+        self._wait_for({key for _mapping, key in process.mappings}, wait_s)
+        self._publish(pid)
+
+    def poll(self) -> None:
+        """Take in tables that got ready, and publish them to the processes that map their files."""
+        changed = self._take_finished()
+        for pid, process in self._processes.items():
+            if any(key in changed for _mapping, key in process.mappings):
+                self._publish(pid)
+
+    def release(self, pid: int) -> None:
+        """The process is not traced any more."""
+        if self._processes.pop(pid, None) is not None:
+            self._store.release(pid)
+
+    def missing(self, pid: int) -> list[str]:
+        """The files of a process that the walker has no table for."""
+        process = self._processes.get(pid, _Process())
+        return sorted({m.path for m, key in process.mappings if not self._files.get(key, _File()).digest})
+
+    def _build(self, wanted: dict[FileKey, str]) -> None:
+        # Small files first: most frames are in the program itself and in the C library.
+        keys = sorted(wanted, key=lambda key: key[2])
+        self._building.update(keys)
+        threading.Thread(
+            target=_build_in_order,
+            args=([(key, wanted[key]) for key in keys], self._cache_directory, self._finished.put),
+            name="unwind-tables",
+            daemon=True,
+        ).start()
+
+    def _wait_for(self, keys: set[FileKey], wait_s: float) -> None:
+        deadline = time.monotonic() + wait_s
+        self._take_finished()
+        while keys & self._building:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                log.info("unwind.not-ready", files=len(keys & self._building))
+                return
+            try:
+                self._take(*self._finished.get(timeout=remaining))
+            except queue.Empty:
+                continue
+
+    def _take_finished(self) -> set[FileKey]:
+        taken = set()
+        while not self._finished.empty():
+            key, built = self._finished.get()
+            self._take(key, built)
+            taken.add(key)
+        return taken
+
+    def _take(self, key: FileKey, built: BuiltTable) -> None:
+        self._building.discard(key)
+        if built.table is None:
+            self._files[key] = _File()
+            log.info("unwind.no-table", path=built.path, reason=built.failure)
+            return
+        self._files[key] = _File(built.digest, built.segments)
+        try:
+            self._store.add(built.digest, built.table)
+        except StoreFull:
+            log.warning("unwind.no-room", path=built.path, words=built.table.size_bytes // 4)
+            self._files[key] = _File()
+
+    def _publish(self, pid: int) -> None:
+        process = self._processes[pid]
+        ready: list[TableMapping] = []
+        digests: list[str] = []
+        for mapping, key in process.mappings:
+            file = self._files.get(key, _File())
+            bias = file.bias(mapping)
+            if bias is not None and self._store.has(file.digest):
+                digests.append(file.digest)
+                pieces = self._store.use(file.digest, pid)
+                ready.append(TableMapping(mapping.start, mapping.end, bias, pieces))
+        left_out = self._store.publish(pid, ready)
+        if left_out:
+            log.warning("unwind.too-many-mappings", pid=pid, left_out=left_out)
+        self._store.release(pid, keep=digests)
+
+
+def _build_in_order(
+    files: Iterable[tuple[FileKey, str]],
+    cache_directory: Path | None,
+    finished: Callable[[tuple[FileKey, BuiltTable]], None],
+) -> None:
+    keys, paths = zip(*files, strict=True)
+    for key, built in zip(keys, build_tables(paths, cache_directory), strict=False):
+        finished((key, built))
+
+
+def _file_key(path: str) -> FileKey | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

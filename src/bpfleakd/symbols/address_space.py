@@ -1,0 +1,48 @@
+"""The mappings of one process, to find the one around an address."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bpfleakd.model import Mapping
+
+__all__ = ["AddressSpace", "Region"]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A mapping with a number that no other mapping of this process had or will have."""
+
+    number: int
+    mapping: Mapping
+
+
+class AddressSpace:
+    """The mappings as they were read last. One that did not change since keeps its number."""
+
+    def __init__(self) -> None:
+        self._regions: list[Region] = []
+        self._starts: list[int] = []
+        self._count = 0
+
+    def update(self, mappings: Sequence[Mapping]) -> None:
+        """Replace all mappings."""
+        numbers = {region.mapping: region.number for region in self._regions}
+        regions = []
+        for mapping in sorted(mappings, key=lambda mapping: mapping.start):
+            number = numbers.get(mapping)
+            if number is None:
+                self._count += 1
+                number = self._count
+            regions.append(Region(number, mapping))
+        self._regions = regions
+        self._starts = [region.mapping.start for region in regions]
+
+    def find(self, address: int) -> Region | None:
+        """Return the region around an address."""
+        index = bisect_right(self._starts, address) - 1
+        if index < 0 or address >= self._regions[index].mapping.end:
+            return None
+        return self._regions[index]

@@ -1,0 +1,180 @@
+"""Perf maps: the names that JIT compilers write to /tmp/perf-PID.map, "START SIZE NAME" in hex.
+
+https://github.com/torvalds/linux/blob/master/tools/perf/Documentation/jit-interface.txt
+
+Rules:
+- The file is written by an unprivileged process and read by root: no symlink, regular files only, owned
+  by that process' user (or by root), and everything that is read of it is bounded.
+- An address belongs to the newest entry around it, which is the last in the file: code is moved, freed
+  and compiled again at the same place.
+- Memory holds numbers only, 20 bytes an entry. A name is read from the file when it is asked for, and
+  believed if the numbers before it are still the same.
+- The file grows while it is read: what was appended is read by the next `refresh`, a line without its end
+  later still. A file that was replaced, truncated or written anew is read from the start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from bpfleakd.printable import printable, shortened
+from bpfleakd.symbols.jit_index import JitIndex
+
+__all__ = ["JitSymbol", "PerfMap"]
+
+# Reading takes 15 ms a megabyte: more than this would stop everything else for longer than a second.
+READ_LIMIT_BYTES = 64 << 20
+ENTRIES_MAX = 300_000
+NAME_LIMIT_CHARACTERS = 512
+
+_CHUNK_BYTES = 1 << 20
+# A line that has no end within this is not one that is still being written.
+_LINE_LIMIT_BYTES = 64 << 10
+_SEAM_BYTES = 64
+
+_LINE = re.compile(rb"^(?:0x)?([0-9a-fA-F]{1,16}) +(?:0x)?([0-9a-fA-F]{1,8}) +([^\n]+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class JitSymbol:
+    """A function compiled at run time."""
+
+    name: str
+    start: int
+    size_bytes: int
+
+
+class PerfMap:
+    """The perf map of one process.
+
+    `path` is as seen from here (/proc/PID/root/tmp/perf-NSPID.map), `owner_uid` the target's user. At most
+    `read_limit_bytes` are read at a time, the newest, and the `entries_max` newest entries kept.
+    `generation` changes whenever an address may have got another name. `losses` says what was left out.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        owner_uid: int,
+        *,
+        read_limit_bytes: int = READ_LIMIT_BYTES,
+        entries_max: int = ENTRIES_MAX,
+    ) -> None:
+        self.generation = 0
+        self._path = path
+        self._owners = (owner_uid, 0)
+        self._read_limit_bytes = read_limit_bytes
+        self._index = JitIndex(entries_max)
+        self._entries_max = entries_max
+        self._descriptor = -1
+        self._identity: tuple[int, int] | None = None
+        self._position = 0
+        self._seam = b""
+        self._junk_lines = 0
+        self._skipped_bytes = 0
+        self._refused = False
+
+    @property
+    def losses(self) -> dict[str, int]:
+        """What of the file was not used: lines that are none, bytes and entries over the limits."""
+        losses = {
+            "perf_map_junk_lines": self._junk_lines,
+            "perf_map_skipped_bytes": self._skipped_bytes,
+            "perf_map_dropped_entries": self._index.dropped,
+            "perf_map_refused": int(self._refused),
+        }
+        return {name: count for name, count in losses.items() if count}
+
+    def close(self) -> None:
+        """Let go of the file. Names are not found any more after that."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def refresh(self) -> None:
+        """Read what was written since the last time. A file that has gone keeps its names."""
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            # ELOOP is a symlink; there being no map is the rule and no loss.
+            self._refused = not isinstance(error, FileNotFoundError | ProcessLookupError)
+            return
+        status = os.fstat(descriptor)
+        self._refused = not stat.S_ISREG(status.st_mode) or status.st_uid not in self._owners
+        if self._refused:
+            os.close(descriptor)
+            return
+        self._take(descriptor, (status.st_dev, status.st_ino))
+        if self._was_rewritten(status.st_size):
+            self._start_over()
+        with contextlib.suppress(OSError):
+            self._read(status.st_size)
+
+    def lookup(self, address: int) -> JitSymbol | None:
+        """Return the function around an address, as of the last `refresh`."""
+        entry = self._index.find(address)
+        if entry is None or self._descriptor < 0:
+            return None
+        start, size_bytes, offset = entry
+        found = _LINE.match(self._line_at(offset))
+        if not found or (int(found[1], 16), int(found[2], 16)) != (start, size_bytes):
+            # Written anew under our eyes: nothing that is known of it holds.
+            self._start_over()
+            return None
+        name = printable(found[3].strip().decode(errors="surrogateescape"))
+        return JitSymbol(shortened(name, NAME_LIMIT_CHARACTERS), start, size_bytes)
+
+    def _line_at(self, offset: int) -> bytes:
+        try:
+            return os.pread(self._descriptor, 4 * NAME_LIMIT_CHARACTERS + 64, offset).partition(b"\n")[0]
+        except OSError:
+            return b""
+
+    def _take(self, descriptor: int, identity: tuple[int, int]) -> None:
+        if identity == self._identity:
+            os.close(descriptor)
+            return
+        self.close()
+        self._start_over()
+        self._descriptor, self._identity = descriptor, identity
+
+    def _was_rewritten(self, size_bytes: int) -> bool:
+        if size_bytes < self._position:
+            return True
+        seam = os.pread(self._descriptor, len(self._seam), self._position - len(self._seam))
+        return seam != self._seam
+
+    def _start_over(self) -> None:
+        self._index = JitIndex(self._entries_max)
+        self._position, self._seam = 0, b""
+        self._junk_lines = self._skipped_bytes = 0
+        self.generation += 1
+
+    def _read(self, size_bytes: int) -> None:
+        start = self._position
+        if size_bytes - start > self._read_limit_bytes:
+            # The end is the newest. What is cut in two there counts as a line that is none.
+            self._position = size_bytes - self._read_limit_bytes
+            self._skipped_bytes += self._position - start
+        while self._position < size_bytes:
+            chunk = os.pread(self._descriptor, min(_CHUNK_BYTES, size_bytes - self._position), self._position)
+            whole = chunk[: chunk.rfind(b"\n") + 1]
+            if not whole and len(chunk) <= _LINE_LIMIT_BYTES:
+                break
+            if not whole:
+                self._junk_lines += 1
+            self._add(whole, self._position)
+            self._position += len(whole or chunk)
+        if self._position != start:
+            self._seam = os.pread(self._descriptor, _SEAM_BYTES, max(0, self._position - _SEAM_BYTES))
+            self._seam = self._seam[: min(_SEAM_BYTES, self._position)]
+            self.generation += 1
+
+    def _add(self, lines: bytes, offset: int) -> None:
+        entries = [(int(m[1], 16), int(m[2], 16), offset + m.start()) for m in _LINE.finditer(lines)]
+        self._junk_lines += lines.count(b"\n") - len(entries) + self._index.add(entries)

@@ -1,0 +1,192 @@
+"""From addresses to named frames, for one process.
+
+Rules:
+- The first address of a stack is exact. All others are return addresses: what is looked up is the byte
+  before, what is shown is the address itself.
+- Code in an ELF file is named by its symbols, code in the vdso by our own vdso, code in any other memory
+  by the perf map. Everything else is unknown, and never guessed.
+- Names are remembered by mapping and address, those of run-time compiled code only until the perf map
+  changes. What no mapping covers is counted and not remembered: the caller reads the mappings again.
+- All of it goes on after the process ended, with the files that are open or can still be opened.
+
+Not thread-safe. A call may wait for addr2line, so that it does not belong into an event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from bpfleakd.model import Frame, FrameKind, Mapping, RawStack, Stack, StackEnd
+from bpfleakd.printable import printable
+from bpfleakd.symbols.address_space import AddressSpace, Region
+from bpfleakd.symbols.bounded_cache import BoundedCache
+from bpfleakd.symbols.demangle import Demangler
+from bpfleakd.symbols.jit_frames import jit_frame
+from bpfleakd.symbols.module_cache import Module, ModuleCache
+from bpfleakd.symbols.native_frames import ModulePlace, native_frames
+from bpfleakd.symbols.perf_map import PerfMap
+from bpfleakd.symbols.process_files import ProcessFiles
+from bpfleakd.symbols.source_lines import SourceLines
+from bpfleakd.symbols.vdso import VDSO, own_vdso
+
+__all__ = ["Symbolizer"]
+
+# An address and whether it is exact; the frames there, and the build-id of their file.
+_Place: TypeAlias = tuple[int, bool]
+_Named: TypeAlias = tuple[tuple[Frame, ...], str | None]
+_Key: TypeAlias = tuple[int, int, bool]
+
+
+class Symbolizer:
+    """Names the stacks of process `pid`.
+
+    `files` gives a path that opens the file of a mapping, now; `root` is the target's root directory, for
+    separate debug files. `modules`, `demangler` and `lines` are shared and stay open on `close`; the perf
+    map is closed. `unknown_addresses` counts the addresses that no mapping covered.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        files: Callable[[Mapping], str],
+        modules: ModuleCache,
+        *,
+        perf_map: PerfMap | None = None,
+        demangler: Demangler | None = None,
+        lines: SourceLines | None = None,
+        root: Path = Path("/"),
+        frames_max: int = 8_192,
+    ) -> None:
+        self.pid = pid
+        self.unknown_addresses = 0
+        self._files = ProcessFiles(files, modules, root)
+        self._perf_map = perf_map
+        self._demangler = demangler
+        self._lines = lines
+        self._space = AddressSpace()
+        self._known: BoundedCache[_Key, _Named] = BoundedCache(frames_max)
+        self._known_jit: BoundedCache[_Key, _Named] = BoundedCache(frames_max)
+        self._jit_generation = -1
+
+    @property
+    def losses(self) -> dict[str, int]:
+        """What could not be named, by reason; without zeroes."""
+        losses = {"unknown_addresses": self.unknown_addresses, "unreadable_files": self._files.unreadable}
+        losses |= self._perf_map.losses if self._perf_map else {}
+        return {name: count for name, count in losses.items() if count}
+
+    def update_mappings(self, mappings: Sequence[Mapping]) -> None:
+        """Take over the mappings of the process as they are now, all of them."""
+        self._space.update(mappings)
+
+    def covers(self, addresses: Iterable[int]) -> bool:
+        """Whether all these addresses (exact ones or return addresses) are in mappings that are known."""
+        return all(self._space.find(address) or self._space.find(address - 1) for address in addresses)
+
+    def symbolize(self, stacks: Sequence[RawStack]) -> list[Stack]:
+        """Name stacks, in their order. Never fails: what cannot be named has a frame without names."""
+        named = self._named({place for stack in stacks for place in _places(stack)})
+        return [_stack(stack, named) for stack in stacks]
+
+    def close(self) -> None:
+        """Let go of what belongs to this process alone."""
+        if self._perf_map:
+            self._perf_map.close()
+
+    def _named(self, places: Iterable[_Place]) -> dict[_Place, _Named]:
+        named: dict[_Place, _Named] = {}
+        by_region: dict[Region, list[_Place]] = {}
+        for place in places:
+            region = self._space.find(_code_address(place))
+            if region is None:
+                self.unknown_addresses += 1
+                named[place] = _unknown(place, None)
+            elif known := self._known.get((region.number, *place)):
+                named[place] = known
+            else:
+                by_region.setdefault(region, []).append(place)
+        not_elf = {}
+        for region, missing in by_region.items():
+            found = self._module_at(region.mapping)
+            if found is None:
+                not_elf[region] = missing
+                continue
+            for place, frames in self._native(region, *found, missing):
+                named[place] = frames
+                self._known.put((region.number, *place), frames)
+        return named | self._jit(not_elf)
+
+    def _module_at(self, mapping: Mapping) -> tuple[Module, str, FrameKind] | None:
+        if mapping.path == VDSO:
+            vdso = own_vdso()
+            # Another size is another vdso: that of 32-bit programs.
+            same = vdso is not None and vdso.size_bytes == mapping.end - mapping.start
+            return (vdso.module, VDSO, FrameKind.VDSO) if vdso and same else None
+        module = self._files.module_of(mapping)
+        return (module, _file_name(mapping), FrameKind.NATIVE) if module else None
+
+    def _native(
+        self, region: Region, module: Module, name: str, kind: FrameKind, places: Sequence[_Place]
+    ) -> Iterable[tuple[_Place, _Named]]:
+        module_places = [_module_place(region.mapping, module, place) for place in places]
+        frames = native_frames(module, name, kind, module_places, self._demangler, self._lines)
+        return zip(places, ((found, module.build_id) for found in frames), strict=True)
+
+    def _jit(self, by_region: dict[Region, list[_Place]]) -> dict[_Place, _Named]:
+        if by_region and self._perf_map:
+            self._perf_map.refresh()
+            if self._perf_map.generation != self._jit_generation:
+                self._known_jit.clear()
+                self._jit_generation = self._perf_map.generation
+        named: dict[_Place, _Named] = {}
+        for region, places in by_region.items():
+            for place in places:
+                key = (region.number, *place)
+                named[place] = self._known_jit.get(key) or self._looked_up(region.mapping, place)
+                self._known_jit.put(key, named[place])
+        return named
+
+    def _looked_up(self, mapping: Mapping, place: _Place) -> _Named:
+        frame = jit_frame(self._perf_map, place[0], _code_address(place)) if self._perf_map else None
+        if frame is None:
+            return _unknown(place, _file_name(mapping) if self._files.is_file(mapping) else None)
+        return (frame,), None
+
+
+def _places(stack: RawStack) -> Iterable[_Place]:
+    if stack.end is StackEnd.LOST:
+        return ()
+    return ((address, index == 0) for index, address in enumerate(stack.addresses))
+
+
+def _code_address(place: _Place) -> int:
+    address, exact = place
+    return address if exact else address - 1
+
+
+def _module_place(mapping: Mapping, module: Module, place: _Place) -> ModulePlace:
+    code_vaddr = module.vaddr_of(_code_address(place) - mapping.start + mapping.offset)
+    address, exact = place
+    vaddr = code_vaddr if code_vaddr is None or exact else code_vaddr + 1
+    return ModulePlace(address, vaddr, code_vaddr)
+
+
+def _unknown(place: _Place, module: str | None) -> _Named:
+    return (Frame(None, module, None, None, place[0], FrameKind.UNKNOWN),), None
+
+
+def _file_name(mapping: Mapping) -> str:
+    return printable(mapping.path.rsplit("/", 1)[-1])
+
+
+def _stack(stack: RawStack, named: dict[_Place, _Named]) -> Stack:
+    frames: list[Frame] = []
+    build_ids: list[str | None] = []
+    for place in _places(stack):
+        found, build_id = named[place]
+        frames += found
+        build_ids += [build_id] * len(found)
+    truncated = None if stack.end is StackEnd.BOTTOM else stack.end
+    return Stack(tuple(frames), tuple(build_ids), truncated)

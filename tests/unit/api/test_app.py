@@ -1,0 +1,267 @@
+"""The HTTP application, called as a server would: no sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bpfleakd import errors
+from bpfleakd.api.app import create_app
+from bpfleakd.config import LogConfig
+from bpfleakd.logs import configure_logging
+from bpfleakd.model import SortKey
+
+from ..samples import HOSTILE, a_process, a_report, a_site, a_traced_process, some_stats
+from .serving import FakeService, exposition
+
+
+class Answer:
+    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, str]:
+        assert self.json.keys() == {"error"}
+        assert self.json["error"].keys() == {"code", "message", "hint"}
+        return self.json["error"]
+
+
+def ask(
+    service: FakeService, method: str, target: str, *, read_only: bool = False, accept: str | None = None
+) -> Answer:
+    """Send one request through the application."""
+    path, _, query = target.partition("?")
+    headers = [(b"host", b"localhost")] + ([(b"accept", accept.encode())] if accept else [])
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": query.encode(),
+        "headers": headers,
+        "client": None,
+        "server": None,
+    }
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(create_app(service, exposition, read_only=read_only)(scope, receive, send))
+    return Answer(
+        sent[0]["status"],
+        {name.decode(): text.decode() for name, text in sent[0]["headers"]},
+        b"".join(message.get("body", b"") for message in sent[1:]),
+    )
+
+
+# -- answers -----------------------------------------------------------------------------------------------
+
+
+def test_status():
+    """The daemon's own figures."""
+    answer = ask(FakeService(stats=some_stats()), "GET", "/v1/status")
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    assert answer.json["processes_attached_total"] == 19
+
+
+def test_processes():
+    """An object that holds the list."""
+    answer = ask(FakeService(processes=(a_traced_process(23), a_traced_process(101))), "GET", "/v1/processes")
+    assert [row["process"]["pid"] for row in answer.json["processes"]] == [23, 101]
+    assert ask(FakeService(processes=()), "GET", "/v1/processes").json == {"processes": []}
+
+
+def test_attach_and_detach():
+    """POST attaches, DELETE detaches; both answer with the process."""
+    service = FakeService(attach=a_traced_process(23), detach=a_traced_process(23))
+    attached = ask(service, "POST", "/v1/processes/23")
+    detached = ask(service, "DELETE", "/v1/processes/23")
+    assert service.calls == [("attach", 23), ("detach", 23)]
+    assert (attached.status, detached.status) == (201, 200)
+    assert attached.json == detached.json
+    assert attached.json["probes"][0]["role"] == "size-first"
+
+
+@pytest.mark.parametrize(
+    ("query", "limit", "sort"),
+    [
+        ("", None, SortKey.GROWTH),
+        ("?limit=7", 7, SortKey.GROWTH),
+        ("?sort=live", None, SortKey.LIVE),
+        ("?sort=count&limit=1", 1, SortKey.COUNT),
+    ],
+)
+def test_sites(query, limit, sort):
+    """The parameters reach the service; without them all call sites by growth."""
+    service = FakeService(report=a_report())
+    answer = ask(service, "GET", f"/v1/processes/4711/sites{query}")
+    assert service.calls == [("report", 4711, limit, sort)]
+    assert answer.status == 200
+
+
+def test_the_leak_report_is_the_contract():
+    """Field for field as docs/json.md has it."""
+    answer = ask(FakeService(report=a_report()), "GET", "/v1/processes/4711/sites").json
+    assert list(answer) == ["process", "sites", "losses"]
+    assert {"pid", "comm", "exe", "live_bytes", "live_count", "attached_s", "mode"} <= answer["process"].keys()
+    (site,) = answer["sites"]
+    assert list(site) == [
+        "site",
+        "kind",
+        "function",
+        "module",
+        "location",
+        "live_bytes",
+        "live_count",
+        "allocated_bytes",
+        "allocated_count",
+        "growth_bytes_per_s",
+        "oldest_age_s",
+        "threads",
+        "stack",
+        "truncated",
+    ]
+    assert site["kind"] == "heap"
+    assert site["truncated"] is None
+    assert site["threads"] == [{"tid": 4711, "comm": "worker", "live_bytes": 2_000_003}]
+    assert site["stack"][1] == {
+        "function": "leak_here",
+        "module": "/usr/bin/leaky",
+        "offset": 0x1139,
+        "location": "/src/leaky.c:23",
+        "address": 0x555555555139,
+        "kind": "native",
+        "inlined": False,
+    }
+
+
+def test_names_that_are_not_utf8_can_be_sent():
+    """A process may have any bytes in its name; the report about it must come all the same."""
+    report = a_report(process=a_process(comm=HOSTILE), sites=(a_site("caf\udce9"), a_site("naïve")))
+    answer = ask(FakeService(report=report), "GET", "/v1/processes/4711/sites")
+    assert [site["function"] for site in answer.json["sites"]] == [r"caf\xe9", "naïve"]
+
+
+def test_metrics_get_the_accept_header():
+    """And keep the content type that the exporter chose."""
+    answer = ask(FakeService(), "GET", "/metrics", accept="application/openmetrics-text")
+    assert answer.body == b"accepted application/openmetrics-text\n"
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+
+
+# -- refusals ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("/v1/processes/x/sites", "a pid is a whole number from 1 to 4194304, not 'x'"),
+        ("/v1/processes/0/sites", "a pid is a whole number from 1 to 4194304, not '0'"),
+        ("/v1/processes/-1/sites", "a pid is a whole number from 1 to 4194304, not '-1'"),
+        ("/v1/processes/4194305/sites", "a pid is a whole number from 1 to 4194304, not '4194305'"),
+        (f"/v1/processes/{'9' * 40}/sites", f"a pid is a whole number from 1 to 4194304, not '{'9' * 40}'"),
+        ("/v1/processes/٣/sites", "a pid is a whole number from 1 to 4194304, not '٣'"),
+        ("/v1/processes/1/sites?limit=0", "limit is a whole number from 1 to 1000000, not '0'"),
+        ("/v1/processes/1/sites?limit=", "limit is a whole number from 1 to 1000000, not ''"),
+        ("/v1/processes/1/sites?limit=all", "limit is a whole number from 1 to 1000000, not 'all'"),
+        ("/v1/processes/1/sites?sort=size", "sort is one of growth, live, count, not 'size'"),
+        ("/v1/processes/1/sites?limit=1&limit=2", "parameter limit is given more than once"),
+        ("/v1/processes/1/sites?%1b[2J=1", "unknown parameter '\\\\x1b[2J'"),
+        ("/v1/processes?limit=1", "unknown parameter 'limit'"),
+        ("/v1/status?x=1", "unknown parameter 'x'"),
+    ],
+)
+def test_a_bad_parameter_is_refused_in_words(target, words):
+    """With 400, before the service is asked."""
+    answer = ask(FakeService(), "GET", target)
+    assert answer.status == 400
+    assert (answer.error["code"], answer.error["message"]) == ("bad-request", words)
+
+
+_STATUSES = [
+    (errors.AccessDenied, 403),
+    (errors.DaemonUnreachable, 503),
+    (errors.TargetError, 422),
+    (errors.NoSuchProcess, 404),
+    (errors.TargetRefused, 422),
+    (errors.NoAllocator, 422),
+    (errors.BadElf, 422),
+    (errors.AlreadyAttached, 409),
+    (errors.NotAttached, 404),
+    (errors.KernelError, 500),
+    (errors.KernelUnsupported, 501),
+    (errors.CapacityError, 503),
+    (errors.BpfleakdError, 500),
+]
+
+
+@pytest.mark.parametrize(("kind", "status"), _STATUSES)
+def test_an_error_of_ours_has_its_status_and_words(kind, status):
+    """Each class of the tree has a fitting one."""
+    answer = ask(FakeService(attach=kind("the fact", "the way out")), "POST", "/v1/processes/1")
+    assert answer.status == status
+    assert answer.error == {"code": kind.code, "message": "the fact", "hint": "the way out"}
+
+
+def test_a_bug_is_logged_and_not_shown():
+    """The client learns that it is one, the log what it is."""
+    stream = io.StringIO()
+    configure_logging(LogConfig(), stream=stream)
+    service = FakeService(attach=ZeroDivisionError("secret"))
+    answer = ask(service, "POST", "/v1/processes/1")
+    assert (answer.status, answer.error["code"]) == (500, "internal")
+    assert b"secret" not in answer.body
+    assert b"Traceback" not in answer.body
+    line = json.loads(stream.getvalue())
+    assert (line["event"], line["path"]) == ("api.failed", "/v1/processes/1")
+    assert "ZeroDivisionError: secret" in line["exception"]
+
+
+@pytest.mark.parametrize("target", ["/", "/v2/status", "/v1/processes/1/2/3"])
+def test_an_unknown_path_is_404(target):
+    """In JSON like everything else."""
+    answer = ask(FakeService(), "GET", target)
+    assert (answer.status, answer.error["code"]) == (404, "not-found")
+
+
+def test_a_wrong_method_is_405():
+    """With the methods that there are."""
+    answer = ask(FakeService(), "PUT", "/v1/processes")
+    assert (answer.status, answer.error["code"]) == (405, "method-not-allowed")
+    assert "GET" in answer.headers["allow"]
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE", "PUT", "PATCH", "OPTIONS"])
+@pytest.mark.parametrize("target", ["/v1/processes/1", "/v1/processes", "/metrics", "/nowhere"])
+def test_the_read_only_flavour_changes_nothing(method, target):
+    """Whatever is sent to the TCP address, the service is not asked; the answer says where to go."""
+    answer = ask(FakeService(), method, target, read_only=True)
+    assert (answer.status, answer.error["code"]) == (405, "method-not-allowed")
+    assert answer.headers["allow"] == "GET, HEAD"
+    assert "unix socket" in answer.error["hint"]
+
+
+def test_the_read_only_flavour_reads_everything():
+    """All that GET gives."""
+    service = FakeService(stats=some_stats(), processes=(), report=replace(a_report(), sites=()))
+    for target in ("/v1/status", "/v1/processes", "/v1/processes/1/sites", "/metrics"):
+        assert ask(service, "GET", target, read_only=True).status == 200

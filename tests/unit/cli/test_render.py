@@ -1,0 +1,266 @@
+"""What is drawn, at 80 columns and in a pipe."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from bpfleakd.cli.render.checks import checks_view
+from bpfleakd.cli.render.console import fitting_width, make_console
+from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.cli.render.lines import attached_line, detached_line
+from bpfleakd.cli.render.losses import loss_lines
+from bpfleakd.cli.render.processes import processes_view
+from bpfleakd.cli.render.report import reports_view
+from bpfleakd.model import Check, CheckStatus, ProcessState, StackEnd
+
+from ..samples import HOSTILE, a_frame, a_process, a_report, a_site, a_stack, a_traced_process
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def drawn(view: Any, columns: int | None = 80) -> list[str]:
+    """Return the lines as they are printed; without `columns` as into a pipe."""
+    stream = io.StringIO()
+    make_console(stream, {} if columns is None else {"COLUMNS": str(columns)}).print(view)
+    lines = stream.getvalue().split("\n")[:-1]
+    assert all(line.isprintable() for line in lines)
+    if columns:
+        assert max((cell_len(line) for line in lines), default=0) <= columns
+    return [line.rstrip() for line in lines]
+
+
+def report_lines(*reports: Any, columns: int | None = 80, stacks: int = 3, max_frames: int | None = None):
+    return drawn(reports_view(reports, width=columns, stacks=stacks, max_frames=max_frames), columns)
+
+
+# -- top ---------------------------------------------------------------------------------------------------
+
+
+def test_top_is_a_header_a_row_and_a_stack():
+    """All of it readable at 80 columns."""
+    assert report_lines(a_report()) == [
+        "4711 leaky  live 4.77 MiB in 10,007 blocks  +7.82 KiB/s  attached 3m31s  exact",
+        "   growth/s     live     count  oldest function  where",
+        "+7.73 KiB/s 1.91 MiB     4,201   3m13s leak_here /src/leaky.c:23",
+        "      malloc  libc.so.6+0x99e00",
+        "      leak_here  leaky  /src/leaky.c:23",
+        "      main  leaky  /src/leaky.c:101",
+        "      _start  leaky+0x1061",
+    ]
+
+
+def test_only_the_first_sites_have_their_stacks_shown():
+    """The rest are rows that line up with the first."""
+    sites = tuple(a_site(f"leak_{n}", site=str(n)) for n in range(5))
+    lines = report_lines(a_report(sites=sites), stacks=2)
+    rows = [line for line in lines if "leak_" in line and "KiB/s" in line]
+    assert [row.split()[6] for row in rows] == [f"leak_{n}" for n in range(5)]
+    assert len({row.index("leak_") for row in rows}) == 1
+    assert sum("_start" in line for line in lines) == 2
+    assert not any("_start" in line for line in report_lines(a_report(sites=sites), stacks=0))
+
+
+def test_what_was_missed_is_said():
+    """In words and with the key to change; what was not missed is not."""
+    lines = report_lines(a_report(losses={"live_full": 1_234, "stack_full": 0, "new_reason": 2}), columns=None)
+    assert lines[1:3] == [
+        "missed: 1,234 blocks not recorded: the table of live blocks is full (limits.live_blocks)",
+        "missed: 2 new reason",
+    ]
+    assert not any("missed" in line for line in report_lines(a_report()))
+
+
+def test_every_loss_of_the_kernel_side_has_words():
+    """bpf/abi.h grows; whoever adds a reason is reminded here."""
+    abi = pytest.importorskip("bpfleakd.kernel.abi")
+    for reason in abi.LOSS_REASONS:
+        (line,) = loss_lines({reason: 1})
+        assert reason.replace("_", " ") != line.removeprefix("missed: 1 ")
+
+
+@pytest.mark.parametrize(
+    ("process", "words"),
+    [
+        (a_process(allocated_count=0, live_count=0), "nothing was allocated since the attach 3m31s ago"),
+        (a_process(live_count=0), "all 15,013 blocks allocated since the attach 3m31s ago were freed again"),
+        (a_process(), "no call sites yet"),
+    ],
+)
+def test_no_sites_is_explained(process, words):
+    """An empty table would leave one wondering."""
+    lines = report_lines(a_report(process=process, sites=()))
+    assert words in " ".join(lines)
+
+
+@pytest.mark.parametrize("end", [end for end in StackEnd if end != StackEnd.BOTTOM])
+def test_a_truncated_stack_says_why(end):
+    """Each reason has words."""
+    lines = report_lines(a_report(sites=(a_site(truncated=end),)))
+    assert lines[-1].startswith("      … truncated: the stack ")
+
+
+def test_a_long_stack_is_cut_on_a_screen_only():
+    """How much is missing is said."""
+    stack = (*a_stack()[:2], *(a_frame(f"f{n}") for n in range(100)))
+    report = a_report(sites=(a_site(stack=stack),))
+    assert report_lines(report, max_frames=12)[-1] == "      … 90 more frames (--once shows all)"
+    assert report_lines(report)[-1].startswith("      f99")
+
+
+def test_a_process_that_ended_is_marked():
+    """Its figures are its last ones."""
+    assert "(exited)" in report_lines(a_report(process=a_process(state=ProcessState.EXITED)))[0]
+
+
+def test_where_is_module_and_offset_without_source_lines():
+    """The offset is that of the blamed frame, which addr2line takes."""
+    stack = tuple(a_frame(frame.function, offset=0x100 + n, location=None) for n, frame in enumerate(a_stack()))
+    lines = report_lines(a_report(sites=(a_site(location=None, stack=stack),)))
+    assert lines[2].endswith("leak_here leaky+0x101")
+
+
+def test_frames_without_names_are_shown_by_what_is_known():
+    """By address, kind, and whether they are inlined."""
+    stack = (
+        a_frame(None, location=None),
+        a_frame(None, module=None, offset=None, location=None, kind="unknown", address=0xDEAD),
+        a_frame("Main.Leak()", module=None, offset=None, location=None, kind="jit"),
+        a_frame("small", inlined=True),
+    )
+    site = a_site(None, module=None, location=None, stack=stack, oldest_age_s=None)
+    lines = report_lines(a_report(sites=(site,)))
+    assert lines[2].split()[-3:] == ["-", "[unknown]", "-"]
+    assert lines[3:] == [
+        "      0x555555555139  leaky+0x1139",
+        "      0xdead  [unknown]",
+        "      Main.Leak()  [jit]",
+        "      small  leaky (inlined)  /src/leaky.c:23",
+    ]
+
+
+def test_long_names_are_cut_on_a_terminal_and_whole_in_a_pipe():
+    """`bpfleakctl top | grep` must find them."""
+    name, path = "std::vector<" + "x" * 300 + ">", "/src/" + "d/" * 100 + "leaky.cpp:23"
+    report = a_report(sites=(a_site(name, location=path, stack=(a_frame(name, location=path),)),))
+    row, frame = report_lines(report)[2:]
+    assert "std::vector<xx" in row
+    assert row.endswith("leaky.cpp:23")
+    assert frame.endswith("leaky.cpp:23")
+    row, frame = report_lines(report, columns=None)[2:]
+    assert name in row
+    assert path in row
+    assert name in frame
+    assert path in frame
+
+
+_texts = st.none() | st.text(st.characters(exclude_categories=()), max_size=120) | st.just(HOSTILE)
+
+
+@given(
+    function=_texts,
+    module=_texts,
+    location=_texts,
+    comm=_texts.filter(lambda text: text is not None),
+    figures=st.integers(0, 2**40),
+    columns=st.integers(80, 200) | st.none(),
+)
+def test_any_name_fits_and_does_no_harm(function, module, location, comm, figures, columns):
+    """`drawn` checks that nothing but printable characters comes out, and no line is too long."""
+    frame = a_frame(function, module=module, location=location)
+    site = a_site(
+        function,
+        module=module,
+        location=location,
+        stack=(frame,),
+        live_bytes=figures,
+        growth_bytes_per_s=-float(figures),
+        oldest_age_s=figures / 1e4,
+    )
+    process = a_process(comm=comm, mode=comm, live_bytes=figures)
+    report_lines(a_report(process=process, sites=(site, site), losses={comm: 1}), columns=columns, stacks=1)
+
+
+def test_markup_in_names_is_shown_as_it_is():
+    """`[red]` is a name here, and `:smile:` too."""
+    lines = report_lines(a_report(process=a_process(comm="[red]x[/red] :smile:")))
+    assert "[red]x[/red] :smile:" in lines[0]
+
+
+def test_several_processes_one_under_the_other():
+    """With a line between them; none at all is said with the way out."""
+    lines = report_lines(a_report(23), a_report(101), stacks=0)
+    assert [line.split()[0] if line else "" for line in lines][::4] == ["23", "101"]
+    assert lines[3] == ""
+    assert report_lines() == ["no process is traced: bpfleakctl attach PID"]
+
+
+# -- the others --------------------------------------------------------------------------------------------
+
+
+def test_ps_is_a_row_a_process():
+    """And what was missed below the table."""
+    ended = a_process(101, comm=HOSTILE, state=ProcessState.EXECED, live_bytes=2**40, live_count=3_999_999)
+    lines = drawn(processes_view([a_traced_process(23), a_traced_process(101, process=ended, losses={"x": 7})]))
+    assert lines[0].split() == "pid comm live growth/s count sites for by state".split()
+    assert lines[1].split() == "23 leaky 4.77 MiB +7.82 KiB/s 10,007 17 3m31s session traced".split()
+    assert lines[2].endswith("session execed")
+    assert lines[3] == "101 missed: 7 x"
+    assert drawn(processes_view([])) == ["no process is traced: bpfleakctl attach PID"]
+
+
+def test_checks_have_their_way_out_below():
+    """Whatever the words are."""
+    checks = [
+        Check("kernel", CheckStatus.OK, "6.18"),
+        Check("bpffs", CheckStatus.FAIL, "not mounted " + HOSTILE, "mount -t bpf bpf /sys/fs/bpf"),
+    ]
+    lines = drawn(checks_view(checks))
+    assert lines[0].split() == ["ok", "kernel", "6.18"]
+    assert lines[1].startswith("fail  bpffs   not mounted [red]")
+    assert lines[-1].strip() == "→ mount -t bpf bpf /sys/fs/bpf"
+
+
+def test_attach_and_detach_are_a_line():
+    """With all that the brief answer is about."""
+    assert attached_line(a_traced_process()) == (
+        "attached to 4711 leaky /usr/bin/leaky by session, 2 functions probed (free, malloc)"
+    )
+    assert detached_line(a_traced_process()) == (
+        "detached from 4711 leaky after 3m31s, 4.77 MiB live in 10,007 blocks"
+    )
+    hostile = a_traced_process(process=a_process(comm=HOSTILE, exe=HOSTILE))
+    assert attached_line(hostile).isprintable()
+    assert detached_line(hostile).isprintable()
+
+
+def test_json_is_ascii():
+    """A terminal gets nothing but printable characters, and a parser the same names back."""
+    text = json_text(a_report(process=a_process(comm=HOSTILE)))
+    assert text.isascii()
+    assert all(line.isprintable() for line in text.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("environ", "colour"), [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False)]
+)
+def test_no_color_is_respected(environ, colour):
+    """Bold may stay (no-color.org speaks of colour)."""
+    stream = Terminal()
+    console = make_console(stream, environ)
+    console.print(reports_view([a_report(losses={"live_full": 1})], width=80, stacks=1, max_frames=None))
+    assert ("\x1b[33m" in stream.getvalue()) is colour
+
+
+def test_a_pipe_has_no_width():
+    """Unless COLUMNS says so."""
+    assert fitting_width(make_console(io.StringIO(), {})) is None
+    assert fitting_width(make_console(io.StringIO(), {"COLUMNS": "100"})) == 100

@@ -1,0 +1,1 @@
+"""Tests of `bpfleakd.elf`; no privileges needed, but gcc and binutils."""

@@ -1,0 +1,126 @@
+"""Reports to render, to send and to export. The figures differ, so that none is right by accident."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bpfleakd.model import (
+    AllocationKind,
+    DaemonStats,
+    Frame,
+    FrameKind,
+    FunctionRole,
+    LeakReport,
+    MetricsSnapshot,
+    ProbedFunction,
+    ProcessState,
+    ProcessSummary,
+    SiteReport,
+    ThreadShare,
+    TracedProcess,
+)
+
+__all__ = [
+    "HOSTILE",
+    "a_frame",
+    "a_process",
+    "a_report",
+    "a_site",
+    "a_snapshot",
+    "a_stack",
+    "a_traced_process",
+    "some_stats",
+]
+
+# A name that would set the window title, move the cursor, use rich's markup, end a line, turn the text
+# direction around, start a C1 control sequence, and is not even UTF-8.
+HOSTILE = "[red]\x1b]0;owned\x07\x1b[2J\nx\u202e\x9b1m\udcff\x7f"
+
+
+def a_frame(function: str | None = "leak_here", **changes: Any) -> Frame:
+    fields = {
+        "function": function,
+        "module": "/usr/bin/leaky",
+        "offset": 0x1139,
+        "location": "/src/leaky.c:23",
+        "address": 0x555555555139,
+        "kind": FrameKind.NATIVE,
+    }
+    return Frame(**{**fields, **changes})
+
+
+def a_stack() -> tuple[Frame, ...]:
+    libc = {"module": "/lib/x86_64-linux-gnu/libc.so.6", "location": None}
+    return (
+        a_frame("malloc", offset=0x99E00, address=0x7FFFF7E59E00, **libc),
+        a_frame("leak_here"),
+        a_frame("main", offset=0x11A7, location="/src/leaky.c:101", address=0x5555555551A7),
+        a_frame("_start", offset=0x1061, location=None, address=0x555555555061),
+    )
+
+
+def a_site(function: str | None = "leak_here", **changes: Any) -> SiteReport:
+    fields = {
+        "site": "5d41402abc4b2a76",
+        "kind": AllocationKind.HEAP,
+        "function": function,
+        "module": "/usr/bin/leaky",
+        "location": "/src/leaky.c:23",
+        "live_bytes": 2_000_003,
+        "live_count": 4_201,
+        "allocated_bytes": 3_000_017,
+        "allocated_count": 6_301,
+        "growth_bytes_per_s": 7_919.5,
+        "oldest_age_s": 193.0,
+        "threads": (ThreadShare(4_711, "worker", 2_000_003),),
+        "stack": a_stack(),
+        "truncated": None,
+    }
+    return SiteReport(**{**fields, **changes})
+
+
+def a_process(pid: int = 4_711, **changes: Any) -> ProcessSummary:
+    fields = {
+        "comm": "leaky",
+        "exe": "/usr/bin/leaky",
+        "live_bytes": 5_000_011,
+        "live_count": 10_007,
+        "attached_s": 211.0,
+        "mode": "exact",
+        "state": ProcessState.TRACED,
+        "allocated_bytes": 7_000_003,
+        "allocated_count": 15_013,
+        "freed_count": 5_003,
+        "unmatched_frees": 13,
+        "growth_bytes_per_s": 8_009.0,
+    }
+    return ProcessSummary(pid, **{**fields, **changes})
+
+
+def a_traced_process(pid: int = 4_711, **changes: Any) -> TracedProcess:
+    libc = "/lib/x86_64-linux-gnu/libc.so.6"
+    fields = {
+        "process": a_process(pid),
+        "attach_method": "session",
+        "sites": 17,
+        "probes": (
+            ProbedFunction("glibc", "malloc", FunctionRole.SIZE_FIRST, libc, 0x99E00, True),
+            ProbedFunction("glibc", "free", FunctionRole.RELEASE, libc, 0x9A489, True),
+        ),
+        "losses": {"live_full": 0, "stack_full": 0},
+    }
+    return TracedProcess(**{**fields, **changes})
+
+
+def a_report(pid: int = 4_711, **changes: Any) -> LeakReport:
+    fields = {"process": a_process(pid), "sites": (a_site(),), "losses": {"live_full": 0, "stack_full": 0}}
+    return LeakReport(**{**fields, **changes})
+
+
+def some_stats() -> DaemonStats:
+    return DaemonStats("0.1.0", "session", 307.0, 311, 0.013, 19, 3)
+
+
+def a_snapshot(*processes: TracedProcess, sites: tuple[SiteReport, ...] = ()) -> MetricsSnapshot:
+    traced = processes or (a_traced_process(),)
+    return MetricsSnapshot(some_stats(), traced, {process.process.pid: sites for process in traced})

@@ -1,0 +1,1 @@
+"""Tests of `bpfleakd.unwind`; no privileges needed, but binutils, gcc and gdb."""
