@@ -23,6 +23,7 @@ enum function_role {
 	ROLE_REALLOC,
 	ROLE_POSIX_MEMALIGN,
 	ROLE_RELEASE,
+	ROLE_LIBRARIES_CHANGED,
 };
 
 /* What a process is allowed to add to the tables; the daemon and the exec probe write it. */
@@ -55,9 +56,14 @@ enum stack_end {
 	END_FRAME_POINTER_END,
 };
 
+/* In place of an end: another program walks on. */
+#define WALK_GOES_ON 0xff
+
 struct process {
 	__u64 state;
 	__u64 unmatched_frees;
+	/* How often the dynamic loader has mapped or unmapped libraries. */
+	__u64 library_changes;
 	__u64 losses[LOSS_KINDS];
 };
 
@@ -193,8 +199,9 @@ struct pending_call {
 	struct live_block old_block;
 	/* posix_memalign: where the caller wants the address. */
 	__u64 result_pointer;
-	__u32 old_known;
-	__u32 result_in_memory;
+	/* At the return: the address of the new block. */
+	__u64 new_address;
+	__u64 old_known;
 };
 
 /* Per thread: uprobe programs can be preempted, so per-CPU memory would be shared by two of them. */

@@ -5,6 +5,7 @@
  *   heap_session             entry and return of heap functions (uprobe session, Linux 6.13): the entry
  *                            may decline the return
  *   heap_entry, heap_exit    the same as two programs (uprobe multi, perf events)
+ *   heap_continue            where a walk takes several programs (before Linux 6.9)
  *   process_exec, thread_exit
  */
 #include <uapi/linux/ptrace.h>
@@ -34,6 +35,8 @@ static __always_inline int enter_function(struct pt_regs *ctx)
 		return enter(ctx, PT_REGS_PARM3(ctx), 0, PT_REGS_PARM1(ctx));
 	case ROLE_RELEASE:		/* free(address) */
 		return release(PT_REGS_PARM1(ctx));
+	case ROLE_LIBRARIES_CHANGED:	/* _dl_debug_state(): where debuggers learn of dlopen and dlclose */
+		return note_library_change();
 	}
 	return WITHOUT_RETURN;
 }
@@ -54,6 +57,13 @@ int heap_exit(struct pt_regs *ctx)
 {
 	return leave(ctx);
 }
+
+#ifdef WALK_BY_TAIL_CALLS
+int heap_continue(struct pt_regs *ctx)
+{
+	return leave_continued(ctx);
+}
+#endif
 
 /* A traced process called exec: stop at once, the daemon clears its tables. */
 int process_exec(void *ctx)

@@ -113,38 +113,48 @@ static __always_inline u64 result_of(struct pt_regs *ctx, struct process *proces
 	return address;
 }
 
-static __always_inline void record_block(struct pt_regs *ctx, struct process *process, void *blocks, u64 id,
-					 struct thread *thread, u64 address)
+/* Put the new block of the pending call, whose stack has been walked, into the books. */
+static __always_inline int record_block(struct process *process, void *blocks, u64 id, struct thread *thread)
 {
-	struct walk_scratch *scratch = &thread->scratch;
-	struct unwind_mappings *mappings = NULL;
-	void *mappings_map;
-	u32 tgid = id >> 32, zero = 0;
+	const struct pending_call *pending = &thread->pending;
+	u64 stack_id = end_walk(thread);
 	struct live_block block = {};
+	u32 tgid = id >> 32;
 	struct site *site;
-	u64 stack_id;
 
-	mappings_map = unwind_mappings.lookup(&tgid);
-	if (mappings_map)
-		mappings = bpf_map_lookup_elem(mappings_map, &zero);
-	scratch->walk.ip = PT_REGS_IP(ctx);
-	scratch->walk.sp = PT_REGS_SP(ctx);
-	scratch->walk.bp = PT_REGS_FP(ctx);
-	scratch->walk.exact = false;
-	stack_id = walk_stack(scratch, mappings, &thread->stack, thread->pending.function_ip);
 	if (thread->stack.end == END_READ_FAULT)
 		count_loss(process, LOSS_STACK_UNREADABLE);
 	site = site_of(process, tgid, KIND_HEAP, &thread->stack, &stack_id);
 	if (!site)
-		return;
-	block.size = thread->pending.size;
+		return 0;
+	block.size = pending->size;
 	block.born_ns = bpf_ktime_get_ns();
 	block.stack_id = stack_id;
 	block.tid = (u32)id;
 	block.kind = KIND_HEAP;
 	/* No other thread can free the block yet: nobody has been told its address. */
-	if (put_block(process, tgid, blocks, address, &block))
+	if (put_block(process, tgid, blocks, pending->new_address, &block))
 		add_to_site(site, block.size);
+	return 0;
+}
+
+/* Walk the stack, or go on with it, and then record the block. */
+static __always_inline int walk_and_record(struct pt_regs *ctx, struct process *process, void *blocks,
+					   u64 id, struct thread *thread)
+{
+	struct unwind_mappings *mappings = NULL;
+	u32 tgid = id >> 32, zero = 0;
+	void *mappings_map = unwind_mappings.lookup(&tgid);
+
+	if (mappings_map)
+		mappings = bpf_map_lookup_elem(mappings_map, &zero);
+	walk_on(thread, mappings);
+#ifdef WALK_BY_TAIL_CALLS
+	if (thread->scratch.walk.end == WALK_GOES_ON)
+		/* Does not return, unless there have been too many. */
+		continuations.call(ctx, CONTINUE_HEAP);
+#endif
+	return record_block(process, blocks, id, thread);
 }
 
 /* An allocator function returns. */
@@ -180,9 +190,25 @@ static __always_inline int leave(struct pt_regs *ctx)
 		}
 		subtract_from_site(tgid, &pending->old_block);
 	}
-	if (address && process->state == STATE_RECORDING)
-		record_block(ctx, process, blocks, id, thread, address);
-	return 0;
+	if (!address || process->state != STATE_RECORDING)
+		return 0;
+	pending->new_address = address;
+	begin_walk(thread, ctx, pending->function_ip);
+	return walk_and_record(ctx, process, blocks, id, thread);
+}
+
+/* leave, continued by a tail call. */
+static __always_inline int leave_continued(struct pt_regs *ctx)
+{
+	u64 id = current_id();
+	u32 tgid = id >> 32;
+	struct process *process = processes.lookup(&tgid);
+	struct thread *thread = threads.lookup(&id);
+	void *blocks = live.lookup(&tgid);
+
+	if (!process || !thread || !blocks)
+		return 0;
+	return walk_and_record(ctx, process, blocks, id, thread);
 }
 
 /* A block is about to be freed; the return of free tells nothing. */
@@ -208,5 +234,15 @@ static __always_inline int release(u64 address)
 	thread = threads.lookup(&id);
 	if (!thread || !thread->pending.entry_sp)
 		__sync_fetch_and_add(&process->unmatched_frees, 1);
+	return WITHOUT_RETURN;
+}
+
+static __always_inline int note_library_change(void)
+{
+	u32 tgid = current_id() >> 32;
+	struct process *process = processes.lookup(&tgid);
+
+	if (process)
+		__sync_fetch_and_add(&process->library_changes, 1);
 	return WITHOUT_RETURN;
 }

@@ -46,3 +46,9 @@ struct mappings_bytes {
 };
 BPF_F_TABLE("array", int, struct mappings_bytes, mappings_template, 1, 0);
 BPF_HASH_OF_MAPS(unwind_mappings, u32, "mappings_template", MAX_PROCESSES);
+
+#ifdef WALK_BY_TAIL_CALLS
+/* Programs that walk on where one could not walk to the end. Filled by the loader. */
+enum { CONTINUE_HEAP = 0, CONTINUATIONS = 1 };
+BPF_PROG_ARRAY(continuations, CONTINUATIONS);
+#endif

@@ -8,17 +8,31 @@
  * (made at run time, or assembled by hand) is taken to keep bp as a frame pointer.
  *
  * About the verifier: it follows every value through every loop, and would never end. may_goto bounds the
- * loops; the state of the walk lies in map memory (volatile), where the verifier does not follow it; and
+ * loops, or on older kernels a constant, and tail calls then go on; the state of the walk lies in map memory (volatile), where the verifier does not follow it; and
  * forget() makes a searched index an unknown number, which a mask then bounds.
  */
 
+#ifdef WALK_BY_TAIL_CALLS
+/* A constant bound, which the verifier follows round by round: so a program walks a part of the stack. */
+#define FRAMES_A_PROGRAM 32
+#define BOUND(round, rounds, out) \
+	do {                      \
+		if ((round)++ >= (rounds)) goto out; \
+	} while (0)
+#else
 /*
- * Leave the loop when it has run for too long: one counter for all loops, of 8 million rounds
- * (Linux 6.9). The instruction is written in bytes since LLVM 14 does not know its name.
+ * may_goto (Linux 6.9) leaves the loop when it has run for too long: one counter for all loops, of 8
+ * million rounds. The instruction is written in bytes since LLVM 14 does not know its name.
  */
-#define MAY_GOTO(out)                                                                       \
+#define FRAMES_A_PROGRAM MAX_FRAMES
+#define BOUND(round, rounds, out)                                                           \
 	asm volatile goto("1: .byte 0xe5; .byte 0; .long ((%l[" #out "] - 1b - 8) / 8) & 0xffff; .short 0" \
 			  : : : : out)
+#endif
+
+/* log2 of the largest list and page, and one more to see that the search has ended. */
+#define MAPPING_SEARCH_ROUNDS 11
+#define ROW_SEARCH_ROUNDS 13
 
 /* The same number, but the verifier knows nothing of it any more. */
 static __always_inline u32 forget(struct walk_scratch *scratch, u32 number)
@@ -53,11 +67,11 @@ static __always_inline struct unwind_mapping *find_mapping(struct walk_scratch *
 							   struct unwind_mappings *mappings, u64 ip)
 {
 	struct unwind_mapping *mapping;
-	u32 low = 0, high = mappings->count, middle;
+	u32 low = 0, high = mappings->count, middle, round = 0;
 
 	/* The first mapping that ends behind ip. */
 	while (low < high) {
-		MAY_GOTO(found);
+		BOUND(round, MAPPING_SEARCH_ROUNDS, found);
 		middle = forget(scratch, (low + high) >> 1);
 		if (mappings->sorted[middle & (MAX_UNWIND_MAPPINGS - 1)].end <= ip)
 			low = middle + 1;
@@ -78,7 +92,7 @@ found:
 static __always_inline u32 find_rule(struct walk_scratch *scratch, struct unwind_mappings *mappings, u64 ip)
 {
 	struct unwind_mapping *mapping = find_mapping(scratch, mappings, ip);
-	u32 low, high, middle, page, address;
+	u32 low, high, middle, page, address, round = 0;
 	struct unwind_shard *shard;
 	u32 zero = 0, number;
 	void *shard_map;
@@ -101,7 +115,7 @@ static __always_inline u32 find_rule(struct walk_scratch *scratch, struct unwind
 	high = shard->words[forget(scratch, page + 1) & (UNWIND_SHARD_WORDS - 1)];
 	/* The row at `low` is at or before the address, the one at `high` behind it. */
 	while (high - low > 1) {
-		MAY_GOTO(found);
+		BOUND(round, ROW_SEARCH_ROUNDS, found);
 		middle = forget(scratch, (low + high) >> 1);
 		if ((shard->words[middle & (UNWIND_SHARD_WORDS - 1)] & UNWIND_PAGE_MASK) <= address)
 			low = middle;
@@ -225,38 +239,60 @@ static __always_inline u64 hash_frame(u64 hash, u64 ip)
 }
 
 /*
- * Walk from scratch->walk into `stack`, whose first frame is `function_ip` and second walk.ip: the
- * immediate caller is known whatever follows. `mappings` NULL: all by frame pointers. Returns the hash
- * of the frames, never 0.
+ * Begin a walk at the registers of a return: `function_ip` is the first frame, ip the second, so that the
+ * immediate caller is known whatever follows.
  */
-static __always_inline u64 walk_stack(struct walk_scratch *scratch, struct unwind_mappings *mappings,
-				      struct stack *stack, u64 function_ip)
+static __always_inline void begin_walk(struct thread *thread, struct pt_regs *ctx, u64 function_ip)
 {
-	volatile struct walk_state *walk = &scratch->walk;
-	u32 depth;
-	int end;
+	volatile struct walk_state *walk = &thread->scratch.walk;
 
-	scratch->copy_address = ~0ULL;
-	stack->frames[0] = function_ip;
+	thread->scratch.copy_address = ~0ULL;
+	thread->stack.frames[0] = function_ip;
+	walk->ip = PT_REGS_IP(ctx);
+	walk->sp = PT_REGS_SP(ctx);
+	walk->bp = PT_REGS_FP(ctx);
+	walk->exact = false;
 	walk->hash = hash_frame(MAX_FRAMES, function_ip);
 	walk->depth = 1;
-	walk->end = END_DEPTH;
+	walk->end = WALK_GOES_ON;
+}
+
+/*
+ * Walk on, into thread->stack. Afterwards walk.end is the reason why it ended, or WALK_GOES_ON if this
+ * program has done its share. `mappings` NULL: all by frame pointers.
+ */
+static __always_inline void walk_on(struct thread *thread, struct unwind_mappings *mappings)
+{
+	volatile struct walk_state *walk = &thread->scratch.walk;
+	u32 depth, round = 0;
+	int end;
+
 	for (;;) {
 		depth = walk->depth;
-		if (depth >= MAX_FRAMES)
+		if (depth >= MAX_FRAMES) {
+			walk->end = END_DEPTH;
 			break;
-		stack->frames[depth & (MAX_FRAMES - 1)] = walk->ip;
+		}
+		BOUND(round, FRAMES_A_PROGRAM, out);
+		thread->stack.frames[depth & (MAX_FRAMES - 1)] = walk->ip;
 		walk->depth = depth + 1;
 		walk->hash = hash_frame(walk->hash, walk->ip);
-		end = step(scratch, mappings, walk);
+		end = step(&thread->scratch, mappings, walk);
 		if (end >= 0) {
 			walk->end = end;
 			break;
 		}
-		MAY_GOTO(out);
 	}
 out:
-	stack->depth = walk->depth;
-	stack->end = walk->end;
+	return;
+}
+
+/* After a walk: complete thread->stack and return the hash of its frames, never 0. */
+static __always_inline u64 end_walk(struct thread *thread)
+{
+	volatile struct walk_state *walk = &thread->scratch.walk;
+
+	thread->stack.depth = walk->depth;
+	thread->stack.end = walk->end == WALK_GOES_ON ? END_DEPTH : walk->end;
 	return walk->hash ? walk->hash : 1;
 }

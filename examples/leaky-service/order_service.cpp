@@ -151,12 +151,12 @@ int main()
 
 	std::signal(SIGTERM, [](int) { shop::stopping = true; });
 	std::signal(SIGINT, [](int) { shop::stopping = true; });
-	std::thread even([&] { service.take_orders(0, 2); });
-	std::thread odd([&] { service.take_orders(1, 2); });
-	std::thread statements([&] { service.write_statements(); });
+	std::vector<std::thread> threads;
+	for (long first = 0; first < 2; first++)
+		threads.emplace_back([&service, first] { service.take_orders(first, 2); });
+	threads.emplace_back([&service] { service.write_statements(); });
 
-	even.join();
-	odd.join();
-	statements.join();
+	for (auto &thread : threads)
+		thread.join();
 	std::printf("order_service: %zu sessions were never forgotten\n", service.sessions());
 }

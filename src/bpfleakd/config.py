@@ -31,6 +31,7 @@ __all__ = [
     "LogFormat",
     "LogLevel",
     "MetricsConfig",
+    "Walker",
     "load_config",
 ]
 
@@ -50,6 +51,14 @@ class AttachMethod(StrEnum):
     SESSION = "session"
     MULTI = "multi"
     PERF = "perf"
+
+
+class Walker(StrEnum):
+    """How the stack walker is bounded; AUTO takes may_goto where the kernel has it (Linux 6.9)."""
+
+    AUTO = "auto"
+    MAY_GOTO = "may_goto"
+    TAIL_CALLS = "tail_calls"
 
 
 class LogLevel(StrEnum):
@@ -111,6 +120,7 @@ class Config(_Section, frozen=True):
     socket: Path = DEFAULT_SOCKET_PATH
     bpffs_dir: Path = Path("/sys/fs/bpf/bpfleakd")
     attach_method: AttachMethod = AttachMethod.AUTO
+    walker: Walker = Walker.AUTO
     tick_s: Annotated[float, msgspec.Meta(ge=0.1, le=60)] = 1.0
     pids: tuple[Pid, ...] = ()
     metrics: MetricsConfig = MetricsConfig()

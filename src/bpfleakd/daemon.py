@@ -17,10 +17,11 @@ from typing import ParamSpec, TypeVar
 from bpfleakd import __version__, errors
 from bpfleakd.api.server import ApiServer
 from bpfleakd.config import AttachMethod as Wanted
-from bpfleakd.config import Config, load_config
+from bpfleakd.config import Config
+from bpfleakd.config import Walker as WantedWalker
 from bpfleakd.export.prometheus import PrometheusExporter
 from bpfleakd.kernel.loader import Capacities
-from bpfleakd.kernel.programs import AttachMethod
+from bpfleakd.kernel.programs import AttachMethod, WalkerKind
 from bpfleakd.kernel.session import KernelSession
 from bpfleakd.logs import configure_logging, get_logger
 from bpfleakd.model import DaemonStats, LeakReport, MetricsSnapshot, SortKey, TracedProcess
@@ -43,22 +44,22 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def run(config: Config, config_path: Path | None = None) -> int:
+def run(config: Config, reload: Callable[[], Config]) -> int:
     """Run in the foreground until SIGTERM or SIGINT; returns the exit code.
 
-    Raises BpfleakdError if the daemon cannot start.
+    `reload` reads the configuration again, on SIGHUP. Raises BpfleakdError if the daemon cannot start.
     """
     configure_logging(config.log)
-    asyncio.run(Daemon(config, config_path).serve())
+    asyncio.run(Daemon(config, reload).serve())
     return 0
 
 
 class Daemon:
     """One run of the daemon."""
 
-    def __init__(self, config: Config, config_path: Path | None) -> None:
+    def __init__(self, config: Config, reload: Callable[[], Config]) -> None:
         self._config = config
-        self._config_path = config_path
+        self._load_config = reload
         self._stop = asyncio.Event()
         self._reload = asyncio.Event()
 
@@ -114,7 +115,7 @@ class Daemon:
     async def _reload_config(self, service: _Service) -> None:
         """Take over what can be changed while running; say what cannot."""
         try:
-            new = load_config(self._config_path)
+            new = self._load_config()
         except errors.ConfigError as error:
             log.error("config.rejected", reason=error.message, hint=error.hint)
             return
@@ -122,7 +123,7 @@ class Daemon:
         configure_logging(new.log)
         fixed = [
             name
-            for name in ("socket", "bpffs_dir", "attach_method", "metrics", "limits", "history")
+            for name in ("socket", "bpffs_dir", "attach_method", "walker", "metrics", "limits", "history")
             if getattr(old, name) != getattr(new, name)
         ]
         if fixed:
@@ -210,9 +211,10 @@ class _Service:
             config.bpffs_dir,
             Capacities(limits.processes, limits.sites, limits.stacks, limits.threads),
             None if wanted is Wanted.AUTO else AttachMethod(wanted.value),
+            None if config.walker is WantedWalker.AUTO else WalkerKind(config.walker.value),
         )
         self._kernel = kernel
-        log.info("kernel.loaded", method=kernel.method, passed_over=kernel.passed_over)
+        log.info("kernel.loaded", method=kernel.method, walker=kernel.walker, passed_over=kernel.passed_over)
         unwinding = Unwinding(kernel.maps.unwind)
         return Monitor(
             kernel.maps,

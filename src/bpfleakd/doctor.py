@@ -167,9 +167,9 @@ def _bcc(python: str) -> Check:
 
 def _available_attach_methods() -> tuple[str, ...]:
     # Here, since it brings the kernel side along.
-    from bpfleakd.kernel.features import available_attach_methods
+    from bpfleakd.kernel.loader import available_methods
 
-    return available_attach_methods()
+    return available_methods()
 
 
 def _attach_method(available: Callable[[], tuple[str, ...]]) -> Check:
@@ -180,9 +180,16 @@ def _attach_method(available: Callable[[], tuple[str, ...]]) -> Check:
         return Check(name, FAIL, error.message, error.hint)
     except Exception as error:
         # Whatever it is: this command is run because something does not work.
-        return Check(name, FAIL, f"{type(error).__name__}: {error}", "start `bpfleakd` in a terminal: it says more")
+        return Check(
+            name, FAIL, f"{type(error).__name__}: {error}", "start `bpfleakd` in a terminal: it says more"
+        )
     if not methods:
-        return Check(name, FAIL, "none of session, multi and perf works", "start `bpfleakd` in a terminal: it says more")
+        return Check(
+            name,
+            FAIL,
+            "none of session, multi and perf works",
+            "start `bpfleakd` in a terminal: it says more",
+        )
     others = f" (also: {', '.join(methods[1:])})" if methods[1:] else ""
     return Check(name, OK, f"{methods[0]}{others}")
 

@@ -214,7 +214,7 @@ class ProcessSummary:
 
 
 class FunctionRole(StrEnum):
-    """What an allocator function does with its arguments, and so which BPF program probes it."""
+    """What a probed function does with its arguments, and so what the BPF program does."""
 
     SIZE_FIRST = "size-first"
     SIZE_SECOND = "size-second"
@@ -222,6 +222,7 @@ class FunctionRole(StrEnum):
     REALLOC = "realloc"
     POSIX_MEMALIGN = "posix-memalign"
     RELEASE = "release"
+    LIBRARIES_CHANGED = "libraries-changed"
 
 
 @dataclass(frozen=True, slots=True)

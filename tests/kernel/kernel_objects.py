@@ -39,14 +39,15 @@ class KernelObjects:
 def objects_held_by(pid: int) -> KernelObjects:
     """The objects that the process has a file descriptor of."""
     held = KernelObjects()
+    names = {kind: {entry["id"]: entry for entry in _bpftool(kind, "show")} for kind in _KINDS}
     for info in Path(f"/proc/{pid}/fdinfo").glob("*"):
         try:
             text = info.read_text()
         except OSError:  # closed meanwhile
             continue
         for kind, id_ in _ID.findall(text):
-            # A map's fdinfo also names the program that owns it, and a link's its program: both ours.
-            held.ids[kind].setdefault(int(id_), f"held by {pid}")
+            # A link's fdinfo names its program too, which is as much its own.
+            held.ids[kind][int(id_)] = _name(names[kind].get(int(id_), {}))
     return held
 
 
@@ -57,7 +58,7 @@ def objects_pinned_below(directory: Path) -> KernelObjects:
         for entry in _bpftool("-f", kind, "show"):
             paths = entry.get("pinned", [])
             if any(Path(path).is_relative_to(directory) for path in paths):
-                pinned.ids[kind][entry["id"]] = entry.get("name") or entry.get("type", "?")
+                pinned.ids[kind][entry["id"]] = _name(entry)
     return pinned
 
 
@@ -99,6 +100,10 @@ def changed_text(pid: int) -> list[str]:
                     if actual[i] != expected[i]
                 ]
     return changes
+
+
+def _name(entry: dict) -> str:
+    return entry.get("name") or str(entry.get("type", "?"))
 
 
 def _bpftool(*arguments: str) -> list[dict]:

@@ -68,6 +68,7 @@ def test_valgrind_finds_the_same_bytes_and_blocks(daemon, workload, tmp_path, co
             "--leak-check=full",
             "--show-leak-kinds=all",
             "--num-callers=30",
+            "--read-inline-info=yes",
             "--xml=yes",
             f"--xml-file={xml}",
             build(name),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .truth import by_function, expect_ledger, expect_no_losses, site_of
+from .truth import by_function, expect_ledger, expect_no_losses, short_name, site_of
 
 
 def test_every_allocator_function_is_counted_exactly(daemon, workload):
@@ -110,9 +110,25 @@ def test_cxx_leaks_are_blamed_on_the_programs_own_functions(daemon, workload):
 
     report = tracer.top_after_tick(program.pid)
     expect_ledger(report, ledger)
-    location = site_of(report, "shop::SessionStore::remember")["location"]
-    assert location is not None
-    assert location.rpartition(":")[0].endswith("cxx.cpp")
+    for function in ledger["sites"]:
+        assert "cxx.cpp:" in site_of(report, function)["location"]
+
+
+def test_an_inlined_function_is_blamed_and_its_caller_is_in_the_stack(daemon, workload):
+    """The debug information knows of shop::detail::label, of which no symbol is left."""
+    program = workload("cxx")
+    tracer = daemon()
+    tracer.attach(program.pid)
+
+    program.step()
+
+    stack = site_of(tracer.top_after_tick(program.pid), "shop::detail::label")["stack"]
+    functions = [short_name(frame["function"]) for frame in stack]
+    where = functions.index("shop::detail::label")
+    assert functions[where + 1] == "shop::SessionStore::remember"
+    assert stack[where]["inlined"]
+    assert not stack[where + 1]["inlined"]
+    assert stack[where]["address"] == stack[where + 1]["address"]
 
 
 def test_the_shares_of_the_threads_add_up_to_their_site(daemon, workload):

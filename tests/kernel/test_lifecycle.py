@@ -16,23 +16,23 @@ from .daemons import ControlFailed, DaemonFailed
 from .kernel_objects import changed_text, objects_held_by
 from .machine import cannot_run, need_tool
 from .truth import by_function, expect_ledger, expect_no_losses
+from .waiting import wait_until
 from .workloads import Workload, build
 
 NO_SUCH_PROCESS, REFUSED, NO_ALLOCATOR = 6, 7, 8
 
 
-def _wait_until(condition, timeout_s: float = 10.0):
-    """Return the first true value of `condition()`, or fail."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-    return value
-
-
 def _is_traced(tracer, pid: int) -> bool:
     row = tracer.process(pid)
     return row is not None and row["process"]["state"] == "traced"
+
+
+def _of_processes(tracer) -> dict[str, set[int]]:
+    """The kernel's objects that the daemon holds, without the unwind tables of files, which it keeps."""
+    return {
+        kind: {id_ for id_, name in ids.items() if not name.startswith("bpfleakd_shard")}
+        for kind, ids in objects_held_by(tracer.pid).ids.items()
+    }
 
 
 # -- the life of a target ----------------------------------------------------------------------------------
@@ -42,14 +42,15 @@ def test_exit_of_the_target_ends_its_table(daemon, workload):
     """An ended process is not traced any more, and its objects are gone while the daemon lives on."""
     program = workload("many_sites", 23)
     tracer = daemon()
-    idle = sum(len(ids) for ids in objects_held_by(tracer.pid).ids.values())
+    idle = _of_processes(tracer)
     tracer.attach(program.pid)
     program.step()
+    assert _of_processes(tracer) != idle
 
     program.exit()
 
-    _wait_until(lambda: not _is_traced(tracer, program.pid))
-    _wait_until(lambda: sum(len(ids) for ids in objects_held_by(tracer.pid).ids.values()) <= idle)
+    wait_until(lambda: not _is_traced(tracer, program.pid))
+    wait_until(lambda: _of_processes(tracer) == idle)
     assert tracer.is_alive
 
 
@@ -64,7 +65,7 @@ def test_a_killed_target_ends_its_table_too(daemon, workload):
     os.kill(program.pid, signal.SIGKILL)
     program.kill()
 
-    _wait_until(lambda: not _is_traced(tracer, program.pid))
+    wait_until(lambda: not _is_traced(tracer, program.pid))
 
 
 def test_exec_of_the_target_ends_its_table(daemon, workload):
@@ -79,7 +80,7 @@ def test_exec_of_the_target_ends_its_table(daemon, workload):
     program.step()
 
     # then the old figures are not shown as the new program's
-    _wait_until(lambda: not _is_traced(tracer, program.pid))
+    wait_until(lambda: not _is_traced(tracer, program.pid))
     try:
         functions = by_function(tracer.top(program.pid))
     except ControlFailed:
@@ -95,7 +96,7 @@ def test_a_program_can_be_attached_again_after_its_exec(daemon, workload):
     tracer.attach(program.pid)
     program.start_step()
     program.wait_ready()
-    _wait_until(lambda: not _is_traced(tracer, program.pid))
+    wait_until(lambda: not _is_traced(tracer, program.pid))
 
     tracer.attach(program.pid)
     ledger = program.step()
@@ -178,7 +179,7 @@ def test_detach_leaves_nothing_of_the_process(daemon, workload):
     """After detach the process is unknown, its code is as it was, and what it held is freed."""
     program = workload("every_function", 2)
     tracer = daemon()
-    idle = tracer.note_objects()
+    idle = _of_processes(tracer)
     tracer.attach(program.pid)
     program.step()
 
@@ -186,10 +187,24 @@ def test_detach_leaves_nothing_of_the_process(daemon, workload):
 
     assert not _is_traced(tracer, program.pid)
     assert changed_text(program.pid) == []
-    for kind, ids in tracer.note_objects().ids.items():
-        assert len(ids) <= len(idle.ids[kind]), f"{kind}s were left by the detach"
+    assert _of_processes(tracer) == idle
     program.step()
     program.exit()
+
+
+def test_attaching_over_and_over_adds_nothing_in_the_kernel(daemon, workload):
+    """What is kept from one attach to the next (unwind tables) is kept once."""
+    program = workload("many_sites", 23)
+    tracer = daemon()
+    held = []
+
+    for _round in range(4):
+        tracer.attach(program.pid)
+        program.step()
+        tracer.detach(program.pid)
+        held.append(objects_held_by(tracer.pid).ids)
+
+    assert held[-1] == held[0]
 
 
 def test_a_process_can_be_attached_again_after_detach(daemon, workload):
@@ -230,7 +245,7 @@ def test_sigint_ends_the_daemon_as_cleanly(daemon, workload):
 
     os.kill(tracer.pid, signal.SIGINT)
 
-    _wait_until(lambda: not tracer.is_alive)
+    wait_until(lambda: not tracer.is_alive)
     assert tracer._process.returncode == 0
     tracer.check_nothing_left()
     assert changed_text(program.pid) == []
@@ -241,7 +256,7 @@ def test_pid_on_the_daemons_command_line_is_attached_at_once(daemon, workload):
     program = workload("many_sites", 23)
     tracer = daemon("--pid", str(program.pid))
 
-    _wait_until(lambda: _is_traced(tracer, program.pid))
+    wait_until(lambda: _is_traced(tracer, program.pid))
     ledger = program.step()
 
     expect_ledger(tracer.top_after_tick(program.pid), ledger)
@@ -288,12 +303,15 @@ def test_a_pid_that_does_not_exist_is_refused(daemon):
     assert _refusal(daemon(), ended.pid).exit_code == NO_SUCH_PROCESS
 
 
+def _is_kernel_thread(stat: Path) -> bool:
+    flags = int(stat.read_text().rpartition(")")[2].split()[6])
+    return bool(flags & 0x00200000)  # PF_KTHREAD, include/linux/sched.h
+
+
 def test_a_kernel_thread_is_refused(daemon):
     """A kernel thread has no heap."""
     kernel_threads = [
-        int(pid)
-        for pid in os.listdir("/proc")
-        if pid.isdigit() and not os.path.exists(f"/proc/{pid}/exe") and os.path.exists(f"/proc/{pid}/comm")
+        int(path.parent.name) for path in Path("/proc").glob("[0-9]*/stat") if _is_kernel_thread(path)
     ]
     if not kernel_threads:
         cannot_run("there are no kernel threads to be seen: not in a container with its own pid namespace")
@@ -304,7 +322,7 @@ def test_a_kernel_thread_is_refused(daemon):
 def test_a_zombie_is_refused(daemon):
     """A process that ended and was not waited for has no memory any more."""
     zombie = subprocess.Popen(["true"])
-    _wait_until(lambda: Path(f"/proc/{zombie.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+    wait_until(lambda: Path(f"/proc/{zombie.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
 
     assert _refusal(daemon(), zombie.pid).exit_code in (NO_SUCH_PROCESS, REFUSED)
     zombie.wait()
@@ -385,7 +403,7 @@ def test_processes_that_exit_during_attach_leave_nothing(daemon):
         with contextlib.suppress(ControlFailed):
             tracer.attach(target.pid)
         target.wait()
-        _wait_until(lambda pid=target.pid: not _is_traced(tracer, pid))
+        wait_until(lambda pid=target.pid: not _is_traced(tracer, pid))
 
     assert tracer.is_alive  # and the fixture looks for what is left and for tracebacks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import Any
 
@@ -15,6 +16,7 @@ def short_name(function: str | None) -> str | None:
     if function is None:
         return None
     name = function.replace("(anonymous namespace)::", "").split("(", 1)[0]
+    name = re.sub(r"\[abi:\w+\]", "", name)
     depth = 0
     for i in range(len(name) - 1, -1, -1):  # the last space outside of <> ends a return type
         depth += {">": 1, "<": -1}.get(name[i], 0)

@@ -24,7 +24,9 @@ class Terminal(io.StringIO):
 
 
 def configured(stream: io.StringIO, level: str = "info", form: str = "auto", **environ: str) -> None:
-    configure_logging(LogConfig(level=LogLevel(level), format=LogFormat(form)), stream=stream, environ=environ)
+    configure_logging(
+        LogConfig(level=LogLevel(level), format=LogFormat(form)), stream=stream, environ=environ
+    )
 
 
 def test_without_a_terminal_a_line_is_a_json_object():

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Only now: everything of the daemon comes with it.
         from bpfleakd import daemon
 
-        return daemon.run(config, arguments.config)
+        return daemon.run(config, lambda: _load(arguments))
     except BpfleakdError as error:
         print(f"bpfleakd: {printable(error.message)}", file=sys.stderr)
         if error.hint:

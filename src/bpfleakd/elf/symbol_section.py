@@ -35,6 +35,9 @@ CHUNK_ROWS = 64 << 10
 # Three times what Chromium with all its symbols has; a hostile sparse file has billions.
 ROWS_MAX = 8_000_000
 
+# Symbols have 32 bits for where their name is.
+NAMES_LIMIT_BYTES = 1 << 32
+
 _STB_LOCAL = 0
 _STT_NOTYPE, _STT_FUNC, _STT_GNU_IFUNC = 0, 2, 10
 _SHN_UNDEF, _SHN_LORESERVE, _SHN_XINDEX = 0, 0xFF00, 0xFFFF
@@ -114,7 +117,7 @@ def _strings_of(image: ElfImage, section: Section) -> StringTable:
     strings = image.sections[section.header.link]
     if strings.file_offset + strings.size_bytes > image.source.size_bytes:
         raise BadElf(f"{image.name}: the names of {section.name} end behind the file")
-    return StringTable(image, strings.file_offset, strings.size_bytes)
+    return StringTable(image, strings.file_offset, min(strings.size_bytes, NAMES_LIMIT_BYTES))
 
 
 class _Reader:

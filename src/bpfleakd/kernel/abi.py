@@ -63,6 +63,7 @@ FUNCTION_ROLES = (
     FunctionRole.REALLOC,
     FunctionRole.POSIX_MEMALIGN,
     FunctionRole.RELEASE,
+    FunctionRole.LIBRARIES_CHANGED,
 )
 STACK_ENDS = (
     StackEnd.BOTTOM,
@@ -72,7 +73,14 @@ STACK_ENDS = (
     StackEnd.FRAME_POINTER_END,
 )
 
-PROCESS = np.dtype([("state", "u8"), ("unmatched_frees", "u8"), ("losses", "u8", (len(LOSS_REASONS),))])
+PROCESS = np.dtype(
+    [
+        ("state", "u8"),
+        ("unmatched_frees", "u8"),
+        ("library_changes", "u8"),
+        ("losses", "u8", (len(LOSS_REASONS),)),
+    ]
+)
 SITE_KEY = np.dtype([("tgid", "u4"), ("kind", "u4"), ("stack_id", "u8")])
 SITE = np.dtype(
     [("live_bytes", "i8"), ("live_count", "i8"), ("allocated_bytes", "u8"), ("allocated_count", "u8")]

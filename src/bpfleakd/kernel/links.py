@@ -17,6 +17,8 @@ from bpfleakd.model import FunctionRole, ProbedFunction
 
 __all__ = ["Linker", "close_all"]
 
+_WITHOUT_RETURN = (FunctionRole.RELEASE, FunctionRole.LIBRARIES_CHANGED)
+
 
 def close_all(descriptors: Sequence[int]) -> None:
     """Close descriptors, whatever each of them says."""
@@ -42,12 +44,13 @@ class Linker:
         """
         # Aliases of one function are one probe.
         roles = {point.offset: point.role for point in points}
-        returning = {offset: role for offset, role in roles.items() if role is not FunctionRole.RELEASE}
+        returning = {offset: role for offset, role in roles.items() if role not in _WITHOUT_RETURN}
         links: list[int] = []
         try:
             for program in programs_of(self.method):
                 wanted = returning if program.at_return else roles
-                links.extend(self._link_program(program, path, wanted, pid))
+                if wanted:
+                    links.extend(self._link_program(program, path, wanted, pid))
         except OSError:
             close_all(links)
             raise

@@ -18,10 +18,18 @@ from typing import Any
 
 from bpfleakd import errors
 from bpfleakd.kernel import bpf
+from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.child import run_child, serve
 from bpfleakd.kernel.links import Linker
 from bpfleakd.kernel.maps import PINNED_MAPS, Maps
-from bpfleakd.kernel.programs import LIFE_PROGRAMS, AttachMethod, Program, programs_of
+from bpfleakd.kernel.programs import (
+    LIFE_PROGRAMS,
+    AttachMethod,
+    Program,
+    WalkerKind,
+    continuations_of,
+    programs_of,
+)
 from bpfleakd.kernel.source import bpf_directory, flattened
 from bpfleakd.kernel.trial import try_linker
 
@@ -48,27 +56,40 @@ class Loaded:
     """What is pinned: how to attach, and what each method that was passed over lacked."""
 
     method: AttachMethod
+    walker: WalkerKind
     passed_over: dict[str, str]
 
 
-def load(directory: Path, capacities: Capacities, method: AttachMethod | None) -> Loaded:
+def load(
+    directory: Path,
+    capacities: Capacities,
+    method: AttachMethod | None = None,
+    walker: WalkerKind | None = None,
+) -> Loaded:
     """Compile, load and pin under `directory` (made, and emptied of what was pinned there before).
 
-    `method` None takes the best that works. Raises KernelUnsupported if none does, AccessDenied
-    without the privileges, KernelError for the rest.
+    `method` and `walker` None take the best that works. Raises KernelUnsupported if none does,
+    AccessDenied without the privileges, KernelError for the rest.
     """
-    wanted = [method] if method else list(AttachMethod)
-    reply = run_child(
-        __spec__.name,
-        {"directory": str(directory), "capacities": asdict(capacities), "methods": [m.value for m in wanted]},
-    )
-    return Loaded(AttachMethod(reply["method"]), reply["passed_over"])
+    reply = run_child(__spec__.name, _request(directory, capacities, method, walker))
+    return Loaded(AttachMethod(reply["method"]), WalkerKind(reply["walker"]), reply["passed_over"])
 
 
 def available_methods() -> tuple[AttachMethod, ...]:
     """The methods that work on this machine, best first; nothing is pinned."""
-    reply = run_child(__spec__.name, {"directory": None, "capacities": asdict(Capacities(8, 64, 64, 64))})
+    reply = run_child(__spec__.name, _request(None, Capacities(8, 64, 64, 64), None, None))
     return tuple(AttachMethod(name) for name in reply["methods"])
+
+
+def _request(
+    directory: Path | None, capacities: Capacities, method: AttachMethod | None, walker: WalkerKind | None
+) -> dict[str, Any]:
+    return {
+        "directory": directory and str(directory),
+        "capacities": asdict(capacities),
+        "methods": [method] if method else list(AttachMethod),
+        "walker": walker,
+    }
 
 
 def unpin(directory: Path) -> None:
@@ -85,19 +106,23 @@ def unpin(directory: Path) -> None:
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
     """Load what the request names; with no directory only tell which methods work."""
-    module = _Module(Capacities(**request["capacities"]))
-    maps = Maps({name: os.dup(module.map_fd(name)) for name in PINNED_MAPS})
-    if request["directory"] is None:
-        return {"methods": [method for method in AttachMethod if _failure(module, maps, method) is None]}
-
+    capacities = Capacities(**request["capacities"])
+    walker = WalkerKind(request["walker"] or _best_walker())
+    working: list[AttachMethod] = []
     passed_over: dict[str, str] = {}
-    for name in request["methods"]:
-        method = AttachMethod(name)
-        failure = _failure(module, maps, method)
-        if failure is None:
-            _pin(module, Path(request["directory"]), method)
-            return {"method": method, "passed_over": passed_over}
-        passed_over[name] = failure
+    for method in map(AttachMethod, request["methods"]):
+        # A map of programs only takes those of one attach type, so that each method has its own module.
+        module = _Module(capacities, walker, method)
+        failure = module.failure()
+        if failure is not None:
+            passed_over[method] = failure
+        elif request["directory"] is None:
+            working.append(method)
+        else:
+            module.pin(Path(request["directory"]))
+            return {"method": method, "walker": walker, "passed_over": passed_over}
+    if request["directory"] is None:
+        return {"methods": working}
     raise errors.KernelUnsupported(
         "this kernel has no way to attach uprobes that works: "
         + "; ".join(f"{name}: {reason}" for name, reason in passed_over.items()),
@@ -105,36 +130,71 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-class _Module:
-    """A compiled module: its maps exist, its programs are loaded when they are asked for."""
+def _best_walker() -> WalkerKind:
+    """may_goto if the kernel knows the instruction: its verifier is asked with a loop of nothing else."""
+    program = bytes.fromhex("b700000000000000 e500000000000000 9500000000000000")
+    try:
+        os.close(bpf.program_load(ProgramType.KPROBE, program, AttachType.NONE, "may_goto"))
+    except OSError:
+        return WalkerKind.TAIL_CALLS
+    return WalkerKind.MAY_GOTO
 
-    def __init__(self, capacities: Capacities) -> None:
-        try:
-            import bcc
-        except ImportError as error:
-            raise errors.KernelUnsupported(
-                f"the Python bindings of bcc are missing: {error}",
-                "install the distribution's package (apt install python3-bpfcc) and use a venv made "
-                "with --system-site-packages by /usr/bin/python3",
-            ) from error
-        directory = bpf_directory()
+
+class _Module:
+    """The compiled programs for one method: the maps exist, programs are loaded when they are needed."""
+
+    def __init__(self, capacities: Capacities, walker: WalkerKind, method: AttachMethod) -> None:
         flags = [f"-DMAX_{name.upper()}={value}" for name, value in asdict(capacities).items()]
-        os.environ["BCC_KERNEL_SOURCE"] = str(directory / "shim")
-        try:
-            self._bcc = bcc.BPF(text=flattened(directory), cflags=flags + _pid_namespace_flags())
-        except Exception as error:
-            # bcc raises bare Exceptions; what it printed before is in the child's last words.
-            if os.geteuid() != 0:
-                raise errors.AccessDenied(
-                    "loading BPF programs needs root", "run the daemon as root"
-                ) from error
-            raise errors.KernelError(f"the BPF programs do not compile: {error}") from error
+        if walker is WalkerKind.TAIL_CALLS:
+            flags.append("-DWALK_BY_TAIL_CALLS")
+        self._bcc = _compile(flags + _pid_namespace_flags())
+        self._method = method
+        self._walker = walker
         self._program_fds: dict[Program, int] = {}
 
-    def map_fd(self, name: str) -> int:
+    def failure(self) -> str | None:
+        """Why the method does not work here; None if it does. Raises AccessDenied."""
+        maps = Maps({name: os.dup(self._map_fd(name)) for name in PINNED_MAPS})
+        try:
+            fds = {program.function: self._program_fd(program) for program in programs_of(self._method)}
+            self._install_continuations()
+            try_linker(Linker(self._method, fds), maps)
+        except PermissionError as error:
+            raise errors.AccessDenied(
+                f"the kernel refuses to load or attach BPF programs: {error.strerror}",
+                "run as root with CAP_SYS_ADMIN and CAP_SYS_PTRACE; `bpfleakctl doctor` shows the rest",
+            ) from error
+        except OSError as error:
+            return error.strerror or str(error)
+        finally:
+            maps.close()
+        return None
+
+    def pin(self, directory: Path) -> None:
+        """Pin maps and programs, in place of what was pinned there."""
+        unpin(directory)
+        try:
+            directory.mkdir(parents=True)
+            for name in self._map_names():
+                bpf.object_pin(self._map_fd(name), directory / name)
+            for program in (*programs_of(self._method), *LIFE_PROGRAMS):
+                bpf.object_pin(self._program_fd(program), directory / program.function)
+        except OSError as error:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise errors.KernelError(
+                f"cannot pin under {directory}: {error.strerror}",
+                "bpffs must be mounted there: mount -t bpf bpf /sys/fs/bpf",
+            ) from error
+
+    def _map_names(self) -> tuple[str, ...]:
+        # Without its pin, a map of programs is emptied when the loader ends.
+        by_walker = ("continuations",) if self._walker is WalkerKind.TAIL_CALLS else ()
+        return (*PINNED_MAPS, *by_walker)
+
+    def _map_fd(self, name: str) -> int:
         return self._bcc[name.encode()].map_fd
 
-    def program_fd(self, program: Program) -> int:
+    def _program_fd(self, program: Program) -> int:
         """Load a program, once. OSError with the verifier's last words if the kernel refuses it."""
         if program not in self._program_fds:
             instructions = self._bcc.dump_func(program.function.encode())
@@ -143,6 +203,34 @@ class _Module:
             )
         return self._program_fds[program]
 
+    def _install_continuations(self) -> None:
+        if self._walker is not WalkerKind.TAIL_CALLS:
+            return
+        for number, program in enumerate(continuations_of(self._method)):
+            key, value = (n.to_bytes(4, "little") for n in (number, self._program_fd(program)))
+            bpf.map_update(self._map_fd("continuations"), key, value)
+
+
+def _compile(flags: list[str]) -> Any:
+    """Compile the sources; returns a bcc.BPF."""
+    try:
+        import bcc
+    except ImportError as error:
+        raise errors.KernelUnsupported(
+            f"the Python bindings of bcc are missing: {error}",
+            "install the distribution's package (apt install python3-bpfcc) and use a venv made "
+            "with --system-site-packages by /usr/bin/python3",
+        ) from error
+    directory = bpf_directory()
+    os.environ["BCC_KERNEL_SOURCE"] = str(directory / "shim")
+    try:
+        return bcc.BPF(text=flattened(directory), cflags=flags)
+    except Exception as error:
+        # bcc raises bare Exceptions; what it printed before is in the child's last words.
+        if os.geteuid() != 0:
+            raise errors.AccessDenied("loading BPF programs needs root", "run the daemon as root") from error
+        raise errors.KernelError(f"the BPF programs do not compile: {error}") from error
+
 
 def _pid_namespace_flags() -> list[str]:
     """In a container the programs must ask for pids as this namespace numbers them."""
@@ -150,37 +238,6 @@ def _pid_namespace_flags() -> list[str]:
     if namespace.st_ino == _INITIAL_PID_NAMESPACE:
         return []
     return [f"-DPID_NAMESPACE_DEVICE={namespace.st_dev}", f"-DPID_NAMESPACE_INODE={namespace.st_ino}"]
-
-
-def _failure(module: _Module, maps: Maps, method: AttachMethod) -> str | None:
-    """Why a method does not work here; None if it does."""
-    try:
-        fds = {program.function: module.program_fd(program) for program in programs_of(method)}
-        try_linker(Linker(method, fds), maps)
-    except PermissionError as error:
-        raise errors.AccessDenied(
-            f"the kernel refuses to load or attach BPF programs: {error.strerror}",
-            "run as root with CAP_SYS_ADMIN and CAP_SYS_PTRACE; `bpfleakctl doctor` shows the rest",
-        ) from error
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
-
-
-def _pin(module: _Module, directory: Path, method: AttachMethod) -> None:
-    unpin(directory)
-    try:
-        directory.mkdir(parents=True)
-        for name in PINNED_MAPS:
-            bpf.object_pin(module.map_fd(name), directory / name)
-        for program in (*programs_of(method), *LIFE_PROGRAMS):
-            bpf.object_pin(module.program_fd(program), directory / program.function)
-    except OSError as error:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise errors.KernelError(
-            f"cannot pin under {directory}: {error.strerror}",
-            "bpffs must be mounted there: mount -t bpf bpf /sys/fs/bpf",
-        ) from error
 
 
 if __name__ == "__main__":

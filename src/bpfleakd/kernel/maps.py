@@ -43,10 +43,15 @@ _OVERFLOW_STACK_ID = 0
 
 @dataclass(frozen=True, slots=True)
 class ProcessCounters:
-    """What the programs say of a process: its state, frees of unknown blocks, losses by reason."""
+    """What the programs say of a process.
+
+    `unmatched_frees` were of unknown blocks, `library_changes` count dlopen and dlclose, `losses` is by
+    reason.
+    """
 
     state: abi.RecordingState
     unmatched_frees: int
+    library_changes: int
     losses: dict[str, int]
 
 
@@ -129,7 +134,10 @@ class Maps:
         process = np.frombuffer(value or bytes(abi.PROCESS.itemsize), abi.PROCESS)[0]
         losses = {reason: int(n) for reason, n in zip(abi.LOSS_REASONS, process["losses"], strict=True)}
         return ProcessCounters(
-            abi.RecordingState(int(process["state"])), int(process["unmatched_frees"]), losses
+            state=abi.RecordingState(int(process["state"])),
+            unmatched_frees=int(process["unmatched_frees"]),
+            library_changes=int(process["library_changes"]),
+            losses=losses,
         )
 
     def remove_process(self, pid: int) -> None:

@@ -14,7 +14,14 @@ from enum import StrEnum
 
 from bpfleakd.kernel.bpf import AttachType, ProgramType
 
-__all__ = ["LIFE_PROGRAMS", "AttachMethod", "Program", "programs_of"]
+__all__ = [
+    "LIFE_PROGRAMS",
+    "AttachMethod",
+    "Program",
+    "WalkerKind",
+    "continuations_of",
+    "programs_of",
+]
 
 
 class AttachMethod(StrEnum):
@@ -23,6 +30,15 @@ class AttachMethod(StrEnum):
     SESSION = "session"
     MULTI = "multi"
     PERF = "perf"
+
+
+class WalkerKind(StrEnum):
+    """How the stack walker is bounded, which the verifier insists on."""
+
+    MAY_GOTO = "may_goto"
+    """One program walks the whole stack (Linux 6.9)."""
+    TAIL_CALLS = "tail_calls"
+    """Each program walks a part and calls the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +69,12 @@ LIFE_PROGRAMS = (
     Program("process_exec", ProgramType.RAW_TRACEPOINT, AttachType.NONE, tracepoint="sched_process_exec"),
     Program("thread_exit", ProgramType.RAW_TRACEPOINT, AttachType.NONE, tracepoint="sched_process_exit"),
 )
+
+
+def continuations_of(method: AttachMethod) -> tuple[Program, ...]:
+    """The programs that go on with a walk, by their number in the map `continuations`."""
+    returning = programs_of(method)[-1]
+    return (Program("heap_continue", returning.type, returning.attach_type),)
 
 
 def programs_of(method: AttachMethod) -> tuple[Program, ...]:

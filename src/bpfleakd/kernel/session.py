@@ -8,10 +8,10 @@ from pathlib import Path
 from bpfleakd import errors
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.links import Linker, close_all
-from bpfleakd.kernel.loader import Capacities, load, unpin
+from bpfleakd.kernel.loader import Capacities, Loaded, load, unpin
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.mounts import ensure_bpffs
-from bpfleakd.kernel.programs import LIFE_PROGRAMS, AttachMethod, programs_of
+from bpfleakd.kernel.programs import LIFE_PROGRAMS, AttachMethod, WalkerKind, programs_of
 
 __all__ = ["KernelSession"]
 
@@ -19,25 +19,30 @@ __all__ = ["KernelSession"]
 class KernelSession:
     """Everything of ours in the kernel. `close` leaves nothing of it."""
 
-    def __init__(
-        self, directory: Path, method: AttachMethod, passed_over: dict[str, str], maps: Maps
-    ) -> None:
-        self.method = method
-        self.passed_over = passed_over
+    def __init__(self, directory: Path, loaded: Loaded, maps: Maps) -> None:
+        self.method = loaded.method
+        self.walker = loaded.walker
+        self.passed_over = loaded.passed_over
         self.maps = maps
         self._directory = directory
         self._program_fds: dict[str, int] = {}
         self._life_links: list[int] = []
 
     @classmethod
-    def open(cls, directory: Path, capacities: Capacities, method: AttachMethod | None) -> KernelSession:
+    def open(
+        cls,
+        directory: Path,
+        capacities: Capacities,
+        method: AttachMethod | None = None,
+        walker: WalkerKind | None = None,
+    ) -> KernelSession:
         """Load and pin under `directory`, and start to watch for execs and ends of threads.
 
         Raises KernelUnsupported, AccessDenied or KernelError.
         """
         ensure_bpffs(directory)
-        loaded = load(directory, capacities, method)
-        session = cls(directory, loaded.method, loaded.passed_over, Maps.open_pinned(directory))
+        loaded = load(directory, capacities, method, walker)
+        session = cls(directory, loaded, Maps.open_pinned(directory))
         try:
             session._open_programs()
         except OSError as error:

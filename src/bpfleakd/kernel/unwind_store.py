@@ -5,7 +5,8 @@ Rules:
     as a whole: the walker sees the old list or the new one, never half of one.
   - A table lies in one shard. One that is larger than a shard is cut into pieces at page boundaries, each
     with its own stretch of the page index and its own mapping.
-  - Words are given back when the last process that used a table lets go of it.
+  - Words are given back when the last process that used a table lets go of it, and a shard with its
+    last table.
   - Rules are shared by all tables and are never given back: there are some hundreds of them.
 """
 
@@ -23,8 +24,6 @@ from bpfleakd.unwind.rules import PACKED_RULE_BYTES, RuleSet
 from bpfleakd.unwind.table import PAGE_BITS, PAGE_BYTES, UnwindTable
 
 __all__ = ["Piece", "StoreFull", "TableMapping", "UnwindStore"]
-
-_U32 = np.uint32
 
 
 class StoreFull(Exception):
@@ -63,6 +62,17 @@ class _Stored:
     users: set[int] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class _Shard:
+    """`free` are the extents that nobody uses: (first word, words), in order."""
+
+    fd: int
+    free: list[tuple[int, int]]
+
+
+_WHOLE = (0, abi.UNWIND_SHARD_WORDS)
+
+
 class UnwindStore:
     """The three maps of the walker. `descriptors` are those of unwind_rules, _shards and _mappings."""
 
@@ -72,8 +82,7 @@ class UnwindStore:
         _key, _value, rules_max = bpf.map_info(descriptors["unwind_rules"])
         self._rules = RuleSet(rules_max)
         self._rules_written = 0
-        self._shard_fds: list[int] = []
-        self._free: list[list[tuple[int, int]]] = []  # a shard: (first word, words), by first word
+        self._shards: dict[int, _Shard] = {}
         self._tables: dict[str, _Stored] = {}
         self._write_rules()
 
@@ -89,9 +98,9 @@ class UnwindStore:
 
     def close(self) -> None:
         """Close the shards."""
-        for fd in self._shard_fds:
-            os.close(fd)
-        self._shard_fds.clear()
+        for shard in self._shards.values():
+            os.close(shard.fd)
+        self._shards.clear()
 
     def has(self, digest: str) -> bool:
         """Whether a table is here."""
@@ -156,44 +165,53 @@ class UnwindStore:
         index_words = len(pages)
         part = rows[pages[0] : pages[-1]]
         shard, first_word = self._allocate(index_words + len(part))
-        words = np.concatenate([(pages - pages[0] + first_word + index_words).astype(_U32), part])
-        with mmap.mmap(self._shard_fds[shard], 4 * abi.UNWIND_SHARD_WORDS) as memory:
+        words = np.concatenate([(pages - pages[0] + first_word + index_words).astype(np.uint32), part])
+        with mmap.mmap(self._shards[shard].fd, 4 * abi.UNWIND_SHARD_WORDS) as memory:
             memory[4 * first_word : 4 * (first_word + len(words))] = words.tobytes()
         start = table.text_start + first_page * PAGE_BYTES
         end = table.text_start + last_page * PAGE_BYTES
         return Piece(start, end, shard, first_word, len(words))
 
     def _allocate(self, words: int) -> tuple[int, int]:
-        """First fit."""
-        for shard, extents in enumerate(self._free):
-            for position, (first, length) in enumerate(extents):
+        """First fit: (shard, first word)."""
+        for number, shard in self._shards.items():
+            for position, (first, length) in enumerate(shard.free):
                 if length >= words:
                     rest = [(first + words, length - words)] if length > words else []
-                    extents[position : position + 1] = rest
-                    return shard, first
+                    shard.free[position : position + 1] = rest
+                    return number, first
         self._add_shard()
         return self._allocate(words)
 
     def _add_shard(self) -> None:
-        number = len(self._shard_fds)
-        if number == self._shards_max:
+        number = next((n for n in range(self._shards_max) if n not in self._shards), None)
+        if number is None:
             raise StoreFull
         fd = bpf.map_create(
             bpf.MapType.ARRAY, 4, 4 * abi.UNWIND_SHARD_WORDS, 1, bpf.MAP_FLAG_MMAPABLE, "bpfleakd_shard"
         )
+        self._shards[number] = _Shard(fd, [_WHOLE])
         bpf.map_update(self._fds["unwind_shards"], _u32(number), _u32(fd))
-        self._shard_fds.append(fd)
-        self._free.append([(0, abi.UNWIND_SHARD_WORDS)])
 
     def _give_back(self, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
-            extents = sorted([*self._free[piece.shard], (piece.first_word, piece.words)])
-            joined: list[tuple[int, int]] = []
-            for first, length in extents:
-                if joined and sum(joined[-1]) == first:
-                    first, length = joined[-1][0], joined.pop()[1] + length
-                joined.append((first, length))
-            self._free[piece.shard] = joined
+            shard = self._shards[piece.shard]
+            shard.free = _joined(sorted([*shard.free, (piece.first_word, piece.words)]))
+            if shard.free == [_WHOLE]:
+                bpf.map_delete(self._fds["unwind_shards"], _u32(piece.shard))
+                os.close(self._shards.pop(piece.shard).fd)
+
+
+def _joined(extents: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Extents in order, with neighbours made one."""
+    joined: list[tuple[int, int]] = []
+    for first, length in extents:
+        if joined and sum(joined[-1]) == first:
+            before_first, before_length = joined.pop()
+            joined.append((before_first, before_length + length))
+        else:
+            joined.append((first, length))
+    return joined
 
 
 def _cut(page_index: np.ndarray) -> Iterator[tuple[int, int]]:

@@ -9,10 +9,13 @@ Order matters, and all of it is undone if a step fails:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import structlog
 
 from bpfleakd import errors
 from bpfleakd.elf.image import ElfImage
@@ -22,11 +25,13 @@ from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.probe_points import FunctionProbe, find_probe_points
 from bpfleakd.model import FunctionRole, Mapping, ProbedFunction
 from bpfleakd.monitor.unwinding import Unwinding
-from bpfleakd.target.allocators import ALLOCATORS, Allocator, allocators_in
+from bpfleakd.target.allocators import ALLOCATORS, Allocator, allocators_in, loader_in
 from bpfleakd.target.mappings import mapped_file, read_mappings
 from bpfleakd.target.process import ProcessInfo, check_traceable, read_process
 
 __all__ = ["Attacher", "Attachment"]
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +67,22 @@ class Attacher:
             check_traceable(process, os.getpid(), os.uname().release)
             mappings = read_mappings(pid)
             _refuse_go(process)
-            files = [
-                (mapped_file(pid, mapping), self._probes(pid, allocator, mapping))
-                for allocator, mapping in allocators_in(mappings)
-            ]
-            if not files:
+            allocators = allocators_in(mappings)
+            if not allocators:
                 raise _no_allocator(process)
+            files = self._files(pid, allocators)
+            with contextlib.suppress(errors.TargetError):
+                files += self._files(pid, loader_in(mappings))
             links = self._link(pid, files, mappings)
         except BaseException:
             os.close(pidfd)
             raise
-        probes = tuple(probe for _path, points in files for probe in points)
+        probes = tuple(
+            probe
+            for _path, points in files
+            for probe in points
+            if probe.role is not FunctionRole.LIBRARIES_CHANGED
+        )
         return Attachment(process, pidfd, tuple(links), probes, mappings)
 
     def stop(self, attachment: Attachment) -> None:
@@ -103,6 +113,22 @@ class Attacher:
             self._clear(pid)
             raise _link_error(pid, error) from error
         return links
+
+    def _files(
+        self, pid: int, allocators: Sequence[tuple[Allocator, Mapping]]
+    ) -> list[tuple[str, list[ProbedFunction]]]:
+        """The files to probe. One that cannot be understood is left out while there is another."""
+        files = []
+        failures = []
+        for allocator, mapping in allocators:
+            try:
+                files.append((mapped_file(pid, mapping), self._probes(pid, allocator, mapping)))
+            except (errors.BadElf, errors.NoAllocator) as failure:
+                log.warning("allocator.left-out", pid=pid, path=mapping.path, reason=failure.message)
+                failures.append(failure)
+        if failures and not files:
+            raise failures[0]
+        return files
 
     def _probes(self, pid: int, allocator: Allocator, mapping: Mapping) -> list[ProbedFunction]:
         path = mapped_file(pid, mapping)
@@ -135,7 +161,7 @@ class Attacher:
         identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         if identity not in self._known_points:
             releases = [f.name for f in allocator.functions if f.role is FunctionRole.RELEASE]
-            entries = [f.name for f in allocator.functions if f.role is not FunctionRole.RELEASE]
+            entries = [f.name for f in allocator.functions if f.name not in releases]
             self._known_points[identity] = find_probe_points(path, entries, releases)
         return self._known_points[identity]
 

@@ -29,6 +29,7 @@ from bpfleakd.monitor.traced import NamedStack, Traced
 from bpfleakd.monitor.unwinding import Unwinding
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.site_table import COUNTERS, SiteTable
+from bpfleakd.target.mappings import read_mappings
 from bpfleakd.target.process import is_running, thread_commands
 
 __all__ = ["Monitor"]
@@ -207,7 +208,19 @@ class Monitor:
                 )
             ]
             traced.table.update(now_ns, site_keys, columns[rows])
-            traced.counters = self._maps.process(pid)
+            before, traced.counters = traced.counters, self._maps.process(pid)
+            if traced.counters.library_changes != before.library_changes:
+                self._follow_libraries(traced)
+
+    def _follow_libraries(self, traced: Traced) -> None:
+        try:
+            mappings = read_mappings(traced.pid)
+        except errors.BpfleakdError:
+            # It has just ended, which the next tick notices.
+            return
+        traced.symbolizer.update_mappings(mappings)
+        self._unwinding.follow(traced.pid, mappings, wait_s=0.0)
+        log.info("process.libraries-changed", pid=traced.pid, mappings=len(mappings))
 
     def _live_report(self, traced: Traced, limit: int | None, sort: SortKey) -> LeakReport:
         now_ns = self._clock_ns()

@@ -86,7 +86,7 @@ class Reporter:
         return TracedProcess(
             process=self.summary(traced, now_ns),
             attach_method=self._attach_method,
-            sites=len(traced.table),
+            sites=traced.table.used_count,
             probes=traced.attachment.probes,
             losses=traced.counters.losses,
         )
@@ -115,8 +115,7 @@ class Reporter:
         """The `limit` sites to look at more closely; growth of all sites is only computed to sort by it."""
         table = traced.table
         keys, columns = table.keys, table.columns()
-        # The overflow site is there before anything overflows.
-        rows = np.flatnonzero(columns[:, COUNTERS.index("allocated_count")])
+        rows = table.used_rows
         if sort is not SortKey.GROWTH and limit is not None:
             column = columns[rows, COUNTERS.index("live_bytes" if sort is SortKey.LIVE else "live_count")]
             rows = rows[np.argsort(-column, kind="stable")[:limit]]

@@ -12,7 +12,7 @@ import numpy as np
 from bpfleakd import errors
 from bpfleakd.analysis.fingerprint import fingerprint
 from bpfleakd.kernel.maps import Maps, ProcessCounters
-from bpfleakd.model import LeakReport, ProcessState, RawStack, SiteKey, Stack
+from bpfleakd.model import FrameKind, LeakReport, ProcessState, RawStack, SiteKey, Stack
 from bpfleakd.monitor.attach import Attachment
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.census import Census, take_census
@@ -27,19 +27,19 @@ _CENSUS_SHARE = 0.1
 _CENSUS_PAUSE_NS = _NS_PER_S // 2
 # The maps of a process are read again for addresses that nothing covers, but no more often than this.
 _MAPPINGS_PAUSE_NS = _NS_PER_S
-# Names of stacks with unknown frames are looked up again: JITs write their perf maps late.
-_RENAME_PAUSE_NS = 2 * _NS_PER_S
 _NAMED_STACKS_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class NamedStack:
-    """A site's stack with names, and its fingerprint."""
+    """A site's stack with names, and its fingerprint.
+
+    `final` is False while a frame outside files has no name: JITs write their perf maps late.
+    """
 
     stack: Stack
     fingerprint: str
-    named_ns: int
-    complete: bool
+    final: bool
 
 
 @dataclass(slots=True)
@@ -84,13 +84,13 @@ class Traced:
     def named_stacks(self, maps: Maps, keys: Iterable[SiteKey], now_ns: int) -> dict[SiteKey, NamedStack]:
         """The stacks of sites, with names as good as they can be had now."""
         keys = list(keys)
-        wanted = [key for key in keys if self._is_to_be_named(key, now_ns)]
+        wanted = [key for key in keys if key not in self._named or not self._named[key].final]
         if wanted:
             raw = [maps.stack(self.pid, key.stack_id) for key in wanted]
             self._refresh_mappings(raw, now_ns)
             for key, stack in zip(wanted, self.symbolizer.symbolize(raw), strict=True):
-                complete = all(frame.function for frame in stack.frames)
-                self._named[key] = NamedStack(stack, fingerprint(key.kind, stack), now_ns, complete)
+                final = all(frame.function or frame.kind is FrameKind.NATIVE for frame in stack.frames)
+                self._named[key] = NamedStack(stack, fingerprint(key.kind, stack), final)
             while len(self._named) > max(_NAMED_STACKS_MAX, len(keys)):
                 self._named.popitem(last=False)
         for key in keys:
@@ -100,13 +100,6 @@ class Traced:
     def close(self) -> None:
         """Let go of the files that names come from."""
         self.symbolizer.close()
-
-    def _is_to_be_named(self, key: SiteKey, now_ns: int) -> bool:
-        known = self._named.get(key)
-        if known is None:
-            return True
-        ended = self.state is not ProcessState.TRACED
-        return not known.complete and not ended and now_ns >= known.named_ns + _RENAME_PAUSE_NS
 
     def _refresh_mappings(self, stacks: Iterable[RawStack], now_ns: int) -> None:
         addresses = {address for stack in stacks for address in stack.addresses}

@@ -11,9 +11,12 @@ from bpfleakd.model import Mapping
 __all__ = ["AddressSpace", "Region"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """A mapping with a number that no other mapping of this process had or will have."""
+    """A mapping with a number that no other mapping of this process had or will have.
+
+    Compared by identity, which is quicker than by what is in it.
+    """
 
     number: int
     mapping: Mapping

@@ -51,6 +51,16 @@ class SiteTable:
         return len(changed)
 
     @property
+    def used_rows(self) -> NDArray[np.intp]:
+        """The rows of sites that have allocated: the overflow site is there before anything overflows."""
+        return np.flatnonzero(self._counters[:, COUNTERS.index("allocated_count")])
+
+    @property
+    def used_count(self) -> int:
+        """How many sites have allocated."""
+        return len(self.used_rows)
+
+    @property
     def totals(self) -> SiteCounters:
         """The sums over all sites."""
         return SiteCounters(*self._counters.sum(axis=0).tolist())

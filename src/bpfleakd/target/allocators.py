@@ -1,6 +1,7 @@
 """The allocators that are known, and where they are in a process.
 
-`ALLOCATORS` is the whole knowledge: adding an allocator is adding rows.
+`ALLOCATORS` is the whole knowledge: adding an allocator is adding rows. The dynamic loader is probed in the
+same way, to learn of libraries that come and go.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from dataclasses import dataclass
 
 from bpfleakd.model import FunctionRole, Mapping
 
-__all__ = ["ALLOCATORS", "Allocator", "AllocatorFunction", "allocators_in"]
+__all__ = [
+    "ALLOCATORS",
+    "DYNAMIC_LOADER",
+    "Allocator",
+    "AllocatorFunction",
+    "allocators_in",
+    "loader_in",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +62,31 @@ ALLOCATORS = (
 )
 
 
+# Where glibc's and musl's dynamic loaders tell debuggers that libraries came or went (r_brk, link.h).
+DYNAMIC_LOADER = Allocator(
+    "ld.so",
+    re.compile(r"ld-linux-x86-64\.so\.2|ld-2\.\d+\.so|ld-musl-x86_64\.so\.1"),
+    (AllocatorFunction("_dl_debug_state", FunctionRole.LIBRARIES_CHANGED),),
+)
+
+
 def allocators_in(mappings: Sequence[Mapping]) -> tuple[tuple[Allocator, Mapping], ...]:
     """The known allocators that are mapped, each with the first executable mapping of its file."""
+    return _mapped(ALLOCATORS, mappings)
+
+
+def loader_in(mappings: Sequence[Mapping]) -> tuple[tuple[Allocator, Mapping], ...]:
+    """The dynamic loader in the same form; none in a static program."""
+    return _mapped((DYNAMIC_LOADER,), mappings)
+
+
+def _mapped(known: Sequence[Allocator], mappings: Sequence[Mapping]) -> tuple[tuple[Allocator, Mapping], ...]:
     found: dict[tuple[str, int], tuple[Allocator, Mapping]] = {}
     for mapping in mappings:
         if not mapping.executable or not mapping.inode:
             continue
         name = mapping.path.rsplit("/", 1)[-1]
-        for allocator in ALLOCATORS:
+        for allocator in known:
             if allocator.file_name.fullmatch(name):
                 found.setdefault((mapping.device, mapping.inode), (allocator, mapping))
     return tuple(found.values())

@@ -20,16 +20,15 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 
 import numpy as np
 
 from bpfleakd.elf.image import EM_X86_64, ElfImage
 from bpfleakd.errors import BadElf
 from bpfleakd.unwind.assemble import Functions, page_rows, rows_of, without_overlaps
-from bpfleakd.unwind.cfi import ENTRIES_MAX, CallFrameSection, Fde
+from bpfleakd.unwind.cfi import CallFrameSection, Fde
 from bpfleakd.unwind.eh_frame_hdr import fde_offsets
-from bpfleakd.unwind.encoding import MalformedCfi, SkipReason
+from bpfleakd.unwind.malformed import MalformedCfi, SkipReason
 from bpfleakd.unwind.programs import ProgramSet
 from bpfleakd.unwind.table import PAGE_BITS, PAGE_BYTES, TEXT_LIMIT_BYTES, UnwindTable
 
@@ -154,7 +153,7 @@ class _Collector:
     def functions_of(self, section: CallFrameSection, offsets: Iterable[int]) -> Functions:
         """Return the functions of a section's FDEs, sorted and without overlaps."""
         starts, ends, programs = array("I"), array("I"), array("I")
-        for offset in islice(offsets, ENTRIES_MAX):
+        for offset in offsets:
             try:
                 start, end, program = self._function_of(section.fde_at(offset))
             except MalformedCfi as error:

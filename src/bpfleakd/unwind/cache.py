@@ -34,7 +34,7 @@ from pathlib import Path
 import numpy as np
 
 from bpfleakd.unwind.build import MAX_ROWS, FrameSections, build_table
-from bpfleakd.unwind.encoding import SkipReason
+from bpfleakd.unwind.malformed import SkipReason
 from bpfleakd.unwind.rules import PACKED_RULE_BYTES, pack, unpack
 from bpfleakd.unwind.table import UnwindTable, check
 

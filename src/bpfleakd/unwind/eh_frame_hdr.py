@@ -11,7 +11,8 @@ import struct
 
 import numpy as np
 
-from bpfleakd.unwind.encoding import PCREL_SDATA4, MalformedCfi, read_pointer, read_size
+from bpfleakd.unwind.encoding import PCREL_SDATA4, read_pointer, read_size
+from bpfleakd.unwind.malformed import MalformedCfi
 
 __all__ = ["fde_offsets"]
 

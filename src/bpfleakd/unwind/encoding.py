@@ -11,18 +11,10 @@ Pointer encodings are those of the Linux Standard Base 5.0, core, section 10.5.1
 from __future__ import annotations
 
 import struct
-from enum import StrEnum
 
-__all__ = [
-    "PCREL_SDATA4",
-    "MalformedCfi",
-    "SkipReason",
-    "read_pointer",
-    "read_size",
-    "read_sleb128",
-    "read_uleb128",
-    "skip_pointer",
-]
+from bpfleakd.unwind.malformed import MalformedCfi, SkipReason
+
+__all__ = ["PCREL_SDATA4", "read_pointer", "read_size", "read_sleb128", "read_uleb128", "skip_pointer"]
 
 PCREL_SDATA4 = 0x1B
 
@@ -44,27 +36,6 @@ _FIXED_SIZE = {
     0x0C: struct.Struct("<q"),
 }
 _ADDRESS_MASK = (1 << 64) - 1
-
-
-class SkipReason(StrEnum):
-    """Why a frame description entry (FDE), or the rest of one, is not in the table."""
-
-    TRUNCATED = "truncated"
-    BAD_CIE = "bad-cie"
-    BAD_POINTER = "bad-pointer"
-    BAD_INSTRUCTION = "bad-instruction"
-    EMPTY = "empty"
-    OUTSIDE_TEXT = "outside-text"
-    OVERLAP = "overlap"
-    LIMIT = "limit"
-
-
-class MalformedCfi(Exception):
-    """An entry cannot be understood. Never leaves this package."""
-
-    def __init__(self, reason: SkipReason) -> None:
-        super().__init__(reason.value)
-        self.reason = reason
 
 
 def read_uleb128(data: bytes | memoryview, position: int) -> tuple[int, int]:

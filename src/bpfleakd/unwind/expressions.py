@@ -10,7 +10,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from bpfleakd.unwind.encoding import MalformedCfi, read_sleb128, read_uleb128
+from bpfleakd.unwind.encoding import read_sleb128, read_uleb128
+from bpfleakd.unwind.malformed import MalformedCfi
 from bpfleakd.unwind.registers import RIP, RSP
 
 __all__ = ["LazyPlt", "RegisterContents", "RegisterOffset", "recognise"]

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from bpfleakd.unwind.cfi import Cie
-from bpfleakd.unwind.encoding import MalformedCfi, SkipReason, read_sleb128, read_uleb128
+from bpfleakd.unwind.encoding import read_sleb128, read_uleb128
 from bpfleakd.unwind.frame_state import UNSPECIFIED, FrameState, How
+from bpfleakd.unwind.malformed import MalformedCfi, SkipReason
 from bpfleakd.unwind.registers import RBP, RIP, RSP
 
 __all__ = ["OFFSET_LIMIT", "Program", "initial_state", "run"]
@@ -211,15 +212,6 @@ def _restore_state(machine: _Machine, code: bytes, position: int) -> int:
     return position
 
 
-def _def_cfa(is_signed: bool) -> Handler:
-    def handler(machine: _Machine, code: bytes, position: int) -> int:
-        machine.cfa_register, position = read_uleb128(code, position)
-        machine.cfa_expression = None
-        return _def_cfa_offset(is_signed)(machine, code, position)
-
-    return handler
-
-
 def _def_cfa_offset(is_signed: bool) -> Handler:
     def handler(machine: _Machine, code: bytes, position: int) -> int:
         if is_signed:
@@ -229,6 +221,14 @@ def _def_cfa_offset(is_signed: bool) -> Handler:
             machine.cfa_offset, position = read_uleb128(code, position)
         return position
 
+    return handler
+
+
+def _def_cfa(is_signed: bool) -> Handler:
+    def handler(machine: _Machine, code: bytes, position: int) -> int:
+        return read_offset(machine, code, _def_cfa_register(machine, code, position))
+
+    read_offset = _def_cfa_offset(is_signed)
     return handler
 
 

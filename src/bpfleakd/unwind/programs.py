@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from bpfleakd.unwind.cfi import Cie, Fde
-from bpfleakd.unwind.encoding import MalformedCfi, SkipReason
 from bpfleakd.unwind.frame_state import FrameState
 from bpfleakd.unwind.instructions import OFFSET_LIMIT, Program, initial_state, run
+from bpfleakd.unwind.malformed import MalformedCfi, SkipReason
 from bpfleakd.unwind.rules import RESERVED_RULES, STOP_NUMBER, Rule
 from bpfleakd.unwind.x86_64 import rule_of
 

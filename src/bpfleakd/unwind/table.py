@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bpfleakd.unwind.encoding import SkipReason
+from bpfleakd.unwind.malformed import SkipReason
 from bpfleakd.unwind.rules import GAP, RESERVED_RULES, STOP_NUMBER, Rule, RuleSet
 
 __all__ = [

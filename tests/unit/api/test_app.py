@@ -122,7 +122,9 @@ def test_the_leak_report_is_the_contract():
     """Field for field as docs/json.md has it."""
     answer = ask(FakeService(report=a_report()), "GET", "/v1/processes/4711/sites").json
     assert list(answer) == ["process", "sites", "losses"]
-    assert {"pid", "comm", "exe", "live_bytes", "live_count", "attached_s", "mode"} <= answer["process"].keys()
+    assert {"pid", "comm", "exe", "live_bytes", "live_count", "attached_s", "mode"} <= answer[
+        "process"
+    ].keys()
     (site,) = answer["sites"]
     assert list(site) == [
         "site",

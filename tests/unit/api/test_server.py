@@ -71,9 +71,9 @@ def test_everything_arrives_as_it_was_sent(path):
 )
 def test_an_error_arrives_as_its_class(path, kind):
     """So that the command ends with the right exit code."""
-    with running(FakeService(attach=kind("the fact", "the way out")), path):
-        with pytest.raises(kind) as caught:
-            DaemonClient(path).attach(1)
+    service = FakeService(attach=kind("the fact", "the way out"))
+    with running(service, path), pytest.raises(kind) as caught:
+        DaemonClient(path).attach(1)
     assert (type(caught.value), caught.value.message, caught.value.hint) == (kind, "the fact", "the way out")
 
 
@@ -190,7 +190,9 @@ def test_a_port_in_use_is_an_error_that_names_the_key(path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(errors.ConfigError, match=rf"metrics\.port: 127\.0\.0\.1:{port} is in use") as caught:
+        with pytest.raises(
+            errors.ConfigError, match=rf"metrics\.port: 127\.0\.0\.1:{port} is in use"
+        ) as caught:
             start_only(path, tcp_address="127.0.0.1", tcp_port=port)
     assert "metrics.enabled: false" in caught.value.hint
     assert not path.exists()
@@ -299,7 +301,11 @@ def test_a_daemon_that_does_not_answer(path, silent_socket):
     [
         (b"", errors.DaemonUnreachable, "closed the connection without an answer"),
         (b"SSH-2.0-x\r\n", errors.DaemonUnreachable, "closed the connection without an answer"),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n{}", errors.DaemonUnreachable, "closed the connection"),
+        (
+            b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n{}",
+            errors.DaemonUnreachable,
+            "closed the connection",
+        ),
         (b"HTTP/1.1 200 OK\r\n\r\nhello", errors.BpfleakdError, "is not understood"),
         (b"HTTP/1.1 200 OK\r\n\r\n{}", errors.BpfleakdError, "is not understood"),
         (b"HTTP/1.1 500 Oh\r\n\r\noh", errors.BpfleakdError, "status 500"),
@@ -311,7 +317,7 @@ def test_a_daemon_that_does_not_answer(path, silent_socket):
     ],
 )
 def test_a_daemon_that_answers_strangely(path, silent_socket, answer, kind, words):
-    """Another program on the socket, another version, or a crash on the way: an error of ours, no traceback."""
+    """Another program on the socket, another version, or a crash on the way: an error of ours."""
 
     def serve() -> None:
         connection, _ = silent_socket.accept()

@@ -18,7 +18,7 @@ from bpfleakd.cli.render.units import human_bytes, human_duration, human_rate
         (1024, "1.00 KiB"),
         (1_023.5, "1.00 KiB"),
         (10_235, "10.0 KiB"),
-        (102_349, "99.9 KiB"),
+        (102_348, "99.9 KiB"),
         (102_400, "100 KiB"),
         (1_048_063, "1023 KiB"),
         (1_048_064, "1.00 MiB"),
@@ -41,7 +41,14 @@ def test_sizes_and_rates_fit_their_columns(count):
 
 @pytest.mark.parametrize(
     ("rate", "text"),
-    [(0.0, "0 B/s"), (0.4, "0 B/s"), (-0.4, "0 B/s"), (1.0, "+1 B/s"), (-1e6, "-977 KiB/s"), (2e6, "+1.91 MiB/s")],
+    [
+        (0.0, "0 B/s"),
+        (0.4, "0 B/s"),
+        (-0.4, "0 B/s"),
+        (1.0, "+1 B/s"),
+        (-1e6, "-977 KiB/s"),
+        (2e6, "+1.91 MiB/s"),
+    ],
 )
 def test_rates_have_a_sign(rate, text):
     """Growing and shrinking must not be mistaken for each other."""

@@ -160,7 +160,9 @@ def test_openmetrics_is_spoken_where_it_is_asked_for():
     assert {"bpfleakd_process_allocated_bytes", "bpfleakd_site_live_bytes", "bpfleakd_build"} <= families
 
 
-@pytest.mark.parametrize("accept", ["", "*/*", "text/html", "application/openmetrics-text;version=x.y", "\xff;;="])
+@pytest.mark.parametrize(
+    "accept", ["", "*/*", "text/html", "application/openmetrics-text;version=x.y", "\xff;;="]
+)
 def test_any_other_accept_header_gets_plain_text(accept):
     """A broken header is no reason to fail a scrape."""
     body, content_type = exporter(a_snapshot()).expose(accept)
@@ -170,7 +172,8 @@ def test_any_other_accept_header_gets_plain_text(accept):
 
 def test_two_exporters_live_in_one_process():
     """Nothing is registered in prometheus_client's global registry."""
-    assert exporter(a_snapshot()).expose()[0] and exporter(a_snapshot()).expose()[0]
+    assert exporter(a_snapshot()).expose()[0]
+    assert exporter(a_snapshot()).expose()[0]
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not there: apt install prometheus")

@@ -95,16 +95,14 @@ def test_every_instruction(tmp_path: Path) -> None:
 
     print(dict(ends))
     assert set(ends) == {StackEnd.BOTTOM, StackEnd.NO_RULE}
-    assert ends[StackEnd.BOTTOM] > 3_000
+    assert ends[StackEnd.BOTTOM] > 2_000
     assert len(plt_addresses(snapshots, find)) >= 3
 
 
 def in_loader(address: int, maps: str) -> bool:
     """Tell whether an address is in the dynamic loader."""
-    lines = [line for line in maps.splitlines() if "ld-linux" in line]
-    return any(
-        int(line.split("-")[0], 16) <= address < int(line.split()[0].split("-")[1], 16) for line in lines
-    )
+    ranges = (line.split()[0].split("-") for line in maps.splitlines() if "ld-linux" in line)
+    return any(int(start, 16) <= address < int(end, 16) for start, end in ranges)
 
 
 def plt_addresses(snapshots: list[Snapshot], find: FindTable) -> set[int]:

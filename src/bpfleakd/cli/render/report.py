@@ -62,9 +62,9 @@ def _header(process: ProcessSummary) -> Text:
         f"attached {human_duration(process.attached_s)}",
         printable(process.mode),
     ]
-    if process.state != ProcessState.TRACED:
-        parts.append(f"({process.state})")
-    return Text.assemble((f"{process.pid} {printable(process.comm)}", "bold"), "  ", "  ".join(parts))
+    who = f"{process.pid} {printable(process.comm)}"
+    ended = "" if process.state == ProcessState.TRACED else f" ({process.state})"
+    return Text.assemble((who, "bold"), (ended, "yellow"), "  ", "  ".join(parts))
 
 
 def _why_empty(process: ProcessSummary) -> str:

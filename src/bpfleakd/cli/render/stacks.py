@@ -15,7 +15,7 @@ _SHORTEST_NAME = 24
 _TRUNCATED = {
     StackEnd.DEPTH: "the stack is deeper than what is kept",
     StackEnd.READ_FAULT: "the stack goes on, but its memory could not be read",
-    StackEnd.NO_RULE: "the stack goes on, but there is no unwind information for this place",
+    StackEnd.NO_RULE: "the stack goes on, but not its unwind information",
     StackEnd.FRAME_POINTER_END: "the stack may go on: the chain of frame pointers ends here",
     StackEnd.LOST: "the stack was not kept: the table of stacks was full",
 }

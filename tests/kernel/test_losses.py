@@ -1,0 +1,76 @@
+"""A full table refuses and counts: whatever was missed is a figure of the report."""
+
+from __future__ import annotations
+
+from .truth import by_function
+
+
+def test_blocks_beyond_the_live_table_are_refused_and_counted(daemon, workload):
+    """101 of 1,009 blocks find room: the oldest ones stay, the others are in losses."""
+    program = workload("many_sites", 1)
+    tracer = daemon(limits={"live_blocks": 101})
+    tracer.attach(program.pid)
+
+    ledger = program.step(1009)
+
+    report = tracer.top_after_tick(program.pid)
+    assert report["process"]["live_count"] == 101
+    assert report["losses"]["live_full"] == ledger["live_count"] - 101
+
+
+def test_a_full_live_table_takes_blocks_again_when_some_were_freed(daemon, workload):
+    """Refusing is no end: a program that frees makes room."""
+    program = workload("churn")
+    tracer = daemon(limits={"live_blocks": 1})
+    tracer.attach(program.pid)
+
+    program.step(10_007)
+
+    report = tracer.top_after_tick(program.pid)
+    assert report["process"]["allocated_count"] == 10_007
+    assert report["process"]["live_count"] == 0
+    assert report["losses"]["live_full"] == 0
+
+
+def test_allocations_beyond_the_sites_table_are_still_in_the_total(daemon, workload):
+    """A new call site without room is counted under no name, and said to be lost."""
+    program = workload("many_sites", 101)
+    tracer = daemon(limits={"sites": 23})
+    tracer.attach(program.pid)
+
+    ledger = program.step()
+
+    report = tracer.top_after_tick(program.pid)
+    named = by_function(report).get("allocate_at_leaf", {"live_count": 0})["live_count"]
+    assert 0 < named < ledger["live_count"]
+    assert report["losses"]["site_full"] > 0
+    assert report["process"]["live_count"] == ledger["live_count"]
+    assert report["process"]["live_bytes"] == ledger["live_bytes"]
+
+
+def test_sites_without_room_for_their_stack_keep_their_figures(daemon, workload):
+    """A full stack table costs names, not bytes."""
+    program = workload("many_sites", 101)
+    tracer = daemon(limits={"stacks": 23})
+    tracer.attach(program.pid)
+
+    ledger = program.step()
+
+    report = tracer.top_after_tick(program.pid)
+    assert report["losses"]["stack_full"] > 0
+    assert report["process"]["live_count"] == ledger["live_count"]
+    assert report["process"]["live_bytes"] == ledger["live_bytes"]
+
+
+def test_losses_of_one_process_are_not_shown_with_another(daemon, workload):
+    """Each report admits what was missed of its own process."""
+    crowded, calm = workload("many_sites", 1), workload("many_sites", 1)
+    tracer = daemon(limits={"live_blocks": 101})
+    tracer.attach(crowded.pid)
+    tracer.attach(calm.pid)
+
+    crowded.step(1009)
+    calm.step(23)
+
+    assert tracer.top_after_tick(crowded.pid)["losses"]["live_full"] > 0
+    assert not any(tracer.top(calm.pid)["losses"].values())

@@ -1,0 +1,20 @@
+"""Waiting for what happens a little later, without a fixed sleep."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ["wait_until"]
+
+T = TypeVar("T")
+
+
+def wait_until(condition: Callable[[], T], timeout_s: float = 15.0) -> T:
+    """Return the first true value of `condition()`; fail if there is none in time."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"it did not happen within {timeout_s} s"
+        time.sleep(0.05)
+    return value

@@ -1,0 +1,367 @@
+"""bpfleakctl against a daemon that answers over a real socket: output, exit codes, messages."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bpfleakd import errors
+from bpfleakd.cli import bpfleakctl
+from bpfleakd.model import Check, CheckStatus, LeakReport, SortKey
+
+from ..api.serving import FakeService, running
+from ..samples import HOSTILE, a_process, a_report, a_site, a_traced_process, some_stats
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "x.sock"
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch):
+    for name in ("BPFLEAKD_SOCKET", "COLUMNS", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def ctl(path, capsys):
+    """Run bpfleakctl against a service; return exit code, standard output and standard error."""
+
+    def run(service: FakeService, *arguments: str) -> tuple[int, str, str]:
+        with running(service, path):
+            capsys.readouterr()
+            code = bpfleakctl.main(["--socket", str(path), *arguments])
+            return code, *capsys.readouterr()
+
+    return run
+
+
+# -- commands ----------------------------------------------------------------------------------------------
+
+
+def test_attach(ctl):
+    """One line of what is traced now, and how."""
+    service = FakeService(attach=a_traced_process(4711))
+    assert ctl(service, "attach", "4711") == (
+        0,
+        "attached to 4711 leaky /usr/bin/leaky by session, 2 functions probed (free, malloc)\n",
+        "",
+    )
+    assert service.calls == [("attach", 4711)]
+
+
+def test_detach(ctl):
+    """One line of what was traced."""
+    service = FakeService(detach=a_traced_process(4711))
+    code, out, err = ctl(service, "detach", "4711")
+    assert (code, out.startswith("detached from 4711 leaky after 3m31s"), err) == (0, True, "")
+
+
+def test_ps(ctl):
+    """A table, or JSON with the same rows."""
+    service = FakeService(processes=(a_traced_process(23), a_traced_process(101)))
+    code, out, _ = ctl(service, "ps")
+    assert (code, [line.split()[0] for line in out.splitlines()]) == (0, ["pid", "23", "101"])
+    code, out, _ = ctl(service, "ps", "--json")
+    assert [row["process"]["pid"] for row in json.loads(out)["processes"]] == [23, 101]
+
+
+def test_top_of_one_process(ctl):
+    """Without a terminal it is printed once."""
+    service = FakeService(report=a_report())
+    code, out, err = ctl(service, "top", "--pid", "4711", "--limit", "7", "--sort", "count")
+    assert (code, err) == (0, "")
+    assert "leak_here" in out
+    assert "/src/leaky.c:101" in out
+    assert service.calls == [("report", 4711, 7, SortKey.COUNT)]
+
+
+def test_top_of_all_processes(ctl):
+    """Each with its own header; one that ends meanwhile is left out."""
+
+    def report(pid: int, **_: object) -> LeakReport | Exception:
+        return errors.NotAttached("gone") if pid == 23 else a_report(pid)
+
+    service = FakeService(processes=tuple(map(a_traced_process, (19, 23, 101))), report=report)
+    code, out, _ = ctl(service, "top", "--once", "--stacks", "0", "--limit", "0")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines() if "attached" in line] == ["19", "101"]
+    assert service.calls[1] == ("report", 19, None, SortKey.GROWTH)
+
+
+def test_top_json_is_the_contract(ctl):
+    """With --pid the report itself, otherwise a list, even of one; it can be read back."""
+    service = FakeService(processes=(a_traced_process(),), report=a_report())
+    code, out, _ = ctl(service, "top", "--pid", "4711", "--json")
+    assert code == 0
+    assert msgspec.json.decode(out, type=LeakReport) == a_report()
+    code, out, _ = ctl(service, "top", "--json")
+    assert list(json.loads(out)) == ["processes"]
+    assert msgspec.convert(json.loads(out)["processes"], list[LeakReport]) == [a_report()]
+    assert ctl(FakeService(processes=()), "top", "--json")[:2] == (0, '{\n  "processes": []\n}\n')
+
+
+def test_hostile_names_do_no_harm(ctl):
+    """In tables, lines, JSON and errors."""
+    traced = a_traced_process(process=a_process(comm=HOSTILE, exe=HOSTILE))
+    refusal = errors.TargetRefused(HOSTILE, HOSTILE)
+    report = a_report(process=traced.process, sites=(a_site(HOSTILE, module=HOSTILE, location=HOSTILE),))
+    service = FakeService(processes=(traced,), attach=traced, detach=refusal, report=report)
+    for arguments in (
+        ["ps"],
+        ["ps", "--json"],
+        ["attach", "1"],
+        ["detach", "1"],
+        ["top"],
+        ["top", "--pid", "1", "--json"],
+    ):
+        _, out, err = ctl(service, *arguments)
+        assert all(line.isprintable() for line in (out + err).split("\n"))
+
+
+def test_doctor(ctl, monkeypatch):
+    """1 if a check failed, 0 if all is well or merely worth a warning."""
+    checks = [Check("a", CheckStatus.OK, "fine"), Check("b", CheckStatus.WARN, "meh", "do it")]
+    monkeypatch.setattr("bpfleakd.cli.commands.doctor.run_checks", lambda **_: tuple(checks))
+    code, out, _ = ctl(FakeService(), "doctor")
+    assert (code, out.split()) == (0, ["ok", "a", "fine", "warn", "b", "meh", "→", "do", "it"])
+    checks.append(Check("c", CheckStatus.FAIL, "broken"))
+    code, out, _ = ctl(FakeService(), "doctor", "--json")
+    assert code == 1
+    assert json.loads(out)["checks"][2] == {"name": "c", "status": "fail", "detail": "broken", "way_out": ""}
+
+
+# -- errors ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.AccessDenied, 4),
+        (errors.NoSuchProcess, 6),
+        (errors.TargetRefused, 7),
+        (errors.NoAllocator, 8),
+        (errors.KernelError, 9),
+        (errors.KernelUnsupported, 10),
+    ],
+)
+def test_an_error_of_the_daemon_ends_with_its_exit_code(ctl, error, code):
+    """The fact, and below it the way out."""
+    service = FakeService(attach=error("the fact", "the way out"))
+    assert ctl(service, "attach", "23") == (code, "", "bpfleakctl: the fact\n  hint: the way out\n")
+
+
+def test_an_error_without_a_hint_is_one_line(ctl):
+    """No empty hint."""
+    assert (
+        ctl(FakeService(attach=errors.KernelError("the fact")), "attach", "23")[2] == "bpfleakctl: the fact\n"
+    )
+
+
+def test_no_daemon(path, capsys):
+    """Exit code 3, the path that was tried, and how to start it."""
+    assert bpfleakctl.main(["--socket", str(path), "ps"]) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == (
+        f"bpfleakctl: no daemon: there is no {path}\n"
+        "  hint: start it: `systemctl start bpfleakd`, or `bpfleakd` in a terminal\n"
+    )
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"], ["--once"]])
+def test_top_of_a_process_that_is_not_attached(ctl, flags):
+    """The hint is the command to type."""
+    service = FakeService(report=errors.NotAttached("process 23 is not being traced"))
+    code, out, err = ctl(service, "top", "--pid", "23", *flags)
+    assert (code, out) == (5, "")
+    assert err == "bpfleakctl: process 23 is not being traced\n  hint: bpfleakctl attach 23\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["unknown"],
+        ["attach"],
+        ["attach", "x"],
+        ["attach", "0"],
+        ["attach", "-1"],
+        ["attach", "99999999"],
+        ["attach", "٣"],
+        ["top", "--limit", "-1"],
+        ["top", "--sort", "size"],
+        ["top", "--interval", "0"],
+        ["top", "--interval", "nan"],
+        ["top", "--stacks", "x"],
+    ],
+)
+def test_a_wrong_command_line_ends_with_2(arguments, capsys):
+    """As with every other command."""
+    with pytest.raises(SystemExit) as caught:
+        bpfleakctl.main(arguments)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: bpfleakctl")
+
+
+def test_the_socket_may_be_given_in_three_ways(path, capsys, monkeypatch, tmp_path):
+    """An option before or after the command goes before the environment."""
+    with running(FakeService(processes=()), path):
+        assert bpfleakctl.main(["ps", "--socket", str(path)]) == 0
+        monkeypatch.setenv("BPFLEAKD_SOCKET", str(path))
+        assert bpfleakctl.main(["ps"]) == 0
+        assert bpfleakctl.main(["--socket", str(tmp_path / "other"), "ps"]) == 3
+    assert str(tmp_path / "other") in capsys.readouterr().err
+
+
+def test_an_interrupt_ends_with_130(capsys, monkeypatch):
+    """Without a traceback."""
+
+    def interrupted(_self: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bpfleakd.api.client.DaemonClient.processes", interrupted)
+    assert bpfleakctl.main(["ps"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+# -- as a process of its own -------------------------------------------------------------------------------
+
+
+def command(path: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "bpfleakd.cli.bpfleakctl", "--socket", str(path), *arguments]
+
+
+def test_a_broken_pipe_is_quiet(path):
+    """`bpfleakctl ps --json | head -1` has nothing to complain about."""
+    for arguments in (["ps", "--json"], ["ps"]):
+        with running(FakeService(processes=tuple(map(a_traced_process, range(1, 3_000)))), path):
+            process = subprocess.Popen(
+                command(path, *arguments),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                # An unbuffered Python loses the rest of a write that came to a part, without an error.
+                env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+            )
+            process.stdout.read(10)
+            process.stdout.close()
+            assert process.stderr.read() == b""
+            process.stderr.close()
+            assert process.wait() == 141
+
+
+def test_a_terminal_that_knows_only_ascii_gets_escapes(path):
+    """No crash over an ellipsis or a name."""
+    with running(FakeService(report=a_report(sites=(a_site("naïve"),))), path):
+        done = subprocess.run(
+            command(path, "top", "--pid", "4711"),
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+            capture_output=True,
+            check=True,
+        )
+    assert rb"na\xefve" in done.stdout
+
+
+def test_the_command_starts_fast(path):
+    """Nothing heavy is imported where no table is drawn."""
+    script = (
+        "import sys; from bpfleakd.cli import bpfleakctl;"
+        f"bpfleakctl.main(['--socket', {str(path)!r}, 'ps', '--json']);"
+        "heavy = {'rich', 'numpy', 'starlette', 'uvicorn', 'asyncio', 'yaml', 'structlog', 'bcc'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    with running(FakeService(processes=()), path):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_top_is_live_on_a_terminal(path):
+    """It is drawn again and again at the terminal's width, and an interrupt gives the screen back."""
+    calls = iter(range(1, 1_000))
+
+    def report(pid: int, **_: object) -> LeakReport:
+        return a_report(pid, process=a_process(pid, live_count=1_000 + next(calls)))
+
+    with running(FakeService(report=report), path):
+        child, terminal = pty.fork()
+        if child == 0:
+            os.environ["TERM"] = "xterm"
+            arguments = command(path, "top", "--pid", "4711", "--interval", "0.1")
+            os.execv(arguments[0], arguments)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+        screen = _read_until(terminal, b"1,005 blocks")
+        os.kill(child, signal.SIGINT)
+        rest = _read_until(terminal, None)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+        os.close(terminal)
+    assert b"\x1b[?1049h" in screen  # the alternate screen
+    assert b"\x1b[?1049l" in rest
+    assert b"Traceback" not in rest
+
+
+def _read_until(terminal: int, words: bytes | None, timeout_s: float = 10.0) -> bytes:
+    """Read until `words`, or until the other end is closed."""
+    read = b""
+    deadline = time.monotonic() + timeout_s
+    while words is None or words not in read:
+        assert time.monotonic() < deadline, read
+        if select.select([terminal], [], [], 0.1)[0]:
+            try:
+                read += os.read(terminal, 65_536)
+            except OSError:  # EIO: the other end is closed
+                break
+    return read
+
+
+def test_top_once_on_a_terminal_is_a_plain_table(path):
+    """--once draws no screen."""
+    with running(FakeService(report=a_report()), path):
+        child, terminal = pty.fork()
+        if child == 0:
+            os.environ["TERM"] = "xterm"
+            arguments = command(path, "top", "--pid", "4711", "--once")
+            os.execv(arguments[0], arguments)
+        screen = _read_until(terminal, None)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        os.close(terminal)
+    assert b"leak_here" in screen
+    assert b"\x1b[?1049h" not in screen
+
+
+def test_the_daemon_ends_while_top_is_live(path):
+    """The screen is given back and the reason stays to be read."""
+    with running(FakeService(report=a_report()), path):
+        child, terminal = pty.fork()
+        if child == 0:
+            os.environ["TERM"] = "xterm"
+            arguments = command(path, "top", "--pid", "4711", "--interval", "0.1")
+            os.execv(arguments[0], arguments)
+        _read_until(terminal, b"leak_here")
+    rest = _read_until(terminal, None)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    os.close(terminal)
+    assert b"\x1b[?1049l" in rest
+    assert rest.rstrip().endswith(b"in a terminal")
+
+
+def test_status_of_the_daemon_is_part_of_the_checks(path):
+    """`doctor` runs them all for real, and says that the daemon answers."""
+    with running(FakeService(stats=some_stats()), path):
+        done = subprocess.run(command(path, "doctor", "--json"), capture_output=True, text=True, check=False)
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["daemon"]["detail"] == f"version 0.1.0 answers on {path}"
+    assert done.returncode == (1 if any(check["status"] == "fail" for check in checks.values()) else 0)

@@ -1,0 +1,1 @@
+"""Tests of `bpfleakd.symbols`; no privileges needed, but gcc and binutils."""

@@ -1,0 +1,186 @@
+"""Modules: files that are opened once, shared, and let go of."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bpfleakd.errors import BadElf
+from bpfleakd.model import Mapping
+from bpfleakd.symbols.module_cache import Module, ModuleCache
+from bpfleakd.symbols.process_files import ProcessFiles
+
+from ..elf.building import assembled, compiled, nm, output_of
+
+ROOT = Path("/")
+SOURCE = "static __attribute__((noinline)) int hidden(int n) { return n * 23; }\n"
+SOURCE += "int main(int n, char **v) { return hidden(n); }"
+
+
+def library(directory: Path, name: str) -> Path:
+    path = assembled(directory, f".globl {name}\n.type {name},@function\n{name}: ret\n.size {name},1\n")
+    return path.rename(directory / f"lib{name}.so")
+
+
+def opened(cache: ModuleCache, path: Path) -> Module:
+    module = cache.get(cache.open(str(path), str(path), ROOT))
+    assert module is not None
+    return module
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def mapping_of(path: Path, deleted: bool = False) -> Mapping:
+    inode = path.stat().st_ino
+    return Mapping(0x1000, 0x2000, 0, "08:01", inode, str(path), True, False, True, deleted)
+
+
+class TestModule:
+    """One file with what belongs to it."""
+
+    def test_symbols_and_lines_of_a_separate_file(self, tmp_path: Path) -> None:
+        """A stripped program has the symbols and the lines of its debug file."""
+        program = compiled(tmp_path, SOURCE, "-g", "-O1")
+        addresses = nm(program)
+        debug = tmp_path / "program.debug"
+        output_of("objcopy", "--only-keep-debug", program, debug)
+        output_of("strip", program)
+        output_of("objcopy", f"--add-gnu-debuglink={debug}", program)
+
+        module = opened(ModuleCache(), program)
+        symbol = module.symbol(addresses["hidden"])
+        assert symbol is not None
+        assert symbol.name == "hidden"
+        assert module.lines_path == str(debug)
+        debug.unlink()
+        assert ".debug_line" in output_of("readelf", "-SW", str(module.lines_path))
+        module.close()
+
+    def test_own_lines_are_read_through_the_open_file(self, tmp_path: Path) -> None:
+        """The path for addr2line opens the file that is open, whatever became of its name."""
+        program = compiled(tmp_path, SOURCE, "-g")
+        module = opened(ModuleCache(), program)
+        program.unlink()
+        assert module.lines_path is not None
+        assert ".debug_line" in output_of("readelf", "-SW", module.lines_path)
+        module.close()
+
+    def test_no_lines(self, tmp_path: Path) -> None:
+        """A file without DWARF has no path for it."""
+        assert opened(ModuleCache(), library(tmp_path, "plain")).lines_path is None
+
+    def test_file_that_breaks(self, tmp_path: Path) -> None:
+        """A file that is cut while it is used has no names from then on, and nothing else happens."""
+        path = library(tmp_path, "breaking")
+        address = nm(path)["breaking"]
+        module = opened(ModuleCache(), path)
+        assert module.symbol(address) is not None
+        os.truncate(path, 64)
+        assert module.symbol(address) is None
+        assert module.lines_path is None
+
+
+class TestCache:
+    """Modules of all processes."""
+
+    def test_one_file_is_one_module(self, tmp_path: Path) -> None:
+        """Two names of a file are one module, a changed file another."""
+        path = library(tmp_path, "shared")
+        os.link(path, tmp_path / "other-name.so")
+        cache = ModuleCache()
+        assert opened(cache, path) is opened(cache, tmp_path / "other-name.so")
+        os.utime(path, (1, 1))
+        assert len(cache) == 1
+        opened(cache, path)
+        assert len(cache) == 2
+        cache.close()
+
+    def test_files_over_the_limit_are_closed(self, tmp_path: Path) -> None:
+        """The modules used last stay open; descriptors do not pile up."""
+        paths = [library(tmp_path, f"number{n}") for n in range(5)]
+        before = open_descriptors()
+        cache = ModuleCache(modules_max=2)
+        keys = [cache.open(str(path), str(path), ROOT) for path in paths]
+        assert [cache.get(key) is not None for key in keys] == [False, False, False, True, True]
+        assert open_descriptors() == before + 2
+        cache.close()
+        assert open_descriptors() == before
+
+    def test_symbols_over_the_limit_are_dropped(self, tmp_path: Path) -> None:
+        """Symbols of modules that were not used lately go, and come back when they are needed."""
+        paths = [library(tmp_path, f"number{n}") for n in range(3)]
+        addresses = [nm(path)[f"number{n}"] for n, path in enumerate(paths)]
+        cache = ModuleCache(symbols_max_bytes=20)
+        modules = []
+        for path, address in zip(paths, addresses, strict=True):
+            modules.append(opened(cache, path))
+            assert modules[-1].symbol(address) is not None
+        assert opened(cache, paths[1]) is modules[1]
+        assert [module.size_bytes > 0 for module in modules] == [False, True, False]
+        assert modules[0].symbol(addresses[0]) is not None
+        cache.close()
+
+    def test_what_is_no_elf_file(self, tmp_path: Path) -> None:
+        """The difference between a bad file and none is kept."""
+        (tmp_path / "text").write_text("hello")
+        with pytest.raises(BadElf):
+            ModuleCache().open(str(tmp_path / "text"), "/text", ROOT)
+        with pytest.raises(FileNotFoundError):
+            ModuleCache().open(str(tmp_path / "none"), "/none", ROOT)
+
+
+class TestProcessFiles:
+    """From a mapping to its module."""
+
+    def test_file_that_can_be_opened(self, tmp_path: Path) -> None:
+        """The given way to the file is taken; the second time, nothing is opened."""
+        path = library(tmp_path, "mapped")
+        asked = []
+        files = ProcessFiles(lambda m: asked.append(m) or str(path), ModuleCache(), ROOT)
+        module = files.module_of(mapping_of(path))
+        assert module is not None
+        assert files.module_of(mapping_of(path)) is module
+        assert len(asked) == 1
+
+    def test_process_that_ended(self, tmp_path: Path) -> None:
+        """When the process' own directory is gone, the real path is taken, if it is still that file."""
+        path = library(tmp_path, "left")
+        files = ProcessFiles(lambda m: "/proc/0/none", ModuleCache(), ROOT)
+        assert files.module_of(mapping_of(path)) is not None
+        other = replace(mapping_of(path), inode=path.stat().st_ino + 1)
+        assert files.module_of(other) is None
+        assert files.unreadable == 1
+
+    def test_deleted_file_is_not_mistaken_for_its_successor(self, tmp_path: Path) -> None:
+        """After an upgrade the name leads to another library, whose names would be wrong."""
+        path = library(tmp_path, "upgraded")
+        old = mapping_of(path, deleted=True)
+        path.rename(tmp_path / "kept")
+        library(tmp_path, "upgraded")
+        files = ProcessFiles(lambda m: m.path, ModuleCache(), ROOT)
+        assert files.module_of(old) is None
+        assert ProcessFiles(lambda m: str(tmp_path / "kept"), ModuleCache(), ROOT).module_of(old) is not None
+
+    def test_what_is_no_elf_file(self, tmp_path: Path) -> None:
+        """Mapped data is no module and no failure; it is opened once."""
+        path = tmp_path / "data"
+        path.write_text("data")
+        asked = []
+        files = ProcessFiles(lambda m: asked.append(m) or str(path), ModuleCache(), ROOT)
+        for _ in range(3):
+            assert files.module_of(mapping_of(path)) is None
+        assert len(asked) == 1
+        assert files.unreadable == 0
+
+    @pytest.mark.parametrize("path", ["", "[heap]", "[stack]"])
+    def test_memory_without_a_file(self, path: str) -> None:
+        """Anonymous memory is never opened."""
+        files = ProcessFiles(lambda m: pytest.fail("opened"), ModuleCache(), ROOT)
+        mapping = Mapping(0x1000, 0x2000, 0, "00:00", 0, path, True, True, True)
+        assert files.module_of(mapping) is None
+        assert not files.is_file(mapping)
