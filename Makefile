@@ -57,7 +57,7 @@ wheel: setup ## Build dist/bpfleakd-*.whl, with the BPF sources inside
 
 .PHONY: install
 install: wheel ## Install into PREFIX (/opt/bpfleakd), commands linked into BINDIR (/usr/local/bin)
-	$(PYTHON) -c 'import sys; print(sys._base_executable)' | xargs -I{} {} -m venv --system-site-packages $(PREFIX)
+	"$$($(PYTHON) -c 'import sys; print(sys._base_executable)')" -m venv --system-site-packages $(PREFIX)
 	$(PREFIX)/bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps dist/*.whl
 	$(PREFIX)/bin/pip install --quiet --disable-pip-version-check dist/*.whl
 	ln -sf $(PREFIX)/bin/bpfleakd $(PREFIX)/bin/bpfleakctl $(BINDIR)/

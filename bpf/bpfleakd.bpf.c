@@ -81,8 +81,15 @@ int thread_exit(void *ctx)
 {
 	u64 id = current_id();
 	u32 tgid = id >> 32;
+	struct process *process = processes.lookup(&tgid);
+	struct thread *thread;
 
-	if (processes.lookup(&tgid))
-		threads.delete(&id);
+	if (!process)
+		return 0;
+	thread = threads.lookup(&id);
+	/* In the middle of realloc: the old block is in nobody's table, nor may it be in the counters. */
+	if (thread && thread->pending.entry_sp && thread->pending.old_known)
+		give_up_pending(process, tgid, &thread->pending);
+	threads.delete(&id);
 	return 0;
 }

@@ -31,6 +31,7 @@ __all__ = [
     "LogFormat",
     "LogLevel",
     "MetricsConfig",
+    "UnwindConfig",
     "Walker",
     "load_config",
 ]
@@ -107,6 +108,12 @@ class HistoryConfig(_Section, frozen=True):
     window_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 60.0
 
 
+class UnwindConfig(_Section, frozen=True):
+    """Where unwind tables are kept between runs; None builds them anew each time."""
+
+    cache_dir: Path | None = None
+
+
 class LogConfig(_Section, frozen=True):
     """What is logged, and how it is written."""
 
@@ -126,6 +133,7 @@ class Config(_Section, frozen=True):
     metrics: MetricsConfig = MetricsConfig()
     limits: LimitsConfig = LimitsConfig()
     history: HistoryConfig = HistoryConfig()
+    unwind: UnwindConfig = UnwindConfig()
     log: LogConfig = LogConfig()
 
 

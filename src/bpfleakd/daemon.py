@@ -123,7 +123,16 @@ class Daemon:
         configure_logging(new.log)
         fixed = [
             name
-            for name in ("socket", "bpffs_dir", "attach_method", "walker", "metrics", "limits", "history")
+            for name in (
+                "socket",
+                "bpffs_dir",
+                "attach_method",
+                "walker",
+                "metrics",
+                "limits",
+                "history",
+                "unwind",
+            )
             if getattr(old, name) != getattr(new, name)
         ]
         if fixed:
@@ -215,7 +224,7 @@ class _Service:
         )
         self._kernel = kernel
         log.info("kernel.loaded", method=kernel.method, walker=kernel.walker, passed_over=kernel.passed_over)
-        unwinding = Unwinding(kernel.maps.unwind)
+        unwinding = Unwinding(kernel.maps.unwind, config.unwind.cache_dir)
         return Monitor(
             kernel.maps,
             Attacher(kernel.maps, kernel.linker, unwinding, config.limits.live_blocks),

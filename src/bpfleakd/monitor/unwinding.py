@@ -17,6 +17,7 @@ from pathlib import Path
 
 import structlog
 
+from bpfleakd.elf.vdso import VDSO
 from bpfleakd.kernel.unwind_store import StoreFull, TableMapping, UnwindStore
 from bpfleakd.model import Mapping
 from bpfleakd.target.mappings import mapped_file
@@ -30,6 +31,9 @@ log = structlog.get_logger()
 FileKey = tuple[int, int, int, int]
 
 _ATTACH_WAIT_S = 1.5
+
+# The same in every process; no file has inode 0.
+_VDSO_KEY: FileKey = (0, 0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -71,9 +75,7 @@ class Unwinding:
         process = _Process()
         wanted: dict[FileKey, str] = {}
         for mapping in mappings:
-            if not mapping.executable or not mapping.inode:
-                continue
-            path = mapped_file(pid, mapping)
+            path = _file_of(pid, mapping)
             key = _file_key(path)
             if key is None:
                 continue
@@ -177,7 +179,18 @@ def _build_in_order(
         finished((key, built))
 
 
+def _file_of(pid: int, mapping: Mapping) -> str:
+    """A path that opens the code that is mapped; "" for memory without a file, such as a JIT's."""
+    if not mapping.executable:
+        return ""
+    if mapping.path == VDSO:
+        return VDSO
+    return mapped_file(pid, mapping) if mapping.inode else ""
+
+
 def _file_key(path: str) -> FileKey | None:
+    if path == VDSO:
+        return _VDSO_KEY
     try:
         status = os.stat(path)
     except OSError:

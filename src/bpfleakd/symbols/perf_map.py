@@ -37,7 +37,8 @@ _CHUNK_BYTES = 1 << 20
 _LINE_LIMIT_BYTES = 64 << 10
 _SEAM_BYTES = 64
 
-_LINE = re.compile(rb"^(?:0x)?([0-9a-fA-F]{1,16}) +(?:0x)?([0-9a-fA-F]{1,8}) +([^\n]+)$", re.MULTILINE)
+# HotSpot fills both numbers up with zeroes to 16 digits.
+_LINE = re.compile(rb"^(?:0x)?([0-9a-fA-F]{1,16}) +(?:0x)?0{0,8}([0-9a-fA-F]{1,8}) +([^\n]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

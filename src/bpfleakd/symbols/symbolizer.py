@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from bpfleakd.elf.vdso import VDSO
 from bpfleakd.model import Frame, FrameKind, Mapping, RawStack, Stack, StackEnd
 from bpfleakd.printable import printable
 from bpfleakd.symbols.address_space import AddressSpace, Region
@@ -29,7 +30,7 @@ from bpfleakd.symbols.native_frames import ModulePlace, native_frames
 from bpfleakd.symbols.perf_map import PerfMap
 from bpfleakd.symbols.process_files import ProcessFiles
 from bpfleakd.symbols.source_lines import SourceLines
-from bpfleakd.symbols.vdso import VDSO, own_vdso
+from bpfleakd.symbols.vdso import own_vdso
 
 __all__ = ["Symbolizer"]
 

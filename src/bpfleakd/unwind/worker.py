@@ -1,7 +1,7 @@
 """Tables built in a child process, so that neither their memory nor their time is the daemon's.
 
-The child (`python -m bpfleakd.unwind.worker [CACHE_DIRECTORY]`) reads one path a line and answers each, in
-order: a line of JSON, then as many bytes as it says: rows, page index, packed rules.
+The child (`python -m bpfleakd.unwind.worker [CACHE_DIRECTORY]`) reads one path a line ("[vdso]" for the
+kernel's) and answers each, in order: a line of JSON, then as many bytes as it says: rows, page index, packed rules.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import BinaryIO
 import numpy as np
 
 from bpfleakd.elf.image import ElfImage
+from bpfleakd.elf.vdso import VDSO, own_vdso_image
 from bpfleakd.errors import BadElf
 from bpfleakd.unwind.build import build_table, sections_of
 from bpfleakd.unwind.cache import TableCache
@@ -108,7 +109,7 @@ def _read_answer(stream: BinaryIO, path: str) -> BuiltTable | None:
 
 def _answer(path: str, cache: TableCache | None, out: BinaryIO) -> None:
     try:
-        with ElfImage.open(path) as image:
+        with own_vdso_image()[0] if path == VDSO else ElfImage.open(path) as image:
             sections = sections_of(image)
             table = cache.table_of(sections) if cache else build_table(sections)
             digest = sections.digest().hex()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,10 +17,10 @@ from bpfleakd.config import Config
 @pytest.fixture
 def started(monkeypatch):
     """Stand in for bpfleakd.daemon; return what it was started with."""
-    calls: list[tuple[Config, Path | None]] = []
+    calls: list[tuple[Config, Callable[[], Config]]] = []
 
-    def run(config: Config, config_path: Path | None = None) -> int:
-        calls.append((config, config_path))
+    def run(config: Config, reload: Callable[[], Config]) -> int:
+        calls.append((config, reload))
         return 23
 
     daemon = SimpleNamespace(run=run)
@@ -39,8 +40,17 @@ def config_path(tmp_path: Path) -> Path:
 def test_the_daemon_is_run_with_the_configuration(started, config_path):
     """Its exit code is the command's."""
     assert bpfleakd.main(["--config", str(config_path)]) == 23
-    ((config, path),) = started
-    assert (config.pids, config.socket, path) == ((7,), Path("/run/from-file.sock"), config_path)
+    ((config, _),) = started
+    assert (config.pids, config.socket) == ((7,), Path("/run/from-file.sock"))
+
+
+def test_a_reload_reads_the_file_again_and_keeps_the_command_line(started, config_path):
+    """What was typed at the start still holds after a SIGHUP."""
+    bpfleakd.main(["--config", str(config_path), "--pid", "101", "--socket", "/tmp/a.sock"])
+    ((_, reload),) = started
+    config_path.write_text("pids: [23]\ntick_s: 2.0\n")
+    config = reload()
+    assert (config.pids, config.socket, config.tick_s) == ((23, 101), Path("/tmp/a.sock"), 2.0)
 
 
 def test_the_command_line_goes_before_the_file(started, config_path):

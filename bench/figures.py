@@ -1,0 +1,124 @@
+"""Figures, what is demanded of them, and how both are printed and kept."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from bench.machine import Machine, describe_machine
+
+__all__ = ["RESULTS", "Benchmark", "Demand", "Figure", "read_results"]
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Something measured, `samples` times; `name` says of what, `unit` is "" for a ratio."""
+
+    name: str
+    unit: str
+    samples: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def spread(self) -> str:
+        """Lowest to highest."""
+        if len(self.samples) == 1:
+            return "once"
+        return f"{_number(min(self.samples))} to {_number(max(self.samples))}"
+
+    def __str__(self) -> str:
+        return f"{_number(self.median)} {self.unit}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A figure that must not be above `limit`. `figure` None: it could not be measured, for `reason`."""
+
+    name: str
+    limit: float
+    unit: str
+    figure: Figure | None = None
+    reason: str = ""
+
+    @property
+    def verdict(self) -> str:
+        if self.figure is None:
+            return "NOT MEASURED"
+        return "PASS" if self.figure.median <= self.limit else "FAIL"
+
+    @property
+    def limit_text(self) -> str:
+        return f"{_number(self.limit)} {self.unit}".rstrip()
+
+    def __str__(self) -> str:
+        measured = str(self.figure) if self.figure else self.reason
+        return f"{self.verdict:12}  {self.name}: {measured} (at most {self.limit_text})"
+
+
+@dataclass(slots=True)
+class Benchmark:
+    """What one benchmark found. `notes` are sentences that the figures cannot be read without."""
+
+    name: str
+    title: str
+    short: bool
+    figures: list[Figure] = field(default_factory=list)
+    demands: list[Demand] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    machine: Machine = field(default_factory=describe_machine)
+
+    def add(self, name: str, unit: str, samples: Sequence[float]) -> Figure:
+        """Keep a figure."""
+        figure = Figure(name, unit, tuple(samples))
+        self.figures.append(figure)
+        return figure
+
+    def demand(self, name: str, limit: float, figure: Figure | None, unit: str, reason: str = "") -> None:
+        """Keep what is demanded of a figure."""
+        self.demands.append(Demand(name, limit, unit, figure, reason))
+
+    def __str__(self) -> str:
+        width = max((len(figure.name) for figure in self.figures), default=0)
+        lines = [f"{self.title}", ""]
+        lines += [f"  {f.name:{width}}  {f!s:>12}   ({f.spread})" for f in self.figures]
+        lines += ["", *(f"  {demand}" for demand in self.demands)]
+        lines += ["", *(f"  {note}" for note in self.notes)] if self.notes else []
+        return "\n".join(lines) + "\n"
+
+    def write(self, directory: Path = RESULTS) -> None:
+        """Keep all of it as JSON."""
+        directory.mkdir(exist_ok=True)
+        (directory / f"{self.name}.json").write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+
+def read_results(name: str, directory: Path = RESULTS) -> Benchmark:
+    """Read what `write` wrote."""
+    kept = json.loads((directory / f"{name}.json").read_text())
+    kept["machine"] = Machine(**kept["machine"])
+    kept["figures"] = [_figure(figure) for figure in kept["figures"]]
+    kept["demands"] = [
+        Demand(**{**demand, "figure": demand["figure"] and _figure(demand["figure"])})
+        for demand in kept["demands"]
+    ]
+    return Benchmark(**kept)
+
+
+def _figure(kept: dict) -> Figure:
+    return Figure(kept["name"], kept["unit"], tuple(kept["samples"]))
+
+
+def _number(value: float) -> str:
+    """Three digits, as far as they say something."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Programs that do one thing at the return of malloc, to be measured apart. They are compiled behind the
+ * daemon's own source, whose walker and maps they use.
+ *
+ *   bench_nothing        finds the thread's memory, as the others do
+ *   bench_walk           and walks the stack: frames, hash, why it ended
+ *   bench_get_stack      and lets the kernel follow the frame pointers
+ *   bench_get_stackid    the same, and the kernel makes a number of it
+ */
+#define roundup_pow_of_two(n) (1UL << (64 - __builtin_clzl((n) - 1)))
+BPF_STACK_TRACE(bench_stacks, 10240);
+
+int bench_nothing(struct pt_regs *ctx)
+{
+	return current_thread(current_id()) == NULL;
+}
+
+int bench_walk(struct pt_regs *ctx)
+{
+	u64 id = current_id();
+	struct thread *thread = current_thread(id);
+	struct unwind_mappings *mappings = NULL;
+	u32 tgid = id >> 32, zero = 0;
+	void *mappings_map;
+
+	if (!thread)
+		return 0;
+	mappings_map = unwind_mappings.lookup(&tgid);
+	if (mappings_map)
+		mappings = bpf_map_lookup_elem(mappings_map, &zero);
+	begin_walk(thread, ctx, PT_REGS_IP(ctx));
+	walk_on(thread, mappings);
+	end_walk(thread);
+	return 0;
+}
+
+int bench_get_stack(struct pt_regs *ctx)
+{
+	struct thread *thread = current_thread(current_id());
+	long bytes;
+
+	if (!thread)
+		return 0;
+	bytes = bpf_get_stack(ctx, thread->stack.frames, sizeof(thread->stack.frames), BPF_F_USER_STACK);
+	thread->stack.depth = bytes < 0 ? 0 : bytes / sizeof(u64);
+	return 0;
+}
+
+int bench_get_stackid(struct pt_regs *ctx)
+{
+	struct thread *thread = current_thread(current_id());
+
+	if (!thread)
+		return 0;
+	thread->stack.depth = bench_stacks.get_stackid(ctx, BPF_F_USER_STACK);
+	return 0;
+}

@@ -1,0 +1,47 @@
+"""Programs to be traced, and what their work costs them."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+from tests.kernel.workloads import BUILD, SOURCES, Workload
+from tests.kernel.workloads import build as build_workload
+
+__all__ = ["Target", "build_program", "build_workload"]
+
+_PROGRAMS = Path(__file__).parent / "programs"
+_PROBING_PAIRS = 500
+
+
+class Target(Workload):
+    """A workload whose step N does N times the same."""
+
+    def ns_per_round(self, span_s: float = 0.03, repeats: int = 5) -> list[float]:
+        """Processor time of one round, `repeats` times, each the mean over about `span_s` of rounds."""
+        self.cpu_ns(_PROBING_PAIRS)
+        estimate_ns = self.cpu_ns(_PROBING_PAIRS) / _PROBING_PAIRS
+        rounds = max(_PROBING_PAIRS, int(span_s * 1e9 / estimate_ns))
+        return [self.cpu_ns(rounds) / rounds for _ in range(repeats)]
+
+    def cpu_ns(self, rounds: int) -> int:
+        """Processor time of a step, all threads together, in the kernel's probes as well."""
+        before_ns = _process_cpu_ns(self.pid)
+        self.step(rounds)
+        return _process_cpu_ns(self.pid) - before_ns
+
+
+def build_program(name: str) -> Path:
+    """Return a program of bench/programs, compiled if its source is newer."""
+    program = BUILD.parent / "bench" / name
+    subprocess.run(
+        ["make", "--silent", "-C", _PROGRAMS, f"BUILD={program.parent}", f"WORKLOADS={SOURCES}", program],
+        check=True,
+    )
+    return program
+
+
+def _process_cpu_ns(pid: int) -> int:
+    # What clock_getcpuclockid(3) returns: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED).
+    return time.clock_gettime_ns((~pid << 3) | 2)

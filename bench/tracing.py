@@ -1,0 +1,127 @@
+"""The daemon, run for a benchmark."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from bpfleakd.api.client import DaemonClient
+from bpfleakd.errors import BpfleakdError
+from bpfleakd.model import DaemonStats
+
+__all__ = ["RunningDaemon", "ended_with_us"]
+
+T = TypeVar("T")
+
+_START_TIMEOUT_S = 30.0
+_STOP_TIMEOUT_S = 20.0
+
+
+def ended_with_us(*command: object) -> list[str]:
+    """The command, for a process that ends when this one does, even by SIGKILL."""
+    return ["setpriv", "--pdeathsig", "TERM", *map(str, command)]
+
+
+class RunningDaemon:
+    """bpfleakd with socket, pins and configuration of its own, from `with` to its end.
+
+    `wait` False: the block is entered as soon as the process is there.
+    """
+
+    def __init__(self, *, wait: bool = True, **configuration: Any) -> None:
+        self._wait = wait
+        self._directory = Path(tempfile.mkdtemp(prefix="bpfleakd-bench-"))
+        self._pins = Path("/sys/fs/bpf") / f"bpfleakd-bench-{uuid.uuid4().hex[:8]}"
+        self._log_path = self._directory / "log"
+        self.socket = self._directory / "socket"
+        self.client = DaemonClient(self.socket)
+        defaults = {"socket": str(self.socket), "bpffs_dir": str(self._pins), "metrics": {"enabled": False}}
+        self._config_path = self._directory / "config.yaml"
+        self._config_path.write_text(json.dumps(defaults | configuration))  # JSON is YAML
+        self._process: subprocess.Popen | None = None
+
+    def __enter__(self) -> RunningDaemon:
+        command = ended_with_us(
+            sys.executable, "-m", "bpfleakd.cli.bpfleakd", "--config", self._config_path
+        )
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        if self._wait:
+            try:
+                self.until(self.client.processes, _START_TIMEOUT_S)
+            except BaseException:
+                self._end()
+                raise
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _where: TracebackType | None
+    ) -> None:
+        self._end()
+
+    @property
+    def pid(self) -> int:
+        assert self._process
+        return self._process.pid
+
+    def until(self, question: Callable[[], T | None], timeout_s: float = 10.0, pause_s: float = 0.005) -> T:
+        """Ask until there is an answer that is not None, and no error."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            assert self._process
+            try:
+                answer = question()
+                if answer is not None:
+                    return answer
+                failure: Exception | None = None
+            except (BpfleakdError, subprocess.CalledProcessError) as error:
+                failure = error
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the daemon: {failure}\n{self._log_path.read_text()}")
+            time.sleep(pause_s)
+
+    def control(self, *arguments: object) -> str:
+        """Run bpfleakctl; return what it printed. Raises CalledProcessError."""
+        command = [sys.executable, "-m", "bpfleakd.cli.bpfleakctl", "--socket", self.socket, *map(str, arguments)]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    def pinned(self, name: str) -> Path:
+        """Where a map or program of it is pinned."""
+        return self._pins / name
+
+    def wait_ticks(self, count: int) -> list[DaemonStats]:
+        """Wait for further ticks; return the daemon's figures after each."""
+        seen = [self.client.stats()]
+        while len(seen) <= count:
+            stats = self.client.stats()
+            if stats.ticks != seen[-1].ticks:
+                seen.append(stats)
+            time.sleep(0.01)
+        return seen[1:]
+
+    def resident_mb(self) -> dict[str, float]:
+        """Resident memory in MB (2^20): VmRSS, RssAnon, and VmHWM, the largest VmRSS ever."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        found = re.findall(r"^(VmRSS|RssAnon|VmHWM):\s+(\d+) kB$", status, re.MULTILINE)
+        return {name: int(kilobytes) / 1024 for name, kilobytes in found}
+
+    def _end(self) -> None:
+        assert self._process
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self._pins, ignore_errors=True)
