@@ -4,6 +4,7 @@ PYTHON := .venv/bin/python
 PREFIX ?= /opt/bpfleakd
 BINDIR ?= /usr/local/bin
 PYTEST_ARGS ?=
+FUZZ_S ?= 300
 
 # Which packages `setup` installs: run, demo or test (scripts/setup). A target below may want more.
 FOR ?= run
@@ -32,7 +33,7 @@ test: lint test-unit test-kernel ## Everything: lint, unit tests, kernel tests
 lint: FOR := test
 lint: setup ## Check the style of Python and shell
 	$(PYTHON) -m ruff check .
-	shellcheck scripts/setup scripts/demo .ci/run
+	shellcheck scripts/setup scripts/demo scripts/fuzz .ci/run
 
 .PHONY: test-unit
 test-unit: FOR := test
@@ -43,6 +44,11 @@ test-unit: setup ## Tests of the pure parts; no privileges, no kernel
 test-kernel: FOR := test
 test-kernel: setup ## Load BPF and trace real programs (as root)
 	$(PYTHON) -m pytest tests/kernel $(PYTEST_ARGS)
+
+.PHONY: fuzz
+fuzz: FOR := test
+fuzz: setup ## Damaged ELF files, unwind information and perf maps, for FUZZ_S seconds (300)
+	scripts/fuzz $(FUZZ_S)
 
 .PHONY: bench
 bench: FOR := test

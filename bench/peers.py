@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from bench.targets import Target
 from bench.tracing import ended_with_us
@@ -18,6 +19,7 @@ from bpfleakd.kernel.source import bpf_directory
 __all__ = ["NotHere", "heaptrack", "memleak"]
 
 _START_TIMEOUT_S = 60.0
+_SLEEPS = ("230", "23")  # x86-64: clock_nanosleep, and select in Python before 3.11
 
 
 class NotHere(Exception):
@@ -76,7 +78,7 @@ def _kernel_headers() -> Iterator[dict[str, str]]:
         yield {**environment, "BCC_KERNEL_SOURCE": str(headers)}
 
 
-def _wait_until_it_sleeps(process: subprocess.Popen, output: object) -> None:
+def _wait_until_it_sleeps(process: subprocess.Popen, output: TextIO) -> None:
     """memleak sleeps between its reports: once it does so all probes are in place."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     asleep_since = None
@@ -99,4 +101,4 @@ def _is_in_clock_sleep(pid: int) -> bool:
         number = Path(f"/proc/{pid}/syscall").read_text().split()[0]
     except OSError:
         return False
-    return number == "230"  # clock_nanosleep, x86-64
+    return number in _SLEEPS

@@ -6,9 +6,8 @@ import contextlib
 import ctypes
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.bpf import AttachType, ProgramType
@@ -17,13 +16,16 @@ from bpfleakd.kernel.probe_points import find_probe_points
 from bpfleakd.target.allocators import allocators_in
 from bpfleakd.target.mappings import mapped_file, read_mappings
 
-__all__ = ["HeapPoints", "RunTime", "empty_probes", "empty_program", "heap_points", "run_time_counted", "run_time_of"]
+__all__ = ["HeapPoints", "RunTime", "empty_probes", "heap_points", "run_time_counted", "run_time_of"]
 
 _SYS_BPF = 321  # x86-64
 _ENABLE_STATS = 32  # enum bpf_cmd; counts while its descriptor is open
 _STATS_RUN_TIME = 0
 _OBJ_GET_INFO_BY_FD = 15
 _RUN_TIME_OFFSET = 192  # run_time_ns and run_cnt in struct bpf_prog_info
+
+# r0 = 0; exit
+_EMPTY_PROGRAM = bytes.fromhex("b700000000000000 9500000000000000")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -39,7 +41,7 @@ class HeapPoints:
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """How long a program has run, all runs together."""
+    """How long a program has run: all its runs together."""
 
     ns: int
     runs: int
@@ -57,18 +59,14 @@ def heap_points(pid: int) -> HeapPoints:
     return HeapPoints(path, offsets["malloc"], offsets["free"])
 
 
-def empty_program(attach_type: AttachType, result: int = 0) -> int:
-    """Load a program that only returns `result`: `r0 = result; exit`."""
-    instructions = struct.pack("=BBhi", 0xB7, 0, 0, result) + struct.pack("=BBhi", 0x95, 0, 0, 0)
-    return bpf.program_load(ProgramType.KPROBE, instructions, attach_type, "bench_empty")
-
-
 @contextlib.contextmanager
 def empty_probes(points: HeapPoints, pid: int, *, at_return: bool) -> Iterator[int]:
     """Probes that do nothing on malloc and free, and `at_return` of malloc too; yields a program."""
     descriptors: list[int] = []
     try:
-        program = empty_program(AttachType.UPROBE_MULTI)
+        program = bpf.program_load(
+            ProgramType.KPROBE, _EMPTY_PROGRAM, AttachType.UPROBE_MULTI, "bench_empty"
+        )
         descriptors.append(program)
         link = bpf.link_uprobe_multi
         both = {points.malloc: 0, points.free: 0}
@@ -91,21 +89,12 @@ def run_time_counted() -> Iterator[None]:
         os.close(fd)
 
 
-def run_time_of(programs: Sequence[int]) -> RunTime:
-    """Run time of programs (descriptors) together."""
-    total_ns = total_runs = 0
-    for program in programs:
-        info = bytearray(_RUN_TIME_OFFSET + 16)
-        view = (ctypes.c_char * len(info)).from_buffer(info)
-        _bpf(_OBJ_GET_INFO_BY_FD, bytearray(struct.pack("=IIQ", program, len(info), ctypes.addressof(view))))
-        ns, runs = struct.unpack_from("=QQ", info, _RUN_TIME_OFFSET)
-        total_ns, total_runs = total_ns + ns, total_runs + runs
-    return RunTime(total_ns, total_runs)
-
-
-def open_pinned(paths: Sequence[Path]) -> list[int]:
-    """Open pinned programs; the caller closes them."""
-    return [bpf.object_get(path) for path in paths]
+def run_time_of(program: int) -> RunTime:
+    """Run time of a program since it was loaded, as far as it was counted."""
+    info = bytearray(_RUN_TIME_OFFSET + 16)
+    view = (ctypes.c_char * len(info)).from_buffer(info)
+    _bpf(_OBJ_GET_INFO_BY_FD, bytearray(struct.pack("=IIQ", program, len(info), ctypes.addressof(view))))
+    return RunTime(*struct.unpack_from("=QQ", info, _RUN_TIME_OFFSET))
 
 
 def _bpf(command: int, attributes: bytearray) -> int:

@@ -44,6 +44,7 @@ enum loss {
 	LOSS_FREE_MISSED,	/* a block's address was given out again before its free was seen */
 	LOSS_RESULT_UNREADABLE,	/* a block was not recorded: its address could not be read */
 	LOSS_STACK_UNREADABLE,	/* a stack ended early: its memory could not be read */
+	LOSS_EVENT_FULL,	/* a change of the address space was not reported: no room in the ring */
 	LOSS_KINDS,
 };
 
@@ -204,9 +205,39 @@ struct pending_call {
 	__u64 old_known;
 };
 
+/*
+ * A call that changed the address space, as the programs saw it; src/bpfleakd/kernel/space_events.py makes
+ * sense of it. munmap and mremap come at their entry already, since afterwards another thread may have
+ * got the same addresses.
+ */
+enum space_phase {
+	SPACE_ENTRY,
+	SPACE_EXIT,
+};
+
+struct space_event {
+	__u64 time_ns;
+	__u64 stack_id;
+	__u64 arguments[6];
+	__s64 result;
+	__u32 tgid;
+	__u32 tid;
+	__u32 syscall;
+	__u32 phase;
+	__u32 inside_allocator;
+	__u32 reserved;
+};
+
+struct pending_syscall {
+	__u64 arguments[6];
+	__s64 result;
+	__u64 number;
+};
+
 /* Per thread: uprobe programs can be preempted, so per-CPU memory would be shared by two of them. */
 struct thread {
 	struct pending_call pending;
+	struct pending_syscall syscall;
 	struct walk_scratch scratch;
 	struct stack stack;
 };

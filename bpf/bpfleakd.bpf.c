@@ -5,7 +5,8 @@
  *   heap_session             entry and return of heap functions (uprobe session, Linux 6.13): the entry
  *                            may decline the return
  *   heap_entry, heap_exit    the same as two programs (uprobe multi, perf events)
- *   heap_continue            where a walk takes several programs (before Linux 6.9)
+ *   space_enter, space_exit  mmap, munmap, mremap, brk, mprotect, madvise (syscall tracepoints)
+ *   *_continue               where a walk takes several programs (before Linux 6.9)
  *   process_exec, thread_exit
  */
 #include <uapi/linux/ptrace.h>
@@ -15,6 +16,7 @@
 #include "walk.h"
 #include "record.h"
 #include "heap.h"
+#include "space.h"
 
 /*
  * What a probed function does with its arguments is the cookie of its link. The return, where it is
@@ -62,6 +64,23 @@ int heap_exit(struct pt_regs *ctx)
 int heap_continue(struct pt_regs *ctx)
 {
 	return leave_continued(ctx);
+}
+#endif
+
+int space_enter(struct syscall_enter *ctx)
+{
+	return enter_syscall(ctx);
+}
+
+int space_exit(struct syscall_exit *ctx)
+{
+	return leave_syscall(ctx);
+}
+
+#ifdef WALK_BY_TAIL_CALLS
+int space_continue(struct syscall_exit *ctx)
+{
+	return leave_syscall_continued(ctx);
 }
 #endif
 

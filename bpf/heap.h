@@ -14,20 +14,6 @@
 /* What a session's entry handler returns to go without, or with, the return probe. */
 enum { WITH_RETURN = 0, WITHOUT_RETURN = 1 };
 
-static __always_inline struct thread *current_thread(u64 id)
-{
-	struct thread *thread = threads.lookup(&id);
-	int zero = 0;
-
-	if (thread)
-		return thread;
-	thread = new_thread.lookup(&zero);
-	if (!thread)
-		return NULL;
-	threads.insert(&id, thread);
-	return threads.lookup(&id);
-}
-
 /*
  * Whether a call that enters at `sp` runs inside the pending one. At an equal stack pointer it does so
  * only if it was reached by a tail call: then the return address has been replaced by the address of
@@ -142,17 +128,11 @@ static __always_inline int record_block(struct process *process, void *blocks, u
 static __always_inline int walk_and_record(struct pt_regs *ctx, struct process *process, void *blocks,
 					   u64 id, struct thread *thread)
 {
-	struct unwind_mappings *mappings = NULL;
-	u32 tgid = id >> 32, zero = 0;
-	void *mappings_map = unwind_mappings.lookup(&tgid);
-
-	if (mappings_map)
-		mappings = bpf_map_lookup_elem(mappings_map, &zero);
-	walk_on(thread, mappings);
+	walk_on(thread, mappings_of(id >> 32));
 #ifdef WALK_BY_TAIL_CALLS
 	if (thread->scratch.walk.end == WALK_GOES_ON)
 		/* Does not return, unless there have been too many. */
-		continuations.call(ctx, CONTINUE_HEAP);
+		continuations.call(ctx, 0);
 #endif
 	return record_block(process, blocks, id, thread);
 }
@@ -193,7 +173,7 @@ static __always_inline int leave(struct pt_regs *ctx)
 	if (!address || process->state != STATE_RECORDING)
 		return 0;
 	pending->new_address = address;
-	begin_walk(thread, ctx, pending->function_ip);
+	begin_walk(thread, pending->function_ip, ctx);
 	return walk_and_record(ctx, process, blocks, id, thread);
 }
 

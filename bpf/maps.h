@@ -47,8 +47,11 @@ struct mappings_bytes {
 BPF_F_TABLE("array", int, struct mappings_bytes, mappings_template, 1, 0);
 BPF_HASH_OF_MAPS(unwind_mappings, u32, "mappings_template", MAX_PROCESSES);
 
+/* struct space_event. Full: the event is dropped, and the daemon reads /proc/PID/maps again. */
+BPF_RINGBUF_OUTPUT(space_events, SPACE_EVENT_PAGES);
+
 #ifdef WALK_BY_TAIL_CALLS
 /* Programs that walk on where one could not walk to the end. Filled by the loader. */
-enum { CONTINUE_HEAP = 0, CONTINUATIONS = 1 };
-BPF_PROG_ARRAY(continuations, CONTINUATIONS);
+BPF_PROG_ARRAY(continuations, 1);
+BPF_PROG_ARRAY(space_continuations, 1);
 #endif

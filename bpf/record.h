@@ -25,6 +25,15 @@ static __always_inline void subtract_from_site(u32 tgid, const struct live_block
 	__sync_fetch_and_add(&site->live_count, -1);
 }
 
+/* Keep the stack of the current thread under its hash, unless it is known. */
+static __always_inline void keep_stack(struct process *process, u32 tgid, u64 stack_id, struct stack *stack)
+{
+	struct stack_key key = { .tgid = tgid, .stack_id = stack_id };
+
+	if (!stacks.lookup(&key) && stacks.update(&key, stack) != 0)
+		count_loss(process, LOSS_STACK_FULL);
+}
+
 /*
  * The site of `stack`, made if it is new; sets *stack_id to the one that its blocks must carry.
  * No room: the overflow site, which the daemon made at attach.
@@ -34,15 +43,13 @@ static __always_inline struct site *site_of(struct process *process, u32 tgid, u
 {
 	struct site_key key = { .tgid = tgid, .kind = kind, .stack_id = *stack_id };
 	struct site *site = sites.lookup(&key);
-	struct stack_key stack_key = { .tgid = tgid, .stack_id = *stack_id };
 	struct site empty = {};
 
 	if (site)
 		return site;
 
 	/* The stack first, so that whoever sees the site finds it. Another thread may be as far as we are. */
-	if (!stacks.lookup(&stack_key) && stacks.update(&stack_key, stack) != 0)
-		count_loss(process, LOSS_STACK_FULL);
+	keep_stack(process, tgid, *stack_id, stack);
 	sites.insert(&key, &empty);
 	site = sites.lookup(&key);
 	if (site)
@@ -82,4 +89,28 @@ static __always_inline bool put_block(struct process *process, u32 tgid, void *b
 	}
 	count_loss(process, LOSS_LIVE_FULL);
 	return false;
+}
+
+/* The memory of the current thread, made if it is new; NULL: no room. */
+static __always_inline struct thread *current_thread(u64 id)
+{
+	struct thread *thread = threads.lookup(&id);
+	int zero = 0;
+
+	if (thread)
+		return thread;
+	thread = new_thread.lookup(&zero);
+	if (!thread)
+		return NULL;
+	threads.insert(&id, thread);
+	return threads.lookup(&id);
+}
+
+/* The mapping list of a process; NULL: it has none yet. */
+static __always_inline struct unwind_mappings *mappings_of(u32 tgid)
+{
+	void *map = unwind_mappings.lookup(&tgid);
+	u32 zero = 0;
+
+	return map ? bpf_map_lookup_elem(map, &zero) : NULL;
 }

@@ -240,21 +240,26 @@ static __always_inline u64 hash_frame(u64 hash, u64 ip)
 
 /*
  * Begin a walk at the registers of a return: `function_ip` is the first frame, ip the second, so that the
- * immediate caller is known whatever follows.
+ * immediate caller is known whatever follows. With `function_ip` 0 it begins at ip, which is exact.
  */
-static __always_inline void begin_walk(struct thread *thread, struct pt_regs *ctx, u64 function_ip)
+static __always_inline void begin_walk_at(struct thread *thread, u64 function_ip, u64 ip, u64 sp, u64 bp)
 {
 	volatile struct walk_state *walk = &thread->scratch.walk;
 
 	thread->scratch.copy_address = ~0ULL;
 	thread->stack.frames[0] = function_ip;
-	walk->ip = PT_REGS_IP(ctx);
-	walk->sp = PT_REGS_SP(ctx);
-	walk->bp = PT_REGS_FP(ctx);
-	walk->exact = false;
+	walk->ip = ip;
+	walk->sp = sp;
+	walk->bp = bp;
+	walk->exact = !function_ip;
 	walk->hash = hash_frame(MAX_FRAMES, function_ip);
-	walk->depth = 1;
+	walk->depth = function_ip ? 1 : 0;
 	walk->end = WALK_GOES_ON;
+}
+
+static __always_inline void begin_walk(struct thread *thread, u64 function_ip, struct pt_regs *ctx)
+{
+	begin_walk_at(thread, function_ip, PT_REGS_IP(ctx), PT_REGS_SP(ctx), PT_REGS_FP(ctx));
 }
 
 /*

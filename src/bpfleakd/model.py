@@ -71,9 +71,18 @@ class Mapping:
 
 
 class AllocationKind(StrEnum):
-    """Where outstanding memory came from."""
+    """Where outstanding memory came from.
+
+    HEAP is from an allocator. The others are of the address space: MMAP is anonymous memory that the program
+    mapped (or its break), COMMIT is reserved memory made accessible, THREAD_STACK was mapped as a stack, FILE
+    is backed by a file.
+    """
 
     HEAP = "heap"
+    MMAP = "mmap"
+    COMMIT = "commit"
+    THREAD_STACK = "thread-stack"
+    FILE = "file"
 
 
 class FrameKind(StrEnum):

@@ -22,6 +22,7 @@ __all__ = [
     "PROCESS",
     "SITE",
     "SITE_KEY",
+    "SPACE_EVENT",
     "STACK",
     "STACK_ENDS",
     "STACK_KEY",
@@ -54,6 +55,7 @@ LOSS_REASONS = (
     "free_missed",
     "result_unreadable",
     "stack_unreadable",
+    "event_full",
 )
 KINDS = (AllocationKind.HEAP,)
 FUNCTION_ROLES = (
@@ -88,6 +90,20 @@ SITE = np.dtype(
 STACK_KEY = np.dtype([("tgid", "u8"), ("stack_id", "u8")])
 STACK = np.dtype([("depth", "u4"), ("end", "u4"), ("frames", "u8", (MAX_FRAMES,))])
 LIVE_BLOCK = np.dtype([("size", "u8"), ("born_ns", "u8"), ("stack_id", "u8"), ("tid", "u4"), ("kind", "u4")])
+SPACE_EVENT = np.dtype(
+    [
+        ("time_ns", "u8"),
+        ("stack_id", "u8"),
+        ("arguments", "u8", (6,)),
+        ("result", "i8"),
+        ("tgid", "u4"),
+        ("tid", "u4"),
+        ("syscall", "u4"),
+        ("phase", "u4"),
+        ("inside_allocator", "u4"),
+        ("reserved", "u4"),
+    ]
+)
 UNWIND_MAPPING = np.dtype(
     [("start", "u8"), ("end", "u8"), ("bias", "u8"), ("shard", "u4"), ("index_base", "u4")]
 )

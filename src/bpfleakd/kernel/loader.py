@@ -33,6 +33,9 @@ from bpfleakd.kernel.programs import (
 from bpfleakd.kernel.source import bpf_directory, flattened
 from bpfleakd.kernel.trial import try_linker
 
+# 2 MiB: 16,000 events between two ticks.
+SPACE_EVENT_PAGES = 512
+
 __all__ = ["Capacities", "Loaded", "available_methods", "load", "unpin"]
 
 # inode of the initial pid namespace: PROC_PID_INIT_INO of include/linux/proc_ns.h
@@ -145,6 +148,7 @@ class _Module:
 
     def __init__(self, capacities: Capacities, walker: WalkerKind, method: AttachMethod) -> None:
         flags = [f"-DMAX_{name.upper()}={value}" for name, value in asdict(capacities).items()]
+        flags.append(f"-DSPACE_EVENT_PAGES={SPACE_EVENT_PAGES}")
         if walker is WalkerKind.TAIL_CALLS:
             flags.append("-DWALK_BY_TAIL_CALLS")
         self._bcc = _compile(flags + _pid_namespace_flags())

@@ -87,7 +87,7 @@ def _is_emulated(instruction: capstone.CsInsn) -> bool:
     if code == b"\x90":
         return True
     if instruction.id == x86.X86_INS_PUSH:
-        return code[-1] & 0xF8 == 0x50 and (len(code) == 1 or (len(code) == 2 and code[0] & 0xF0 == 0x40))
+        return code[-1] & 0xF8 == 0x50 and code[:-1] in (b"", b"\x41")
     return (
         code[0] in (0xE8, 0xE9, 0xEB)
         or code[0] & 0xF0 == 0x70

@@ -172,7 +172,8 @@ def _hold(pid: int) -> int:
     except ProcessLookupError as error:
         raise errors.NoSuchProcess(f"there is no process {pid}", "`ps -e` lists those that exist") from error
     except OSError as error:
-        if error.errno == errno.EINVAL:  # a tid: read_process says whose
+        # A tid: read_process says whose. ENOENT since Linux 6.16.
+        if error.errno in (errno.EINVAL, errno.ENOENT):
             read_process(pid)
         raise errors.KernelError(f"process {pid} cannot be held by a pidfd: {error.strerror}") from error
 

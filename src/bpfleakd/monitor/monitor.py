@@ -30,7 +30,7 @@ from bpfleakd.monitor.unwinding import Unwinding
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.target.mappings import read_mappings
-from bpfleakd.target.process import is_running, thread_commands
+from bpfleakd.target.process import thread_commands
 
 __all__ = ["Monitor"]
 
@@ -209,7 +209,9 @@ class Monitor:
             ]
             traced.table.update(now_ns, site_keys, columns[rows])
             before, traced.counters = traced.counters, self._maps.process(pid)
-            if traced.counters.library_changes != before.library_changes:
+            changed = traced.counters.library_changes != before.library_changes
+            # After exec the changes are those of another program.
+            if changed and traced.counters.state is RecordingState.RECORDING:
                 self._follow_libraries(traced)
 
     def _follow_libraries(self, traced: Traced) -> None:
@@ -234,7 +236,7 @@ class Monitor:
     def _end_if_over(self, traced: Traced) -> None:
         if traced.counters.state is RecordingState.EXECED:
             self._end(traced, ProcessState.EXECED)
-        elif traced.has_ended() or not is_running(traced.attachment.process.id):
+        elif traced.has_ended():
             self._end(traced, ProcessState.EXITED)
 
     def _end(self, traced: Traced, state: ProcessState) -> None:

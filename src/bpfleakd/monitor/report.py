@@ -151,11 +151,16 @@ class Reporter:
             allocated_bytes=site.counters.allocated_bytes,
             allocated_count=site.counters.allocated_count,
             growth_bytes_per_s=site.growth_bytes_per_s,
-            oldest_age_s=round((now_ns - census.oldest_born_ns) / _NS_PER_S, 3) if census else None,
+            oldest_age_s=_age_s(census, now_ns) if census else None,
             threads=_thread_shares(census, traced.thread_names),
             stack=named.stack.frames,
             truncated=named.stack.truncated,
         )
+
+
+def _age_s(census: SiteCensus, now_ns: int) -> float:
+    # The census is taken a little after `now_ns`, with what was born in between.
+    return round(max(0, now_ns - census.oldest_born_ns) / _NS_PER_S, 3)
 
 
 def _thread_shares(census: SiteCensus | None, names: dict[int, str]) -> tuple[ThreadShare, ...]:

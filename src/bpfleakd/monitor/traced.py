@@ -11,6 +11,7 @@ import numpy as np
 
 from bpfleakd import errors
 from bpfleakd.analysis.fingerprint import fingerprint
+from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import Maps, ProcessCounters
 from bpfleakd.model import FrameKind, LeakReport, ProcessState, RawStack, SiteKey, Stack
 from bpfleakd.monitor.attach import Attachment
@@ -66,7 +67,7 @@ class Traced:
         return self.attachment.process.id.pid
 
     def has_ended(self) -> bool:
-        """Whether the process is gone (a pidfd is readable then)."""
+        """Whether the process is gone, with its last thread (a pidfd is readable then)."""
         poll = select.poll()
         poll.register(self.attachment.pidfd, select.POLLIN)
         return bool(poll.poll(0))
@@ -91,10 +92,10 @@ class Traced:
             for key, stack in zip(wanted, self.symbolizer.symbolize(raw), strict=True):
                 final = all(frame.function or frame.kind is FrameKind.NATIVE for frame in stack.frames)
                 self._named[key] = NamedStack(stack, fingerprint(key.kind, stack), final)
-            while len(self._named) > max(_NAMED_STACKS_MAX, len(keys)):
-                self._named.popitem(last=False)
         for key in keys:
             self._named.move_to_end(key)
+        while len(self._named) > max(_NAMED_STACKS_MAX, len(keys)):
+            self._named.popitem(last=False)
         return {key: self._named[key] for key in keys}
 
     def close(self) -> None:
@@ -103,6 +104,9 @@ class Traced:
 
     def _refresh_mappings(self, stacks: Iterable[RawStack], now_ns: int) -> None:
         addresses = {address for stack in stacks for address in stack.addresses}
+        # After exec the mappings are those of another program, and after the end those of another process.
+        if self.counters.state is not RecordingState.RECORDING:
+            return
         if now_ns < self._mappings_due_ns or self.symbolizer.covers(addresses):
             return
         self._mappings_due_ns = now_ns + _MAPPINGS_PAUSE_NS

@@ -87,15 +87,12 @@ class Unwinding:
         self._processes[pid] = process
         if wanted:
             self._build(wanted)
-        self._wait_for({key for _mapping, key in process.mappings}, wait_s)
-        self._publish(pid)
+        taken = self._wait_for({key for _mapping, key in process.mappings}, wait_s)
+        self._publish({pid} | self._mapping_any(taken))
 
     def poll(self) -> None:
         """Take in tables that got ready, and publish them to the processes that map their files."""
-        changed = self._take_finished()
-        for pid, process in self._processes.items():
-            if any(key in changed for _mapping, key in process.mappings):
-                self._publish(pid)
+        self._publish(self._mapping_any(self._take_finished()))
 
     def release(self, pid: int) -> None:
         """The process is not traced any more."""
@@ -118,18 +115,30 @@ class Unwinding:
             daemon=True,
         ).start()
 
-    def _wait_for(self, keys: set[FileKey], wait_s: float) -> None:
+    def _mapping_any(self, keys: set[FileKey]) -> set[int]:
+        """The processes that map one of the files."""
+        return {
+            pid
+            for pid, process in self._processes.items()
+            if any(key in keys for _mapping, key in process.mappings)
+        }
+
+    def _wait_for(self, keys: set[FileKey], wait_s: float) -> set[FileKey]:
+        """Wait until none of the files is being built; returns what got ready meanwhile, others' too."""
         deadline = time.monotonic() + wait_s
-        self._take_finished()
+        taken = self._take_finished()
         while keys & self._building:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 log.info("unwind.not-ready", files=len(keys & self._building))
-                return
+                break
             try:
-                self._take(*self._finished.get(timeout=remaining))
+                key, built = self._finished.get(timeout=remaining)
             except queue.Empty:
                 continue
+            self._take(key, built)
+            taken.add(key)
+        return taken
 
     def _take_finished(self) -> set[FileKey]:
         taken = set()
@@ -142,7 +151,9 @@ class Unwinding:
     def _take(self, key: FileKey, built: BuiltTable) -> None:
         self._building.discard(key)
         if built.table is None:
-            self._files[key] = _File()
+            # Otherwise the process that it was to be read from has ended, and the file may be all right.
+            if _file_key(built.path) == key:
+                self._files[key] = _File()
             log.info("unwind.no-table", path=built.path, reason=built.failure)
             return
         self._files[key] = _File(built.digest, built.segments)
@@ -152,7 +163,13 @@ class Unwinding:
             log.warning("unwind.no-room", path=built.path, words=built.table.size_bytes // 4)
             self._files[key] = _File()
 
-    def _publish(self, pid: int) -> None:
+    def _publish(self, pids: Iterable[int]) -> None:
+        # All take theirs before one lets go of its own: the store drops a table that nobody uses.
+        used = {pid: self._publish_to(pid) for pid in pids}
+        for pid, digests in used.items():
+            self._store.release(pid, keep=digests)
+
+    def _publish_to(self, pid: int) -> list[str]:
         process = self._processes[pid]
         ready: list[TableMapping] = []
         digests: list[str] = []
@@ -166,7 +183,7 @@ class Unwinding:
         left_out = self._store.publish(pid, ready)
         if left_out:
             log.warning("unwind.too-many-mappings", pid=pid, left_out=left_out)
-        self._store.release(pid, keep=digests)
+        return digests
 
 
 def _build_in_order(

@@ -34,6 +34,8 @@ def take_census(batches: Iterable[np.ndarray], now_ns: int) -> Census:
     """Sum up batches of LIVE_BLOCK records."""
     sites: dict[tuple[int, int], SiteCensus] = {}
     for blocks in batches:
+        if not len(blocks):
+            continue
         order = np.lexsort((blocks["tid"], blocks["stack_id"], blocks["kind"]))
         blocks = blocks[order]
         groups = blocks[["kind", "stack_id", "tid"]]

@@ -17,7 +17,8 @@ _DELETED = " (deleted)"
 def read_mappings(pid: int, proc: Path = PROC) -> tuple[Mapping, ...]:
     """Read the mappings of a process, by address. Raises NoSuchProcess or AccessDenied."""
     try:
-        text = (proc / str(pid) / "maps").read_text(errors="surrogateescape")
+        # Not read_text: a path may hold a carriage return, which is no end of a line.
+        text = (proc / str(pid) / "maps").read_bytes().decode(errors="surrogateescape")
     except (FileNotFoundError, ProcessLookupError) as error:
         raise errors.NoSuchProcess(f"process {pid} has ended") from error
     except PermissionError as error:

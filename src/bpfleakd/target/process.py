@@ -25,10 +25,10 @@ PROC = Path("/proc")
 
 # include/linux/sched.h
 _PF_KTHREAD = 0x0020_0000
-_SECCOMP_MODE_FILTER = 2
+_SECCOMP_MODE_DISABLED = 0
 
-# uretprobes in a process under a seccomp filter kill it: CVE-2025-21834, from Linux 6.11 on, fixed in
-# 6.12.14 and 6.13.3. First fixed release of each affected series; None: never fixed in that series.
+# uretprobes in a process under seccomp, strict or with a filter, kill it: CVE-2025-21834, from Linux 6.11 on,
+# fixed in 6.12.14 and 6.13.3. First fixed release of each affected series; None: never fixed in that series.
 _SECCOMP_KILLS: dict[tuple[int, int], int | None] = {(6, 11): None, (6, 12): 14, (6, 13): 3}
 
 
@@ -73,7 +73,7 @@ def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
         uid=int(values["Uid"].split()[1]),
         state=fields[0].decode(),
         kernel_thread=bool(int(fields[6]) & _PF_KTHREAD),
-        seccomp_filtered=int(values.get("Seccomp", "0")) == _SECCOMP_MODE_FILTER,
+        seccomp_filtered=int(values.get("Seccomp", "0")) != _SECCOMP_MODE_DISABLED,
     )
 
 
@@ -104,14 +104,14 @@ def check_traceable(process: ProcessInfo, own_pid: int, kernel_release: str) -> 
         )
     if process.seccomp_filtered and seccomp_kills(kernel_release):
         raise errors.TargetRefused(
-            f"process {pid} ({process.comm}) runs under a seccomp filter, and return probes kill such a "
+            f"process {pid} ({process.comm}) runs under seccomp, and return probes kill such a "
             f"process on Linux {kernel_release} (CVE-2025-21834)",
             "update the kernel to 6.12.14, 6.13.3 or later",
         )
 
 
 def seccomp_kills(kernel_release: str) -> bool:
-    """Whether return probes kill a process under a seccomp filter on this kernel."""
+    """Whether return probes kill a process under seccomp on this kernel."""
     match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", kernel_release)
     if not match:
         return False

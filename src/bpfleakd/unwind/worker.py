@@ -1,7 +1,8 @@
 """Tables built in a child process, so that neither their memory nor their time is the daemon's.
 
 The child (`python -m bpfleakd.unwind.worker [CACHE_DIRECTORY]`) reads one path a line ("[vdso]" for the
-kernel's) and answers each, in order: a line of JSON, then as many bytes as it says: rows, page index, packed rules.
+kernel's) and answers each, in order: a line of JSON, then as many bytes as it says: rows, page index,
+packed rules.
 """
 
 from __future__ import annotations

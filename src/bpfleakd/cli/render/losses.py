@@ -18,6 +18,7 @@ _WORDS = {
     "free_missed": "frees not seen: the address was given out again before",
     "result_unreadable": "blocks not recorded: their address could not be read",
     "stack_unreadable": "stacks cut short: their memory could not be read",
+    "event_full": "changes of the address space not seen: too many between two ticks",
 }
 
 

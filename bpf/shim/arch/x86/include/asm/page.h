@@ -1,1 +1,2 @@
-/* helpers.h includes this; nothing of it is used. */
+/* helpers.h counts ring buffers in pages. */
+#define PAGE_SIZE 4096

@@ -1,0 +1,209 @@
+"""What a walk of the stack costs, against the kernel following frame pointers.
+
+The same program at the same place, the return of malloc, with and without the walk: the walk is the
+difference. bpf_get_stack sees whole stacks only in code with frame pointers, so they are compared there; in
+code without it stops after the caller, and the walk by tables stands alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from bench.figures import Benchmark, Figure
+from bench.probes import HeapPoints, heap_points
+from bench.runner import run_alone
+from bench.targets import Target, build_program
+from bench.tracing import RunningDaemon
+from bpfleakd.kernel import bpf
+from bpfleakd.kernel.abi import STACK
+from bpfleakd.kernel.bpf import AttachType, ProgramType
+from bpfleakd.kernel.loader import Capacities
+from bpfleakd.kernel.maps import PINNED_MAPS, Maps
+from bpfleakd.kernel.source import bpf_directory, flattened
+from bpfleakd.monitor.unwinding import Unwinding
+from bpfleakd.target.mappings import read_mappings
+
+__all__ = ["measure"]
+
+_SHARE_OF_GET_STACK = 0.8
+
+# Walked frames. Of the loop itself, main() and the C library there are five.
+_FRAMES = (5, 30)
+_FRAMES_ALWAYS = 5
+
+_SOURCE = Path(__file__).parent / "programs" / "walk.bpf.c"
+_NOTHING, _WALK, _GET_STACK, _GET_STACKID = (
+    "bench_nothing",
+    "bench_walk",
+    "bench_get_stack",
+    "bench_get_stackid",
+)
+_TITLES = {_WALK: "bpfleakd's walk", _GET_STACK: "bpf_get_stack", _GET_STACKID: "bpf_get_stackid"}
+_CODE = {"frame_pointers": "frame pointers", "tables": "no frame pointers"}
+_EXACT = "exact"
+
+
+def measure(short: bool) -> Benchmark:
+    """Measure at both depths, in both kinds of code."""
+    benchmark = Benchmark("walk", "A walk of the stack", short)
+    with _Bench(short) as bench:
+        bench.check_depths()
+        for _ in range(2 if short else 15):
+            bench.take_turn()
+        _report(benchmark, bench)
+    benchmark.notes.append(
+        "Each walk starts at the return of malloc. bpf_get_stack follows frame pointers, and the C library"
+        f" below main() keeps none: of {_FRAMES[1]} frames it returns {bench.kernel_frames} even in code"
+        " with frame pointers, and 1 in code without."
+    )
+    return benchmark
+
+
+class _Bench(contextlib.ExitStack):
+    """Targets at each depth in each kind of code, the programs, and the samples of the turns."""
+
+    def __init__(self, short: bool) -> None:
+        super().__init__()
+        self._span_s = 0.01 if short else 0.03
+        self.kernel_frames = 0
+        # (code, frames, program) -> nanoseconds of a malloc+free pair
+        self.cost: dict[tuple[str, int, str], list[float]] = defaultdict(list)
+
+    def __enter__(self) -> _Bench:
+        self._daemon = self.enter_context(RunningDaemon())
+        self._programs = self.enter_context(_Programs())
+        self._targets: dict[tuple[str, int], Target] = {}
+        for code in _CODE:
+            for frames in _FRAMES:
+                target = Target([build_program(f"depth_{code}"), frames - _FRAMES_ALWAYS])
+                self.callback(target.kill)
+                self._targets[code, frames] = target
+                self._programs.follow(target.pid)
+        self._points = heap_points(target.pid)
+        return self
+
+    def check_depths(self) -> None:
+        """See that a walk has as many frames as it is said to have, and that it reached the end."""
+        for (code, frames), target in self._targets.items():
+            with self._programs.attached(_WALK, self._points, target.pid):
+                target.step(100)
+            # The first of the frames is the function itself.
+            depth, end = self._programs.last_stack(target.pid)
+            if (depth - 1, end) != (frames, 0):
+                raise RuntimeError(f"{code}: walked {depth - 1} frames instead of {frames}, end {end}")
+        target = self._targets["frame_pointers", _FRAMES[1]]
+        with self._programs.attached(_GET_STACK, self._points, target.pid):
+            target.step(100)
+        self.kernel_frames, _end = self._programs.last_stack(target.pid)
+
+    def take_turn(self) -> None:
+        """One sample of everything."""
+        for (code, frames), target in self._targets.items():
+            for program in (_NOTHING, *_TITLES):
+                with self._programs.attached(program, self._points, target.pid):
+                    self._take(code, frames, program, target)
+            self._daemon.client.attach(target.pid)
+            try:
+                self._take(code, frames, _EXACT, target)
+            finally:
+                self._daemon.client.detach(target.pid)
+
+    def walk_ns(self, code: str, frames: int, program: str) -> list[float]:
+        """What a program costs more than the one that does nothing, turn by turn."""
+        pairs = zip(self.cost[code, frames, program], self.cost[code, frames, _NOTHING], strict=True)
+        return [cost - nothing for cost, nothing in pairs]
+
+    def _take(self, code: str, frames: int, program: str, target: Target) -> None:
+        samples = target.ns_per_round(self._span_s, repeats=3)
+        self.cost[code, frames, program].append(statistics.median(samples))
+
+
+class _Programs(contextlib.ExitStack):
+    """The daemon's maps and walker, compiled with the programs of walk.bpf.c behind them."""
+
+    def __enter__(self) -> _Programs:
+        import bcc
+
+        os.environ["BCC_KERNEL_SOURCE"] = str(bpf_directory() / "shim")
+        capacities = asdict(Capacities(processes=64, sites=64, stacks=64, threads=64))
+        flags = [f"-DMAX_{name.upper()}={value}" for name, value in capacities.items()]
+        text = flattened(bpf_directory()) + f'#line 1 "{_SOURCE.name}"\n' + _SOURCE.read_text()
+        self._module = bcc.BPF(text=text, cflags=flags)
+        self.callback(self._module.cleanup)
+        self._fds = {name: self._load(name) for name in (_NOTHING, *_TITLES)}
+        maps = Maps({name: os.dup(self._map_fd(name)) for name in PINNED_MAPS})
+        self.callback(maps.close)
+        self._unwinding = Unwinding(maps.unwind)
+        return self
+
+    def follow(self, pid: int) -> None:
+        """Give the walker the tables of a process, as an attach does."""
+        self._unwinding.follow(pid, read_mappings(pid), wait_s=30)
+
+    @contextlib.contextmanager
+    def attached(self, name: str, points: HeapPoints, pid: int) -> Iterator[None]:
+        """One program at the return of malloc."""
+        link = bpf.link_uprobe_multi(
+            self._fds[name], AttachType.UPROBE_MULTI, points.path, {points.malloc: 0}, pid, at_return=True
+        )
+        try:
+            yield
+        finally:
+            os.close(link)
+
+    def last_stack(self, pid: int) -> tuple[int, int]:
+        """Depth and end of the stack that a program saw last in the main thread."""
+        fd = self._map_fd("threads")
+        _key_bytes, value_bytes, _entries = bpf.map_info(fd)
+        value = bpf.map_lookup(fd, ((pid << 32) | pid).to_bytes(8, "little"), value_bytes)
+        assert value, "the program did not run"
+        # struct thread ends with its stack, whose first two fields these are.
+        depth, end = memoryview(value[-STACK.itemsize :])[:8].cast("I")
+        return depth, end
+
+    def _load(self, name: str) -> int:
+        instructions = self._module.dump_func(name.encode())
+        fd = bpf.program_load(ProgramType.KPROBE, instructions, AttachType.UPROBE_MULTI, name)
+        self.callback(os.close, fd)
+        return fd
+
+    def _map_fd(self, name: str) -> int:
+        return self._module[name.encode()].map_fd
+
+
+def _report(benchmark: Benchmark, bench: _Bench) -> None:
+    few, many = _FRAMES
+    for code, code_title in _CODE.items():
+        for program, title in _TITLES.items():
+            if code == "tables" and program != _WALK:
+                continue
+            for frames in _FRAMES:
+                name = f"{title}, {frames} frames, {code_title}"
+                benchmark.add(name, "ns", bench.walk_ns(code, frames, program))
+            name = f"{title}, each further frame, {code_title}"
+            benchmark.add(name, "ns", _per_frame(bench.walk_ns(code, few, program), bench.walk_ns(code, many, program)))
+        name = f"exact mode, each further frame of a malloc+free pair, {code_title}"
+        benchmark.add(name, "ns", _per_frame(bench.cost[code, few, _EXACT], bench.cost[code, many, _EXACT]))
+    for frames in _FRAMES:
+        ours = bench.walk_ns("frame_pointers", frames, _WALK)
+        for program in (_GET_STACK, _GET_STACKID):
+            others = bench.walk_ns("frame_pointers", frames, program)
+            name = f"walk of {frames} frames, of {_TITLES[program]}"
+            ratio: Figure = benchmark.add(name, "", [a / b for a, b in zip(ours, others, strict=True)])
+            if program == _GET_STACK:
+                benchmark.demand(name, _SHARE_OF_GET_STACK, ratio, "")
+
+
+def _per_frame(few_ns: list[float], many_ns: list[float]) -> list[float]:
+    few, many = _FRAMES
+    return [(b - a) / (many - few) for a, b in zip(few_ns, many_ns, strict=True)]
+
+
+if __name__ == "__main__":
+    run_alone(measure)

@@ -1,0 +1,102 @@
+"""Disjoint intervals of addresses, in order, each with a value.
+
+Rules:
+  - Sorted, disjoint, none of them empty.
+  - Two that touch have different values (compared by identity): where they have the same they are one.
+  - Everything is by bisection. What is left is the moving of list items behind an insertion.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+__all__ = ["Intervals", "without"]
+
+T = TypeVar("T")
+
+# Start, end (behind the last byte) and value.
+Piece = tuple[int, int, T]
+
+
+class Intervals(Generic[T]):
+    """Pieces (start, end, value). `pieces` to begin with are sorted and disjoint."""
+
+    __slots__ = ("_ends", "_starts", "_values")
+
+    def __init__(self, pieces: Iterable[Piece[T]] = ()) -> None:
+        joined = _joined(pieces)
+        self._starts = [start for start, _end, _value in joined]
+        self._ends = [end for _start, end, _value in joined]
+        self._values = [value for _start, _end, value in joined]
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __iter__(self) -> Iterator[Piece[T]]:
+        return zip(self._starts, self._ends, self._values, strict=True)
+
+    def at(self, address: int) -> T | None:
+        """The value around an address."""
+        index = bisect_right(self._starts, address) - 1
+        return self._values[index] if index >= 0 and address < self._ends[index] else None
+
+    def overlapping(self, start: int, end: int) -> list[Piece[T]]:
+        """What there is between two addresses, cut off at both."""
+        if start >= end:
+            return []
+        first, last = self._span(start, end)
+        return [
+            (max(self._starts[i], start), min(self._ends[i], end), self._values[i])
+            for i in range(first, last)
+        ]
+
+    def replace(self, start: int, end: int, pieces: Sequence[Piece[T]]) -> None:
+        """Put `pieces` (sorted, disjoint, all within) in the place of all there is from `start` to `end`."""
+        if start >= end:
+            return
+        first, last = self._span(start, end)
+        # The neighbours that touch are taken in, so that they join where the values are the same.
+        if first > 0 and self._ends[first - 1] == start:
+            first -= 1
+        if last < len(self._starts) and self._starts[last] == end:
+            last += 1
+        new = list(pieces)
+        if first < last:
+            if self._starts[first] < start:
+                new.insert(0, (self._starts[first], min(self._ends[first], start), self._values[first]))
+            if self._ends[last - 1] > end:
+                new.append((max(self._starts[last - 1], end), self._ends[last - 1], self._values[last - 1]))
+        new = _joined(new)
+        self._starts[first:last] = [piece[0] for piece in new]
+        self._ends[first:last] = [piece[1] for piece in new]
+        self._values[first:last] = [piece[2] for piece in new]
+
+    def _span(self, start: int, end: int) -> tuple[int, int]:
+        """The indices of what overlaps: from the first to behind the last."""
+        first = bisect_right(self._starts, start) - 1
+        if first < 0 or self._ends[first] <= start:
+            first += 1
+        return first, bisect_left(self._starts, end, first)
+
+
+def without(pieces: Iterable[Piece[T]], start: int, end: int) -> list[Piece[T]]:
+    """What of `pieces` is not between two addresses."""
+    left = []
+    for piece_start, piece_end, value in pieces:
+        if piece_start < min(piece_end, start):
+            left.append((piece_start, min(piece_end, start), value))
+        if max(piece_start, end) < piece_end:
+            left.append((max(piece_start, end), piece_end, value))
+    return left
+
+
+def _joined(pieces: Iterable[Piece[T]]) -> list[Piece[T]]:
+    joined: list[Piece[T]] = []
+    for piece in pieces:
+        if joined and joined[-1][1] == piece[0] and joined[-1][2] is piece[2]:
+            joined[-1] = (joined[-1][0], piece[1], piece[2])
+        else:
+            joined.append(piece)
+    return joined
