@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.kernel.workloads import BUILD, SOURCES, Workload
 from tests.kernel.workloads import build as build_workload
 
-__all__ = ["Target", "build_program", "build_workload"]
+__all__ = ["Target", "build_program", "build_workload", "process_cpu_ns"]
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _PROBING_PAIRS = 500
@@ -25,11 +25,15 @@ class Target(Workload):
         rounds = max(_PROBING_PAIRS, int(span_s * 1e9 / estimate_ns))
         return [self.cpu_ns(rounds) / rounds for _ in range(repeats)]
 
+    def close(self) -> None:
+        """End it."""
+        self.kill()
+
     def cpu_ns(self, rounds: int) -> int:
         """Processor time of a step, all threads together, in the kernel's probes as well."""
-        before_ns = _process_cpu_ns(self.pid)
+        before_ns = process_cpu_ns(self.pid)
         self.step(rounds)
-        return _process_cpu_ns(self.pid) - before_ns
+        return process_cpu_ns(self.pid) - before_ns
 
 
 def build_program(name: str) -> Path:
@@ -42,6 +46,7 @@ def build_program(name: str) -> Path:
     return program
 
 
-def _process_cpu_ns(pid: int) -> int:
+def process_cpu_ns(pid: int) -> int:
+    """Processor time that a process has used until now."""
     # What clock_getcpuclockid(3) returns: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED).
     return time.clock_gettime_ns((~pid << 3) | 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from bpfleakd.api.client import DaemonClient
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.model import DaemonStats
 
-__all__ = ["RunningDaemon", "ended_with_us"]
+__all__ = ["RunningDaemon", "ended_with_us", "free_port"]
 
 T = TypeVar("T")
 
@@ -30,6 +31,12 @@ _STOP_TIMEOUT_S = 20.0
 def ended_with_us(*command: object) -> list[str]:
     """The command, for a process that ends when this one does, even by SIGKILL."""
     return ["setpriv", "--pdeathsig", "TERM", *map(str, command)]
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on, for the moment."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 class RunningDaemon:

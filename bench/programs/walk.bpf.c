@@ -29,7 +29,7 @@ int bench_walk(struct pt_regs *ctx)
 	mappings_map = unwind_mappings.lookup(&tgid);
 	if (mappings_map)
 		mappings = bpf_map_lookup_elem(mappings_map, &zero);
-	begin_walk(thread, ctx, PT_REGS_IP(ctx));
+	begin_walk(thread, PT_REGS_IP(ctx), ctx);
 	walk_on(thread, mappings);
 	end_walk(thread);
 	return 0;

@@ -19,7 +19,7 @@ _LIBRARY = re.compile(
     r"""(?: libc | libm | libpthread | ld-linux[\w.-]* | ld-musl[\w.-]* | ld | libc\.musl[\w.-]*
         | libstdc\+\+ | libc\+\+ | libc\+\+abi | libgcc_s | libsupc\+\+
         | libjemalloc | libtcmalloc(?:_\w+)* | libmimalloc | libasan | liblsan | libtsan
-        )(?:-\d[\d.]*)? (?:\.so(?:\.\d+)*)?""",
+        )(?:-\d[\d.]*)? \.so(?:\.\d+)*""",
     re.VERBOSE,
 )
 
@@ -28,13 +28,18 @@ _WRAPPER = re.compile(
     r"""(?: (?:__libc_|__GI_+|_+)?
             (?:malloc|calloc|realloc|reallocarray|memalign|aligned_alloc|posix_memalign|valloc|pvalloc)
         | (?:__)?(?:strdup|strndup|wcsdup|asprintf|vasprintf|getline|getdelim)
-        | operator\ (?:new|delete)(?:\[\])? .*
-        | (?:.*\ )?(?:std|__gnu_cxx|__cxxabiv1|boost::detail)::.*
-        | <?(?:alloc|core|std|hashbrown)::.*
+        | operator\ (?:new|delete)(?:\[\])?
+        | (?:std|__gnu_cxx|__cxxabiv1|boost::detail)::.*
         | __rust_(?:alloc|realloc|alloc_zeroed) | __rdl_\w+ | __rg_\w+
         )""",
     re.VERBOSE,
 )
+# Rust's; in C++ these are namespaces of programs. Unlike C++ names, Rust's have no argument list.
+_RUST_LIBRARY = re.compile(r"<?(?:alloc|core|std|hashbrown)::.*")
+
+# What compilers put behind the names of parts of functions, as c++filt shows it.
+_CLONE = re.compile(r"(?: \[clone [^]]*\]| \(\.[^)]*\))+$")
+_OPERATOR = re.compile(r"\boperator\b(?:\(\)|\[\]|[-+*/%^&|~!=<>,]+)?")
 
 
 def blamed_frame(frames: Sequence[Frame]) -> Frame | None:
@@ -49,9 +54,35 @@ def blamed_frame(frames: Sequence[Frame]) -> Frame | None:
 def _is_tool(frame: Frame) -> bool:
     if frame.module and _LIBRARY.fullmatch(frame.module):
         return True
-    return bool(frame.function and _WRAPPER.fullmatch(_without_arguments(frame.function)))
+    if not frame.function:
+        return False
+    name, arguments = _split(_CLONE.sub("", frame.function))
+    return bool(_WRAPPER.fullmatch(name) or (not arguments and _RUST_LIBRARY.fullmatch(name)))
 
 
-def _without_arguments(function: str) -> str:
-    """`std::f<A>(int)` as `std::f<A>`; a return type in front of a template stays, the pattern allows it."""
-    return function.split("(", 1)[0] if not function.startswith("(") else function
+def _split(function: str) -> tuple[str, str]:
+    """The name of a demangled function without its return type, and its argument list with all that follows.
+
+    `std::string shop::load<char, std::less<char> >(int) const` is `shop::load<char, std::less<char> >` and
+    `(int) const`: what is in brackets belongs to the name, and a space outside of them begins another one.
+    """
+    start = position = depth = 0
+    in_operator = False
+    while position < len(function):
+        character = function[position]
+        operator = _OPERATOR.match(function, position) if depth == 0 else None
+        if operator:
+            in_operator = True
+            position = operator.end()
+            continue
+        # Otherwise it is (anonymous namespace), or part of a return type.
+        if character == "(" and depth == 0 and position > start and function[position - 1] != ":":
+            return function[start:position], function[position:]
+        if character in "<([{":
+            depth += 1
+        elif character in ">)]}":
+            depth -= not function.endswith("->", 0, position + 1)
+        elif character == " " and depth == 0 and not in_operator:
+            start = position + 1
+        position += 1
+    return function[start:], ""

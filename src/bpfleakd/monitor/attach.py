@@ -107,11 +107,15 @@ class Attacher:
             self._unwinding.follow(pid, mappings)
             for path, points in files:
                 links += self._linker.link(path, points, pid)
+            if self._maps.process(pid).state is RecordingState.EXECED:
+                raise errors.NoSuchProcess(f"process {pid} called exec during the attach", "attach once more")
             self._maps.set_state(pid, RecordingState.RECORDING)
-        except OSError as error:
+        except BaseException as error:
             close_all(links)
             self._clear(pid)
-            raise _link_error(pid, error) from error
+            if isinstance(error, OSError):
+                raise _link_error(pid, error) from error
+            raise
         return links
 
     def _files(

@@ -25,6 +25,8 @@ def read_mappings(pid: int, proc: Path = PROC) -> tuple[Mapping, ...]:
         raise errors.AccessDenied(
             f"/proc/{pid}/maps cannot be read: {error.strerror}", "the daemon needs CAP_SYS_PTRACE"
         ) from error
+    if not text:
+        raise errors.NoSuchProcess(f"process {pid} has no memory any more")
     return parse_mappings(text)
 
 

@@ -15,7 +15,6 @@ __all__ = [
     "ProcessInfo",
     "check_traceable",
     "command_of",
-    "is_running",
     "read_process",
     "seccomp_kills",
     "thread_commands",
@@ -46,6 +45,7 @@ class ProcessInfo:
     exe: str
     uid: int
     state: str
+    threads: int
     kernel_thread: bool
     seccomp_filtered: bool
 
@@ -72,18 +72,10 @@ def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
         exe=_exe(directory),
         uid=int(values["Uid"].split()[1]),
         state=fields[0].decode(),
+        threads=int(values.get("Threads", "1")),
         kernel_thread=bool(int(fields[6]) & _PF_KTHREAD),
         seccomp_filtered=int(values.get("Seccomp", "0")) != _SECCOMP_MODE_DISABLED,
     )
-
-
-def is_running(process: ProcessId, proc: Path = PROC) -> bool:
-    """Whether this very process, not another with its pid, exists and is no zombie."""
-    try:
-        now = read_process(process.pid, proc)
-    except errors.NoSuchProcess:
-        return False
-    return now.id == process and now.state not in "ZX"
 
 
 def check_traceable(process: ProcessInfo, own_pid: int, kernel_release: str) -> None:
@@ -96,6 +88,11 @@ def check_traceable(process: ProcessInfo, own_pid: int, kernel_release: str) -> 
     if process.kernel_thread:
         raise errors.TargetRefused(
             f"process {pid} ({process.comm}) is a kernel thread", "it has no user-space memory to leak"
+        )
+    if process.state in "ZX" and process.threads > 1:
+        raise errors.TargetRefused(
+            f"the main thread of process {pid} ({process.comm}) has ended before the others",
+            "what a process maps can only be read through its main thread: attach while it runs",
         )
     if process.state in "ZX":
         raise errors.TargetRefused(

@@ -1,0 +1,92 @@
+"""Regions of an address space, who owns them, and the owners' counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from bpfleakd.model import AllocationKind, SiteCounters, SiteKey
+from bpfleakd.table.intervals import Piece
+
+__all__ = ["UNUSED", "Owner", "Region", "Special", "Totals", "count_out", "kind_of", "owner_of_growth"]
+
+
+class Special(Enum):
+    """Owners that are no call sites."""
+
+    BASELINE = "was there before the attach, or appeared without being reported"
+    ALLOCATOR = "mapped inside malloc: the heap's, which counts it by blocks"
+    RESERVED = "without access: addresses, but no memory"
+    DISCARDED = "committed once, then given back to the kernel with its addresses kept"
+    UNRECORDED = "came when the map was full"
+
+
+Owner: TypeAlias = SiteKey | Special
+
+# What mprotect commits.
+UNUSED = (Special.RESERVED, Special.DISCARDED)
+
+
+@dataclass(slots=True)
+class Totals:
+    """The counters of one owner."""
+
+    live_bytes: int = 0
+    live_count: int = 0
+    allocated_bytes: int = 0
+    allocated_count: int = 0
+
+    def values(self) -> SiteCounters:
+        """As they are now."""
+        return SiteCounters(self.live_bytes, self.live_count, self.allocated_bytes, self.allocated_count)
+
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """What one call gave to an owner; of a special owner there is only one."""
+
+    owner: Owner
+    totals: Totals
+    born_ns: int = 0
+    tid: int = 0
+    live_bytes: int = 0
+
+    def gain(self, size_bytes: int) -> None:
+        """Bytes come into the map."""
+        self.totals.live_count += not self.live_bytes
+        self.live_bytes += size_bytes
+        self.totals.live_bytes += size_bytes
+
+    def lose(self, size_bytes: int) -> None:
+        """Bytes go."""
+        self.live_bytes -= size_bytes
+        self.totals.live_bytes -= size_bytes
+        self.totals.live_count -= not self.live_bytes
+
+
+def count_out(pieces: Iterable[Piece[Region]]) -> int:
+    """Let the regions of pieces lose them; returns how many bytes that are."""
+    size_bytes = 0
+    for start, end, region in pieces:
+        region.lose(end - start)
+        size_bytes += end - start
+    return size_bytes
+
+
+def kind_of(owner: Owner | None) -> AllocationKind | None:
+    """The kind of a call site's memory; None for other owners."""
+    return owner.kind if isinstance(owner, SiteKey) else None
+
+
+def owner_of_growth(old: Owner | None, caller: Owner) -> Owner:
+    """Whose the bytes are that mremap adds to what was `old`'s: memory of the same kind."""
+    if old is Special.ALLOCATOR:
+        return old
+    if old in UNUSED:
+        return Special.RESERVED
+    kind = kind_of(old)
+    if kind in (AllocationKind.FILE, AllocationKind.THREAD_STACK) and isinstance(caller, SiteKey):
+        return SiteKey(kind, caller.stack_id)
+    return caller

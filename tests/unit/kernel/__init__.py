@@ -1,0 +1,1 @@
+"""Tests of `bpfleakd.kernel` without a kernel; no privileges needed, but gcc and binutils."""

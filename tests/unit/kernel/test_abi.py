@@ -1,0 +1,237 @@
+"""The layouts and numbers of bpf/abi.h, as the C compiler sees them, against those that Python reads with."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from bpfleakd.kernel import abi
+from bpfleakd.kernel.abi import RecordingState
+from bpfleakd.kernel.source import bpf_directory
+from bpfleakd.model import AllocationKind, FunctionRole, StackEnd
+from bpfleakd.unwind.rules import GAP_NUMBER, PACKED_RULE_BYTES, CfaKind, RbpKind, Rule, pack
+from bpfleakd.unwind.table import PAGE_BITS, ROW_ADDRESS_MASK
+
+from ..elf.building import output_of
+
+# What only the programs look into.
+BPF_ONLY = {"walk_state", "walk_scratch", "pending_call", "pending_syscall", "thread", "unwind_shard"}
+# Mirrored by a class of its own, and compared by a test of its own.
+MIRRORED_ELSEWHERE = {"unwind_rule"}
+
+# Enum -> prefix of its names, and Python's names in their order.
+ENUMS: dict[str, tuple[str, Sequence[str]]] = {
+    "allocation_kind": ("KIND_", [kind.name for kind in abi.KINDS]),
+    "function_role": ("ROLE_", [role.name for role in abi.FUNCTION_ROLES]),
+    "recording_state": ("STATE_", [state.name for state in RecordingState]),
+    "loss": ("LOSS_", [*(reason.upper() for reason in abi.LOSS_REASONS), "KINDS"]),
+    "stack_end": ("END_", [end.name for end in abi.STACK_ENDS]),
+    "cfa_kind": ("CFA_", [kind.name for kind in CfaKind]),
+    "rbp_kind": ("RBP_", [kind.name for kind in RbpKind]),
+}
+BPF_ONLY_ENUMS = {"space_phase"}
+
+SIGNED, UNSIGNED, COMPOUND = 1, 0, -1
+
+
+@dataclass(frozen=True)
+class Declarations:
+    """What abi.h declares, by its text: names only."""
+
+    structs: dict[str, list[str]]
+    enums: dict[str, list[str]]
+    defines: list[str]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A struct as the compiler lays it out: field -> (offset, bytes, SIGNED, UNSIGNED or COMPOUND)."""
+
+    size_bytes: int
+    fields: dict[str, tuple[int, int, int]]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the compiler makes of the declarations."""
+
+    structs: dict[str, Layout]
+    numbers: dict[str, int]
+
+
+@pytest.fixture(scope="module")
+def declared() -> Declarations:
+    text = (bpf_directory() / "abi.h").read_text()
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    bodies = re.findall(r"^(struct|enum) (\w+) \{(.*?)^\};", text, re.MULTILINE | re.DOTALL)
+    return Declarations(
+        {name: re.findall(r"(\w+)(?:\[\w+\])?;", body) for kind, name, body in bodies if kind == "struct"},
+        {name: re.findall(r"^\s*(\w+)", body, re.MULTILINE) for kind, name, body in bodies if kind == "enum"},
+        re.findall(r"^#define (\w+)[ \t]+\S", text, re.MULTILINE),
+    )
+
+
+@pytest.fixture(scope="module")
+def compiled(declared: Declarations, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """The declarations in a program that prints what they come to, as JSON."""
+    directory = tmp_path_factory.mktemp("abi")
+    prints = [
+        f'print("{name}", sizeof(struct {name}));\n'
+        + "".join(
+            f"field({name}, {field}, _Generic(((struct {name} *)0)->{field}, __s64: {SIGNED}, "
+            f"__s32: {SIGNED}, __u64: {UNSIGNED}, __u32: {UNSIGNED}, __u16: {UNSIGNED}, __u8: {UNSIGNED}, "
+            f"default: {COMPOUND}));\n"
+            for field in fields
+        )
+        for name, fields in declared.structs.items()
+    ]
+    numbers = [name for names in declared.enums.values() for name in names] + declared.defines
+    prints += [f'print("{name}", (long)({name}));\n' for name in numbers]
+    (directory / "abi.c").write_text(
+        "#include <linux/types.h>\n#include <stddef.h>\n#include <stdio.h>\n#include <abi.h>\n"
+        '#define print(name, number) printf("\\"%s\\": %ld,\\n", name, (long)(number))\n'
+        "#define field(type, name, sign) "
+        'printf("\\"%s.%s\\": [%zu, %zu, %d],\\n", #type, #name, offsetof(struct type, name), '
+        "sizeof(((struct type *)0)->name), sign)\n"
+        'int main(void)\n{\nputs("{");\n' + "".join(prints) + 'puts("\\"\\": 0}");\n}\n'
+    )
+    output_of("gcc", "-Wall", "-Werror", "-I", bpf_directory(), "-o", directory / "abi", directory / "abi.c")
+    program = subprocess.run([directory / "abi"], check=True, capture_output=True, text=True)
+    printed = json.loads(program.stdout)
+    structs = {
+        name: Layout(printed[name], {field: tuple(printed[f"{name}.{field}"]) for field in fields})
+        for name, fields in declared.structs.items()
+    }
+    return Compiled(structs, {name: printed[name] for name in numbers})
+
+
+def layout_of(dtype: np.dtype) -> Layout:
+    assert dtype.fields is not None
+    signs = {"i": SIGNED, "u": UNSIGNED, "V": COMPOUND}
+    fields = {
+        name: (offset, field.itemsize, signs[field.kind])
+        for name, (field, offset, *_title) in dtype.fields.items()
+    }
+    return Layout(dtype.itemsize, fields)
+
+
+def test_the_header_was_understood(declared: Declarations) -> None:
+    """The struct, enums and numbers that this file is about are among what was read from the text."""
+    assert {"process", "site_key", "live_block", "unwind_rule"} <= declared.structs.keys()
+    assert ENUMS.keys() <= declared.enums.keys()
+    assert {"MAX_FRAMES", "UNWIND_SHARD_WORDS"} <= set(declared.defines)
+    assert declared.structs["process"] == ["state", "unmatched_frees", "library_changes", "losses"]
+
+
+def test_every_struct_has_the_layout_that_python_reads(declared: Declarations, compiled: Compiled) -> None:
+    """Each struct of the header has a dtype with its name in capitals, and fields where the compiler has them."""
+    for name in declared.structs.keys() - BPF_ONLY - MIRRORED_ELSEWHERE:
+        assert layout_of(getattr(abi, name.upper())) == compiled.structs[name], name
+
+
+def test_every_dtype_is_of_a_struct(declared: Declarations) -> None:
+    """Python declares no struct that the header lacks."""
+    dtypes = {name for name in dir(abi) if isinstance(getattr(abi, name), np.dtype)}
+    assert dtypes == {name.upper() for name in declared.structs.keys() - BPF_ONLY - MIRRORED_ELSEWHERE}
+
+
+@pytest.mark.parametrize("field", ["cfa_kind", "rbp_kind", "cfa_offset", "cfa_addend", "rbp_offset"])
+def test_packed_rules_are_read_by_the_struct(compiled: Compiled, field: str) -> None:
+    """What is packed for a rule lies where struct unwind_rule has it."""
+    layout = compiled.structs["unwind_rule"]
+    rule = Rule(CfaKind.DEREF_RBP, -0x1234567, 0x2345678, RbpKind.AT_RSP, -0x3456789)
+    values = {
+        "cfa_kind": rule.cfa,
+        "rbp_kind": rule.rbp,
+        "cfa_offset": rule.cfa_offset,
+        "cfa_addend": rule.cfa_addend,
+        "rbp_offset": rule.rbp_offset,
+    }
+
+    packed = pack([rule])
+
+    offset, size_bytes, sign = layout.fields[field]
+    assert layout.size_bytes == PACKED_RULE_BYTES == len(packed)
+    number = int.from_bytes(packed[offset : offset + size_bytes], "little", signed=sign == SIGNED)
+    assert number == values[field]
+
+
+def test_a_mapping_list_holds_mappings(compiled: Compiled) -> None:
+    """The array in struct unwind_mappings has elements of struct unwind_mapping, all of them."""
+    _offset, size_bytes, _sign = compiled.structs["unwind_mappings"].fields["sorted"]
+    assert size_bytes == abi.MAX_UNWIND_MAPPINGS * compiled.structs["unwind_mapping"].size_bytes
+    assert abi.UNWIND_MAPPINGS["sorted"].base == abi.UNWIND_MAPPING
+
+
+def test_every_enum_is_mirrored(declared: Declarations) -> None:
+    """An enum that is new in the header needs a mirror, or a word here that it needs none."""
+    assert declared.enums.keys() == ENUMS.keys() | BPF_ONLY_ENUMS
+
+
+@pytest.mark.parametrize("enum", ENUMS)
+def test_names_of_an_enum_are_pythons_in_the_same_order(
+    declared: Declarations, compiled: Compiled, enum: str
+) -> None:
+    """The names agree one by one, none is missing on either side, and they are numbered from 0."""
+    prefix, names = ENUMS[enum]
+    assert declared.enums[enum] == [prefix + name for name in names]
+    assert [compiled.numbers[name] for name in declared.enums[enum]] == list(range(len(names)))
+
+
+@pytest.mark.parametrize("enum", [RecordingState, CfaKind, RbpKind])
+def test_numbers_of_python_enums_are_those_of_c(compiled: Compiled, enum: type) -> None:
+    """Where Python has numbers of its own, they are the compiler's."""
+    prefix = {RecordingState: "STATE_", CfaKind: "CFA_", RbpKind: "RBP_"}[enum]
+    assert {prefix + member.name: int(member) for member in enum}.items() <= compiled.numbers.items()
+
+
+def test_every_noun_of_the_model_has_a_number() -> None:
+    """No role, kind or end of the model is unknown to the kernel; LOST is the daemon's own."""
+    assert set(abi.FUNCTION_ROLES) == set(FunctionRole)
+    assert set(abi.KINDS) == set(AllocationKind)
+    assert set(abi.STACK_ENDS) == set(StackEnd) - {StackEnd.LOST}
+
+
+def test_constants_are_the_headers(compiled: Compiled) -> None:
+    """Numbers that stand in both languages are the same."""
+    numbers = compiled.numbers
+    assert numbers["MAX_FRAMES"] == abi.MAX_FRAMES
+    assert numbers["UNWIND_SHARD_WORDS"] == abi.UNWIND_SHARD_WORDS
+    assert compiled.structs["unwind_shard"].size_bytes == 4 * abi.UNWIND_SHARD_WORDS
+    assert numbers["MAX_UNWIND_MAPPINGS"] == abi.MAX_UNWIND_MAPPINGS
+    assert numbers["UNWIND_PAGE_BITS"] == PAGE_BITS
+    assert numbers["UNWIND_PAGE_MASK"] == ROW_ADDRESS_MASK
+    assert numbers["RULE_GAP"] == GAP_NUMBER
+
+
+@pytest.mark.parametrize(
+    "name", ["MAX_FRAMES", "UNWIND_SHARD_WORDS", "MAX_UNWIND_MAPPINGS", "STACK_COPY_WORDS"]
+)
+def test_masked_sizes_are_powers_of_two(compiled: Compiled, name: str) -> None:
+    """The programs bound an index by `& (size - 1)`, which is right for powers of 2 alone."""
+    assert compiled.numbers[name].bit_count() == 1
+
+
+def test_going_on_is_no_end(compiled: Compiled) -> None:
+    """The number that stands in place of an end is not one."""
+    assert compiled.numbers["WALK_GOES_ON"] >= len(abi.STACK_ENDS)
+
+
+def test_searches_have_rounds_enough(compiled: Compiled) -> None:
+    """Where loops have constant bounds, they suffice for the longest list and the fullest page."""
+    walk = (bpf_directory() / "walk.h").read_text()
+    rounds = {name: int(number) for name, number in re.findall(r"#define (\w+_ROUNDS) (\d+)", walk)}
+    low, high, mapping_rounds = 0, compiled.numbers["MAX_UNWIND_MAPPINGS"], 0
+    while low < high:
+        high, mapping_rounds = (low + high) // 2, mapping_rounds + 1
+    low, high, row_rounds = 0, ROW_ADDRESS_MASK + 1, 0
+    while high - low > 1:
+        low, row_rounds = (low + high) // 2, row_rounds + 1
+    assert rounds["MAPPING_SEARCH_ROUNDS"] >= mapping_rounds
+    assert rounds["ROW_SEARCH_ROUNDS"] >= row_rounds

@@ -1,0 +1,151 @@
+"""The address map as simply as it can be written: a dictionary of pages. Slow, and easy to believe."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from bpfleakd.model import AllocationKind, SiteCounters, SiteKey
+from bpfleakd.table.address_map import Owner, Special
+
+__all__ = ["PAGE", "ReferenceMap"]
+
+PAGE = 4096
+
+
+@dataclass(frozen=True)
+class _Page:
+    """Who owns a page, and by which region (None: a special owner's)."""
+
+    owner: Owner
+    region: int | None
+    born_ns: int
+    tid: int
+
+
+class ReferenceMap:
+    """Operations as of AddressMap, in whole pages: `first` and `count` are page numbers."""
+
+    def __init__(self) -> None:
+        self.pages: dict[int, _Page] = {}
+        self.moving: dict[int, tuple[int, int, dict[int, _Page]]] = {}
+        self._reused: dict[int, set[int]] = {}
+        self._regions = 0
+        self._allocated: dict[SiteKey, list[int]] = defaultdict(lambda: [0, 0])
+
+    def _new(self, owner: Owner, count: int, time_ns: int, tid: int) -> _Page:
+        if isinstance(owner, Special):
+            return _Page(owner, None, 0, 0)
+        self._regions += 1
+        self._allocated[owner][0] += count * PAGE
+        self._allocated[owner][1] += 1
+        return _Page(owner, self._regions, time_ns, tid)
+
+    def _touch(self, first: int, count: int) -> None:
+        for reused in self._reused.values():
+            reused.update(range(first, first + count))
+
+    def mapped(self, first: int, count: int, owner: Owner, time_ns: int, tid: int) -> None:
+        if count:
+            self._touch(first, count)
+            page = self._new(owner, count, time_ns, tid)
+            self.pages |= {n: page for n in range(first, first + count)}
+
+    def unmapped(self, first: int, count: int) -> None:
+        self._touch(first, count)
+        for n in range(first, first + count):
+            self.pages.pop(n, None)
+
+    def take(self, tid: int, first: int, count: int) -> None:
+        self.put_back(tid)
+        self._touch(first, count)
+        held = {n: self.pages.pop(n) for n in range(first, first + count) if n in self.pages}
+        self.moving[tid] = (first, count, held)
+        self._reused[tid] = set()
+
+    def put_back(self, tid: int) -> None:
+        if tid in self.moving:
+            _first, _count, held = self.moving.pop(tid)
+            reused = self._reused.pop(tid)
+            back = {n: page for n, page in held.items() if n not in reused}
+            self.pages |= back
+            for n in back:
+                self._touch(n, 1)
+
+    def let_go(self, tid: int) -> None:
+        self.moving.pop(tid, None)
+        self._reused.pop(tid, None)
+
+    def put(self, tid: int, first: int, count: int, owner: Owner, time_ns: int, keep_old: bool) -> None:
+        if tid not in self.moving:
+            self.mapped(first, count, Special.BASELINE, time_ns, tid)
+            return
+        if keep_old:
+            self.put_back(tid)
+            self.mapped(first, count, owner, time_ns, tid)
+            return
+        old_first, old_count, held = self.moving[tid]
+        self.let_go(tid)
+        self.unmapped(first, count)
+        for n, page in held.items():
+            if n - old_first < count:
+                self.pages[n - old_first + first] = page
+        if count > old_count:
+            kept = [n for n in held if n - old_first < count]
+            last = held[max(kept)].owner if kept else None
+            if last is Special.ALLOCATOR:
+                owner = last
+            elif last in (Special.RESERVED, Special.DISCARDED):
+                owner = Special.RESERVED
+            elif isinstance(last, SiteKey) and last.kind in ("file", "thread-stack"):
+                owner = SiteKey(last.kind, owner.stack_id) if isinstance(owner, SiteKey) else owner
+            page = self._new(owner, count - old_count, time_ns, tid)
+            self.pages |= {n: page for n in range(first + old_count, first + count)}
+
+    def protected(
+        self, first: int, count: int, accessible: bool, owner: Owner, time_ns: int, tid: int
+    ) -> None:
+        unused = (Special.RESERVED, Special.DISCARDED)
+        present = [n for n in range(first, first + count) if n in self.pages]
+        if accessible:
+            changing = [n for n in present if self.pages[n].owner in unused]
+            page = self._new(owner, len(changing), time_ns, tid) if changing else None
+        else:
+            changing = [n for n in present if self.pages[n].owner is not Special.ALLOCATOR]
+            page = self._new(Special.RESERVED, 0, 0, 0)
+        self.pages |= {n: page for n in changing}
+
+    def discarded(self, first: int, count: int) -> None:
+        for n in range(first, first + count):
+            owner = self.pages[n].owner if n in self.pages else None
+            if isinstance(owner, SiteKey) and owner.kind is AllocationKind.COMMIT:
+                self.pages[n] = self._new(Special.DISCARDED, 0, 0, 0)
+
+    # What there is
+
+    def _live(self) -> list[tuple[int, _Page]]:
+        held = [item for _first, _count, pages in self.moving.values() for item in pages.items()]
+        return [*self.pages.items(), *held]
+
+    def counters(self) -> dict[SiteKey, SiteCounters]:
+        live = self._live()
+        result = {}
+        for site, (allocated_bytes, allocated_count) in self._allocated.items():
+            regions = [page.region for _n, page in live if page.owner == site]
+            result[site] = SiteCounters(
+                len(regions) * PAGE, len(set(regions)), allocated_bytes, allocated_count
+            )
+        return result
+
+    def special_bytes(self) -> dict[Special, int]:
+        live = self._live()
+        return {special: PAGE * sum(page.owner is special for _n, page in live) for special in Special}
+
+    def census(self) -> dict[SiteKey, tuple[int, dict[int, int]]]:
+        result: dict[SiteKey, tuple[int, dict[int, int]]] = {}
+        for _n, page in self._live():
+            if isinstance(page.owner, SiteKey):
+                oldest_ns, by_tid = result.get(page.owner, (page.born_ns, {}))
+                by_tid[page.tid] = by_tid.get(page.tid, 0) + PAGE
+                result[page.owner] = (min(oldest_ns, page.born_ns), by_tid)
+        return result
