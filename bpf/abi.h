@@ -228,16 +228,9 @@ struct space_event {
 	__u32 reserved;
 };
 
-struct pending_syscall {
-	__u64 arguments[6];
-	__s64 result;
-	__u64 number;
-};
-
 /* Per thread: uprobe programs can be preempted, so per-CPU memory would be shared by two of them. */
 struct thread {
 	struct pending_call pending;
-	struct pending_syscall syscall;
 	struct walk_scratch scratch;
 	struct stack stack;
 };

@@ -229,6 +229,7 @@ class _Service:
             kernel.maps,
             Attacher(kernel.maps, kernel.linker, unwinding, config.limits.live_blocks),
             unwinding,
+            kernel.watch_address_spaces,
             Reporter(config.history.window_s, kernel.method),
             self._symbolizer_of,
             attach_method=kernel.method,

@@ -36,6 +36,7 @@ __all__ = [
     "map_update",
     "object_get",
     "object_pin",
+    "open_tracepoint_event",
     "open_uprobe_event",
     "program_load",
     "raw_tracepoint_open",
@@ -45,6 +46,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _SYS_BPF = 321  # x86-64
 _SYS_PERF_EVENT_OPEN = 298  # x86-64
 _NAME_BYTES = 16
+_PERF_TYPE_TRACEPOINT = 2
+_TRACEFS = Path("/sys/kernel/tracing")
 
 
 class _Command(IntEnum):
@@ -73,6 +76,7 @@ class ProgramType(IntEnum):
     """enum bpf_prog_type, those used here."""
 
     KPROBE = 2
+    TRACEPOINT = 5
     RAW_TRACEPOINT = 17
 
 
@@ -301,6 +305,18 @@ def link_perf_event(program_fd: int, event_fd: int, cookie: int) -> int:
     return _bpf(_Command.LINK_CREATE, attributes)
 
 
+def open_tracepoint_event(tracepoint: str) -> int:
+    """Open a perf event of a tracepoint such as "syscalls/sys_enter_mmap"; returns its descriptor.
+
+    FileNotFoundError if there is no such tracepoint, or tracefs is not mounted.
+    """
+    number = int((_TRACEFS / "events" / tracepoint / "id").read_text())
+    attributes = bytearray(128)
+    struct.pack_into("=IIQ", attributes, 0, _PERF_TYPE_TRACEPOINT, len(attributes), number)
+    # For all processes, on any one processor: a program that is linked to it runs on all of them.
+    return _perf_event_open(attributes, pid=-1, cpu=0, name=tracepoint)
+
+
 def open_uprobe_event(path: str, offset: int, pid: int, at_return: bool) -> int:
     """Open a perf event of the uprobe PMU for process `pid`; returns its descriptor.
 
@@ -313,10 +329,14 @@ def open_uprobe_event(path: str, offset: int, pid: int, at_return: bool) -> int:
     attributes = bytearray(128)
     struct.pack_into("=IIQ", attributes, 0, pmu_type, len(attributes), (1 << return_bit) if at_return else 0)
     struct.pack_into("=QQ", attributes, 56, _address(name), offset)  # uprobe_path, probe_offset
+    return _perf_event_open(attributes, pid=pid, cpu=-1, name=path)
+
+
+def _perf_event_open(attributes: bytearray, *, pid: int, cpu: int, name: str) -> int:
     buffer = (ctypes.c_char * len(attributes)).from_buffer(attributes)
     close_on_exec = 8
-    fd = _libc.syscall(_SYS_PERF_EVENT_OPEN, buffer, pid, -1, -1, close_on_exec)
+    fd = _libc.syscall(_SYS_PERF_EVENT_OPEN, buffer, pid, cpu, -1, close_on_exec)
     if fd < 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)
+        raise OSError(number, os.strerror(number), name)
     return fd

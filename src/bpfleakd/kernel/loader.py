@@ -10,6 +10,7 @@ records rightly (kernel/trial.py) is taken.
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 from dataclasses import asdict, dataclass
@@ -21,9 +22,10 @@ from bpfleakd.kernel import bpf
 from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.child import run_child, serve
 from bpfleakd.kernel.links import Linker
-from bpfleakd.kernel.maps import PINNED_MAPS, Maps
+from bpfleakd.kernel.maps import PINNED_MAPS, SPACE_EVENT_BYTES, Maps
 from bpfleakd.kernel.programs import (
     LIFE_PROGRAMS,
+    SPACE_PROGRAMS,
     AttachMethod,
     Program,
     WalkerKind,
@@ -32,9 +34,6 @@ from bpfleakd.kernel.programs import (
 )
 from bpfleakd.kernel.source import bpf_directory, flattened
 from bpfleakd.kernel.trial import try_linker
-
-# 2 MiB: 16,000 events between two ticks.
-SPACE_EVENT_PAGES = 512
 
 __all__ = ["Capacities", "Loaded", "available_methods", "load", "unpin"]
 
@@ -148,7 +147,7 @@ class _Module:
 
     def __init__(self, capacities: Capacities, walker: WalkerKind, method: AttachMethod) -> None:
         flags = [f"-DMAX_{name.upper()}={value}" for name, value in asdict(capacities).items()]
-        flags.append(f"-DSPACE_EVENT_PAGES={SPACE_EVENT_PAGES}")
+        flags.append(f"-DSPACE_EVENT_PAGES={SPACE_EVENT_BYTES // mmap.PAGESIZE}")
         if walker is WalkerKind.TAIL_CALLS:
             flags.append("-DWALK_BY_TAIL_CALLS")
         self._bcc = _compile(flags + _pid_namespace_flags())
@@ -181,7 +180,7 @@ class _Module:
             directory.mkdir(parents=True)
             for name in self._map_names():
                 bpf.object_pin(self._map_fd(name), directory / name)
-            for program in (*programs_of(self._method), *LIFE_PROGRAMS):
+            for program in (*programs_of(self._method), *LIFE_PROGRAMS, *SPACE_PROGRAMS):
                 bpf.object_pin(self._program_fd(program), directory / program.function)
         except OSError as error:
             shutil.rmtree(directory, ignore_errors=True)
@@ -192,7 +191,7 @@ class _Module:
 
     def _map_names(self) -> tuple[str, ...]:
         # Without its pin, a map of programs is emptied when the loader ends.
-        by_walker = ("continuations",) if self._walker is WalkerKind.TAIL_CALLS else ()
+        by_walker = continuations_of(self._method) if self._walker is WalkerKind.TAIL_CALLS else ()
         return (*PINNED_MAPS, *by_walker)
 
     def _map_fd(self, name: str) -> int:
@@ -210,9 +209,9 @@ class _Module:
     def _install_continuations(self) -> None:
         if self._walker is not WalkerKind.TAIL_CALLS:
             return
-        for number, program in enumerate(continuations_of(self._method)):
-            key, value = (n.to_bytes(4, "little") for n in (number, self._program_fd(program)))
-            bpf.map_update(self._map_fd("continuations"), key, value)
+        for map_name, program in continuations_of(self._method).items():
+            program_fd = self._program_fd(program).to_bytes(4, "little")
+            bpf.map_update(self._map_fd(map_name), bytes(4), program_fd)
 
 
 def _compile(flags: list[str]) -> Any:

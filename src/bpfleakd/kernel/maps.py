@@ -17,14 +17,18 @@ import numpy as np
 
 from bpfleakd import errors
 from bpfleakd.kernel import abi, bpf
+from bpfleakd.kernel.ring import RingReader
+from bpfleakd.kernel.space_events import SpaceEvent, read_space_events
 from bpfleakd.kernel.unwind_store import UnwindStore
 from bpfleakd.model import RawStack, StackEnd
 from bpfleakd.unwind.rules import PACKED_RULE_BYTES
 
-__all__ = ["PINNED_MAPS", "Maps", "ProcessCounters"]
+__all__ = ["PINNED_MAPS", "SPACE_EVENT_BYTES", "Maps", "ProcessCounters"]
 
 # Written and read by the programs alone.
 _OPAQUE = np.dtype("V1")
+# A ring buffer has neither keys nor values.
+_NOTHING = np.dtype("V0")
 
 # Map name -> key and value type, for all that the daemon opens.
 PINNED_MAPS: dict[str, tuple[np.dtype, np.dtype]] = {
@@ -36,7 +40,11 @@ PINNED_MAPS: dict[str, tuple[np.dtype, np.dtype]] = {
     "unwind_rules": (np.dtype("u4"), np.dtype(("V", PACKED_RULE_BYTES))),
     "unwind_shards": (np.dtype("u4"), np.dtype("u4")),
     "unwind_mappings": (np.dtype("u4"), np.dtype("u4")),
+    "space_events": (_NOTHING, _NOTHING),
 }
+
+# Some 16,000 events between two readings.
+SPACE_EVENT_BYTES = 2 << 20
 
 _OVERFLOW_STACK_ID = 0
 
@@ -62,6 +70,7 @@ class Maps:
         self._fds = dict(descriptors)
         self._live_fds: dict[int, int] = {}
         self.unwind = UnwindStore(self._fds)
+        self._space_events = RingReader(self._fds["space_events"], SPACE_EVENT_BYTES)
 
     @classmethod
     def open_pinned(cls, directory: Path) -> Maps:
@@ -89,6 +98,7 @@ class Maps:
     def close(self) -> None:
         """Close all descriptors; the maps live on while they are pinned or in use."""
         self.unwind.close()
+        self._space_events.close()
         for fd in (*self._fds.values(), *self._live_fds.values()):
             os.close(fd)
         self._fds.clear()
@@ -173,6 +183,10 @@ class Maps:
         return RawStack(tuple(stack["frames"][:depth].tolist()), abi.STACK_ENDS[int(stack["end"])])
 
     # All processes
+
+    def space_events(self) -> Iterator[SpaceEvent]:
+        """Changes of address spaces since the last call, in order."""
+        return read_space_events(self._space_events)
 
     def sites(self) -> tuple[np.ndarray, np.ndarray]:
         """Every site of every process: arrays of SITE_KEY and of SITE, row by row."""

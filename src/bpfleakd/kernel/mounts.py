@@ -1,4 +1,4 @@
-"""The bpf file system, where pins live."""
+"""The bpf file system, where pins live, and the tracing file system, where tracepoints are."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 
 from bpfleakd import errors
 
-__all__ = ["ensure_bpffs", "is_bpffs"]
+__all__ = ["ensure_bpffs", "ensure_tracefs", "is_bpffs"]
 
 _BPF_FS_MAGIC = 0xCAFE4A11  # include/uapi/linux/magic.h
 _MOUNT_POINT = Path("/sys/fs/bpf")
+_TRACEFS = Path("/sys/kernel/tracing")
 
 
 def is_bpffs(path: Path) -> bool:
@@ -35,6 +36,12 @@ def ensure_bpffs(directory: Path) -> None:
             f"{directory} does not lie in a bpf file system",
             f"mount one (mount -t bpf bpf {_MOUNT_POINT}) or set bpffs_dir",
         )
+
+
+def ensure_tracefs() -> None:
+    """Mount tracefs where the tracepoints are looked up, if it is missing; whoever needs it will notice."""
+    if not (_TRACEFS / "events").exists():
+        subprocess.run(["mount", "-t", "tracefs", "tracefs", str(_TRACEFS)], capture_output=True, check=False)
 
 
 def _file_system_type(path: Path) -> int:

@@ -16,6 +16,7 @@ from bpfleakd.kernel.bpf import AttachType, ProgramType
 
 __all__ = [
     "LIFE_PROGRAMS",
+    "SPACE_PROGRAMS",
     "AttachMethod",
     "Program",
     "WalkerKind",
@@ -71,10 +72,24 @@ LIFE_PROGRAMS = (
 )
 
 
-def continuations_of(method: AttachMethod) -> tuple[Program, ...]:
-    """The programs that go on with a walk, by their number in the map `continuations`."""
+# The address space: each program and the tracepoints that it is linked to.
+SPACE_PROGRAMS = {
+    Program("space_enter", ProgramType.TRACEPOINT, AttachType.NONE): tuple(
+        f"syscalls/sys_enter_{call}" for call in ("munmap", "mremap")
+    ),
+    Program("space_exit", ProgramType.TRACEPOINT, AttachType.NONE): tuple(
+        f"syscalls/sys_exit_{call}" for call in ("mmap", "munmap", "mremap", "brk", "mprotect", "madvise")
+    ),
+}
+
+
+def continuations_of(method: AttachMethod) -> dict[str, Program]:
+    """The programs that go on with a walk, by the map that they are the only entry of."""
     returning = programs_of(method)[-1]
-    return (Program("heap_continue", returning.type, returning.attach_type),)
+    return {
+        "continuations": Program("heap_continue", returning.type, returning.attach_type),
+        "space_continuations": Program("space_continue", ProgramType.TRACEPOINT, AttachType.NONE),
+    }
 
 
 def programs_of(method: AttachMethod) -> tuple[Program, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from bpfleakd.kernel.maps import Maps
 from bpfleakd.model import (
     DaemonStats,
     LeakReport,
+    Mapping,
     MetricsSnapshot,
     ProcessState,
     SiteKey,
@@ -25,6 +26,7 @@ from bpfleakd.model import (
 )
 from bpfleakd.monitor.attach import Attacher, Attachment
 from bpfleakd.monitor.report import Reporter, sorted_sites
+from bpfleakd.monitor.spaces import AddressMaps
 from bpfleakd.monitor.traced import NamedStack, Traced
 from bpfleakd.monitor.unwinding import Unwinding
 from bpfleakd.symbols.symbolizer import Symbolizer
@@ -61,6 +63,7 @@ class Monitor:
         maps: Maps,
         attacher: Attacher,
         unwinding: Unwinding,
+        watch_address_spaces: Callable[[bool], None],
         reporter: Reporter,
         symbolizer_of: Callable[[Attachment], Symbolizer],
         *,
@@ -71,6 +74,8 @@ class Monitor:
         self._maps = maps
         self._attacher = attacher
         self._unwinding = unwinding
+        self._watch_address_spaces = watch_address_spaces
+        self._spaces = AddressMaps()
         self._reporter = reporter
         self._symbolizer_of = symbolizer_of
         self._attach_method = attach_method
@@ -89,7 +94,13 @@ class Monitor:
             self._end_if_over(self._traced[pid])
         if pid in self._traced:
             raise errors.AlreadyAttached(f"process {pid} is being traced already", "`bpfleakctl ps` shows it")
-        attachment = self._attacher.attach(pid)
+        self._watch_while(True)
+        try:
+            attachment = self._attacher.attach(pid)
+        except errors.BpfleakdError:
+            self._watch_while(bool(self._traced))
+            raise
+        self._spaces.follow(pid, _mappings_now(attachment))
         now_ns = self._clock_ns()
         traced = Traced(
             attachment=attachment,
@@ -196,7 +207,16 @@ class Monitor:
             raise errors.NotAttached(f"process {pid} is not being traced", f"bpfleakctl attach {pid}")
         return traced
 
+    def _watch_while(self, wanted: bool) -> None:
+        try:
+            self._watch_address_spaces(wanted)
+        except errors.KernelError as error:
+            log.warning("space.not-watched", reason=error.message, hint=error.hint)
+
     def _read_sites(self, now_ns: int) -> None:
+        for pid in self._spaces.apply(self._maps.space_events()):
+            if pid in self._traced:
+                self._follow_libraries(self._traced[pid])
         keys, sites = self._maps.sites()
         columns = np.stack([sites[name].astype(np.int64) for name in COUNTERS], axis=1)
         for pid, traced in self._traced.items():
@@ -207,7 +227,12 @@ class Monitor:
                     keys["kind"][rows].tolist(), keys["stack_id"][rows].tolist(), strict=True
                 )
             ]
-            traced.table.update(now_ns, site_keys, columns[rows])
+            self._spaces.repair(pid, traced.counters.losses["event_full"])
+            space = self._spaces.map_of(pid)
+            space_keys, space_columns = space.counters() if space else ([], columns[:0])
+            traced.table.update(
+                now_ns, site_keys + space_keys, np.concatenate([columns[rows], space_columns])
+            )
             before, traced.counters = traced.counters, self._maps.process(pid)
             changed = traced.counters.library_changes != before.library_changes
             # After exec the changes are those of another program.
@@ -226,7 +251,7 @@ class Monitor:
 
     def _live_report(self, traced: Traced, limit: int | None, sort: SortKey) -> LeakReport:
         now_ns = self._clock_ns()
-        traced.take_census(self._maps, self._clock_ns)
+        traced.take_census(self._maps, self._spaces.map_of(traced.pid), self._clock_ns)
         traced.thread_names.update(thread_commands(traced.pid))
         return self._reporter.report(traced, lambda keys: self._name(traced, keys), now_ns, sort, limit)
 
@@ -248,6 +273,8 @@ class Monitor:
         del self._traced[traced.pid]
         traced.final = self._live_report(traced, _FINAL_SITES, SortKey.LIVE)
         self._attacher.clear(traced.attachment)
+        self._spaces.forget(traced.pid)
+        self._watch_while(bool(self._traced))
         traced.close()
         self._ended[traced.pid] = traced
         while len(self._ended) > _ENDED_MAX:
@@ -263,3 +290,11 @@ class Monitor:
 
     def _forget_ended(self, pid: int) -> None:
         self._ended.pop(pid, None)
+
+
+def _mappings_now(attachment: Attachment) -> Sequence[Mapping]:
+    """The mappings after the recording began, so that no change falls between the two."""
+    try:
+        return read_mappings(attachment.process.id.pid)
+    except errors.BpfleakdError:
+        return attachment.mappings

@@ -10,7 +10,6 @@ import numpy as np
 
 from bpfleakd.analysis.blame import blamed_frame
 from bpfleakd.analysis.growth import growth_bytes_per_s
-from bpfleakd.kernel.abi import KINDS
 from bpfleakd.model import (
     LeakReport,
     ProcessSummary,
@@ -137,9 +136,7 @@ class Reporter:
 
     def _site(self, traced: Traced, site: _Ranked, named: NamedStack, now_ns: int) -> SiteReport:
         blamed = blamed_frame(named.stack.frames)
-        census = None
-        if traced.census:
-            census = traced.census.sites.get((KINDS.index(site.key.kind), site.key.stack_id))
+        census = traced.census.get(site.key) if traced.census else None
         return SiteReport(
             site=named.fingerprint,
             kind=site.key.kind,

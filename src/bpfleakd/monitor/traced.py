@@ -11,12 +11,13 @@ import numpy as np
 
 from bpfleakd import errors
 from bpfleakd.analysis.fingerprint import fingerprint
-from bpfleakd.kernel.abi import RecordingState
+from bpfleakd.kernel.abi import KINDS, RecordingState
 from bpfleakd.kernel.maps import Maps, ProcessCounters
 from bpfleakd.model import FrameKind, LeakReport, ProcessState, RawStack, SiteKey, Stack
 from bpfleakd.monitor.attach import Attachment
 from bpfleakd.symbols.symbolizer import Symbolizer
-from bpfleakd.table.census import Census, take_census
+from bpfleakd.table.address_map import AddressMap
+from bpfleakd.table.census import SiteCensus, take_census
 from bpfleakd.table.site_table import SiteTable
 from bpfleakd.target.mappings import read_mappings
 
@@ -55,7 +56,7 @@ class Traced:
     state: ProcessState = ProcessState.TRACED
     ended_ns: int | None = None
     final: LeakReport | None = None
-    census: Census | None = None
+    census: dict[SiteKey, SiteCensus] | None = None
     thread_names: dict[int, str] = field(default_factory=dict)
     _census_due_ns: int = 0
     _mappings_due_ns: int = 0
@@ -72,15 +73,19 @@ class Traced:
         poll.register(self.attachment.pidfd, select.POLLIN)
         return bool(poll.poll(0))
 
-    def take_census(self, maps: Maps, clock_ns: Callable[[], int]) -> Census:
-        """Count blocks by thread and age; gives the last census again while that is recent."""
+    def take_census(self, maps: Maps, space: AddressMap | None, clock_ns: Callable[[], int]) -> None:
+        """Count blocks and regions by thread and age, unless the last census is recent."""
         now_ns = clock_ns()
         if self.census is None or now_ns >= self._census_due_ns or self.state is not ProcessState.TRACED:
             blocks: Iterable[np.ndarray] = (values for _addresses, values in maps.live_blocks(self.pid))
-            self.census = take_census(blocks, now_ns)
+            heap = take_census(blocks, now_ns)
+            self.census = {
+                SiteKey(KINDS[kind], stack_id): site for (kind, stack_id), site in heap.sites.items()
+            }
+            if space is not None:
+                self.census |= space.census()
             took_ns = clock_ns() - now_ns
             self._census_due_ns = now_ns + max(_CENSUS_PAUSE_NS, round(took_ns / _CENSUS_SHARE))
-        return self.census
 
     def named_stacks(self, maps: Maps, keys: Iterable[SiteKey], now_ns: int) -> dict[SiteKey, NamedStack]:
         """The stacks of sites, with names as good as they can be had now."""

@@ -3,6 +3,7 @@
 Rules:
   - The kernel's counters are the truth; the table never adds up anything of its own.
   - A site never disappears while its process is traced: live may fall to 0, allocated never falls.
+  - File mappings are sites but no part of the totals: what they take can be had back at any time.
   - A tick costs what has changed: sites with equal counters are not looked at one by one.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.model import SiteCounters, SiteKey
+from bpfleakd.model import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.history import History
 
 __all__ = ["COUNTERS", "SiteTable"]
@@ -29,6 +30,7 @@ class SiteTable:
         self.total_history = History(began_ns, 0)
         self._rows: dict[SiteKey, int] = {}
         self._keys: list[SiteKey] = []
+        self._file_rows: list[int] = []
         self._histories: list[History] = []
         self._counters: NDArray[np.int64] = np.zeros((0, len(COUNTERS)), np.int64)
 
@@ -62,8 +64,11 @@ class SiteTable:
 
     @property
     def totals(self) -> SiteCounters:
-        """The sums over all sites."""
-        return SiteCounters(*self._counters.sum(axis=0).tolist())
+        """The sums over all sites but those of files."""
+        sums = self._counters.sum(axis=0)
+        if self._file_rows:
+            sums -= self._counters[self._file_rows].sum(axis=0)
+        return SiteCounters(*sums.tolist())
 
     @property
     def keys(self) -> tuple[SiteKey, ...]:
@@ -88,6 +93,8 @@ class SiteTable:
         new = [key for key in keys if key not in self._rows]
         for key in new:
             self._rows[key] = len(self._keys)
+            if key.kind is AllocationKind.FILE:
+                self._file_rows.append(len(self._keys))
             self._keys.append(key)
             # Before it was seen there was nothing of it.
             self._histories.append(History(now_ns, 0))

@@ -1,0 +1,142 @@
+"""The address maps of the traced processes, kept up to date from the programs' reports.
+
+A report that was lost (the ring was full) makes the map of its process wrong: then it is brought into line
+with /proc/PID/maps, and what cannot be attributed any more is baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from bpfleakd import errors
+from bpfleakd.kernel.space_events import SpaceEvent, Syscall
+from bpfleakd.model import AllocationKind, Mapping, SiteKey
+from bpfleakd.table.address_map import AddressMap, Owner, Special
+from bpfleakd.target.mappings import read_mappings
+
+__all__ = ["AddressMaps"]
+
+log = structlog.get_logger()
+
+# include/uapi/asm-generic/mman-common.h and mman.h
+_PROT_NONE = 0
+_PROT_EXEC = 4
+_MAP_ANONYMOUS = 0x20
+_MAP_STACK = 0x20000
+_MAP_HUGETLB = 0x40000
+_MREMAP_DONTUNMAP = 4
+_DROPS_CONTENTS = {4, 8, 9, 24}  # MADV_DONTNEED, _FREE, _REMOVE, _DONTNEED_LOCKED
+_PAGE_MASK = 4095
+_HUGE_PAGE_BYTES = 2 << 20
+
+
+@dataclass(slots=True)
+class _Process:
+    map: AddressMap
+    program_break: int
+    lost: int = 0
+    broken: bool = False
+
+
+class AddressMaps:
+    """One AddressMap for each process that is followed."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, _Process] = {}
+
+    def follow(self, pid: int, mappings: Sequence[Mapping]) -> None:
+        """Begin with the mappings of a process, read after its recording began."""
+        heap_ends = [mapping.end for mapping in mappings if mapping.path == "[heap]"]
+        self._processes[pid] = _Process(AddressMap(mappings), max(heap_ends, default=0))
+
+    def forget(self, pid: int) -> None:
+        """The process is not traced any more."""
+        self._processes.pop(pid, None)
+
+    def map_of(self, pid: int) -> AddressMap | None:
+        """The map of a process; None if it is not followed."""
+        process = self._processes.get(pid)
+        return process.map if process else None
+
+    def apply(self, events: Iterable[SpaceEvent]) -> set[int]:
+        """Take in reports; returns the pids that mapped new code from files."""
+        mapped_code = set()
+        for event in events:
+            process = self._processes.get(event.pid)
+            if process is not None and _apply(process, event):
+                mapped_code.add(event.pid)
+        return mapped_code
+
+    def repair(self, pid: int, lost: int) -> None:
+        """Bring a map into line if reports were lost since: `lost` is the process' counter of them."""
+        process = self._processes.get(pid)
+        if process is None or (process.lost == lost and not process.broken):
+            return
+        process.lost, process.broken = lost, False
+        try:
+            differing_bytes = process.map.resynchronise(read_mappings(pid))
+        except errors.BpfleakdError:
+            # It has ended: its last report shows the map as it was.
+            return
+        log.warning("space.repaired", pid=pid, lost=lost, differing_bytes=differing_bytes)
+
+
+def _apply(process: _Process, event: SpaceEvent) -> bool:
+    """Returns whether new code of a file was mapped."""
+    space, arguments = process.map, event.arguments
+    start, length, third = arguments[:3]
+    match event.syscall:
+        case Syscall.MMAP:
+            page_bytes = _HUGE_PAGE_BYTES if arguments[3] & _MAP_HUGETLB else _PAGE_MASK + 1
+            owner = _owner_of_mapping(event)
+            space.mapped(event.result, length, owner, event.time_ns, event.tid, page_bytes)
+            return bool(third & _PROT_EXEC) and not arguments[3] & _MAP_ANONYMOUS
+        case Syscall.MUNMAP if event.at_entry:
+            if length and not start & _PAGE_MASK:
+                space.unmapped(start, length)
+        case Syscall.MUNMAP:
+            process.broken = True  # it failed after all, which only a lack of kernel memory can bring about
+        case Syscall.MREMAP if event.at_entry:
+            space.take(event.tid, start, length)
+        case Syscall.MREMAP if event.result < 0:
+            space.put_back(event.tid)
+        case Syscall.MREMAP:
+            keep_old = bool(arguments[3] & _MREMAP_DONTUNMAP) or length == 0
+            owner = _owner(event, AllocationKind.MMAP)
+            space.put(event.tid, event.result, third, owner, event.time_ns, keep_old=keep_old)
+        case Syscall.MPROTECT:
+            owner = _owner(event, AllocationKind.COMMIT)
+            space.protected(start, length, third != _PROT_NONE, owner, event.time_ns, event.tid)
+        case Syscall.MADVISE if third in _DROPS_CONTENTS:
+            space.discarded(start, length)
+        case Syscall.BRK:
+            _move_break(process, event)
+    return False
+
+
+def _move_break(process: _Process, event: SpaceEvent) -> None:
+    new_break = event.result
+    # brk(0) asks where it is; a refused one answers with where it was.
+    if process.program_break and new_break != process.program_break:
+        owner = _owner(event, AllocationKind.MMAP)
+        process.map.program_break(process.program_break, new_break, owner, event.time_ns, event.tid)
+    process.program_break = new_break
+
+
+def _owner_of_mapping(event: SpaceEvent) -> Owner:
+    protection, flags = event.arguments[2:4]
+    if not flags & _MAP_ANONYMOUS:
+        return _owner(event, AllocationKind.FILE)
+    # Made without access and opened up afterwards, but a stack from the beginning.
+    if flags & _MAP_STACK:
+        return _owner(event, AllocationKind.THREAD_STACK)
+    if protection == _PROT_NONE and not event.inside_allocator:
+        return Special.RESERVED
+    return _owner(event, AllocationKind.MMAP)
+
+
+def _owner(event: SpaceEvent, kind: AllocationKind) -> Owner:
+    return Special.ALLOCATOR if event.inside_allocator else SiteKey(kind, event.stack_id)
