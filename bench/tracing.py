@@ -113,7 +113,7 @@ class RunningDaemon:
             stats = self.client.stats()
             if stats.ticks != seen[-1].ticks:
                 seen.append(stats)
-            time.sleep(0.01)
+            time.sleep(0.05)
         return seen[1:]
 
     def resident_mb(self) -> dict[str, float]:

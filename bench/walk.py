@@ -8,6 +8,7 @@ code without it stops after the caller, and the walk by tables stands alone.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import statistics
 from collections import defaultdict
@@ -23,8 +24,8 @@ from bench.tracing import RunningDaemon
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.abi import STACK
 from bpfleakd.kernel.bpf import AttachType, ProgramType
-from bpfleakd.kernel.loader import SPACE_EVENT_PAGES, Capacities
-from bpfleakd.kernel.maps import PINNED_MAPS, Maps
+from bpfleakd.kernel.loader import Capacities
+from bpfleakd.kernel.maps import PINNED_MAPS, SPACE_EVENT_BYTES, Maps
 from bpfleakd.kernel.source import bpf_directory, flattened
 from bpfleakd.monitor.unwinding import Unwinding
 from bpfleakd.target.mappings import read_mappings
@@ -139,7 +140,7 @@ class _Programs(contextlib.ExitStack):
         os.environ["BCC_KERNEL_SOURCE"] = str(bpf_directory() / "shim")
         capacities = asdict(Capacities(processes=64, sites=64, stacks=64, threads=64))
         flags = [f"-DMAX_{name.upper()}={value}" for name, value in capacities.items()]
-        flags.append(f"-DSPACE_EVENT_PAGES={SPACE_EVENT_PAGES}")
+        flags.append(f"-DSPACE_EVENT_PAGES={SPACE_EVENT_BYTES // mmap.PAGESIZE}")
         text = flattened(bpf_directory()) + f'#line 1 "{_SOURCE.name}"\n' + _SOURCE.read_text()
         self._module = bcc.BPF(text=text, cflags=flags)
         self.callback(self._module.cleanup)

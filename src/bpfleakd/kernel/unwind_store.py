@@ -27,7 +27,7 @@ __all__ = ["Piece", "StoreFull", "TableMapping", "UnwindStore"]
 
 
 class StoreFull(Exception):
-    """No room for a table: all shards are in use."""
+    """No room for a table: all shards are in use, or the kernel has no memory for another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +187,12 @@ class UnwindStore:
         number = next((n for n in range(self._shards_max) if n not in self._shards), None)
         if number is None:
             raise StoreFull
-        fd = bpf.map_create(
-            bpf.MapType.ARRAY, 4, 4 * abi.UNWIND_SHARD_WORDS, 1, bpf.MAP_FLAG_MMAPABLE, "bpfleakd_shard"
-        )
+        try:
+            fd = bpf.map_create(
+                bpf.MapType.ARRAY, 4, 4 * abi.UNWIND_SHARD_WORDS, 1, bpf.MAP_FLAG_MMAPABLE, "bpfleakd_shard"
+            )
+        except OSError as error:
+            raise StoreFull from error
         self._shards[number] = _Shard(fd, [_WHOLE])
         bpf.map_update(self._fds["unwind_shards"], _u32(number), _u32(fd))
 

@@ -15,6 +15,7 @@ from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.model import (
+    AllocationKind,
     DaemonStats,
     LeakReport,
     Mapping,
@@ -75,7 +76,7 @@ class Monitor:
         self._attacher = attacher
         self._unwinding = unwinding
         self._watch_address_spaces = watch_address_spaces
-        self._spaces = AddressMaps()
+        self._spaces = AddressMaps(self._is_in_free)
         self._reporter = reporter
         self._symbolizer_of = symbolizer_of
         self._attach_method = attach_method
@@ -257,6 +258,14 @@ class Monitor:
 
     def _name(self, traced: Traced, keys: Iterable[SiteKey]) -> dict[SiteKey, NamedStack]:
         return traced.named_stacks(self._maps, keys, self._clock_ns())
+
+    def _is_in_free(self, pid: int, stack_id: int) -> bool:
+        traced = self._traced.get(pid)
+        if traced is None:
+            return False
+        key = SiteKey(AllocationKind.MMAP, stack_id)
+        frames = self._name(traced, [key])[key].stack.frames
+        return any(frame.function in traced.release_functions for frame in frames)
 
     def _end_if_over(self, traced: Traced) -> None:
         if traced.counters.state is RecordingState.EXECED:

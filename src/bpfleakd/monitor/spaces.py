@@ -1,13 +1,16 @@
 """The address maps of the traced processes, kept up to date from the programs' reports.
 
+What malloc does for itself is marked by the programs. free has no return probe, so that they cannot tell
+when it is under way: there the stack says it.
+
 A report that was lost (the ring was full) makes the map of its process wrong: then it is brought into line
 with /proc/PID/maps, and what cannot be attributed any more is baseline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -37,14 +40,19 @@ _HUGE_PAGE_BYTES = 2 << 20
 class _Process:
     map: AddressMap
     program_break: int
+    in_free: dict[int, bool] = field(default_factory=dict)
     lost: int = 0
     broken: bool = False
 
 
 class AddressMaps:
-    """One AddressMap for each process that is followed."""
+    """One AddressMap for each process that is followed.
 
-    def __init__(self) -> None:
+    `is_in_free` tells whether a stack (pid, stack id) goes through a function that frees.
+    """
+
+    def __init__(self, is_in_free: Callable[[int, int], bool]) -> None:
+        self._is_in_free = is_in_free
         self._processes: dict[int, _Process] = {}
 
     def follow(self, pid: int, mappings: Sequence[Mapping]) -> None:
@@ -66,9 +74,19 @@ class AddressMaps:
         mapped_code = set()
         for event in events:
             process = self._processes.get(event.pid)
-            if process is not None and _apply(process, event):
+            if process is None:
+                continue
+            if event.stack_id and self._is_allocators(process, event):
+                event = replace(event, inside_allocator=True)
+            if _apply(process, event):
                 mapped_code.add(event.pid)
         return mapped_code
+
+    def _is_allocators(self, process: _Process, event: SpaceEvent) -> bool:
+        known = process.in_free.get(event.stack_id)
+        if known is None:
+            known = process.in_free[event.stack_id] = self._is_in_free(event.pid, event.stack_id)
+        return known
 
     def repair(self, pid: int, lost: int) -> None:
         """Bring a map into line if reports were lost since: `lost` is the process' counter of them."""

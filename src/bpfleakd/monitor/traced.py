@@ -13,7 +13,7 @@ from bpfleakd import errors
 from bpfleakd.analysis.fingerprint import fingerprint
 from bpfleakd.kernel.abi import KINDS, RecordingState
 from bpfleakd.kernel.maps import Maps, ProcessCounters
-from bpfleakd.model import FrameKind, LeakReport, ProcessState, RawStack, SiteKey, Stack
+from bpfleakd.model import FrameKind, FunctionRole, LeakReport, ProcessState, RawStack, SiteKey, Stack
 from bpfleakd.monitor.attach import Attachment
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.address_map import AddressMap
@@ -66,6 +66,13 @@ class Traced:
     def pid(self) -> int:
         """The process' pid, which may be another process' after it ended."""
         return self.attachment.process.id.pid
+
+    @property
+    def release_functions(self) -> frozenset[str]:
+        """The names of the functions that free."""
+        return frozenset(
+            probe.function for probe in self.attachment.probes if probe.role is FunctionRole.RELEASE
+        )
 
     def has_ended(self) -> bool:
         """Whether the process is gone, with its last thread (a pidfd is readable then)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bpfleakd.elf.symbols import Symbol
 from bpfleakd.model import Frame, FrameKind
 from bpfleakd.symbols.demangle import Demangler
 from bpfleakd.symbols.module_cache import Module
@@ -35,7 +36,7 @@ def native_frames(
     lines: SourceLines | None,
 ) -> list[tuple[Frame, ...]]:
     """Return the frames at each place, the innermost inlined one first; at least one for each."""
-    symbols = [None if p.code_vaddr is None else module.symbol(p.code_vaddr) for p in places]
+    symbols = [_symbol(module, place) for place in places]
     raw_names = {symbol.name for symbol in symbols if symbol}
     names = demangler.demangle_all(raw_names) if demangler else {raw: raw for raw in raw_names}
     source = _source_frames(module, places, lines)
@@ -45,6 +46,16 @@ def native_frames(
         )
         for place, symbol in zip(places, symbols, strict=True)
     ]
+
+
+def _symbol(module: Module, place: ModulePlace) -> Symbol | None:
+    if place.code_vaddr is None or place.vaddr is None:
+        return None
+    if symbol := module.symbol(place.code_vaddr):
+        return symbol
+    # No call ends where a function begins: a made-up return address, of the first function of a context.
+    entered = module.symbol(place.vaddr)
+    return entered if entered and entered.vaddr == place.vaddr else None
 
 
 def _source_frames(

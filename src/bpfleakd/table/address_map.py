@@ -56,11 +56,15 @@ class LiveRegion:
 
 @dataclass(slots=True)
 class _Taken:
-    """The range of a thread's mremap or munmap; `reused` is what others did there meanwhile."""
+    """The range of a thread's mremap or munmap; `reused` is what others did there meanwhile.
+
+    `last` is whose its last bytes were, or those behind an empty range.
+    """
 
     start: int
     end: int
     pieces: list[Piece[Region]]
+    last: Owner | None
     reused: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -102,7 +106,8 @@ class AddressMap:
         self.put_back(tid)  # of the thread's call before, if its result was lost
         start, end = _whole_pages(start, length)
         self._note_reuse(start, end)
-        self._taken[tid] = _Taken(start, end, self._map.overlapping(start, end))
+        last = self.owner_at(max(start, end - 1))
+        self._taken[tid] = _Taken(start, end, self._map.overlapping(start, end), last)
         self._map.replace(start, end, [])
 
     def put_back(self, tid: int) -> None:
@@ -129,14 +134,16 @@ class AddressMap:
 
         Where the call was not seen, nothing is known of the bytes that it moved: they are BASELINE.
         """
-        if tid not in self._taken:
+        taken = self._taken.get(tid)
+        if taken is None:
             self.mapped(start, length, Special.BASELINE, time_ns, tid)
             return
+        owner = owner_of_growth(taken.last, owner)
         if keep_old:
             self.put_back(tid)
             self.mapped(start, length, owner, time_ns, tid)
             return
-        taken = self._taken.pop(tid)
+        del self._taken[tid]
         start, end = _whole_pages(start, length)
         shift = start - taken.start
         moved_end = min(taken.end + shift, end)
@@ -146,7 +153,6 @@ class AddressMap:
             if old_start + shift < moved_end
         ]
         if moved_end < end:
-            owner = owner_of_growth(pieces[-1][2].owner if pieces else None, owner)
             pieces.append((moved_end, end, self._new_region(owner, end - moved_end, time_ns, tid)))
         count_out(taken.pieces)
         self._place(start, end, pieces)
@@ -223,7 +229,7 @@ class AddressMap:
         return ((start, end, region.owner) for start, end, region in self._map)
 
     def totals(self, owner: Owner) -> SiteCounters:
-        """The counters of an owner, zeroes for one never seen. Of a special one only the bytes say anything."""
+        """The counters of an owner, zeroes for one never seen; of a special one only bytes are counted."""
         return self._totals.get(owner, Totals()).values()
 
     def counters(self) -> tuple[list[SiteKey], NDArray[np.int64]]:
@@ -234,10 +240,11 @@ class AddressMap:
 
     def regions(self, site: SiteKey) -> list[LiveRegion]:
         """What of a site is live, by address."""
+        totals = self._totals.get(site)
+        live = (piece for piece in self._live_pieces() if piece[2].totals is totals)
         return [
             LiveRegion(start, end - start, region.born_ns, region.tid)
-            for start, end, region in sorted(self._live_pieces(), key=lambda piece: piece[0])
-            if region.owner == site
+            for start, end, region in sorted(live, key=lambda piece: piece[0])
         ]
 
     def census(self) -> dict[SiteKey, SiteCensus]:

@@ -81,11 +81,9 @@ def kind_of(owner: Owner | None) -> AllocationKind | None:
 
 
 def owner_of_growth(old: Owner | None, caller: Owner) -> Owner:
-    """Whose the bytes are that mremap adds to what was `old`'s: memory of the same kind."""
-    if old is Special.ALLOCATOR:
+    """Whose the bytes are that mremap adds to what is `old`'s: memory of the same kind."""
+    if old in (Special.ALLOCATOR, Special.RESERVED):
         return old
-    if old in UNUSED:
-        return Special.RESERVED
     kind = kind_of(old)
     if kind in (AllocationKind.FILE, AllocationKind.THREAD_STACK) and isinstance(caller, SiteKey):
         return SiteKey(kind, caller.stack_id)

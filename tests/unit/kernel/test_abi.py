@@ -14,7 +14,7 @@ import pytest
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.source import bpf_directory
-from bpfleakd.model import AllocationKind, FunctionRole, StackEnd
+from bpfleakd.model import FunctionRole, StackEnd
 from bpfleakd.unwind.rules import GAP_NUMBER, PACKED_RULE_BYTES, CfaKind, RbpKind, Rule, pack
 from bpfleakd.unwind.table import PAGE_BITS, ROW_ADDRESS_MASK
 
@@ -130,7 +130,7 @@ def test_the_header_was_understood(declared: Declarations) -> None:
 
 
 def test_every_struct_has_the_layout_that_python_reads(declared: Declarations, compiled: Compiled) -> None:
-    """Each struct of the header has a dtype with its name in capitals, and fields where the compiler has them."""
+    """Each struct of the header has a dtype (its name in capitals) with the compiler's sizes and offsets."""
     for name in declared.structs.keys() - BPF_ONLY - MIRRORED_ELSEWHERE:
         assert layout_of(getattr(abi, name.upper())) == compiled.structs[name], name
 
@@ -192,9 +192,8 @@ def test_numbers_of_python_enums_are_those_of_c(compiled: Compiled, enum: type) 
 
 
 def test_every_noun_of_the_model_has_a_number() -> None:
-    """No role, kind or end of the model is unknown to the kernel; LOST is the daemon's own."""
+    """No role or end of the model is unknown to the programs; LOST is the daemon's own."""
     assert set(abi.FUNCTION_ROLES) == set(FunctionRole)
-    assert set(abi.KINDS) == set(AllocationKind)
     assert set(abi.STACK_ENDS) == set(StackEnd) - {StackEnd.LOST}
 
 

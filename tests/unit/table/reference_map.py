@@ -29,6 +29,7 @@ class ReferenceMap:
     def __init__(self) -> None:
         self.pages: dict[int, _Page] = {}
         self.moving: dict[int, tuple[int, int, dict[int, _Page]]] = {}
+        self._last: dict[int, Owner | None] = {}
         self._reused: dict[int, set[int]] = {}
         self._regions = 0
         self._allocated: dict[SiteKey, list[int]] = defaultdict(lambda: [0, 0])
@@ -49,7 +50,7 @@ class ReferenceMap:
         if count:
             self._touch(first, count)
             page = self._new(owner, count, time_ns, tid)
-            self.pages |= {n: page for n in range(first, first + count)}
+            self.pages |= dict.fromkeys(range(first, first + count), page)
 
     def unmapped(self, first: int, count: int) -> None:
         self._touch(first, count)
@@ -59,6 +60,8 @@ class ReferenceMap:
     def take(self, tid: int, first: int, count: int) -> None:
         self.put_back(tid)
         self._touch(first, count)
+        last = self.pages.get(first + max(0, count - 1))
+        self._last[tid] = last.owner if last else None
         held = {n: self.pages.pop(n) for n in range(first, first + count) if n in self.pages}
         self.moving[tid] = (first, count, held)
         self._reused[tid] = set()
@@ -80,6 +83,11 @@ class ReferenceMap:
         if tid not in self.moving:
             self.mapped(first, count, Special.BASELINE, time_ns, tid)
             return
+        last = self._last[tid]
+        if last in (Special.ALLOCATOR, Special.RESERVED):
+            owner = last
+        elif isinstance(last, SiteKey) and last.kind in ("file", "thread-stack"):
+            owner = SiteKey(last.kind, owner.stack_id) if isinstance(owner, SiteKey) else owner
         if keep_old:
             self.put_back(tid)
             self.mapped(first, count, owner, time_ns, tid)
@@ -91,16 +99,8 @@ class ReferenceMap:
             if n - old_first < count:
                 self.pages[n - old_first + first] = page
         if count > old_count:
-            kept = [n for n in held if n - old_first < count]
-            last = held[max(kept)].owner if kept else None
-            if last is Special.ALLOCATOR:
-                owner = last
-            elif last in (Special.RESERVED, Special.DISCARDED):
-                owner = Special.RESERVED
-            elif isinstance(last, SiteKey) and last.kind in ("file", "thread-stack"):
-                owner = SiteKey(last.kind, owner.stack_id) if isinstance(owner, SiteKey) else owner
             page = self._new(owner, count - old_count, time_ns, tid)
-            self.pages |= {n: page for n in range(first + old_count, first + count)}
+            self.pages |= dict.fromkeys(range(first + old_count, first + count), page)
 
     def protected(
         self, first: int, count: int, accessible: bool, owner: Owner, time_ns: int, tid: int
@@ -113,7 +113,7 @@ class ReferenceMap:
         else:
             changing = [n for n in present if self.pages[n].owner is not Special.ALLOCATOR]
             page = self._new(Special.RESERVED, 0, 0, 0)
-        self.pages |= {n: page for n in changing}
+        self.pages |= dict.fromkeys(changing, page)
 
     def discarded(self, first: int, count: int) -> None:
         for n in range(first, first + count):

@@ -30,9 +30,7 @@ def page(number: int) -> int:
 
 
 def a_mapping(first: int, count: int, rights: str = "rw-", path: str = "") -> Mapping:
-    return Mapping(
-        page(first), page(first + count), 0, "00:00", 0, path, *(right != "-" for right in rights)
-    )
+    return Mapping(page(first), page(first + count), 0, "00:00", 0, path, *(right != "-" for right in rights))
 
 
 def counters(address_map: AddressMap, site: SiteKey = A) -> tuple[int, int, int, int]:
@@ -173,6 +171,7 @@ def test_mremap_that_keeps_the_old_range_makes_a_new_mapping():
         (Special.ALLOCATOR, B, Special.ALLOCATOR),
         (A, Special.ALLOCATOR, Special.ALLOCATOR),
         (Special.RESERVED, B, Special.RESERVED),
+        (Special.DISCARDED, B, B),
         (FILE, B, SiteKey(AllocationKind.FILE, B.stack_id)),
         (STACK, B, SiteKey(AllocationKind.THREAD_STACK, B.stack_id)),
     ],
@@ -183,6 +182,9 @@ def test_what_mremap_adds_is_memory_of_the_same_kind(before, caller, after):
     space.mapped(page(0), PAGE, before, 5, 1)
     moved(space, (0, 1), (0, 2), caller)
     assert owners(space, 0, 2) == [before, after]
+    moved(space, (1, 1), (10, 1), caller, keep_old=True)
+    moved(space, (1, 0), (20, 1), caller)
+    assert owners(space, 10, 1) + owners(space, 20, 1) == [after, after]
 
 
 def test_an_mremap_that_fails_changes_nothing():
@@ -373,7 +375,13 @@ def test_resynchronise_agrees_with_proc():
     space.mapped(page(0), 4 * PAGE, A, 5, 1)
     space.mapped(page(6), 2 * PAGE, Special.RESERVED, 5, 1)
     space.mapped(page(8), 2 * PAGE, B, 5, 1)
-    truth = [a_mapping(1, 5), a_mapping(6, 1), a_mapping(7, 1, "---"), a_mapping(8, 1, "---"), a_mapping(9, 1)]
+    truth = [
+        a_mapping(1, 5),
+        a_mapping(6, 1),
+        a_mapping(7, 1, "---"),
+        a_mapping(8, 1, "---"),
+        a_mapping(9, 1),
+    ]
     # gone: 1 page; new: 2; now accessible: 1; no longer accessible: 1
     assert space.resynchronise(truth) == 5 * PAGE
     new, reserved = Special.BASELINE, Special.RESERVED

@@ -1,4 +1,4 @@
-"""The address map against the kernel: a program's calls are replayed, and /proc/PID/maps says what is true."""
+"""The address map against the kernel: a program's calls are replayed, and /proc says what is true."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ static int on_object(struct dl_phdr_info *info, size_t size, void *data)
 	return 1;
 }
 
-/* The loader holds a lock meanwhile, so that exceptions and dlopen from in there would wait for ever. */
+/* A lock of the loader's is held meanwhile: from another thread in there, the same would wait for ever. */
 HOP void with_dl_iterate_phdr(void)
 {
 	dl_iterate_phdr(on_object, NULL);
@@ -351,7 +351,6 @@ const struct hop callback_hops[] = {
 	{"thread-exit", in_a_thread_that_exits},
 	{"thread-value", in_a_thread_value},
 	{"context", in_a_context},
-	/* The last two hold locks: see the rules for paths in the test. */
 	{"dl_iterate_phdr", with_dl_iterate_phdr},
 	{0},
 };

@@ -2,8 +2,9 @@
 /*
  * paths - walks call paths that it is told, and takes a sample at the end of each (path.h, sample.h).
  *
- *     paths           says ready, then walks each line of its input, "qsort alloca throw"; "hops" prints the
- *                     names that there are
+ *     paths           prints the names of the hops that there are
+ *     paths FILE      says ready, waits for a line, walks each line of FILE ("qsort alloca throw") and stays
+ *                     until its input ends
  *
  * The line "return" makes main return: what comes after it is walked by a handler of atexit.
  */
@@ -12,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <functional>
 #include <map>
 #include <memory>
@@ -262,15 +264,16 @@ void print_hops()
 		for (const hop *hop = *table; hop->name; hop++)
 			std::printf("%s ", hop->name);
 	std::puts("");
-	std::fflush(stdout);
 }
 
-// Without stdio, whose buffer would hide what is left for the handler.
-bool read_line(char *line, size_t size)
+int file;
+
+// Without stdio, which would have closed the file before the handler of atexit goes on with it.
+bool read_line(int from, char *line, size_t size)
 {
 	size_t length = 0;
 
-	for (char c; read(0, &c, 1) == 1;) {
+	for (char c; read(from, &c, 1) == 1;) {
 		if (c == '\n') {
 			line[length] = 0;
 			return true;
@@ -285,20 +288,33 @@ void serve()
 {
 	static char line[4096];
 
-	while (read_line(line, sizeof(line)) && std::strcmp(line, "return") != 0) {
-		if (!std::strcmp(line, "hops"))
-			print_hops();
-		else
-			walk(line, tables);
+	while (read_line(file, line, sizeof(line))) {
+		if (!std::strcmp(line, "return"))
+			return;
+		walk(line, tables);
 	}
+	while (read_line(0, line, sizeof(line)))
+		continue;
 }
 
 } // namespace
 
-int main()
+int main(int argc, char **argv)
 {
-	std::atexit([] { serve(); });
+	char line[16];
+
+	if (argc < 2) {
+		print_hops();
+		return 0;
+	}
+	file = open(argv[1], O_RDONLY | O_CLOEXEC);
+	if (file < 0) {
+		std::perror(argv[1]);
+		return 2;
+	}
+	std::atexit(serve);
 	std::puts("ready");
 	std::fflush(stdout);
+	read_line(0, line, sizeof(line));
 	serve();
 }

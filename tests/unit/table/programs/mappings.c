@@ -55,7 +55,13 @@ static unsigned below(unsigned limit)
 	return (unsigned)((state * 2685821657736338717ULL) >> 33) % limit;
 }
 
-static char *arena, *outside[OUTSIDE];
+/* Ranges that were once given to us outside of the arena: nothing else lives there. */
+static struct {
+	char *start;
+	size_t length;
+} outside[OUTSIDE];
+
+static char *arena;
 static int file;
 static uintptr_t program_break;
 
@@ -70,6 +76,29 @@ static void *somewhere(size_t *length, unsigned pages_max)
 	return arena + (size_t)first * PAGE;
 }
 
+static void remember(void *start, size_t length)
+{
+	unsigned slot = below(OUTSIDE);
+
+	if (start == MAP_FAILED || ((char *)start >= arena && (char *)start < arena + ARENA_PAGES * PAGE))
+		return;
+	outside[slot].start = start;
+	outside[slot].length = length;
+}
+
+/* A part of one of those ranges, in the place of another; nothing if there is none. */
+static void somewhere_outside(char **start, size_t *length)
+{
+	unsigned slot = below(OUTSIDE);
+	size_t offset = (size_t)below(4) * PAGE;
+
+	if (!outside[slot].start || offset >= outside[slot].length)
+		return;
+	*start = outside[slot].start + offset;
+	if (*length > outside[slot].length - offset)
+		*length = outside[slot].length - offset;
+}
+
 static void call_mmap(void)
 {
 	size_t length;
@@ -80,18 +109,16 @@ static void call_mmap(void)
 
 	result = mmap(fixed ? hint : NULL, length, access, flags, from_file ? file : -1, 0);
 	say("mmap %lx %zx %x %x\n", (long)result, length, access, from_file);
-	if (!fixed && result != MAP_FAILED)
-		outside[below(OUTSIDE)] = result;
+	remember(result, length);
 }
 
 static void call_munmap(void)
 {
 	size_t length;
 	char *start = somewhere(&length, 16);
-	unsigned slot = below(OUTSIDE);
 
-	if (below(2) && outside[slot])
-		start = outside[slot] + (size_t)below(4) * PAGE;
+	if (below(2))
+		somewhere_outside(&start, &length);
 	say("munmap %lx %lx %zx\n", (long)munmap(start, length), (long)start, length);
 }
 
@@ -99,12 +126,12 @@ static void call_mremap(void)
 {
 	size_t old_length, new_length;
 	char *start = somewhere(&old_length, 8), *to = somewhere(&new_length, 12);
-	unsigned slot = below(OUTSIDE), how = below(4);
+	unsigned how = below(4);
 	int flags = how == 0 ? 0 : how == 1 ? MREMAP_MAYMOVE : MREMAP_MAYMOVE | MREMAP_FIXED;
 	void *result;
 
-	if (below(3) == 0 && outside[slot])
-		start = outside[slot];
+	if (below(3) == 0)
+		somewhere_outside(&start, &old_length);
 	if (how == 3) {
 		flags = MREMAP_MAYMOVE | MREMAP_DONTUNMAP;
 		new_length = old_length;
@@ -112,8 +139,7 @@ static void call_mremap(void)
 	/* Where it is not fixed the address is ignored, or a hint. */
 	result = mremap(start, old_length, new_length, flags, how == 2 ? to : NULL);
 	say("mremap %lx %lx %zx %zx %x\n", (long)result, (long)start, old_length, new_length, how == 3);
-	if (result != MAP_FAILED && (result < (void *)arena || result >= (void *)(arena + ARENA_PAGES * PAGE)))
-		outside[below(OUTSIDE)] = result;
+	remember(result, new_length);
 }
 
 static void call_mprotect(void)

@@ -1,0 +1,78 @@
+"""The programs by name and kind, against the C source that defines them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from bpfleakd.kernel.bpf import AttachType, ProgramType
+from bpfleakd.kernel.programs import (
+    LIFE_PROGRAMS,
+    SPACE_PROGRAMS,
+    AttachMethod,
+    continuations_of,
+    programs_of,
+)
+from bpfleakd.kernel.source import bpf_directory
+
+
+def defined_functions() -> set[str]:
+    source = (bpf_directory() / "bpfleakd.bpf.c").read_text()
+    return set(re.findall(r"^int (\w+)\(", source, re.MULTILINE))
+
+
+@pytest.mark.parametrize("method", AttachMethod)
+def test_every_program_is_defined(method: AttachMethod) -> None:
+    """No method needs a function that the source lacks."""
+    programs = {*programs_of(method), *continuations_of(method).values(), *LIFE_PROGRAMS, *SPACE_PROGRAMS}
+    assert {program.function for program in programs} <= defined_functions()
+
+
+def test_every_function_is_used() -> None:
+    """What the source defines is loaded by some method."""
+    used = {*LIFE_PROGRAMS, *SPACE_PROGRAMS}
+    for method in AttachMethod:
+        used.update(programs_of(method), continuations_of(method).values())
+    assert {program.function for program in used} == defined_functions()
+
+
+@pytest.mark.parametrize("method", AttachMethod)
+def test_a_method_sees_both_ends_of_a_call(method: AttachMethod) -> None:
+    """Each has one program at the entry; the return is a program of its own, but in sessions."""
+    at_entry = [program for program in programs_of(method) if not program.at_return]
+    at_return = [program for program in programs_of(method) if program.at_return]
+    assert len(at_entry) == 1
+    assert len(at_return) == (method is not AttachMethod.SESSION)
+
+
+@pytest.mark.parametrize("method", AttachMethod)
+def test_a_walk_goes_on_in_a_program_of_the_same_kind(method: AttachMethod) -> None:
+    """The kernel refuses a tail call into a program of another type or attach type."""
+    walking = {
+        "continuations": programs_of(method)[-1],
+        "space_continuations": next(iter(SPACE_PROGRAMS)),
+    }
+    following = continuations_of(method)
+    assert following.keys() == walking.keys()
+    for name, program in following.items():
+        assert (program.type, program.attach_type) == (walking[name].type, walking[name].attach_type)
+
+
+def test_programs_that_go_on_have_maps() -> None:
+    """Each map that a walk goes on through is declared in the source."""
+    maps = set(re.findall(r"^BPF_PROG_ARRAY\((\w+),", (bpf_directory() / "maps.h").read_text(), re.MULTILINE))
+    assert continuations_of(AttachMethod.SESSION).keys() == maps
+
+
+def test_only_raw_tracepoints_have_a_tracepoint() -> None:
+    """A program for a raw tracepoint says which; no other has one."""
+    programs = [*LIFE_PROGRAMS, *SPACE_PROGRAMS, *(p for method in AttachMethod for p in programs_of(method))]
+    for program in programs:
+        assert (program.tracepoint is not None) == (program.type is ProgramType.RAW_TRACEPOINT), program
+
+
+def test_attach_types_are_the_kernels() -> None:
+    """The numbers of enum bpf_attach_type that uprobes are linked with (include/uapi/linux/bpf.h)."""
+    assert [programs_of(method)[0].attach_type for method in AttachMethod] == [57, 48, 0]
+    assert AttachType.PERF_EVENT == 41
