@@ -4,6 +4,7 @@ PYTHON := .venv/bin/python
 PREFIX ?= /opt/bpfleakd
 BINDIR ?= /usr/local/bin
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 FUZZ_S ?= 300
 
 # Which packages `setup` installs: run, demo or test (scripts/setup). A target below may want more.
@@ -52,8 +53,8 @@ fuzz: setup ## Damaged ELF files, unwind information and perf maps, for FUZZ_S s
 
 .PHONY: bench
 bench: FOR := test
-bench: setup ## Measure what tracing costs, against its peers
-	$(PYTHON) bench/run.py
+bench: setup ## Measure what tracing costs, against its peers, into bench/results (BENCH_ARGS: --short, --strict)
+	$(PYTHON) -m bench.run $(BENCH_ARGS)
 
 .PHONY: wheel
 wheel: setup ## Build dist/bpfleakd-*.whl, with the BPF sources inside

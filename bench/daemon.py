@@ -37,7 +37,10 @@ def measure(short: bool) -> Benchmark:
 def _at_work(benchmark: Benchmark, live: int, ticks: int) -> None:
     """One process, `live` blocks in a thousand sites: memory and ticks."""
     metrics = {"enabled": True, "port": free_port()}
-    with RunningDaemon(metrics=metrics, tick_s=_TICK_S) as daemon, contextlib.closing(_many_sites()) as target:
+    with (
+        RunningDaemon(metrics=metrics, tick_s=_TICK_S) as daemon,
+        contextlib.closing(_many_sites()) as target,
+    ):
         daemon.wait_ticks(2)
         _resident(benchmark, daemon, "idle")
         daemon.client.attach(target.pid)
@@ -119,7 +122,9 @@ def _first_by_socket_s() -> tuple[float, float, float]:
 def _second_process(benchmark: Benchmark, repeats: int) -> None:
     """Attaching to further processes of a program that is known."""
     with RunningDaemon() as daemon, contextlib.ExitStack() as targets:
-        first, *further = [targets.enter_context(contextlib.closing(_many_sites())) for _ in range(1 + 2 * repeats)]
+        first, *further = [
+            targets.enter_context(contextlib.closing(_many_sites())) for _ in range(1 + 2 * repeats)
+        ]
         first_s = _attach_s(daemon.client.attach, first)
         by_socket = [_attach_s(daemon.client.attach, target) for target in further[:repeats]]
         by_command = [_attach_s(partial(daemon.control, "attach"), target) for target in further[repeats:]]

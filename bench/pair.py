@@ -165,8 +165,8 @@ def _account(benchmark: Benchmark, turns: _Turns) -> None:
     benchmark.add("program at malloc's return", "ns", [pairs["heap_exit"] - counting_ns])
     benchmark.add("program at free", "ns", [2 * pairs["heap_entry"] - entry_ns - counting_ns])
     benchmark.notes.append(
-        "The programs' times (method multi) are the kernel's own count, less what it counts for a program that"
-        " does nothing. The rest of a pair is the kernel's way into the probes and back."
+        "The programs' times (method multi) are the kernel's own count, less what it counts for a program"
+        " that does nothing. The rest of a pair is the kernel's way into the probes and back."
     )
 
 

@@ -64,9 +64,7 @@ def empty_probes(points: HeapPoints, pid: int, *, at_return: bool) -> Iterator[i
     """Probes that do nothing on malloc and free, and `at_return` of malloc too; yields a program."""
     descriptors: list[int] = []
     try:
-        program = bpf.program_load(
-            ProgramType.KPROBE, _EMPTY_PROGRAM, AttachType.UPROBE_MULTI, "bench_empty"
-        )
+        program = bpf.program_load(ProgramType.KPROBE, _EMPTY_PROGRAM, AttachType.UPROBE_MULTI, "bench_empty")
         descriptors.append(program)
         link = bpf.link_uprobe_multi
         both = {points.malloc: 0, points.free: 0}

@@ -58,9 +58,7 @@ class RunningDaemon:
         self._process: subprocess.Popen | None = None
 
     def __enter__(self) -> RunningDaemon:
-        command = ended_with_us(
-            sys.executable, "-m", "bpfleakd.cli.bpfleakd", "--config", self._config_path
-        )
+        command = ended_with_us(sys.executable, "-m", "bpfleakd.cli.bpfleakd", "--config", self._config_path)
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         if self._wait:
@@ -99,7 +97,14 @@ class RunningDaemon:
 
     def control(self, *arguments: object) -> str:
         """Run bpfleakctl; return what it printed. Raises CalledProcessError."""
-        command = [sys.executable, "-m", "bpfleakd.cli.bpfleakctl", "--socket", self.socket, *map(str, arguments)]
+        command = [
+            sys.executable,
+            "-m",
+            "bpfleakd.cli.bpfleakctl",
+            "--socket",
+            self.socket,
+            *map(str, arguments),
+        ]
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
     def pinned(self, name: str) -> Path:

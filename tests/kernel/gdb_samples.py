@@ -1,7 +1,7 @@
 """Run by gdb, in its own Python: lets a program run from sample to sample and prints the stack at each.
 
 A sample is a trap in take_sample (tests/workloads/stacks/sample.h). SAMPLES says how many are wanted;
-SAMPLER_GAP sets the variable of the preloaded sampler. One line "attached", then a JSON list of program
+SAMPLER_GAP sets the variable of the preloaded sampler. One line "attached", then a line "SAMPLE" with a JSON list of program
 counters for each sample, innermost first; then the program goes on without gdb.
 """
 
@@ -44,7 +44,7 @@ for _ in range(int(os.environ["SAMPLES"])):
         raise gdb.GdbError("the program has ended")
     if gdb.newest_frame().name() != "take_sample":
         raise gdb.GdbError(f"stopped in {gdb.newest_frame().name()}, which is no sample")
-    print(json.dumps(program_counters()), flush=True)
+    print("SAMPLE " + json.dumps(program_counters()), flush=True)
 if gap:
     set_gap(0)
 gdb.execute("detach", to_string=True)

@@ -11,7 +11,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -23,6 +22,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder
 from prometheus_client.registry import Collector
 
+from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.model import (
     DaemonStats,
     MetricsSnapshot,
@@ -163,7 +163,7 @@ class PrometheusExporter:
         sites = [
             (traced.process, site)
             for traced in processes
-            for site in _one_per_fingerprint(snapshot.top_sites.get(traced.process.pid, ()))[: self.top_sites]
+            for site in merged_sites(snapshot.top_sites.get(traced.process.pid, ()))[: self.top_sites]
         ]
         yield from _daemon_families(snapshot.daemon, len(processes))
         yield from _process_families(processes)
@@ -228,26 +228,6 @@ def _one_per_pid(processes: Iterable[TracedProcess]) -> list[TracedProcess]:
         if known is None or known.process.state != ProcessState.TRACED:
             by_pid[process.process.pid] = process
     return list(by_pid.values())
-
-
-def _one_per_fingerprint(sites: Iterable[SiteReport]) -> list[SiteReport]:
-    """Add up sites of one fingerprint: a library loaded twice gives a stack two sets of addresses."""
-    merged: dict[tuple[str, str], SiteReport] = {}
-    for site in sites:
-        key = (_label(site.site), site.kind)
-        merged[key] = _sum(merged[key], site) if key in merged else site
-    return list(merged.values())
-
-
-def _sum(one: SiteReport, other: SiteReport) -> SiteReport:
-    return replace(
-        one,
-        live_bytes=one.live_bytes + other.live_bytes,
-        live_count=one.live_count + other.live_count,
-        allocated_bytes=one.allocated_bytes + other.allocated_bytes,
-        allocated_count=one.allocated_count + other.allocated_count,
-        growth_bytes_per_s=one.growth_bytes_per_s + other.growth_bytes_per_s,
-    )
 
 
 def _process_labels(process: ProcessSummary) -> tuple[str, str]:

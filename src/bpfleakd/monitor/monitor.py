@@ -235,12 +235,13 @@ class Monitor:
                 now_ns, site_keys + space_keys, np.concatenate([columns[rows], space_columns])
             )
             before, traced.counters = traced.counters, self._maps.process(pid)
-            changed = traced.counters.library_changes != before.library_changes
-            # After exec the changes are those of another program.
-            if changed and traced.counters.state is RecordingState.RECORDING:
+            if traced.counters.library_changes != before.library_changes:
                 self._follow_libraries(traced)
 
     def _follow_libraries(self, traced: Traced) -> None:
+        # After exec the libraries are those of another program.
+        if self._maps.process(traced.pid).state is not RecordingState.RECORDING:
+            return
         try:
             mappings = read_mappings(traced.pid)
         except errors.BpfleakdError:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from bpfleakd.analysis.blame import blamed_frame
 from bpfleakd.analysis.growth import growth_bytes_per_s
+from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.model import (
     LeakReport,
     ProcessSummary,
@@ -103,7 +104,7 @@ class Reporter:
         # a few more than the limit are looked at.
         ranked = self._ranked(traced, sort, None if limit is None else 2 * limit + 8)
         named = name([site.key for site in ranked])
-        sites = _merged(self._site(traced, site, named[site.key], now_ns) for site in ranked)
+        sites = merged_sites(self._site(traced, site, named[site.key], now_ns) for site in ranked)
         return LeakReport(
             process=self.summary(traced, now_ns),
             sites=sorted_sites(sites, sort, limit),
@@ -168,31 +169,3 @@ def _thread_shares(census: SiteCensus | None, names: dict[int, str]) -> tuple[Th
         for tid, live_bytes in census.live_bytes_by_tid.items()
     )
     return tuple(sorted(shares, key=lambda share: (-share.live_bytes, share.tid)))
-
-
-def _merged(sites: Iterable[SiteReport]) -> list[SiteReport]:
-    """Sites with the same fingerprint as one."""
-    merged: dict[str, SiteReport] = {}
-    for site in sites:
-        known = merged.get(site.site)
-        merged[site.site] = _sum(known, site) if known else site
-    return list(merged.values())
-
-
-def _sum(one: SiteReport, other: SiteReport) -> SiteReport:
-    ages = [age for age in (one.oldest_age_s, other.oldest_age_s) if age is not None]
-    threads: dict[int, ThreadShare] = {share.tid: share for share in one.threads}
-    for share in other.threads:
-        before = threads.get(share.tid)
-        total = share.live_bytes + (before.live_bytes if before else 0)
-        threads[share.tid] = replace(share, live_bytes=total)
-    return replace(
-        one,
-        live_bytes=one.live_bytes + other.live_bytes,
-        live_count=one.live_count + other.live_count,
-        allocated_bytes=one.allocated_bytes + other.allocated_bytes,
-        allocated_count=one.allocated_count + other.allocated_count,
-        growth_bytes_per_s=one.growth_bytes_per_s + other.growth_bytes_per_s,
-        oldest_age_s=max(ages) if ages else None,
-        threads=tuple(sorted(threads.values(), key=lambda share: (-share.live_bytes, share.tid))),
-    )

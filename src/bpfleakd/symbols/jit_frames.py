@@ -1,4 +1,8 @@
-"""Frames in code that was compiled at run time, named by a perf map."""
+"""Frames in code that was compiled at run time, named by a perf map.
+
+Rule: a method has one name. How well it was compiled (.NET's "[Tier0]", V8's "*") is left out, since it
+changes while the program runs, and differs from run to run: a call site would become another one.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,11 @@ JIT_MODULE = "[jit]"
 
 # .NET: "instance void [System.Private.CoreLib] System.Threading.Thread::Start()[Tier1]".
 _DOTNET_ASSEMBLY = re.compile(r"(?:^| )\[([\w.+-]{1,128})\] \S+::")
+_DOTNET_TIER = re.compile(r"(?<=\))\[\w{1,32}\]$")
+
+# V8: "JS:*leak /srv/app.js:3:14" ("LazyCompile:*leak" and others before Node.js 20), where ~ is interpreted,
+# ^ Sparkplug, + Maglev and * TurboFan.
+_V8_TIER = re.compile(r"^(JS|LazyCompile|Function|Eval|Script):[~^+*]'?")
 
 
 def jit_frame(perf_map: PerfMap, address: int, code_address: int) -> Frame | None:
@@ -22,4 +31,5 @@ def jit_frame(perf_map: PerfMap, address: int, code_address: int) -> Frame | Non
         return None
     assembly = _DOTNET_ASSEMBLY.search(symbol.name)
     module = assembly[1] if assembly else JIT_MODULE
-    return Frame(symbol.name, module, None, None, address, FrameKind.JIT)
+    name = _DOTNET_TIER.sub("", symbol.name) if assembly else _V8_TIER.sub(r"\1:", symbol.name)
+    return Frame(name, module, None, None, address, FrameKind.JIT)

@@ -47,8 +47,12 @@ class TestReading:
         assert perf_map.losses == {}
 
     def test_prefixes_and_capitals(self, path: Path, perf_map: PerfMap) -> None:
-        """Some runtimes write 0x, some capitals."""
-        path.write_text("0x7F00AB 0x1C one\n7f00d0 1c two\n")
+        """Some runtimes write 0x, some capitals, and HotSpot fills up with zeroes."""
+        path.write_text(
+            "0x7F00AB 0x1C one\n7f00d0 1c two\n0x00007f0000200000 0x00000000000001d8 long Shop.keep(long)\n"
+        )
+        assert name_at(perf_map, 0x7F00002001D7) == "long Shop.keep(long)"
+        assert perf_map.losses == {}
         assert name_at(perf_map, 0x7F00AB + 0x1B) == "one"
         assert name_at(perf_map, 0x7F00D0) == "two"
 

@@ -1,0 +1,34 @@
+"""Directories of test programs that have a Makefile of their own."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from .machine import need_tool
+from .workloads import BUILD, SOURCES
+
+__all__ = ["build_directory"]
+
+
+def build_directory(name: str, *targets: str, **variables: str | Path) -> Path:
+    """Make tests/workloads/NAME, or only some files of it; return where they are."""
+    for tool in ("make", "gcc", "g++"):
+        need_tool(tool)
+    directory = BUILD / name
+    assignments = [f"{key}={value}" for key, value in {"BUILD": directory, **variables}.items()]
+    done = subprocess.run(
+        [
+            "make",
+            "--silent",
+            "-C",
+            SOURCES / name,
+            *assignments,
+            *(f"{directory}/{file}" for file in targets),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{name} does not compile:\n{done.stderr}"
+    return directory

@@ -1,0 +1,99 @@
+"""The address space of real programs: every mapping is somebody's, and nothing is counted twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from .truth import by_function, expect_ledger, expect_no_losses, site_of
+
+KIND_OF = {
+    "keep_mappings": "mmap",
+    "punch_holes": "mmap",
+    "replace_the_middle": "mmap",
+    "map_to_be_replaced": "mmap",
+    "grow_by_mremap": "mmap",
+    "map_to_grow": "mmap",
+    "map_and_unmap": "mmap",
+    "commit_pieces": "commit",
+    "keep_large_blocks": "heap",
+}
+
+
+def without_files(report: dict) -> dict:
+    """The report without mappings of files, which are sites but not part of the totals."""
+    return report | {"sites": [site for site in report["sites"] if site["kind"] != "file"]}
+
+
+@pytest.mark.parametrize("walker", ["may_goto", "tail_calls"])
+def test_every_way_to_change_the_address_space_is_counted_exactly(daemon, workload, walker):
+    """mmap, munmap, MAP_FIXED, mremap, mprotect and madvise, partial and failing, against the ledger."""
+    program = workload("mappings")
+    tracer = daemon(walker=walker)
+    tracer.attach(program.pid)
+
+    program.step()
+    ledger = program.step()
+
+    report = without_files(tracer.top_after_tick(program.pid))
+    expect_ledger(report, ledger)
+    expect_no_losses(report)
+
+
+def test_each_mapping_has_its_kind_and_its_whole_stack(daemon, workload):
+    """Heap blocks that malloc maps are heap; commits are apart from mappings; files are files."""
+    program = workload("mappings")
+    tracer = daemon()
+    tracer.attach(program.pid)
+
+    program.step()
+
+    report = tracer.top_after_tick(program.pid)
+    for function, kind in KIND_OF.items():
+        site = site_of(report, function)
+        assert (function, site["kind"]) == (function, kind)
+        assert site["stack"][-1]["function"] == "_start"
+        assert site["truncated"] is None
+    file_site = site_of(report, "map_file")
+    assert (file_site["kind"], file_site["live_bytes"]) == ("file", 4 * 4096)
+
+
+def test_mappings_have_ages_and_threads(daemon, workload):
+    """As heap blocks have them."""
+    program = workload("mappings")
+    tracer = daemon()
+    tracer.attach(program.pid)
+
+    program.step()
+
+    site = site_of(tracer.top_after_tick(program.pid), "keep_mappings")
+    assert site["threads"] == [{"tid": program.pid, "comm": "mappings", "live_bytes": site["live_bytes"]}]
+    assert 0 < site["oldest_age_s"] < 30
+
+
+def test_thread_stacks_are_told_apart(daemon, workload):
+    """They are their creator's, of a kind of their own, beside what pthread_create takes from the heap."""
+    program = workload("thread_stacks")
+    tracer = daemon()
+    tracer.attach(program.pid)
+
+    ledger = program.step(3)
+
+    stacks = [s for s in tracer.top_after_tick(program.pid)["sites"] if s["kind"] == "thread-stack"]
+    assert by_function({"sites": stacks}) == ledger["sites"]
+
+
+def test_nothing_is_watched_when_nothing_is_traced(daemon, workload):
+    """The syscall tracepoints are let go of with the last process."""
+    first, second = workload("mappings"), workload("mappings")
+    tracer = daemon()
+    idle = tracer.note_objects().ids["link"]
+
+    tracer.attach(first.pid)
+    one = tracer.note_objects().ids["link"]
+    tracer.attach(second.pid)
+    tracer.detach(first.pid)
+    still_one = tracer.note_objects().ids["link"]
+    tracer.detach(second.pid)
+
+    assert len(one) == len(still_one) > len(idle)
+    assert tracer.note_objects().ids["link"] == idle

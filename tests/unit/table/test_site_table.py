@@ -1,0 +1,234 @@
+"""Sites and their counters, against a ledger of every single block."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from bpfleakd.model import AllocationKind, SiteCounters, SiteKey
+from bpfleakd.table.history import MAX_POINTS
+from bpfleakd.table.site_table import COUNTERS, SiteTable
+
+NS_PER_S = 1_000_000_000
+
+
+def heap(stack_id: int) -> SiteKey:
+    return SiteKey(AllocationKind.HEAP, stack_id)
+
+
+def rows(*counters: tuple[int, int, int, int]) -> np.ndarray:
+    return np.array(counters, np.int64).reshape(-1, len(COUNTERS))
+
+
+@dataclass
+class Ledger:
+    """Every block by itself, as the programs keep it: who made it is known by its address."""
+
+    blocks: dict[int, tuple[SiteKey, int]] = field(default_factory=dict)
+    allocated_bytes: Counter[SiteKey] = field(default_factory=Counter)
+    allocated_count: Counter[SiteKey] = field(default_factory=Counter)
+    freed_count: int = 0
+
+    def allocate(self, site: SiteKey, address: int, size: int) -> None:
+        self.free(address)
+        self.blocks[address] = site, size
+        self.allocated_bytes[site] += size
+        self.allocated_count[site] += 1
+
+    def free(self, address: int) -> None:
+        self.freed_count += self.blocks.pop(address, None) is not None
+
+    def reallocate(self, site: SiteKey, old: int, new: int, size: int, fails: bool) -> None:
+        if not fails:
+            self.free(old)
+            if size:
+                self.allocate(site, new, size)
+
+    def counters_of(self, site: SiteKey) -> SiteCounters:
+        sizes = [size for owner, size in self.blocks.values() if owner == site]
+        return SiteCounters(sum(sizes), len(sizes), self.allocated_bytes[site], self.allocated_count[site])
+
+
+SITES = st.integers(1, 12).map(heap)
+ADDRESSES = st.integers(1, 40)
+SIZES = st.integers(0, 1 << 40)
+
+
+class Process(RuleBasedStateMachine):
+    """A process that allocates, frees, reallocates, and is looked at from time to time."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.ledger = Ledger()
+        self.now_ns = 5 * NS_PER_S
+        self.table = SiteTable(self.now_ns)
+        self.live_by_time = {self.now_ns: 0}
+
+    @rule(site=SITES, address=ADDRESSES, size=SIZES)
+    def allocate(self, site: SiteKey, address: int, size: int) -> None:
+        self.ledger.allocate(site, address, size)
+
+    @rule(address=ADDRESSES)
+    def free(self, address: int) -> None:
+        self.ledger.free(address)
+
+    @rule(site=SITES, old=ADDRESSES, new=ADDRESSES, size=SIZES, fails=st.booleans())
+    def reallocate(self, site: SiteKey, old: int, new: int, size: int, fails: bool) -> None:
+        self.ledger.reallocate(site, old, new, size, fails)
+
+    @rule(later_ns=st.integers(0, 3 * NS_PER_S), order=st.randoms(use_true_random=False), whole=st.booleans())
+    def tick(self, later_ns: int, order, whole: bool) -> None:
+        """The kernel's map is read: its sites come in any order, those that did not change or not."""
+        self.now_ns += later_ns
+        known = {site: self.table.counters(site) for site in self.table.keys}
+        now = {site: self.ledger.counters_of(site) for site in self.ledger.allocated_count}
+        different = [site for site in now if now[site] != known.get(site, SiteCounters(0, 0, 0, 0))]
+        read = list(now) if whole else different
+        order.shuffle(read)
+        points = {site: len(self.table.history(site)) for site in known}
+
+        counters = rows(
+            *((c.live_bytes, c.live_count, c.allocated_bytes, c.allocated_count) for c in map(now.get, read))
+        )
+        assert self.table.update(self.now_ns, read, counters) == len(different)
+
+        for site in points.keys() - set(different):
+            assert len(self.table.history(site)) == points[site]
+        self.live_by_time[self.now_ns] = sum(size for _site, size in self.ledger.blocks.values())
+        self.expect_the_ledger()
+
+    @precondition(lambda self: self.ledger.blocks)
+    @rule()
+    def end(self) -> None:
+        """The process exits: nothing more happens, and its last figures are those of its last moment."""
+        self.tick(0, _Unshuffled(), whole=True)
+        self.begin()
+
+    def expect_the_ledger(self) -> None:
+        ledger, table = self.ledger, self.table
+        for site in table.keys:
+            assert table.counters(site) == ledger.counters_of(site)
+            assert table.history(site).last == table.counters(site).live_bytes
+        sizes = [size for _site, size in ledger.blocks.values()]
+        totals = table.totals
+        assert (totals.live_bytes, totals.live_count) == (sum(sizes), len(sizes))
+        assert totals.allocated_bytes == ledger.allocated_bytes.total()
+        assert totals.live_count == totals.allocated_count - ledger.freed_count
+        assert set(table.keys) == set(ledger.allocated_count)
+        assert table.used_count == len(ledger.allocated_count)
+
+    @invariant()
+    def the_sum_has_a_history(self) -> None:
+        if hasattr(self, "table"):
+            assert self.table.total_history.last == self.live_by_time[self.table.updated_ns]
+            assert len(self.table.total_history) <= MAX_POINTS
+
+
+class _Unshuffled:
+    def shuffle(self, _sites: list[SiteKey]) -> None:
+        pass
+
+
+Process.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+test_any_process = Process.TestCase
+test_any_process.__doc__ = "Whatever a process does: live = allocated - freed, for every site and for all."
+
+
+class TestUpdate:
+    """What one reading of the kernel's counters changes."""
+
+    def test_new_sites_began_with_nothing(self) -> None:
+        """Before it was seen for the first time a site held nothing."""
+        table = SiteTable(1_000)
+        assert table.update(5_000, [heap(1)], rows((23, 1, 23, 1))) == 1
+        assert table.history(heap(1)).at(4_999) == 0
+        assert table.history(heap(1)).at(5_000) == 23
+
+    def test_an_empty_reading(self) -> None:
+        """No sites at all: time passes and nothing else."""
+        table = SiteTable(1_000)
+        assert table.update(5_000, [], rows()) == 0
+        assert (len(table), table.updated_ns, table.totals) == (0, 5_000, SiteCounters(0, 0, 0, 0))
+
+    def test_sites_that_are_not_named_stay(self) -> None:
+        """A reading that misses a site changes nothing of it, and it never disappears."""
+        table = SiteTable(0)
+        table.update(1, [heap(1), heap(2)], rows((23, 1, 23, 1), (101, 1, 101, 1)))
+        table.update(2, [heap(2)], rows((0, 0, 101, 1)))
+        assert table.keys == (heap(1), heap(2))
+        assert table.counters(heap(1)) == SiteCounters(23, 1, 23, 1)
+        assert table.totals == SiteCounters(23, 1, 124, 2)
+
+    def test_unchanged_sites_cost_nothing(self) -> None:
+        """Of a thousand sites only the one that changed gets a point, and is counted."""
+        keys = [heap(n) for n in range(1_000)]
+        table = SiteTable(0)
+        counters = rows(*((n, 1, n, 1) for n in range(1_000)))
+        table.update(1, keys, counters)
+        counters = counters.copy()
+        counters[23] += (7, 1, 7, 1)
+        assert table.update(2, keys, counters) == 1
+        assert [len(table.history(key)) for key in keys[22:25]] == [2, 3, 2]
+
+    def test_the_callers_array_is_not_kept(self) -> None:
+        """Batches are overwritten by the next one: what was taken in stays as it was."""
+        table = SiteTable(0)
+        counters = rows((23, 1, 23, 1))
+        table.update(1, [heap(1)], counters)
+        counters[:] = 0
+        assert table.counters(heap(1)) == SiteCounters(23, 1, 23, 1)
+
+    def test_sites_that_free_what_came_before_the_attach(self) -> None:
+        """Counters that race may be negative for a moment; sums and history can stand it."""
+        table = SiteTable(0)
+        table.update(1, [heap(1)], rows((-23, -1, 0, 0)))
+        assert table.totals.live_bytes == table.history(heap(1)).last == -23
+
+    def test_unknown_sites(self) -> None:
+        """A site that was never seen has neither counters nor history."""
+        table = SiteTable(0)
+        for look in (table.counters, table.history):
+            with pytest.raises(KeyError):
+                look(heap(1))
+
+    def test_columns_cannot_be_written(self) -> None:
+        """The view of all counters is for reading."""
+        table = SiteTable(0)
+        table.update(1, [heap(1)], rows((23, 1, 23, 1)))
+        assert table.columns().tolist() == [[23, 1, 23, 1]]
+        with pytest.raises(ValueError, match="read-only"):
+            table.columns()[0, 0] = 0
+
+
+def test_the_overflow_site_counts_as_used_when_it_is() -> None:
+    """It is there from the beginning, and shown only when something was counted there."""
+    table = SiteTable(0)
+    table.update(1, [heap(0), heap(7)], rows((0, 0, 0, 0), (23, 1, 23, 1)))
+    assert (len(table), table.used_count, table.used_rows.tolist()) == (2, 1, [1])
+    table.update(2, [heap(0)], rows((0, 0, 101, 1)))
+    assert table.used_rows.tolist() == [0, 1]
+
+
+def test_files_are_not_in_the_totals() -> None:
+    """Pages of files are not memory of the process' own; their sites are there all the same."""
+    table = SiteTable(0)
+    file = SiteKey(AllocationKind.FILE, 1)
+    table.update(1, [heap(1), file], rows((23, 1, 23, 1), (101, 1, 103, 2)))
+    assert table.totals == SiteCounters(23, 1, 23, 1)
+    assert table.total_history.last == 23
+    assert table.counters(file) == SiteCounters(101, 1, 103, 2)
+
+
+@given(kinds=st.lists(st.sampled_from(AllocationKind), min_size=2, max_size=5, unique=True))
+def test_one_stack_may_be_several_sites(kinds: list[AllocationKind]) -> None:
+    """The kind belongs to the key: what a stack maps and what it allocates are counted apart."""
+    table = SiteTable(0)
+    keys = [SiteKey(kind, 23) for kind in kinds]
+    table.update(1, keys, rows(*((n, 1, n, 1) for n in range(1, len(keys) + 1))))
+    assert [table.counters(key).live_bytes for key in keys] == list(range(1, len(keys) + 1))
