@@ -12,11 +12,12 @@ __all__ = ["build_directory"]
 
 
 def build_directory(name: str, *targets: str, **variables: str | Path) -> Path:
-    """Make tests/workloads/NAME, or only some files of it; return where they are."""
+    """Make tests/workloads/NAME, or only the `targets` of it; return where they are."""
     for tool in ("make", "gcc", "g++"):
         need_tool(tool)
     directory = BUILD / name
     assignments = [f"{key}={value}" for key, value in {"BUILD": directory, **variables}.items()]
+    files = [directory / target for target in targets]
     done = subprocess.run(
         [
             "make",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -77,9 +78,8 @@ class Debugger:
 
     def _read(self) -> list[Addresses]:
         lines = self._output.read_text().splitlines()
-        return [
-            tuple(json.loads(line.removeprefix("SAMPLE "))) for line in lines if line.startswith("SAMPLE ")
-        ]
+        samples = [line.removeprefix("SAMPLE ") for line in lines if line.startswith("SAMPLE ")]
+        return [tuple(json.loads(sample)) for sample in samples]
 
 
 def expect_same_stacks(report: dict[str, Any], samples: Sequence[Sample]) -> None:
@@ -125,10 +125,16 @@ def _addresses(site: dict[str, Any]) -> Addresses:
     return (sample + 1, *callers)
 
 
+def _common(one: Addresses, other: Addresses) -> int:
+    """How many frames are equal, from the innermost on."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
 def _difference(sample: Sample, unexpected: Iterable[Addresses], sites: dict[Addresses, dict]) -> str:
     expected = _kept(sample.addresses)
-    nearest = max(unexpected, key=lambda other: len(os.path.commonprefix([expected, other])), default=())
-    common = len(os.path.commonprefix([expected, nearest]))
+    nearest = max(unexpected, key=lambda other: _common(expected, other), default=())
+    common = _common(expected, nearest)
     names = [frame["function"] for frame in _frames(sites[nearest])[1:]] if nearest else []
     end = sites[nearest]["truncated"] if nearest else None
     return "\n".join(

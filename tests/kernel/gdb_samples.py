@@ -1,8 +1,8 @@
 """Run by gdb, in its own Python: lets a program run from sample to sample and prints the stack at each.
 
 A sample is a trap in take_sample (tests/workloads/stacks/sample.h). SAMPLES says how many are wanted;
-SAMPLER_GAP sets the variable of the preloaded sampler. One line "attached", then a line "SAMPLE" with a JSON list of program
-counters for each sample, innermost first; then the program goes on without gdb.
+SAMPLER_GAP sets the variable of the preloaded sampler. The output is a line "attached", then for each sample
+"SAMPLE" and a JSON list of program counters, innermost first; then the program goes on without gdb.
 """
 
 import json

@@ -164,8 +164,10 @@ class Load:
             threading.Thread(target=self._run, args=(client,), daemon=True) for client in clients
         ]
 
-    def __enter__(self) -> Load:
+    def wait_for_server(self) -> None:
         wait_until(self._path.exists)
+
+    def __enter__(self) -> Load:
         for thread in self._threads:
             thread.start()
         return self
@@ -229,6 +231,7 @@ def ask_memcached(stream: BinaryIO, number: int) -> None:
 def compare_under_load(tracer: Daemon, program: Target, debugger, load: Load) -> None:
     """Let gdb take samples while clients ask, and compare."""
     count = WANTED or 100
+    load.wait_for_server()
     attach(tracer, program.pid)
     with load:
         stacks = debugger(program.pid, count, sampler_gap=11).samples(TIMEOUT_S)

@@ -55,7 +55,7 @@ def by_missing_key(go):
         def __missing__(self, key):
             return go()
 
-    "%(x)s" % Missing()  # noqa: B018
+    str.format_map("{x}", Missing())
 
 
 def by_thread(go):
