@@ -51,9 +51,17 @@ fuzz: FOR := test
 fuzz: setup ## Damaged ELF files, unwind information and perf maps, for FUZZ_S seconds (300)
 	scripts/fuzz $(FUZZ_S)
 
+# Samples of each of the five programs.
+VERIFY_STACKS ?= 1000
+
+.PHONY: verify-stacks
+verify-stacks: FOR := test
+verify-stacks: setup ## Compare thousands of stacks with gdb's, frame by frame (VERIFY_STACKS=1000 a program)
+	VERIFY_STACKS=$(VERIFY_STACKS) $(PYTHON) -m pytest tests/kernel/test_stacks_against_gdb.py -v -rP $(PYTEST_ARGS)
+
 .PHONY: bench
 bench: FOR := test
-bench: setup ## Measure what tracing costs, against its peers, into bench/results (BENCH_ARGS: --short, --strict)
+bench: setup ## Measure what tracing costs, against its peers (BENCH_ARGS=--short, --strict)
 	$(PYTHON) -m bench.run $(BENCH_ARGS)
 
 .PHONY: wheel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -22,13 +23,13 @@ _SECOND_PROCESS_S = 0.2
 _SITES = 1_000
 _LIVE = 1_000_000
 _TOP_LIMIT = 20
-_TICK_S = 0.5
+_TICK_S = 0.25
 
 
 def measure(short: bool) -> Benchmark:
     """Measure the daemon at work, then daemons that have just been started."""
     benchmark = Benchmark("daemon", "The daemon", short)
-    _at_work(benchmark, _LIVE // 20 if short else _LIVE, ticks=3 if short else 15)
+    _at_work(benchmark, _LIVE // 20 if short else _LIVE, ticks=2 if short else 15)
     _from_cold(benchmark, repeats=1 if short else 5)
     _second_process(benchmark, repeats=1 if short else 7)
     return benchmark
@@ -45,7 +46,7 @@ def _at_work(benchmark: Benchmark, live: int, ticks: int) -> None:
         _resident(benchmark, daemon, "idle")
         daemon.client.attach(target.pid)
         target.step(live)
-        daemon.wait_ticks(2)
+        daemon.wait_ticks(1)
         _resident(benchmark, daemon, f"{live:,} live blocks")
         _ticks(benchmark, daemon, ticks)
         top_s = _timed(lambda: daemon.client.report(target.pid, limit=_TOP_LIMIT))
@@ -97,11 +98,11 @@ def _from_cold(benchmark: Benchmark, repeats: int) -> None:
 def _first_by_commands_s() -> float:
     with contextlib.closing(_many_sites()) as target:
         started_s = time.monotonic()
-        with RunningDaemon(wait=False) as daemon:
-            daemon.until(lambda: daemon.control("attach", target.pid))
+        with RunningDaemon() as daemon:
+            daemon.control("attach", target.pid)
             target.step(_SITES)
             top = ("top", "--pid", target.pid, "--once", "--json")
-            daemon.until(lambda: '"live_bytes"' in daemon.control(*top).partition('"sites"')[2] or None)
+            daemon.until(lambda: json.loads(daemon.control(*top))["sites"] or None)
             return time.monotonic() - started_s
 
 
@@ -109,8 +110,7 @@ def _first_by_socket_s() -> tuple[float, float, float]:
     """Seconds until the daemon answers, until it has attached, until a site is shown."""
     with contextlib.closing(_many_sites()) as target:
         started_s = time.monotonic()
-        with RunningDaemon(wait=False) as daemon:
-            daemon.until(daemon.client.processes)
+        with RunningDaemon() as daemon:
             answers_s = time.monotonic()
             daemon.client.attach(target.pid)
             attached_s = time.monotonic()

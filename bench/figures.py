@@ -56,7 +56,7 @@ class Demand:
 
     @property
     def limit_text(self) -> str:
-        return f"{_number(self.limit)} {self.unit}".rstrip()
+        return f"{self.limit:g} {self.unit}".rstrip()
 
     def __str__(self) -> str:
         measured = str(self.figure) if self.figure else self.reason
@@ -116,9 +116,8 @@ def _figure(kept: dict) -> Figure:
 
 
 def _number(value: float) -> str:
-    """Three digits, as far as they say something."""
-    if value == 0:
-        return "0"
+    """As many digits as say something."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    decimals = 1 if abs(value) >= 10 else 2 if abs(value) >= 0.1 else 3
+    return f"{value:.{decimals}f}" if value else "0"

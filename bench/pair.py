@@ -14,7 +14,7 @@ from bench.figures import Benchmark, Figure
 from bench.peers import NotHere, heaptrack, memleak
 from bench.probes import empty_probes, heap_points, run_time_counted, run_time_of
 from bench.runner import run_alone
-from bench.targets import Target, build_workload
+from bench.targets import Target, build_workload, own_libc
 from bench.tracing import RunningDaemon
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.links import close_all
@@ -38,35 +38,37 @@ _Samples = dict[str, list[float]]
 def measure(short: bool) -> Benchmark:
     """Measure all ways in turns."""
     benchmark = Benchmark("pair", "A malloc+free pair in the traced program", short)
-    turns = _Turns(short, benchmark)
-    with turns:
-        for _ in range(2 if short else 9):
+    with contextlib.ExitStack() as stack:
+        turns = _Turns(stack, short, benchmark)
+        for _ in range(1 if short else 9):
             turns.take()
         _report(benchmark, turns)
-        _account(benchmark, turns)
+        blocks_only = Target([build_workload("many_sites"), 1])
+        stack.callback(blocks_only.kill)
+        _account(benchmark, turns, blocks_only)
     return benchmark
 
 
-class _Turns(contextlib.ExitStack):
+class _Turns:
     """A target, a daemon for each method, and the samples: one median for each way and turn."""
 
-    def __init__(self, short: bool, benchmark: Benchmark) -> None:
-        super().__init__()
+    def __init__(self, stack: contextlib.ExitStack, short: bool, benchmark: Benchmark) -> None:
         self._benchmark = benchmark
         self._missing: set[str] = set()
         self.span_s = 0.01 if short else 0.04
         self.command = [build_workload("churn"), 1]
         self.cost: _Samples = defaultdict(list)
         self.after: _Samples = defaultdict(list)
-
-    def __enter__(self) -> _Turns:
-        self.target = Target(self.command)
-        self.callback(self.target.kill)
+        self._libc = stack.enter_context(own_libc())
+        self.target = Target(self.command, self._libc)
+        stack.callback(self.target.kill)
         self.daemons = {
-            method: self.enter_context(RunningDaemon(attach_method=method.value)) for method in AttachMethod
+            method: stack.enter_context(RunningDaemon(wait=False, attach_method=method.value))
+            for method in AttachMethod
         }
+        for daemon in self.daemons.values():
+            daemon.wait_ready()
         self.points = heap_points(self.target.pid)
-        return self
 
     def take(self) -> None:
         """One turn of each."""
@@ -76,7 +78,7 @@ class _Turns(contextlib.ExitStack):
         self._add(_FLOOR_WITH_RETURN, empty_probes(self.points, pid, at_return=True))
         for method, daemon in self.daemons.items():
             self._add(method_name(method), _attached(daemon, pid))
-        self._add(_MEMLEAK, memleak(pid))
+        self._add(_MEMLEAK, memleak(pid, self._libc))
         self._add_heaptrack()
 
     def _add(self, way: str, attached: contextlib.AbstractContextManager) -> None:
@@ -151,10 +153,8 @@ def _ratio(benchmark: Benchmark, name: str, costs: list[float], of: list[float])
     return benchmark.add(name, "", [one / other for one, other in zip(costs, of, strict=True)])
 
 
-def _account(benchmark: Benchmark, turns: _Turns) -> None:
+def _account(benchmark: Benchmark, turns: _Turns, blocks_only: Target) -> None:
     """Say where the time goes, by the kernel's own count of what the programs take."""
-    blocks_only = Target([build_workload("many_sites"), 1])
-    turns.callback(blocks_only.kill)
     daemon = turns.daemons[AttachMethod.MULTI]
     with run_time_counted():
         counting_ns = _empty_run_ns(turns)

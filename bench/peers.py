@@ -27,14 +27,17 @@ class NotHere(Exception):
 
 
 @contextlib.contextmanager
-def memleak(pid: int) -> Iterator[None]:
-    """bcc's memleak, attached to a process."""
+def memleak(pid: int, libc: Path) -> Iterator[None]:
+    """bcc's memleak, attached to a process that has this C library."""
     program = shutil.which("memleak-bpfcc") or shutil.which("memleak", path="/usr/share/bcc/tools")
     if program is None:
         raise NotHere("bcc's memleak is not installed: apt install bpfcc-tools")
     with _kernel_headers() as environment, tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
-            ended_with_us(program, "-p", pid), env=environment, stdout=output, stderr=subprocess.STDOUT
+            ended_with_us(program, "-p", pid, "-O", libc),
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
         try:
             _wait_until_it_sleeps(process, output)

@@ -100,13 +100,13 @@ def _frame_information_bytes(path: Path) -> int:
 
 
 def _daemon_of_many_files(benchmark: Benchmark) -> None:
-    with RunningDaemon() as daemon, _process_of_many_files() as pid:
+    with RunningDaemon(tick_s=0.25) as daemon, _process_of_many_files() as pid:
         files = {(m.device, m.inode) for m in read_mappings(pid) if m.executable and m.inode}
         if len(files) < _FILES:
             raise RuntimeError(f"a process of {len(files)} files, not {_FILES}")
         daemon.client.attach(pid)
         _wait_for_children(daemon.pid)
-        daemon.wait_ticks(3)
+        daemon.wait_ticks(2)
         memory = daemon.resident_mb()
     what = f"daemon, one process of {len(files)} ELF files"
     resident = benchmark.add(f"resident: {what}", "MB", [memory["VmRSS"]])

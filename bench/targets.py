@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import shutil
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.kernel.workloads import BUILD, SOURCES, Workload
 from tests.kernel.workloads import build as build_workload
 
-__all__ = ["Target", "build_program", "build_workload", "process_cpu_ns"]
+__all__ = ["Target", "build_program", "build_workload", "own_libc", "process_cpu_ns"]
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _PROBING_PAIRS = 500
 
 
 class Target(Workload):
-    """A workload whose step N does N times the same."""
+    """A workload whose step N does N times the same, with the C library of `own_libc` if one is given."""
+
+    def __init__(self, command: Sequence[object], libc: Path | None = None) -> None:
+        environment = ["env", f"LD_LIBRARY_PATH={libc.parent}"] if libc else []
+        super().__init__([*environment, *map(str, command)])
 
     def ns_per_round(self, span_s: float = 0.03, repeats: int = 5) -> list[float]:
         """Processor time of one round, `repeats` times, each the mean over about `span_s` of rounds."""
@@ -34,6 +43,20 @@ class Target(Workload):
         before_ns = process_cpu_ns(self.pid)
         self.step(rounds)
         return process_cpu_ns(self.pid) - before_ns
+
+
+@contextlib.contextmanager
+def own_libc() -> Iterator[Path]:
+    """A copy of the C library that nobody else uses.
+
+    Probes belong to a file: every hit asks those that others have in the same place, for whatever process,
+    whether they want it. And bcc 0.26 gives its probes a reference counter at a random place, so that it
+    cannot attach where others are, nor they where it is.
+    """
+    with open("/proc/self/maps") as maps:
+        (path,) = {found[0] for line in maps if (found := re.search(r"/\S*/libc\.so\.6$", line.rstrip()))}
+    with tempfile.TemporaryDirectory(prefix="bpfleakd-bench-") as directory:
+        yield Path(shutil.copy(path, directory))
 
 
 def build_program(name: str) -> Path:

@@ -63,7 +63,7 @@ class RunningDaemon:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         if self._wait:
             try:
-                self.until(self.client.processes, _START_TIMEOUT_S)
+                self.wait_ready()
             except BaseException:
                 self._end()
                 raise
@@ -78,6 +78,10 @@ class RunningDaemon:
     def pid(self) -> int:
         assert self._process
         return self._process.pid
+
+    def wait_ready(self) -> None:
+        """Wait until it answers."""
+        self.until(self.client.processes, _START_TIMEOUT_S)
 
     def until(self, question: Callable[[], T | None], timeout_s: float = 10.0, pause_s: float = 0.005) -> T:
         """Ask until there is an answer that is not None, and no error."""

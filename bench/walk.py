@@ -19,7 +19,7 @@ from pathlib import Path
 from bench.figures import Benchmark
 from bench.probes import HeapPoints, heap_points
 from bench.runner import run_alone
-from bench.targets import Target, build_program
+from bench.targets import Target, build_program, own_libc
 from bench.tracing import RunningDaemon
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.abi import STACK
@@ -53,9 +53,10 @@ _EXACT = "exact"
 def measure(short: bool) -> Benchmark:
     """Measure at both depths, in both kinds of code."""
     benchmark = Benchmark("walk", "A walk of the stack", short)
-    with _Bench(short) as bench:
+    with contextlib.ExitStack() as stack:
+        bench = _Bench(stack, short)
         bench.check_depths()
-        for _ in range(2 if short else 15):
+        for _ in range(1 if short else 15):
             bench.take_turn()
         _report(benchmark, bench)
     benchmark.notes.append(
@@ -66,28 +67,26 @@ def measure(short: bool) -> Benchmark:
     return benchmark
 
 
-class _Bench(contextlib.ExitStack):
+class _Bench:
     """Targets at each depth in each kind of code, the programs, and the samples of the turns."""
 
-    def __init__(self, short: bool) -> None:
-        super().__init__()
+    def __init__(self, stack: contextlib.ExitStack, short: bool) -> None:
         self._span_s = 0.01 if short else 0.03
+        # How many frames bpf_get_stack returns at the greater depth.
         self.kernel_frames = 0
         # (code, frames, program) -> nanoseconds of a malloc+free pair
         self.cost: dict[tuple[str, int, str], list[float]] = defaultdict(list)
-
-    def __enter__(self) -> _Bench:
-        self._daemon = self.enter_context(RunningDaemon())
-        self._programs = self.enter_context(_Programs())
+        self._daemon = stack.enter_context(RunningDaemon())
+        self._programs = _Programs(stack)
+        libc = stack.enter_context(own_libc())
         self._targets: dict[tuple[str, int], Target] = {}
         for code in _CODE:
             for frames in _FRAMES:
-                target = Target([build_program(f"depth_{code}"), frames - _FRAMES_ALWAYS])
-                self.callback(target.kill)
+                target = Target([build_program(f"depth_{code}"), frames - _FRAMES_ALWAYS], libc)
+                stack.callback(target.kill)
                 self._targets[code, frames] = target
                 self._programs.follow(target.pid)
         self._points = heap_points(target.pid)
-        return self
 
     def check_depths(self) -> None:
         """See that a walk has as many frames as it is said to have, and that it reached the end."""
@@ -131,10 +130,10 @@ class _Bench(contextlib.ExitStack):
         self.cost[code, frames, program].append(statistics.median(samples))
 
 
-class _Programs(contextlib.ExitStack):
+class _Programs:
     """The daemon's maps and walker, compiled with the programs of walk.bpf.c behind them."""
 
-    def __enter__(self) -> _Programs:
+    def __init__(self, stack: contextlib.ExitStack) -> None:
         import bcc
 
         os.environ["BCC_KERNEL_SOURCE"] = str(bpf_directory() / "shim")
@@ -143,12 +142,16 @@ class _Programs(contextlib.ExitStack):
         flags.append(f"-DSPACE_EVENT_PAGES={SPACE_EVENT_BYTES // mmap.PAGESIZE}")
         text = flattened(bpf_directory()) + f'#line 1 "{_SOURCE.name}"\n' + _SOURCE.read_text()
         self._module = bcc.BPF(text=text, cflags=flags)
-        self.callback(self._module.cleanup)
-        self._fds = {name: self._load(name) for name in (_NOTHING, *_TITLES)}
+        stack.callback(self._module.cleanup)
+        self._fds: dict[str, int] = {}
+        for name in (_NOTHING, *_TITLES):
+            instructions = self._module.dump_func(name.encode())
+            fd = bpf.program_load(ProgramType.KPROBE, instructions, AttachType.UPROBE_MULTI, name)
+            stack.callback(os.close, fd)
+            self._fds[name] = fd
         maps = Maps({name: os.dup(self._map_fd(name)) for name in PINNED_MAPS})
-        self.callback(maps.close)
+        stack.callback(maps.close)
         self._unwinding = Unwinding(maps.unwind)
-        return self
 
     def follow(self, pid: int) -> None:
         """Give the walker the tables of a process, as an attach does."""
@@ -174,12 +177,6 @@ class _Programs(contextlib.ExitStack):
         # struct thread ends with its stack, whose first two fields these are.
         depth, end = memoryview(value[-STACK.itemsize :])[:8].cast("I")
         return depth, end
-
-    def _load(self, name: str) -> int:
-        instructions = self._module.dump_func(name.encode())
-        fd = bpf.program_load(ProgramType.KPROBE, instructions, AttachType.UPROBE_MULTI, name)
-        self.callback(os.close, fd)
-        return fd
 
     def _map_fd(self, name: str) -> int:
         return self._module[name.encode()].map_fd

@@ -24,7 +24,14 @@ from bpfleakd.kernel.loader import Capacities
 from bpfleakd.kernel.programs import AttachMethod, WalkerKind
 from bpfleakd.kernel.session import KernelSession
 from bpfleakd.logs import configure_logging, get_logger
-from bpfleakd.model import DaemonStats, LeakReport, MetricsSnapshot, SortKey, TracedProcess
+from bpfleakd.model import (
+    AddressSpaceReport,
+    DaemonStats,
+    LeakReport,
+    MetricsSnapshot,
+    SortKey,
+    TracedProcess,
+)
 from bpfleakd.monitor.attach import Attacher, Attachment
 from bpfleakd.monitor.monitor import Monitor
 from bpfleakd.monitor.report import Reporter
@@ -105,7 +112,11 @@ class Daemon:
 
     async def _tick_until_stopped(self, service: _Service, exporter: PrometheusExporter) -> None:
         while not self._stop.is_set():
-            exporter.observe_tick(await service.tick())
+            try:
+                exporter.observe_tick(await service.tick())
+            except Exception:
+                # A bug of ours, or what a target did to us: the other processes are traced on.
+                log.exception("tick.failed")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), self._config.tick_s)
             if self._reload.is_set():
@@ -196,6 +207,9 @@ class _Service:
 
     async def report(self, pid: int, *, limit: int | None, sort: SortKey) -> LeakReport:
         return await self._worker.call(self._monitor.report, pid, limit=limit, sort=sort)
+
+    async def address_space(self, pid: int) -> AddressSpaceReport:
+        return await self._worker.call(self._monitor.address_space, pid)
 
     async def stats(self) -> DaemonStats:
         return await self._worker.call(self._monitor.stats)

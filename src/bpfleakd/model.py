@@ -320,7 +320,7 @@ class MemoryUse(StrEnum):
     JIT = "jit"
     SHARED = "shared"
     RESERVED = "reserved"
-    KERNEL = "kernel"
+    VDSO = "vdso"
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +342,8 @@ class MemoryShares:
     """What explains the resident memory of a process; the first five add up to it.
 
     `allocator_retained_bytes` is what the heap holds beyond the live blocks: freed memory that was not given
-    back, blocks from before the attach and the allocator's own. `explained_share` is all but the rest, 0 to 1.
+    back, blocks from before the attach and the allocator's own. `explained_share` (0 to 1) is all but the
+    rest.
     """
 
     tracked_heap_bytes: int

@@ -19,14 +19,7 @@ def build_directory(name: str, *targets: str, **variables: str | Path) -> Path:
     assignments = [f"{key}={value}" for key, value in {"BUILD": directory, **variables}.items()]
     files = [directory / target for target in targets]
     done = subprocess.run(
-        [
-            "make",
-            "--silent",
-            "-C",
-            SOURCES / name,
-            *assignments,
-            *(f"{directory}/{file}" for file in targets),
-        ],
+        ["make", "--silent", "-C", SOURCES / name, *assignments, *files],
         capture_output=True,
         text=True,
         check=False,

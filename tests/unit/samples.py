@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from bpfleakd.model import (
+    AddressSpaceReport,
     AllocationKind,
     DaemonStats,
     Frame,
     FrameKind,
     FunctionRole,
+    JitModule,
     LeakReport,
+    MemoryShares,
+    MemoryUse,
     MetricsSnapshot,
     ProbedFunction,
     ProcessState,
@@ -18,6 +22,7 @@ from bpfleakd.model import (
     SiteReport,
     ThreadShare,
     TracedProcess,
+    UseSummary,
 )
 
 __all__ = [
@@ -29,6 +34,7 @@ __all__ = [
     "a_snapshot",
     "a_stack",
     "a_traced_process",
+    "an_address_space",
     "some_stats",
 ]
 
@@ -115,6 +121,27 @@ def a_traced_process(pid: int = 4_711, **changes: Any) -> TracedProcess:
 def a_report(pid: int = 4_711, **changes: Any) -> LeakReport:
     fields = {"process": a_process(pid), "sites": (a_site(),), "losses": {"live_full": 0, "stack_full": 0}}
     return LeakReport(**{**fields, **changes})
+
+
+def an_address_space(pid: int = 4_711, **changes: Any) -> AddressSpaceReport:
+    fields = {
+        "comm": "leaky",
+        "attached_s": 211.0,
+        "virtual_bytes": 307_003_392,
+        "resident_bytes": 17_006_592,
+        "swap_bytes": 0,
+        "peak_resident_bytes": 19_001_344,
+        "page_table_bytes": 90_112,
+        "uses": (
+            UseSummary(MemoryUse.HEAP, 3, 13_000_704, 11_001_856, 10_997_760, 0, 7_000_064, 5_001_216),
+            UseSummary(MemoryUse.FILES, 29, 25_001_984, 6_004_736, 208_896, 0, 0, -12_288),
+            UseSummary(MemoryUse.RESERVED, 2, 269_000_704, 0, 0, 0, 0, 0),
+        ),
+        "shares": MemoryShares(5_000_011, 1_048_576, 307_200, 6_001_845, 4_648_960, 0.7266),
+        "jit_modules": (JitModule("Templates", 2_003, 1_300_021), JitModule("/srv/app.js", 7, 5_003)),
+        "losses": {"event_full": 0, "mappings_left_out": 0},
+    }
+    return AddressSpaceReport(pid, **{**fields, **changes})
 
 
 def some_stats() -> DaemonStats:

@@ -12,17 +12,28 @@ from bpfleakd import errors, model
 DOCS = (Path(__file__).parents[2] / "docs/json.md").read_text()
 
 _TYPES = [
+    model.AddressSpaceReport,
     model.Check,
     model.DaemonStats,
     model.Frame,
+    model.JitModule,
     model.LeakReport,
+    model.MemoryShares,
     model.ProbedFunction,
     model.ProcessSummary,
     model.SiteReport,
     model.ThreadShare,
     model.TracedProcess,
+    model.UseSummary,
 ]
-_CHOICES = [model.AllocationKind, model.CheckStatus, model.FrameKind, model.FunctionRole, model.ProcessState]
+_CHOICES = [
+    model.AllocationKind,
+    model.CheckStatus,
+    model.FrameKind,
+    model.FunctionRole,
+    model.MemoryUse,
+    model.ProcessState,
+]
 
 
 @pytest.mark.parametrize("kind", _TYPES, ids=lambda kind: kind.__name__)

@@ -5,6 +5,7 @@
     POST   /v1/processes/{pid}              attach → TracedProcess
     DELETE /v1/processes/{pid}              detach → TracedProcess
     GET    /v1/processes/{pid}/sites        LeakReport; ?limit=K&sort=growth|live|count
+    GET    /v1/processes/{pid}/maps         AddressSpaceReport
     GET    /metrics                         Prometheus or OpenMetrics text
 
 An error is {"error": {"code", "message", "hint"}} with a fitting status. docs/json.md has the fields.
@@ -70,6 +71,7 @@ def create_app(service: Service, exposition: Exposition, *, read_only: bool) -> 
         _route("/v1/status", "GET", api.status),
         _route("/v1/processes", "GET", api.processes),
         _route("/v1/processes/{pid}/sites", "GET", api.sites),
+        _route("/v1/processes/{pid}/maps", "GET", api.maps),
         _route("/metrics", "GET", api.metrics),
     ]
     if not read_only:
@@ -108,6 +110,10 @@ class _Api:
     async def sites(self, request: Request) -> Response:
         _only_parameters(request, "limit", "sort")
         return _json(await self._service.report(_pid(request), limit=_limit(request), sort=_sort(request)))
+
+    async def maps(self, request: Request) -> Response:
+        _only_parameters(request)
+        return _json(await self._service.address_space(_pid(request)))
 
     async def metrics(self, request: Request) -> Response:
         body, content_type = self._exposition(request.headers.get("accept", ""))

@@ -16,7 +16,7 @@ import msgspec
 from bpfleakd.api import DEFAULT_SOCKET_PATH
 from bpfleakd.api.service import ProcessList
 from bpfleakd.errors import AccessDenied, BpfleakdError, DaemonUnreachable, by_code
-from bpfleakd.model import DaemonStats, LeakReport, SortKey, TracedProcess
+from bpfleakd.model import AddressSpaceReport, DaemonStats, LeakReport, SortKey, TracedProcess
 
 __all__ = ["DaemonClient"]
 
@@ -80,6 +80,10 @@ class DaemonClient:
         """Return the largest `limit` call sites of a process (all of them for None)."""
         query = {"sort": sort.value} | ({} if limit is None else {"limit": str(limit)})
         return self._request("GET", f"/v1/processes/{pid}/sites?{urlencode(query)}", LeakReport)
+
+    def address_space(self, pid: int) -> AddressSpaceReport:
+        """Return what the memory of a process is made of."""
+        return self._request("GET", f"/v1/processes/{pid}/maps", AddressSpaceReport)
 
     def stats(self) -> DaemonStats:
         """Return the daemon's own figures."""

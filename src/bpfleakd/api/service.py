@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from bpfleakd.model import DaemonStats, LeakReport, SortKey, TracedProcess
+from bpfleakd.model import AddressSpaceReport, DaemonStats, LeakReport, SortKey, TracedProcess
 
 __all__ = ["ProcessList", "Service", "SortKey"]
 
@@ -37,6 +37,10 @@ class Service(Protocol):
 
     async def report(self, pid: int, *, limit: int | None, sort: SortKey) -> LeakReport:
         """Return the largest `limit` call sites of a process (all of them for None)."""
+        ...
+
+    async def address_space(self, pid: int) -> AddressSpaceReport:
+        """Return what the memory of a process is made of."""
         ...
 
     async def stats(self) -> DaemonStats:

@@ -15,6 +15,7 @@ from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.model import (
+    AddressSpaceReport,
     AllocationKind,
     DaemonStats,
     LeakReport,
@@ -25,6 +26,7 @@ from bpfleakd.model import (
     SortKey,
     TracedProcess,
 )
+from bpfleakd.monitor.address_space import AddressSpaces
 from bpfleakd.monitor.attach import Attacher, Attachment
 from bpfleakd.monitor.report import Reporter, sorted_sites
 from bpfleakd.monitor.spaces import AddressMaps
@@ -77,6 +79,7 @@ class Monitor:
         self._unwinding = unwinding
         self._watch_address_spaces = watch_address_spaces
         self._spaces = AddressMaps(self._is_in_free)
+        self._memory = AddressSpaces()
         self._reporter = reporter
         self._symbolizer_of = symbolizer_of
         self._attach_method = attach_method
@@ -102,6 +105,7 @@ class Monitor:
             self._watch_while(bool(self._traced))
             raise
         self._spaces.follow(pid, _mappings_now(attachment))
+        self._memory.follow(attachment.process)
         now_ns = self._clock_ns()
         traced = Traced(
             attachment=attachment,
@@ -172,6 +176,23 @@ class Monitor:
             )
         self._read_sites(self._clock_ns())
         return self._live_report(traced, limit, sort)
+
+    def address_space(self, pid: int) -> AddressSpaceReport:
+        """What the memory of a process is made of. Raises NotAttached, and NoSuchProcess if it ended."""
+        traced = self._find(pid)
+        if traced.final is not None:
+            raise errors.NoSuchProcess(
+                f"process {pid} has ended, and its memory with it", "bpfleakctl top shows its last report"
+            )
+        now_ns = self._clock_ns()
+        self._read_sites(now_ns)
+        return self._memory.report(
+            pid,
+            self._spaces.map_of(pid),
+            traced.table,
+            attached_s=(now_ns - traced.attached_ns) / 1e9,
+            events_lost=traced.counters.losses["event_full"],
+        )
 
     def stats(self) -> DaemonStats:
         """The daemon's own figures."""
@@ -275,17 +296,21 @@ class Monitor:
             self._end(traced, ProcessState.EXITED)
 
     def _end(self, traced: Traced, state: ProcessState) -> None:
-        """Keep the last report, take the probes out, drop the tables."""
+        """Take the probes out, keep the last report, drop the tables."""
         self._attacher.stop(traced.attachment)
-        self._read_sites(self._clock_ns())
-        traced.state = state
-        traced.ended_ns = self._clock_ns()
-        del self._traced[traced.pid]
-        traced.final = self._live_report(traced, _FINAL_SITES, SortKey.LIVE)
-        self._attacher.clear(traced.attachment)
-        self._spaces.forget(traced.pid)
-        self._watch_while(bool(self._traced))
-        traced.close()
+        try:
+            self._read_sites(self._clock_ns())
+            traced.state = state
+            traced.ended_ns = self._clock_ns()
+            traced.final = self._live_report(traced, _FINAL_SITES, SortKey.LIVE)
+        finally:
+            # Whatever the report ran into: nothing of the process may stay behind.
+            del self._traced[traced.pid]
+            self._attacher.clear(traced.attachment)
+            self._spaces.forget(traced.pid)
+            self._memory.forget(traced.pid)
+            self._watch_while(bool(self._traced))
+            traced.close()
         self._ended[traced.pid] = traced
         while len(self._ended) > _ENDED_MAX:
             self._ended.popitem(last=False)

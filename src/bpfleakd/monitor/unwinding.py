@@ -29,6 +29,8 @@ __all__ = ["Unwinding"]
 log = structlog.get_logger()
 
 FileKey = tuple[int, int, int, int]
+# None: the builder failed, which says nothing of the file.
+_Answer = tuple[FileKey, BuiltTable | None]
 
 _ATTACH_WAIT_S = 1.5
 
@@ -68,7 +70,7 @@ class Unwinding:
         self._processes: dict[int, _Process] = {}
         self._files: dict[FileKey, _File] = {}
         self._building: set[FileKey] = set()
-        self._finished: queue.SimpleQueue[tuple[FileKey, BuiltTable]] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
 
     def follow(self, pid: int, mappings: Sequence[Mapping], wait_s: float = _ATTACH_WAIT_S) -> None:
         """Give the walker the tables of a process, now or as they get ready; again when its maps changed."""
@@ -115,6 +117,13 @@ class Unwinding:
             daemon=True,
         ).start()
 
+    def _build_through_another(self, key: FileKey) -> None:
+        for pid, process in self._processes.items():
+            for path in (_file_of(pid, mapping) for mapping, of_file in process.mappings if of_file == key):
+                if _file_key(path) == key:
+                    self._build({key: path})
+                    return
+
     def _mapping_any(self, keys: set[FileKey]) -> set[int]:
         """The processes that map one of the files."""
         return {
@@ -148,13 +157,17 @@ class Unwinding:
             taken.add(key)
         return taken
 
-    def _take(self, key: FileKey, built: BuiltTable) -> None:
+    def _take(self, key: FileKey, built: BuiltTable | None) -> None:
         self._building.discard(key)
+        if built is None:
+            return
         if built.table is None:
-            # Otherwise the process that it was to be read from has ended, and the file may be all right.
+            log.info("unwind.no-table", path=built.path, reason=built.failure)
             if _file_key(built.path) == key:
                 self._files[key] = _File()
-            log.info("unwind.no-table", path=built.path, reason=built.failure)
+            else:
+                # The process that it was to be read from has ended.
+                self._build_through_another(key)
             return
         self._files[key] = _File(built.digest, built.segments)
         try:
@@ -189,11 +202,19 @@ class Unwinding:
 def _build_in_order(
     files: Iterable[tuple[FileKey, str]],
     cache_directory: Path | None,
-    finished: Callable[[tuple[FileKey, BuiltTable]], None],
+    finished: Callable[[_Answer], None],
 ) -> None:
     keys, paths = zip(*files, strict=True)
-    for key, built in zip(keys, build_tables(paths, cache_directory), strict=False):
-        finished((key, built))
+    unanswered = list(keys)
+    try:
+        for key, built in zip(keys, build_tables(paths, cache_directory), strict=False):
+            unanswered.remove(key)
+            finished((key, built))
+    except (OSError, ValueError) as error:
+        log.warning("unwind.builder-failed", reason=str(error), files=len(unanswered))
+    finally:
+        for key in unanswered:
+            finished((key, None))
 
 
 def _file_of(pid: int, mapping: Mapping) -> str:

@@ -102,24 +102,34 @@ class PerfMap:
         if descriptor >= 0:
             os.close(descriptor)
 
-    def refresh(self) -> None:
-        """Read what was written since the last time. A file that has gone keeps its names."""
+    def open(self) -> bool:
+        """Open the file if it is there, without reading; False if it is refused.
+
+        It can be read for as long as it is open, be the process gone and its /tmp with it.
+        """
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             # ELOOP is a symlink; there being no map is the rule and no loss.
             self._refused = not isinstance(error, FileNotFoundError | ProcessLookupError)
-            return
+            return not self._refused
         status = os.fstat(descriptor)
         self._refused = not stat.S_ISREG(status.st_mode) or status.st_uid not in self._owners
         if self._refused:
             os.close(descriptor)
-            return
+            return False
         self._take(descriptor, (status.st_dev, status.st_ino))
-        if self._was_rewritten(status.st_size):
+        return True
+
+    def refresh(self) -> None:
+        """Read what was written since the last time. A file that has gone keeps its names."""
+        if not self.open() or self._descriptor < 0:
+            return
+        size_bytes = os.fstat(self._descriptor).st_size
+        if self._was_rewritten(size_bytes):
             self._start_over()
         with contextlib.suppress(OSError):
-            self._read(status.st_size)
+            self._read(size_bytes)
 
     def lookup(self, address: int) -> JitSymbol | None:
         """Return the function around an address, as of the last `refresh`."""

@@ -81,6 +81,9 @@ class Symbolizer:
     def update_mappings(self, mappings: Sequence[Mapping]) -> None:
         """Take over the mappings of the process as they are now, all of them."""
         self._space.update(mappings)
+        if self._perf_map:
+            # Now: a process that ends takes the way to it along.
+            self._perf_map.open()
 
     def covers(self, addresses: Iterable[int]) -> bool:
         """Whether all these addresses (exact ones or return addresses) are in mappings that are known."""

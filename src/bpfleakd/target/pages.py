@@ -1,6 +1,6 @@
 """Which pages of a process are in memory (/proc/PID/pagemap), and where its threads' stacks are.
 
-smaps has figures for whole mappings only, and the kernel joins neighbours that were mapped by different callers.
+smaps has figures of whole mappings, and the kernel joins neighbours that were mapped by different callers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ THREADS_MAX = 4096
 
 
 class Pagemap:
-    """Counts pages; at most `pages_max` of them, then `count` gives None."""
+    """Counts pages, `pages_max` of them at most: ranges that are too large for what is left give None."""
 
     def __init__(self, pid: int, proc: Path = PROC, *, pages_max: int = PAGES_MAX) -> None:
         self._path = proc / str(pid) / "pagemap"
@@ -39,9 +39,9 @@ class Pagemap:
         not in smaps.
         """
         first, last = start // _PAGE_BYTES, end // _PAGE_BYTES
-        self._pages_left -= last - first
-        if self._pages_left < 0:
+        if last - first > self._pages_left:
             return None
+        self._pages_left -= last - first
         resident = swapped = 0
         try:
             with self._path.open("rb", buffering=0) as file:

@@ -14,7 +14,7 @@ from bpfleakd.api.server import ApiServer
 
 __all__ = ["FakeService", "exposition", "running"]
 
-METHODS = ("attach", "detach", "processes", "report", "stats")
+METHODS = ("address_space", "attach", "detach", "processes", "report", "stats")
 
 
 class FakeService:

@@ -16,7 +16,15 @@ from bpfleakd.config import LogConfig
 from bpfleakd.logs import configure_logging
 from bpfleakd.model import SortKey
 
-from ..samples import HOSTILE, a_process, a_report, a_site, a_traced_process, some_stats
+from ..samples import (
+    HOSTILE,
+    a_process,
+    a_report,
+    a_site,
+    a_traced_process,
+    an_address_space,
+    some_stats,
+)
 from .serving import FakeService, exposition
 
 
@@ -154,6 +162,16 @@ def test_the_leak_report_is_the_contract():
         "kind": "native",
         "inlined": False,
     }
+
+
+def test_maps():
+    """What the memory of a process is made of."""
+    service = FakeService(address_space=an_address_space())
+    answer = ask(service, "GET", "/v1/processes/4711/maps")
+    assert service.calls == [("address_space", 4711)]
+    assert (answer.status, answer.json["uses"][0]["use"]) == (200, "heap")
+    assert sum(list(answer.json["shares"].values())[:5]) == answer.json["resident_bytes"]
+    assert ask(service, "GET", "/v1/processes/4711/maps?limit=1").status == 400
 
 
 def test_names_that_are_not_utf8_can_be_sent():

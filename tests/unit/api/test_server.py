@@ -19,7 +19,7 @@ from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.server import ApiServer
 from bpfleakd.model import SortKey, TracedProcess
 
-from ..samples import a_report, a_site, a_traced_process, some_stats
+from ..samples import a_report, a_site, a_traced_process, an_address_space, some_stats
 from .serving import FakeService, exposition, running
 
 
@@ -46,7 +46,12 @@ def test_everything_arrives_as_it_was_sent(path):
     """The client returns the same values that the service gave."""
     traced, report = a_traced_process(), a_report(sites=(a_site(), a_site(None, truncated=None)))
     service = FakeService(
-        attach=traced, detach=traced, processes=(traced, traced), report=report, stats=some_stats()
+        attach=traced,
+        detach=traced,
+        processes=(traced, traced),
+        report=report,
+        address_space=an_address_space(),
+        stats=some_stats(),
     )
     with running(service, path):
         client = DaemonClient(path)
@@ -55,6 +60,7 @@ def test_everything_arrives_as_it_was_sent(path):
         assert client.processes() == (traced, traced)
         assert client.report(23, limit=7, sort=SortKey.COUNT) == report
         assert client.report(23) == report
+        assert client.address_space(23) == an_address_space()
         assert client.stats() == some_stats()
     assert service.calls == [
         ("attach", 23),
@@ -62,6 +68,7 @@ def test_everything_arrives_as_it_was_sent(path):
         ("processes",),
         ("report", 23, 7, SortKey.COUNT),
         ("report", 23, None, SortKey.GROWTH),
+        ("address_space", 23),
         ("stats",),
     ]
 

@@ -20,10 +20,10 @@ import pytest
 
 from bpfleakd import errors
 from bpfleakd.cli import bpfleakctl
-from bpfleakd.model import Check, CheckStatus, LeakReport, SortKey
+from bpfleakd.model import AddressSpaceReport, Check, CheckStatus, JitModule, LeakReport, SortKey
 
 from ..api.serving import FakeService, running
-from ..samples import HOSTILE, a_process, a_report, a_site, a_traced_process, some_stats
+from ..samples import HOSTILE, a_process, a_report, a_site, a_traced_process, an_address_space, some_stats
 
 
 @pytest.fixture
@@ -115,12 +115,34 @@ def test_top_json_is_the_contract(ctl):
     assert ctl(FakeService(processes=()), "top", "--json")[:2] == (0, '{\n  "processes": []\n}\n')
 
 
+def test_maps(ctl):
+    """Tables, or JSON that can be read back."""
+    service = FakeService(address_space=an_address_space())
+    code, out, err = ctl(service, "maps", "--pid", "4711")
+    assert (code, err) == (0, "")
+    assert "files, libraries" in out
+    code, out, _ = ctl(service, "maps", "--pid", "4711", "--json")
+    assert (code, msgspec.json.decode(out, type=AddressSpaceReport)) == (0, an_address_space())
+    assert service.calls == [("address_space", 4711)] * 2
+
+
+def test_maps_of_a_process_that_is_not_attached(ctl):
+    """The hint is the command to type."""
+    service = FakeService(address_space=errors.NotAttached("process 23 is not being traced"))
+    code, out, err = ctl(service, "maps", "--pid", "23")
+    assert (code, out) == (5, "")
+    assert err == "bpfleakctl: process 23 is not being traced\n  hint: bpfleakctl attach 23\n"
+
+
 def test_hostile_names_do_no_harm(ctl):
     """In tables, lines, JSON and errors."""
     traced = a_traced_process(process=a_process(comm=HOSTILE, exe=HOSTILE))
     refusal = errors.TargetRefused(HOSTILE, HOSTILE)
     report = a_report(process=traced.process, sites=(a_site(HOSTILE, module=HOSTILE, location=HOSTILE),))
-    service = FakeService(processes=(traced,), attach=traced, detach=refusal, report=report)
+    memory = an_address_space(comm=HOSTILE, jit_modules=(JitModule(HOSTILE, 1, 1),), losses={HOSTILE: 1})
+    service = FakeService(
+        processes=(traced,), attach=traced, detach=refusal, report=report, address_space=memory
+    )
     for arguments in (
         ["ps"],
         ["ps", "--json"],
@@ -128,6 +150,8 @@ def test_hostile_names_do_no_harm(ctl):
         ["detach", "1"],
         ["top"],
         ["top", "--pid", "1", "--json"],
+        ["maps", "--pid", "1"],
+        ["maps", "--pid", "1", "--json"],
     ):
         _, out, err = ctl(service, *arguments)
         assert all(line.isprintable() for line in (out + err).split("\n"))
@@ -208,6 +232,8 @@ def test_top_of_a_process_that_is_not_attached(ctl, flags):
         ["top", "--interval", "0"],
         ["top", "--interval", "nan"],
         ["top", "--stacks", "x"],
+        ["maps"],
+        ["maps", "--pid", "x"],
     ],
 )
 def test_a_wrong_command_line_ends_with_2(arguments, capsys):

@@ -166,4 +166,12 @@ def store_in(kernel: FakeKernel) -> Iterator[UnwindStore]:
 
 
 def _open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    links = (_target_of(fd) for fd in os.listdir("/proc/self/fd"))
+    return sum(target.startswith("/memfd:bpfleakd") for target in links)
+
+
+def _target_of(fd: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except FileNotFoundError:  # of another thread, and closed already
+        return ""

@@ -124,6 +124,16 @@ class TestReading:
         assert name_at(perf_map, 0x1000) == "leak"
         assert perf_map.losses == {}
 
+    def test_what_is_written_to_an_open_file_that_has_gone(self, path: Path, perf_map: PerfMap) -> None:
+        """A container's /tmp goes with its process, and what the map got until then is read all the same."""
+        path.write_text("1000 10 early\n")
+        perf_map.open()
+        with path.open("a") as file:
+            path.unlink()
+            file.write("2000 10 late\n")
+        assert [name_at(perf_map, address) for address in (0x1000, 0x2000)] == ["early", "late"]
+        assert perf_map.losses == {}
+
     def test_no_file_is_no_loss(self, perf_map: PerfMap) -> None:
         """Most processes have no map."""
         assert name_at(perf_map, 0x1000) is None

@@ -1,0 +1,119 @@
+"""What a mapping is used for: by its name, by who mapped it, and by its looks where nobody saw that.
+
+Rules:
+  - Named mappings are told by their names: [heap], [stack], files, memory files (memfd, shm, System V). A
+    memory file that is executable anywhere, and .NET's doublemapper, are JIT.
+  - Anonymous memory belongs to who mapped it: the allocator's is heap, a call site's of kind commit, mmap or
+    thread-stack is that. Without access it is reserved, executable it is JIT.
+  - What was there before the attach has no owner. Three uses are recognised by their looks, which is a guess:
+    · an arena of glibc: MAP_NORESERVE, from a multiple of 64 MiB, continued without access up to the next;
+    · a thread's stack: memory above a page without access, with a stack pointer in its first 8 MiB;
+    · a library's variables (.bss): directly behind a writable private mapping of a file.
+    Everything else is mmap: also heaps of other allocators and managed heaps from before the attach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from bpfleakd.model import AllocationKind, MappingUsage, MemoryUse
+from bpfleakd.table.regions import Owner, Special, kind_of
+
+__all__ = ["Looks", "executable_memory_files", "looks_of", "named_use", "owned_use"]
+
+# malloc/arena.c: HEAP_MAX_SIZE is twice DEFAULT_MMAP_THRESHOLD_MAX.
+_ARENA_BYTES = 64 << 20
+_STACK_BYTES = 8 << 20
+_MEMORY_FILES = ("/memfd:", "/dev/shm/", "/SYSV", "/dev/zero", "[anon_shmem:")
+_DOUBLE_MAPPER = "/memfd:doublemapper"
+# What glibc 2.39 and later write with glibc.mem.decorate_maps.
+_DECORATIONS = {
+    "[anon: glibc: malloc": MemoryUse.HEAP,
+    "[anon: glibc: pthread stack": MemoryUse.THREAD_STACKS,
+}
+
+# Up to which address a mapping looks like something, and what.
+Looks = tuple[int, MemoryUse]
+
+
+def executable_memory_files(usages: Iterable[MappingUsage]) -> frozenset[tuple[str, int]]:
+    """Device and inode of the memory files that are executable somewhere."""
+    return frozenset(
+        _file(usage)
+        for usage in usages
+        if usage.mapping.executable and usage.mapping.path.startswith(_MEMORY_FILES)
+    )
+
+
+def named_use(usage: MappingUsage, executable_files: frozenset[tuple[str, int]]) -> MemoryUse | None:
+    """The use that a mapping's name tells; None for anonymous memory."""
+    path = usage.mapping.path
+    if path == "[heap]":
+        return MemoryUse.HEAP
+    if path.startswith("[stack") or "gd" in usage.flags:
+        return MemoryUse.THREAD_STACKS
+    if path.startswith(_MEMORY_FILES):
+        is_jit = path.startswith(_DOUBLE_MAPPER) or _file(usage) in executable_files
+        return MemoryUse.JIT if is_jit else MemoryUse.SHARED
+    for decoration, use in _DECORATIONS.items():
+        if path.startswith(decoration):
+            return use
+    if not path or path.startswith("[anon:"):
+        return None
+    return MemoryUse.VDSO if path.startswith("[") else MemoryUse.FILES
+
+
+def owned_use(owner: Owner | None, usage: MappingUsage, looks_like: MemoryUse | None) -> MemoryUse:
+    """The use of a part of an anonymous mapping; None is an owner that is not known."""
+    kind = kind_of(owner)
+    if owner is Special.ALLOCATOR:
+        return MemoryUse.HEAP
+    if kind is AllocationKind.THREAD_STACK:
+        return MemoryUse.THREAD_STACKS
+    if looks_like is not None and kind is None:
+        return looks_like
+    if _is_reserved(usage):
+        return MemoryUse.RESERVED
+    if usage.mapping.executable:
+        return MemoryUse.JIT
+    is_committed = kind is AllocationKind.COMMIT or owner is Special.DISCARDED
+    return MemoryUse.COMMIT if is_committed else MemoryUse.MMAP
+
+
+def looks_of(
+    usage: MappingUsage,
+    before: MappingUsage | None,
+    after: MappingUsage | None,
+    looks_before: Looks | None,
+    stack_pointers: Sequence[int],
+) -> Looks | None:
+    """What an anonymous mapping looks like, given its neighbours in order, and what the one before does."""
+    start, end = usage.mapping.start, usage.mapping.end
+    if before is not None and before.mapping.end != start:
+        before = None
+    if _is_reserved(usage):
+        # The rest of an arena.
+        return looks_before if before and looks_before and looks_before[0] > start else None
+    if "nr" in usage.flags and start % _ARENA_BYTES == 0:
+        arena_end = -(-end // _ARENA_BYTES) * _ARENA_BYTES
+        rest = after is not None and _is_reserved(after) and after.mapping.start == end
+        if end == arena_end or (rest and after.mapping.end == arena_end):
+            return arena_end, MemoryUse.HEAP
+    if before is None:
+        return None
+    if before.mapping.path.startswith("/") and before.mapping.writable and not before.shared:
+        return end, MemoryUse.FILES
+    stack_end = min(end, start + _STACK_BYTES)
+    if _is_reserved(before) and any(start <= pointer < stack_end for pointer in stack_pointers):
+        return stack_end, MemoryUse.THREAD_STACKS
+    return None
+
+
+def _file(usage: MappingUsage) -> tuple[str, int]:
+    return usage.mapping.device, usage.mapping.inode
+
+
+def _is_reserved(usage: MappingUsage) -> bool:
+    mapping = usage.mapping
+    is_accessible = mapping.readable or mapping.writable or mapping.executable
+    return not is_accessible and (not mapping.path or mapping.path.startswith("[anon:"))

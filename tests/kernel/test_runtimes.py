@@ -1,0 +1,417 @@
+"""Managed runtimes and late libraries: whole stacks, named, whatever compiled the code and when.
+
+The programs are in tests/workloads/runtimes; all leak through the same C library, which keeps the ledger.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bpfleakd.kernel.abi import MAX_FRAMES
+
+from .building import build_directory
+from .daemons import BPFFS_ROOT, Daemon
+from .machine import cannot_run, need_tool
+from .truth import by_function, expect_no_losses, site_of
+from .waiting import wait_until
+from .workloads import BUILD, SOURCES, Workload
+
+KEPT, FREED = 23, 101
+DOTNET = BUILD.parent / "dotnetcore2" / "dotnetcore2" / "bin" / "dotnet"
+SETUP = "make setup FOR=test"
+
+
+# -- the programs ------------------------------------------------------------------------------------------
+
+
+def dotnet_command() -> list[str | Path]:
+    """.NET Core 3.1, with a perf map from the start."""
+    if not DOTNET.exists():
+        cannot_run(f"no {DOTNET}: {SETUP}, or pip install --target build/dotnetcore2 dotnetcore2")
+    need_tool_of("mcs", "mono-mcs")
+    directory = build_directory("runtimes", "libsessions.so", "Shop.dll")
+    settings = ("COMPlus_PerfMapEnabled=1", "DOTNET_SYSTEM_GLOBALIZATION_INVARIANT=1")
+    return ["env", *settings, DOTNET, directory / "Shop.dll"]
+
+
+def node_command() -> list[str | Path]:
+    """Node.js, with a perf map from the start."""
+    program = Path(need_tool_of("node", "nodejs")).resolve()
+    found = [
+        path
+        for path in (program.parents[1] / "include/node", Path("/usr/include/nodejs/src"))
+        if path.exists()
+    ]
+    if not found:
+        cannot_run(
+            "Node.js has no headers to build an addon with: apt install nodejs of NodeSource, or libnode-dev"
+        )
+    directory = build_directory("runtimes", "sessions.node", NODE_INCLUDE=found[0])
+    return [program, "--perf-basic-prof", SOURCES / "runtimes" / "shop.js", directory]
+
+
+def java_command() -> list[str | Path]:
+    """OpenJDK. It writes no perf map until it is asked to."""
+    for tool in ("java", "javac", "jcmd"):
+        need_tool_of(tool, "openjdk-17-jdk-headless")
+    home = Path(need_tool_of("javac", "openjdk-17-jdk-headless")).resolve().parents[1]
+    directory = build_directory("runtimes", "libjavasessions.so", "Shop.class", JAVA_HOME=home)
+    # What is inlined has no frame of its own, in Java as in C.
+    options = (
+        "-XX:+PreserveFramePointer",
+        "-XX:CompileCommand=quiet",
+        "-XX:CompileCommand=dontinline,Shop::*",
+    )
+    return [home / "bin/java", *options, "-cp", directory, "Shop", directory]
+
+
+def python_command() -> list[str | Path]:
+    """CPython, without perf map: the interpreter's C functions are what is on the stack."""
+    directory = build_directory("runtimes", "libsessions.so")
+    return ["/usr/bin/python3", SOURCES / "runtimes" / "deep.py", directory]
+
+
+def need_tool_of(name: str, package: str) -> str:
+    """Return the path of a program; without it the test cannot run."""
+    path = shutil.which(name)
+    return path or cannot_run(f"{name} is not installed: apt install {package}, or {SETUP}")
+
+
+@pytest.fixture
+def run(tmp_path) -> Iterator[Callable[..., Workload]]:
+    """A factory of running programs. They are killed at the end, and what they left in /tmp is removed."""
+    started: list[Workload] = []
+
+    def start(*command: str | Path) -> Workload:
+        started.append(Workload(command, cwd=tmp_path))
+        return started[-1]
+
+    yield start
+    for program in started:
+        program.kill()
+        for name in ("perf", "perfinfo"):
+            Path(f"/tmp/{name}-{program.pid}.map").unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def tracer(tmp_path_factory) -> Iterator[Daemon]:
+    """One daemon for all tests in here: it is like that that it is used."""
+    directory = tmp_path_factory.mktemp("daemon")
+    bpffs_dir = BPFFS_ROOT / f"bpfleakd-test-{uuid.uuid4().hex[:8]}"
+    configuration = {
+        "socket": str(directory / "bpfleakd.sock"),
+        "bpffs_dir": str(bpffs_dir),
+        "tick_s": 0.2,
+        "metrics": {"enabled": False},
+    }
+    daemon = Daemon(directory, bpffs_dir, configuration).start()
+    yield daemon
+    try:
+        daemon.stop()
+    finally:
+        if daemon.is_alive:
+            daemon.kill()
+        shutil.rmtree(bpffs_dir, ignore_errors=True)
+
+
+# -- what is expected --------------------------------------------------------------------------------------
+
+
+def attach(tracer: Daemon, pid: int) -> None:
+    """Attach and have all unwind tables: a slow machine may take longer for them than an attach waits."""
+    before = tracer.log.count("unwind.not-ready")
+    tracer.attach(pid)
+    if tracer.log.count("unwind.not-ready") > before:
+        wait_until(lambda: tracer.process(pid)["process"]["attached_s"] > 10, 20)
+
+
+def names(site: dict[str, Any]) -> list[str]:
+    """The functions of a stack, innermost first; "?" for one without a name."""
+    return [frame["function"] or "?" for frame in site["stack"]]
+
+
+def expect_order(site: dict[str, Any], wanted: Sequence[str]) -> None:
+    """Fail unless the names have frames in that order; others may lie between them."""
+    functions = names(site)
+    rest = iter(functions)
+    missing = [name for name in wanted if not any(name in function for function in rest)]
+    assert not missing, f"{missing} is not on the stack where it should be: {functions}"
+
+
+def expect_whole(site: dict[str, Any], first_function: str) -> None:
+    """Fail unless the stack reaches the thread's first function, through named code of the JIT only."""
+    assert site["truncated"] is None
+    assert site["stack"][-1]["function"] == first_function
+    unnamed = [frame for frame in site["stack"] if frame["function"] is None and frame["kind"] != "native"]
+    assert unnamed == []
+
+
+def expect_ledger(report: dict[str, Any], ledger: dict[str, Any]) -> None:
+    """Fail unless the functions of the ledger have its figures; a runtime allocates elsewhere, too."""
+    actual = by_function(report)
+    assert {name: actual.get(name) for name in ledger["sites"]} == ledger["sites"]
+    expect_no_losses(report)
+
+
+def last_report(tracer: Daemon, program: Workload, pid: int | None = None) -> dict[str, Any]:
+    """End the program; return the report that is kept of it (of the process `pid` in it)."""
+    pid = pid or program.pid
+    program.exit()
+    wait_until(lambda: tracer.process(pid)["process"]["state"] == "exited")
+    return tracer.top(pid)
+
+
+def managed_frames(site: dict[str, Any]) -> list[str]:
+    return [frame["function"] for frame in site["stack"] if frame["kind"] == "jit"]
+
+
+# -- .NET --------------------------------------------------------------------------------------------------
+
+
+def test_dotnet(tracer, run):
+    """C library ← managed methods ← C ← Main ← native host ← _start, with exact figures, also afterwards."""
+    program = run(*dotnet_command())
+    attach(tracer, program.pid)
+
+    ledger = program.step()
+
+    report = tracer.top_after_tick(program.pid)
+    expect_ledger(report, ledger)
+    site = site_of(report, "session_keep")
+    expect_order(
+        site,
+        (
+            "malloc",
+            "session_keep",
+            "Shop.Cart::Remember(int32)",
+            "Shop.Program::Checkout(",
+            "sessions_serve",
+            "Shop.Program::Main()",
+            "coreclr_execute_assembly",
+            "__libc_start_main",
+            "_start",
+        ),
+    )
+    expect_whole(site, "_start")
+    assert site["live_count"] == KEPT
+    assert site_of(report, "session_turn_over")["allocated_count"] == FREED
+
+    # and after its end the names are those that it had
+    final = site_of(last_report(tracer, program), "session_keep")
+    assert names(final) == names(site)
+    assert final["live_bytes"] == site["live_bytes"]
+
+
+def test_names_are_kept_of_a_container_that_ended(tracer, run):
+    """In namespaces of its own, which end with it, and before anybody has asked for the names."""
+    # given a program that is process 1 and has a /tmp of its own, where its perf map is
+    own_tmp = ("sh", "-c", 'mount -t tmpfs none /tmp && exec "$@"', "sh")
+    program = run(
+        *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", *own_tmp),
+        *dotnet_command(),
+    )
+    pid = int(Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text())
+    attach(tracer, pid)
+
+    ledger = program.step()
+
+    site = site_of(last_report(tracer, program, pid), "session_keep")
+    assert (site["live_count"], site["live_bytes"]) == (ledger["live_count"], ledger["live_bytes"])
+    expect_order(site, ("Shop.Cart::Remember(int32)", "Shop.Program::Main()", "__libc_start_main", "_start"))
+    expect_whole(site, "_start")
+
+
+@pytest.mark.parametrize("command", [dotnet_command, python_command])
+def test_the_same_program_has_the_same_fingerprints(tracer, run, command):
+    """Two runs at other addresses: a site is known by build-ids and offsets, and by names of methods."""
+    programs = [run(*command()) for _ in range(2)]
+    for program in programs:
+        attach(tracer, program.pid)
+
+    for program in programs:
+        program.step()
+
+    sites = [site_of(tracer.top_after_tick(program.pid), "session_keep") for program in programs]
+    assert sites[0]["site"] == sites[1]["site"]
+    assert [frame["address"] for frame in sites[0]["stack"]] != [
+        frame["address"] for frame in sites[1]["stack"]
+    ]
+
+
+# -- Node.js -----------------------------------------------------------------------------------------------
+
+
+def test_node(tracer, run):
+    """Addon ← JavaScript functions with file and line ← engine ← _start, figures exact, also afterwards."""
+    program = run(*node_command())
+    attach(tracer, program.pid)
+
+    ledger = program.step()
+
+    report = tracer.top_after_tick(program.pid)
+    expect_ledger(report, ledger)
+    # More than one if the engine compiled the function again meanwhile.
+    sites = [site for site in report["sites"] if site["function"] == "session_keep"]
+    for site in sites:
+        expect_order(
+            site, ("malloc", "session_keep", ":checkout ", "sessions_serve", "node::Start(", "_start")
+        )
+        expect_whole(site, "_start")
+        assert any("shop.js:" in function for function in managed_frames(site))
+
+    final = last_report(tracer, program)
+    expect_ledger(final, ledger)
+    assert managed_frames(site_of(final, "session_keep")) == managed_frames(site_of(report, "session_keep"))
+
+
+# -- Java --------------------------------------------------------------------------------------------------
+
+
+def test_java(tracer, run):
+    """JNI and Unsafe, named by a perf map that the running JVM writes when it is asked after the attach."""
+    program = run(*java_command())
+    attach(tracer, program.pid)
+    ledger = program.step()
+    before = tracer.top_after_tick(program.pid)
+    assert managed_frames(site_of(before, "session_keep")) == []
+
+    jcmd = need_tool_of("jcmd", "openjdk-17-jdk-headless")
+    subprocess.run([jcmd, str(program.pid), "Compiler.perfmap"], check=True, capture_output=True)
+
+    report = tracer.top_after_tick(program.pid)
+    expect_ledger(report, ledger)
+    site = site_of(report, "session_keep")
+    bottom = ("JavaCalls::call_helper", "JavaMain", "start_thread", "clone3")
+    managed = ("void Shop.keep(long)", "void Shop.addToCart(long)", "void Shop.checkout()", "Interpreter")
+    expect_order(site, ("malloc", "session_keep", "Java_Shop_keep", *managed, "sessions_serve", *bottom))
+    expect_whole(site, "clone3")
+    assert site["live_count"] == KEPT
+
+    (cache,) = (site for site in report["sites"] if "void Shop.fillCache()" in names(site))
+    expect_order(cache, ("malloc", "os::malloc", "void Shop.fillCache()", "void Shop.checkout()", *bottom))
+    assert (cache["live_count"], cache["live_bytes"]) == (17, 17 * 808)
+
+    final = site_of(last_report(tracer, program), "session_keep")
+    assert names(final) == names(site)
+
+
+# -- CPython -----------------------------------------------------------------------------------------------
+
+
+def test_python_recursion(tracer, run):
+    """Some turns from Python to C and back are on the stack as they were made, down to _start."""
+    program = run(*python_command())
+    attach(tracer, program.pid)
+    turns = 5
+
+    ledger = program.step(turns)
+
+    report = tracer.top_after_tick(program.pid)
+    expect_ledger(report, ledger)
+    site = site_of(report, "session_keep")
+    expect_whole(site, "_start")
+    assert names(site).count("sessions_call") == turns
+    expect_order(site, ["session_keep", *["_PyEval_EvalFrameDefault", "sessions_call"] * turns, "Py_RunMain"])
+
+
+def test_recursion_deeper_than_a_stack_is_kept(tracer, run):
+    """Of 60 turns the innermost frames are kept, the figures are exact, and the cut is called by its name."""
+    program = run(*python_command())
+    attach(tracer, program.pid)
+
+    ledger = program.step(60)
+
+    report = tracer.top_after_tick(program.pid)
+    expect_ledger(report, ledger)
+    site = site_of(report, "session_keep")
+    assert site["truncated"] == "depth"
+    assert len([frame for frame in site["stack"] if not frame["inlined"]]) == MAX_FRAMES
+    assert names(site)[:2] == ["malloc", "session_keep"]
+
+
+# -- libraries that come and go ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def library(tmp_path) -> Path:
+    """A copy of a library, in a place of its own."""
+    directory = build_directory("runtimes", "libcatalog.so", "opens_late")
+    return Path(shutil.copy2(directory / "libcatalog.so", tmp_path))
+
+
+def expect_catalog(report: dict[str, Any], ledger: dict[str, Any]) -> None:
+    """Fail unless the library's site is whole, and blamed is the function that was inlined."""
+    expect_ledger(report, ledger)
+    site = site_of(report, "catalog::reserve")
+    expect_whole(site, "_start")
+    expect_order(site, ("malloc", "catalog::reserve", "catalog::load", "catalog_open", "use_library", "main"))
+    blamed, holder = site["stack"][1:3]
+    assert (blamed["inlined"], holder["inlined"]) == (True, False)
+    assert blamed["address"] == holder["address"]
+    assert site["location"].partition(":")[0].endswith("catalog.cpp")
+    assert blamed["module"].startswith("libcatalog.so")
+
+
+def test_library_opened_after_the_attach(tracer, run, library):
+    """The dynamic loader tells: after the next tick, stacks through a new library are whole and named."""
+    program = run(BUILD / "runtimes" / "opens_late", library)
+    attach(tracer, program.pid)
+    program.step()
+    tracer.top_after_tick(program.pid)
+
+    ledger = program.step()
+
+    expect_catalog(tracer.top_after_tick(program.pid), ledger)
+
+
+def test_library_that_was_deleted(tracer, run, library):
+    """An upgrade has put another file under its name: the mapped one is unwound and named."""
+    program = run(BUILD / "runtimes" / "opens_late", library)
+    program.step()
+    library.unlink()
+    shutil.copy2(BUILD / "runtimes" / "libsessions.so", library)
+    attach(tracer, program.pid)
+
+    ledger = program.step()
+
+    expect_catalog(tracer.top_after_tick(program.pid), ledger)
+
+
+# -- redis -------------------------------------------------------------------------------------------------
+
+
+def test_redis(tracer, tmp_path):
+    """Every stack of a server under load is whole. Its own allocator gives way to the C library's here."""
+    socket = tmp_path / "redis.sock"
+    server, client = need_tool("redis-server"), need_tool("redis-cli")
+    options = ("--port", "0", "--unixsocket", socket, "--save", "", "--dir", tmp_path)
+    with subprocess.Popen(
+        ["env", "LD_PRELOAD=libc.so.6", server, *options], stdout=subprocess.DEVNULL
+    ) as process:
+        try:
+            wait_until(socket.exists)
+            tracer.attach(process.pid)
+
+            commands = "".join(
+                f"SET key{i} {'x' * i}\nZADD sorted {i} member{i}\nEVAL 'return redis.call(\"INFO\")' 0\n"
+                for i in range(300)
+            )
+            subprocess.run(
+                [client, "-s", socket], input=commands.encode(), check=True, stdout=subprocess.DEVNULL
+            )
+
+            report = tracer.top_after_tick(process.pid)
+        finally:
+            process.kill()
+    expect_no_losses(report)
+    assert len(report["sites"]) > 50
+    assert {site["truncated"] for site in report["sites"]} == {None}
+    assert {site["stack"][-1]["function"] for site in report["sites"]} <= {"_start", "clone3"}
+    assert any("luaCallFunction" in names(site) for site in report["sites"])

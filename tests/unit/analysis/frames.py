@@ -1,0 +1,21 @@
+"""Frames to analyse."""
+
+from __future__ import annotations
+
+from bpfleakd.model import Frame, FrameKind
+
+__all__ = ["jit", "native", "unknown"]
+
+
+def native(
+    function: str | None, module: str | None = "shop", offset: int = 0x1139, *, inlined: bool = False
+) -> Frame:
+    return Frame(function, module, offset, None, 0x5555_5555_0000 + offset, FrameKind.NATIVE, inlined)
+
+
+def jit(function: str, address: int = 0x7F00_0000_1000) -> Frame:
+    return Frame(function, None, None, None, address, FrameKind.JIT)
+
+
+def unknown(address: int = 0x7F00_0000_2000) -> Frame:
+    return Frame(None, None, None, None, address, FrameKind.UNKNOWN)

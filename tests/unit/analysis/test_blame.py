@@ -1,0 +1,279 @@
+"""Who is to blame: the first frame whose author decided to allocate."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bpfleakd.analysis.blame import blamed_frame
+from bpfleakd.model import Frame
+
+from ..elf.building import compiled, output_of
+from .frames import jit, native, unknown
+
+MALLOC = native("malloc", "libc.so.6")
+MAIN = native("main")
+
+
+def is_passed_over(frame: Frame) -> bool:
+    """Whether the caller of a frame is blamed and not the frame."""
+    return blamed_frame([MALLOC, frame, MAIN]) is MAIN
+
+
+def test_the_caller_of_malloc() -> None:
+    """The simplest stack: whoever called malloc."""
+    leak = native("leak")
+    assert blamed_frame([MALLOC, leak, MAIN, native("_start")]) is leak
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "libc.so.6",
+        "libc-2.31.so",
+        "libc.so",
+        "libc.musl-x86_64.so.1",
+        "ld-musl-x86_64.so.1",
+        "ld-linux-x86-64.so.2",
+        "ld-2.31.so",
+        "libpthread-2.31.so",
+        "libm.so.6",
+        "libstdc++.so.6",
+        "libstdc++.so.6.0.30",
+        "libc++.so.1",
+        "libc++abi.so.1.0",
+        "libgcc_s.so.1",
+        "libjemalloc.so.2",
+        "libtcmalloc_minimal.so.4.5.9",
+        "libmimalloc.so.2.0",
+        "liblsan.so.0",
+    ],
+)
+def test_libraries_that_are_tools(module: str) -> None:
+    """Whatever is in run-time libraries and allocators works for its caller, with a name or without."""
+    assert is_passed_over(native("anything", module))
+    assert is_passed_over(native(None, module))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "shop",
+        "ld",
+        "libc",
+        "libm",
+        "libcrypto.so.3",
+        "libcap.so.2",
+        "libmagic.so.1",
+        "libstdc++-extras.so",
+        "libc++x.so",
+    ],
+)
+def test_files_that_are_no_tools(module: str) -> None:
+    """Other libraries, and programs with a name like that, such as the linker, decide for themselves."""
+    assert not is_passed_over(native("anything", module))
+    assert not is_passed_over(native(None, module))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "malloc",
+        "__libc_malloc",
+        "_malloc",
+        "calloc",
+        "reallocarray",
+        "posix_memalign",
+        "strdup",
+        "__strdup",
+        "strndup",
+        "asprintf",
+        "vasprintf",
+        "getdelim",
+        "operator new(unsigned long)",
+        "operator new[](unsigned long, std::align_val_t)",
+        "operator new",
+        "std::__cxx11::basic_string<char, std::allocator<char> >::_M_create(unsigned long&, unsigned long)",
+        "void std::vector<shop::Item>::_M_realloc_insert<shop::Item const&>(std::pair<int, int>, shop::Item)",
+        "std::enable_if<true, shop::Item*>::type std::__uninitialized<shop::Item>(int (*)(char))",
+        "__gnu_cxx::new_allocator<shop::Item>::allocate(unsigned long, void const*)",
+        "std::make_unique<shop::Item>(int) [clone .isra.0]",
+        "std::operator+(char const*, std::string const&)",
+        "std::(anonymous namespace)::pool::allocate(unsigned long)",
+        "alloc::alloc::alloc",
+        "alloc::raw_vec::finish_grow",
+        "alloc::raw_vec::finish_grow (.llvm.1234567890)",
+        "<alloc::vec::Vec<shop::Item> as core::clone::Clone>::clone",
+        "core::ops::function::FnOnce::call_once{{vtable.shim}}",
+        "hashbrown::raw::RawTable<T>::reserve_rehash",
+        "__rust_alloc",
+        "__rdl_realloc",
+    ],
+)
+def test_functions_that_are_tools_wherever_they_are(function: str) -> None:
+    """Wrappers and library templates, compiled into the program or inlined, work for their callers."""
+    assert is_passed_over(native(function))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "leak",
+        "my_malloc",
+        "malloc_cart",
+        "xstrdup",
+        "strdup_all(char**)",
+        "Cart::operator new(unsigned long)",
+        "stdx::load()",
+        "shop::std_load()",
+        "boost::make_cart()",
+        "void shop::fill<int, std::less<int> >(std::vector<int>&)",
+        "std::string shop::load<char>(char const*)",
+        "std::unique_ptr<shop::Cart, std::default_delete<shop::Cart> > shop::make<int>(int&&)",
+        "std::ostream& shop::operator<< <char>(std::ostream&, shop::Cart<char> const&)",
+        "shop::Cart::operator std::string() const",
+        "shop::Cart::operator->() const",
+        "shop::load(std::string)::{lambda(std::string const&)#1}::operator()(std::string const&) const",
+        "(anonymous namespace)::load(std::string)",
+        "shop::(anonymous namespace)::load<std::string>(std::string)",
+        "decltype (std::declval<int>()) shop::first<int>(int)",
+        "void (*shop::handler<std::string>())(std::string)",
+        "core::Engine::run(int)",
+        "alloc::Arena::grow(unsigned long)",
+        "<shop::Cart as core::clone::Clone>::clone",
+        "<shop::Cart as alloc::string::ToString>::to_string",
+        "shop::cart::Cart::new::{{closure}}",
+        "std",
+        "operator",
+        "",
+    ],
+)
+def test_functions_that_decide(function: str) -> None:
+    """What a program defines is to blame, whatever types its signature names."""
+    assert not is_passed_over(native(function))
+
+
+CPP = """
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+namespace shop {
+struct Item { std::string name; operator std::string() const { return name; } };
+struct Cart { std::vector<Item> items; std::map<int, std::shared_ptr<Item>> by_id; };
+template <class T> __attribute__((noinline)) std::vector<T> load(const T &t) { return std::vector<T>(23, t); }
+template <class T> __attribute__((noinline)) std::unique_ptr<T> make() { return std::make_unique<T>(); }
+template <class F, class T> auto twice(F f, T t) -> decltype(f(t)) { f(t); return f(t); }
+template <class T> std::string operator+(const Item &a, const T &) { return a.name + "x"; }
+namespace { __attribute__((noinline)) std::string hidden(int n) { return std::string(n, 'x'); } }
+int run(int n) {
+    Cart cart;
+    cart.items = load(Item{hidden(n)});
+    cart.by_id[n] = std::make_shared<Item>(cart.items[0]);
+    auto made = make<Cart>();
+    auto more = twice([](std::string s) { return s + s; }, std::string("y"));
+    return made->items.size() + more.size() + std::string(cart.items[0]).size() + (cart.items[0] + 1).size();
+}
+}
+int main(int n, char **) { return shop::run(n); }
+"""
+
+
+def test_what_a_compiler_makes_of_cpp(tmp_path: Path) -> None:
+    """Of every function of a real program the mangled name says whose it is; the readable one must too."""
+    program = compiled(tmp_path, CPP, "-O0", suffix=".cpp")
+    mangled = output_of("nm", "--defined-only", "-p", program).splitlines()
+    readable = output_of("nm", "--defined-only", "-p", "-C", program).splitlines()
+    ours = theirs = 0
+    for raw, shown in zip(mangled, readable, strict=True):
+        symbol, name = raw.split()[2], shown[19:]
+        if re.match(r"_Z(?:Z?NK?|T?)4shop|_ZN12_GLOBAL__N_1|_Z?ZN4shop", symbol):
+            assert not is_passed_over(native(name)), name
+            ours += 1
+        elif re.match(r"_ZNK?(?:St|Sa|Ss|9__gnu_cxx)|_ZSt", symbol):
+            assert is_passed_over(native(name)), name
+            theirs += 1
+    assert ours >= 8
+    assert theirs >= 100
+
+
+class TestWholeStacks:
+    """Stacks as they are seen."""
+
+    def test_cpp(self) -> None:
+        """From malloc through operator new and the containers to the program."""
+        leak = native("shop::Cart::add(std::string)")
+        stack = [
+            MALLOC,
+            native("operator new(unsigned long)", "libstdc++.so.6"),
+            native("std::allocator<char>::allocate(unsigned long)", inlined=True),
+            native("std::string::_M_create(unsigned long&, unsigned long)"),
+            leak,
+            MAIN,
+        ]
+        assert blamed_frame(stack) is leak
+
+    def test_an_inlined_function_of_the_program(self) -> None:
+        """Being inlined is no excuse."""
+        leak = native("shop::leak", inlined=True)
+        assert blamed_frame([MALLOC, leak, MAIN]) is leak
+
+    def test_a_stripped_program(self) -> None:
+        """A frame of the program is to blame even where it has no name."""
+        stripped = native(None)
+        assert blamed_frame([MALLOC, stripped, native("exported")]) is stripped
+
+    def test_code_made_at_run_time(self) -> None:
+        """A method of .NET, Java or Node comes right behind its run-time library."""
+        method = jit("Shop.Cart::Add(System.String)[Tier0]")
+        assert blamed_frame([MALLOC, method, native("RunMain", "libcoreclr.so")]) is method
+
+    def test_an_address_that_nobody_knows(self) -> None:
+        """What it is cannot be said, but the walk came by there: it is not skipped."""
+        nobody = unknown()
+        assert blamed_frame([MALLOC, nobody, MAIN]) is nobody
+
+    def test_nothing_but_tools(self) -> None:
+        """Then it is the outermost one that has a name: a thread of the C library, say."""
+        outermost = native("start_thread", "libc.so.6")
+        assert blamed_frame([MALLOC, native("getline", "libc.so.6"), outermost]) is outermost
+        assert blamed_frame([MALLOC, outermost, native(None, "libc.so.6")]) is outermost
+
+    def test_nothing_with_a_name(self) -> None:
+        """Of tools without names the outermost."""
+        frames = [native(None, "libc.so.6"), native(None, "libc.so.6", 0x23)]
+        assert blamed_frame(frames) is frames[-1]
+
+    def test_only_the_allocator(self) -> None:
+        """A walk that ended at once blames what it has."""
+        assert blamed_frame([MALLOC]) is MALLOC
+
+    def test_no_stack(self) -> None:
+        """A stack that was lost has nobody to blame."""
+        assert blamed_frame([]) is None
+
+
+@given(function=st.text(st.sampled_from("<>()[]{}:- &*~,oprato std::new"), max_size=60))
+def test_any_name(function: str) -> None:
+    """Names come from files of anybody: whatever is in one, somebody is to blame."""
+    assert blamed_frame([MALLOC, native(function), MAIN]) is not None
+
+
+def test_a_long_name_costs_little() -> None:
+    """Time grows with the length of a name, not with its square."""
+    began = time.perf_counter()
+    for name in (
+        "(" * 4_096,
+        "<" * 4_096,
+        "operator" * 512,
+        "std::f<" * 512,
+        " " * 4_096,
+        "a " * 2_048 + "(",
+    ):
+        blamed_frame([native(name)])
+    assert time.perf_counter() - began < 1

@@ -1,0 +1,106 @@
+"""Growth over a window: two states and the time between them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bpfleakd.analysis.growth import growth_bytes_per_s
+from bpfleakd.table.history import History
+
+S = 1_000_000_000
+
+
+def history_of(*points: tuple[float, int]) -> History:
+    """A history that begins with nothing at 0 s and has these (seconds, bytes)."""
+    history = History(0, 0)
+    for time_s, value in points:
+        history.append(round(time_s * S), value)
+    return history
+
+
+def growth(history: History, now_s: float, *, began_s: float = 0, window_s: float = 10) -> float:
+    return growth_bytes_per_s(history, round(began_s * S), round(now_s * S), window_s)
+
+
+def test_steady_growth() -> None:
+    """23 bytes a second are 23 bytes a second, whatever the window."""
+    history = history_of(*((t, 23 * t) for t in range(1, 61)))
+    for window_s in (1, 10, 59.0, 60):
+        assert growth(history, 60, window_s=window_s) == 23.0
+
+
+def test_only_the_window_counts() -> None:
+    """What was there before the window began is no growth."""
+    history = history_of((1, 1_000_003), (55, 1_000_003 + 230))
+    assert growth(history, 60) == 23.0
+    assert growth(history, 70) == 0.0
+
+
+def test_a_change_at_the_edge_of_the_window() -> None:
+    """A change at the very moment at which the window begins belongs to the state before it."""
+    history = history_of((50, 230))
+    assert growth(history, 60) == 0.0
+    assert growth(history, 59.999_999_999) == 23.0
+
+
+def test_a_recording_younger_than_the_window() -> None:
+    """The window begins no earlier than the recording: the first second counts as one, not as ten."""
+    history = History(100 * S, 0)
+    history.append(101 * S, 23)
+    assert growth(history, 101, began_s=100) == 23.0
+    assert growth(history, 102, began_s=100) == 11.5
+
+
+def test_a_site_younger_than_the_recording() -> None:
+    """Before a site was seen it held nothing, so that its bytes were gained since the window began."""
+    history = History(58 * S, 0)
+    history.append(58 * S, 230)
+    assert growth(history, 60) == 23.0
+
+
+def test_shrinking() -> None:
+    """Memory that is given back is negative growth."""
+    history = history_of((1, 230), (55, 0))
+    assert growth(history, 60) == -23.0
+
+
+def test_what_comes_and_goes_does_not_show() -> None:
+    """A difference of two states: a peak within the window is none of them."""
+    assert growth(history_of((53, 1_000_003), (54, 0)), 60) == 0.0
+
+
+@pytest.mark.parametrize("window_s", [0, 0.0, -1, 10])
+def test_no_time(window_s: float) -> None:
+    """Where no time has passed nothing can be said: 0, and no division by it."""
+    history = history_of((5, 23))
+    assert growth(history, 5, began_s=5, window_s=window_s) == 0.0
+    assert growth(history, 4, began_s=5, window_s=window_s) == 0.0
+    assert growth(history, 60, window_s=min(window_s, 0)) == 0.0
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1 << 30)), max_size=30),
+    now=st.integers(0, 200),
+    began=st.integers(0, 200),
+    window_s=st.floats(0.1, 300),
+)
+def test_growth_is_the_difference_over_the_time(
+    steps: list[tuple[int, int]], now: int, began: int, window_s: float
+) -> None:
+    """For any history: bytes now less bytes then, over the seconds between."""
+    told, time_s = [(0, 0)], 0
+    for later_s, value in steps:
+        time_s += later_s
+        told.append((time_s, value))
+
+    def value_at(time_ns: float) -> int:
+        return [value for point_s, value in told if point_s * S <= time_ns][-1]
+
+    start_ns = max(began * S, now * S - round(window_s * S), 0)
+    expected = 0.0
+    if now * S > start_ns:
+        expected = (value_at(now * S) - value_at(start_ns)) / ((now * S - start_ns) / S)
+    history = history_of(*told[1:])
+    assert growth(history, now, began_s=began, window_s=window_s) == pytest.approx(expected)

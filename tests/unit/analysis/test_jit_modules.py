@@ -1,0 +1,63 @@
+"""Modules of methods that were compiled at run time."""
+
+from __future__ import annotations
+
+import pytest
+
+from bpfleakd.analysis.jit_modules import OTHER_MODULES, JitModules, module_of
+from bpfleakd.model import JitModule
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("void [leaky] Program::Main(string[])[PreJIT]", "leaky"),
+        ("instance class System.String [System.Private.CoreLib] System.IO.Path::Join()[Tier0]", None),
+        ("bool [System.Private.CoreLib] System.Span`1[System.Char]::TryCopyTo(!0[])[OptimizedTier1]", None),
+        ("void [DynamicClass] dynamicClass::IL_STUB_PInvoke(int32)[PreStub]", "DynamicClass"),
+        ("LazyCompile:*leak /srv/app.js:3:14", "/srv/app.js"),
+        ("Function:~leak /srv/with:colon.js:3:14", "/srv/with:colon.js"),
+        ("JS:~leak file:///srv/app.mjs:10:12", "/srv/app.mjs"),
+        ("LazyCompile:~ node:internal/url:1:1", "node:internal/url"),
+        ("Script:~ /srv/app.js:1:1", "/srv/app.js"),
+        ("int java.lang.String.hashCode()", "java.lang"),
+        ("java.util.HashMap::put", "java.util"),
+        ("void com.example.Leaky$Inner.run(java.lang.String, int[])", "com.example"),
+        ("py::leak:/srv/app.py", "/srv/app.py"),
+        ("LeakyTemplate::render", "LeakyTemplate"),
+        ("ns::Class::method(std::string)", "ns::Class"),
+        ("Builtin:ArrayPush", "(no module)"),
+        ("stub<1> GenerateLookupStub", "(no module)"),
+        ("StubRoutines (1)", "(no module)"),
+        ("", "(no module)"),
+    ],
+)
+def test_names_tell_their_module(name, module):
+    """As the run-times write them."""
+    assert module_of(name) == (module or "System.Private.CoreLib")
+
+
+def test_the_most_code_comes_first():
+    """With methods and bytes; names break ties."""
+    modules = JitModules()
+    modules.add([("a::x", 10), ("b::x", 7), ("b::y", 4)])
+    modules.add([("c::x", 10)])
+    assert modules.report() == (JitModule("b", 2, 11), JitModule("a", 1, 10), JitModule("c", 1, 10))
+    modules.clear()
+    assert modules.report() == ()
+
+
+def test_too_many_modules_are_counted_together():
+    """A program that generates an assembly a second has no end of them."""
+    modules = JitModules(modules_max=3)
+    modules.add((f"generated{n}::x", 1) for n in range(23))
+    modules.add([("generated0::y", 1)])
+    assert modules.report()[0] == JitModule(OTHER_MODULES, 20, 20)
+    assert modules.report()[1] == JitModule("generated0", 2, 2)
+
+
+@pytest.mark.parametrize("name", ["[" * 500, "a " * 250, "x." * 250 + "(", ":" * 500, "a.b " * 120, "$.[" * 160])
+def test_hostile_names_take_no_time(name):
+    """Patterns that go back and forth would be a way to stop the daemon."""
+    for _ in range(100):
+        assert isinstance(module_of(name), str)

@@ -1,0 +1,141 @@
+"""What mappings are used for: by name, by owner, by looks."""
+
+from __future__ import annotations
+
+import pytest
+
+from bpfleakd.analysis.memory_use import executable_memory_files, looks_of, named_use, owned_use
+from bpfleakd.model import AllocationKind, MemoryUse, SiteKey
+from bpfleakd.table.regions import Special
+
+from .usages import ARENA, PAGE, a_usage
+
+MMAP = SiteKey(AllocationKind.MMAP, 1)
+COMMIT = SiteKey(AllocationKind.COMMIT, 2)
+STACK = SiteKey(AllocationKind.THREAD_STACK, 3)
+
+
+@pytest.mark.parametrize(
+    ("path", "use"),
+    [
+        ("[heap]", MemoryUse.HEAP),
+        ("[stack]", MemoryUse.THREAD_STACKS),
+        ("[stack:23]", MemoryUse.THREAD_STACKS),
+        ("[vdso]", MemoryUse.VDSO),
+        ("[vvar_vclock]", MemoryUse.VDSO),
+        ("[uprobes]", MemoryUse.VDSO),
+        ("/usr/lib/libc.so.6", MemoryUse.FILES),
+        ("/dev/dri/card0", MemoryUse.FILES),
+        ("anon_inode:[io_uring]", MemoryUse.FILES),
+        ("/memfd:buffer", MemoryUse.SHARED),
+        ("/dev/shm/postgres", MemoryUse.SHARED),
+        ("/SYSV00000000", MemoryUse.SHARED),
+        ("/dev/zero", MemoryUse.SHARED),
+        ("[anon_shmem:x]", MemoryUse.SHARED),
+        ("/memfd:doublemapper", MemoryUse.JIT),
+        ("[anon: glibc: malloc arena]", MemoryUse.HEAP),
+        ("[anon: glibc: pthread stack: 23]", MemoryUse.THREAD_STACKS),
+        ("[anon:dalvik-main space]", None),
+        ("", None),
+    ],
+)
+def test_names_tell_the_use(path, use):
+    """Of everything but anonymous memory."""
+    assert named_use(a_usage(path=path), frozenset()) is use
+
+
+def test_what_grows_down_is_a_stack():
+    """Whatever it is called."""
+    assert named_use(a_usage(flags={"gd"}), frozenset()) is MemoryUse.THREAD_STACKS
+
+
+def test_a_memory_file_that_is_executable_anywhere_is_jit_everywhere():
+    """Code is written through one mapping of it and run in another."""
+    written, run, other = (
+        a_usage(path="/memfd:x", inode=23),
+        a_usage(path="/memfd:x", inode=23, rights="r-x"),
+        a_usage(path="/memfd:y", inode=101),
+    )
+    executable = executable_memory_files([written, run, other, a_usage(path="/bin/x", rights="r-x", inode=7)])
+    uses = [named_use(usage, executable) for usage in (written, run, other)]
+    assert uses == [MemoryUse.JIT, MemoryUse.JIT, MemoryUse.SHARED]
+
+
+@pytest.mark.parametrize(
+    ("owner", "rights", "looks_like", "use"),
+    [
+        (None, "rw-", None, MemoryUse.MMAP),
+        (None, "---", None, MemoryUse.RESERVED),
+        (None, "rwx", None, MemoryUse.JIT),
+        (Special.BASELINE, "rw-", MemoryUse.HEAP, MemoryUse.HEAP),
+        (Special.RESERVED, "---", MemoryUse.HEAP, MemoryUse.HEAP),
+        (Special.ALLOCATOR, "---", None, MemoryUse.HEAP),
+        (Special.ALLOCATOR, "rw-", MemoryUse.FILES, MemoryUse.HEAP),
+        (Special.DISCARDED, "rw-", None, MemoryUse.COMMIT),
+        (MMAP, "rw-", MemoryUse.HEAP, MemoryUse.MMAP),
+        (MMAP, "r-x", None, MemoryUse.JIT),
+        (COMMIT, "rw-", None, MemoryUse.COMMIT),
+        (COMMIT, "rwx", None, MemoryUse.JIT),
+        (STACK, "rw-", None, MemoryUse.THREAD_STACKS),
+        (STACK, "---", None, MemoryUse.THREAD_STACKS),
+    ],
+)
+def test_anonymous_memory_is_its_owners(owner, rights, looks_like, use):
+    """Looks count only where nobody saw who mapped it."""
+    assert owned_use(owner, a_usage(rights=rights), looks_like) is use
+
+
+class TestLooks:
+    """What was there before the attach."""
+
+    def test_an_arena_and_its_rest(self):
+        """From a multiple of 64 MiB, continued without access to the next one."""
+        used = a_usage(ARENA, 101, flags={"nr"})
+        rest = a_usage(ARENA + 101 * PAGE, (64 << 20) // PAGE - 101, "---", flags={"nr"})
+        looks = looks_of(used, None, rest, None, ())
+        assert looks == (2 * ARENA, MemoryUse.HEAP)
+        assert looks_of(rest, used, None, looks, ()) == looks
+
+    def test_arenas_that_the_kernel_joined(self):
+        """A full one and the next."""
+        used = a_usage(ARENA, (64 << 20) // PAGE + 7, flags={"nr"})
+        rest = a_usage(used.mapping.end, (64 << 20) // PAGE - 7, "---", flags={"nr"})
+        assert looks_of(used, None, rest, None, ()) == (3 * ARENA, MemoryUse.HEAP)
+
+    @pytest.mark.parametrize(
+        ("start", "flags", "rest_pages"),
+        [
+            (ARENA + PAGE, {"nr"}, (64 << 20) // PAGE - 102),
+            (ARENA, set(), (64 << 20) // PAGE - 101),
+            (ARENA, {"nr"}, 101),
+            (ARENA, {"nr"}, (640 << 20) // PAGE - 101),
+        ],
+    )
+    def test_what_only_resembles_an_arena(self, start, flags, rest_pages):
+        """Not at such an address, reserved with swap space, or ending elsewhere, as V8's cage does."""
+        used = a_usage(start, 101, flags=flags)
+        rest = a_usage(used.mapping.end, rest_pages, "---")
+        assert looks_of(used, None, rest, None, ()) is None
+
+    def test_a_stack_is_above_a_guard_and_has_a_stack_pointer(self):
+        """In its first 8 MiB: the kernel may have joined more memory to it."""
+        guard = a_usage(ARENA, 1, "---")
+        stack = a_usage(ARENA + PAGE, 10_000)
+        inside, beyond = ARENA + 100 * PAGE, ARENA + 5_000 * PAGE
+        stack_end = ARENA + PAGE + (8 << 20)
+        assert looks_of(stack, guard, None, None, [7, inside]) == (stack_end, MemoryUse.THREAD_STACKS)
+        assert looks_of(stack, guard, None, None, [beyond]) is None
+        assert looks_of(stack, a_usage(ARENA, 1), None, None, [inside]) is None
+        assert looks_of(stack, a_usage(ARENA - PAGE, 1, "---"), None, None, [inside]) is None
+
+    def test_variables_are_behind_a_writable_file_mapping(self):
+        """Of a library: zeroes that need no file."""
+        data = a_usage(ARENA, 1, path="/usr/lib/libc.so.6")
+        bss = a_usage(ARENA + PAGE, 3)
+        assert looks_of(bss, data, None, None, ()) == (ARENA + 4 * PAGE, MemoryUse.FILES)
+        for other in (
+            a_usage(ARENA, 1, "r--", path="/usr/lib/libc.so.6"),
+            a_usage(ARENA, 1, path="/srv/database", shared=True),
+            a_usage(ARENA - PAGE, 1, path="/usr/lib/libc.so.6"),
+        ):
+            assert looks_of(bss, other, None, None, ()) is None

@@ -1,0 +1,214 @@
+"""What the monitor stands on, made up: answers what a test says, and fails on whatever else it is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bpfleakd import errors
+from bpfleakd.kernel import abi
+from bpfleakd.kernel.abi import RecordingState
+from bpfleakd.kernel.maps import ProcessCounters
+from bpfleakd.model import (
+    Frame,
+    FrameKind,
+    FunctionRole,
+    Mapping,
+    ProbedFunction,
+    ProcessId,
+    RawStack,
+    SiteKey,
+    Stack,
+    StackEnd,
+)
+from bpfleakd.monitor.attach import Attachment
+from bpfleakd.monitor.traced import Traced
+from bpfleakd.table.site_table import SiteTable
+from bpfleakd.target.process import ProcessInfo
+
+__all__ = [
+    "NS_PER_S",
+    "Clock",
+    "FakeAttacher",
+    "FakeMaps",
+    "FakeProcess",
+    "FakeSymbolizer",
+    "FakeUnwinding",
+    "a_traced",
+    "an_attachment",
+]
+
+NS_PER_S = 1_000_000_000
+
+
+@dataclass
+class Clock:
+    """CLOCK_MONOTONIC as far as the test let it go."""
+
+    now_ns: int = 1_000 * NS_PER_S
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def go_on(self, seconds: float) -> None:
+        self.now_ns += round(seconds * NS_PER_S)
+
+
+@dataclass
+class FakeProcess:
+    """What the programs have recorded of a process. `sites` and `blocks` are by stack id."""
+
+    state: RecordingState = RecordingState.RECORDING
+    unmatched_frees: int = 0
+    library_changes: int = 0
+    losses: dict[str, int] = field(default_factory=dict)
+    sites: dict[int, tuple[int, int, int, int]] = field(default_factory=lambda: {0: (0, 0, 0, 0)})
+    blocks: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    stacks: dict[int, RawStack] = field(default_factory=dict)
+
+
+class FakeMaps:
+    """kernel.maps.Maps as the monitor reads it."""
+
+    def __init__(self) -> None:
+        self.processes: dict[int, FakeProcess] = {}
+
+    def process(self, pid: int) -> ProcessCounters:
+        process = self.processes[pid]
+        losses = {reason: process.losses.get(reason, 0) for reason in abi.LOSS_REASONS}
+        return ProcessCounters(process.state, process.unmatched_frees, process.library_changes, losses)
+
+    def sites(self) -> tuple[np.ndarray, np.ndarray]:
+        rows = [
+            (pid, 0, stack_id, *counters)
+            for pid, process in self.processes.items()
+            for stack_id, counters in process.sites.items()
+        ]
+        keys = np.array([row[:3] for row in rows], abi.SITE_KEY)
+        return keys, np.array([row[3:] for row in rows], abi.SITE)
+
+    def live_blocks(self, pid: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        blocks = np.array(self.processes[pid].blocks, abi.LIVE_BLOCK)
+        if len(blocks):
+            yield np.arange(len(blocks), dtype=np.uint64), blocks
+
+    def stack(self, pid: int, stack_id: int) -> RawStack:
+        return self.processes[pid].stacks.get(stack_id, RawStack((), StackEnd.LOST))
+
+    def space_events(self) -> Iterator[object]:
+        return iter(())
+
+
+class FakeAttacher:
+    """monitor.attach.Attacher: holds real processes by a pidfd, and attaches nothing."""
+
+    def __init__(self, maps: FakeMaps) -> None:
+        self._maps = maps
+        self.attached: set[int] = set()
+        self.refused: set[int] = set()
+
+    def attach(self, pid: int) -> Attachment:
+        if pid in self.refused:
+            raise errors.NoAllocator(f"process {pid} has none")
+        self._maps.processes[pid] = FakeProcess()
+        self.attached.add(pid)
+        return an_attachment(pid, pidfd=os.pidfd_open(pid))
+
+    def stop(self, attachment: Attachment) -> None:
+        self._maps.processes[attachment.process.id.pid].state = RecordingState.STOPPED
+        os.close(attachment.pidfd)
+
+    def clear(self, attachment: Attachment) -> None:
+        del self._maps.processes[attachment.process.id.pid]
+        self.attached.remove(attachment.process.id.pid)
+
+
+class FakeUnwinding:
+    """monitor.unwinding.Unwinding: remembers what it was told to follow."""
+
+    def __init__(self) -> None:
+        self.followed: list[int] = []
+
+    def follow(self, pid: int, _mappings: Sequence[Mapping], wait_s: float) -> None:
+        assert wait_s == 0, "a tick does not wait"
+        self.followed.append(pid)
+
+    def poll(self) -> None:
+        pass
+
+
+class FakeSymbolizer:
+    """symbols.symbolizer.Symbolizer: a function for each address, named after it.
+
+    Addresses from `unnamed` are in no file and have no name yet.
+    """
+
+    def __init__(self) -> None:
+        self.updates = 0
+        self.symbolized = 0
+        self.closed = False
+        self.unnamed: set[int] = set()
+        self.covered = True
+
+    def update_mappings(self, _mappings: Sequence[Mapping]) -> None:
+        self.updates += 1
+
+    def covers(self, _addresses: Iterable[int]) -> bool:
+        return self.covered
+
+    def symbolize(self, stacks: Sequence[RawStack]) -> list[Stack]:
+        assert not self.closed
+        self.symbolized += len(stacks)
+        return [
+            Stack(
+                tuple(map(self._frame, stack.addresses)),
+                (None,) * len(stack.addresses),
+                None if stack.end is StackEnd.BOTTOM else stack.end,
+            )
+            for stack in stacks
+        ]
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _frame(self, address: int) -> Frame:
+        if address in self.unnamed:
+            return Frame(None, None, None, None, address, FrameKind.UNKNOWN)
+        return Frame(f"function_{address}", "shop", address, None, address, FrameKind.NATIVE)
+
+
+def an_attachment(pid: int = 4_711, *, pidfd: int = -1) -> Attachment:
+    info = ProcessInfo(
+        id=ProcessId(pid, 8_009),
+        namespace_pid=pid,
+        comm="shop",
+        exe="/usr/bin/shop",
+        uid=1_001,
+        state="S",
+        threads=1,
+        kernel_thread=False,
+        seccomp_filtered=False,
+    )
+    probe = ProbedFunction("glibc", "malloc", FunctionRole.SIZE_FIRST, "libc.so.6", 0x99E00, True)
+    return Attachment(info, pidfd, (), (probe,), ())
+
+
+def a_traced(
+    sites: dict[SiteKey, tuple[int, int, int, int]] | None = None, *, began_ns: int = 0, now_ns: int = 0
+) -> Traced:
+    """A process that was attached at `began_ns`, with these counters at `now_ns`."""
+    table = SiteTable(began_ns)
+    if sites:
+        table.update(now_ns, list(sites), np.array(list(sites.values()), np.int64))
+    losses = dict.fromkeys(abi.LOSS_REASONS, 0)
+    counters = ProcessCounters(RecordingState.RECORDING, 13, 0, losses)
+    return Traced(
+        attachment=an_attachment(),
+        symbolizer=FakeSymbolizer(),  # type: ignore[arg-type]
+        attached_ns=began_ns,
+        table=table,
+        counters=counters,
+    )

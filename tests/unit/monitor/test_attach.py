@@ -1,0 +1,281 @@
+"""From a pid to probes: in order, all or nothing, on real processes and a kernel that is made up."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from bpfleakd import errors
+from bpfleakd.kernel.abi import RecordingState
+from bpfleakd.kernel.probe_points import FunctionProbe, find_probe_points
+from bpfleakd.model import FunctionRole, Mapping, ProbedFunction
+from bpfleakd.monitor.attach import Attacher
+
+from ..elf.building import compiled
+from .doubles import FakeMaps, FakeProcess
+from .programs import running, without_main_thread
+
+
+class Kernel(FakeMaps):
+    """Maps, linker and unwinding at once: writes down what is done in which order.
+
+    `fails` is raised by the step of its name.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[str] = []
+        self.fails: dict[str, BaseException] = {}
+        self.points: dict[str, Sequence[ProbedFunction]] = {}
+        self.links: list[int] = []
+
+    def _step(self, name: str) -> None:
+        self.steps.append(name)
+        if name in self.fails:
+            raise self.fails[name]
+
+    # Maps
+
+    def add_process(self, pid: int, live_blocks: int) -> None:
+        assert live_blocks == 1_009
+        self._step("add")
+        self.processes[pid] = FakeProcess(RecordingState.STOPPED)
+
+    def remove_process(self, pid: int) -> None:
+        self._step("remove")
+        del self.processes[pid]
+
+    def set_state(self, pid: int, state: RecordingState) -> None:
+        self._step(state.name.lower())
+        self.processes[pid].state = state
+
+    # Linker
+
+    def link(self, path: str, points: Sequence[ProbedFunction], _pid: int) -> list[int]:
+        name = os.path.realpath(path).rsplit("/", 1)[-1]
+        self._step(f"link {name.split('.')[0].split('-')[0]}")
+        self.points[path] = points
+        self.links.append(os.memfd_create("bpfleakd-link"))
+        return [self.links[-1]]
+
+    # Unwinding
+
+    def follow(self, _pid: int, mappings: Sequence[Mapping]) -> None:
+        assert mappings
+        self._step("follow")
+
+    def release(self, _pid: int) -> None:
+        self._step("release")
+
+    @property
+    def open_links(self) -> int:
+        return sum(is_open(fd) for fd in self.links)
+
+
+def is_open(fd: int) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:bpfleakd-link")
+    except FileNotFoundError:
+        return False
+
+
+def open_pidfds() -> int:
+    """How many processes are held."""
+    links = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{fd}"))
+        except FileNotFoundError:
+            continue
+    return sum("pidfd" in link for link in links)
+
+
+_known_points: dict[object, list[FunctionProbe]] = {}
+
+
+def remembered_points(path: str, entries: Sequence[str], releases: Sequence[str]) -> list[FunctionProbe]:
+    """The real probe points of a file; the disassembler takes its time, once for all tests."""
+    key = os.path.realpath(path), *entries, *releases
+    if key not in _known_points:
+        _known_points[key] = find_probe_points(path, entries, releases)
+    return _known_points[key]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bpfleakd.monitor.attach.find_probe_points", remembered_points)
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    return Kernel()
+
+
+@pytest.fixture
+def attacher(kernel: Kernel) -> Attacher:
+    return Attacher(kernel, kernel, kernel, live_blocks=1_009)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def pid() -> Iterator[int]:
+    with running() as pid:
+        yield pid
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(kernel: Kernel) -> Iterator[None]:
+    """Whatever a test does, no link and no process is held after it."""
+    before = open_pidfds()
+    yield
+    assert open_pidfds() == before
+    assert kernel.open_links == 0
+
+
+def test_everything_in_order(attacher: Attacher, kernel: Kernel, pid: int) -> None:
+    """Tables before probes, probes before the recording; and back again in the other order."""
+    attachment = attacher.attach(pid)
+
+    assert kernel.steps[:2] == ["add", "follow"]
+    assert sorted(kernel.steps[2:-1]) == ["link ld", "link libc"]
+    assert kernel.steps[-1] == "recording"
+    assert (attachment.process.id.pid, attachment.process.comm) == (pid, "sh")
+    assert kernel.open_links == len(attachment.links) == 2
+
+    kernel.steps.clear()
+    attacher.stop(attachment)
+    assert kernel.steps == ["stopped"]
+    assert kernel.open_links == 0
+    assert pid in kernel.processes
+    attacher.clear(attachment)
+    assert kernel.steps == ["stopped", "remove", "release"]
+
+
+def test_what_is_probed(attacher: Attacher, kernel: Kernel, pid: int) -> None:
+    """The allocator's functions with their roles; the loader's is probed too, but is none of them."""
+    attachment = attacher.attach(pid)
+    roles = {probe.function: probe.role for probe in attachment.probes}
+    assert roles["malloc"] is FunctionRole.SIZE_FIRST
+    assert roles["free"] is FunctionRole.RELEASE
+    assert roles["posix_memalign"] is FunctionRole.POSIX_MEMALIGN
+    assert FunctionRole.LIBRARIES_CHANGED not in roles.values()
+    linked = [point for points in kernel.points.values() for point in points]
+    assert {point.function for point in linked} == {*roles, "_dl_debug_state"}
+    attacher.stop(attachment)
+
+
+def test_files_are_looked_into_once(attacher: Attacher, monkeypatch: pytest.MonkeyPatch, pid: int) -> None:
+    """The probe points of a library that was seen before need no disassembler."""
+    attacher.stop(attacher.attach(pid))
+    monkeypatch.setattr("bpfleakd.monitor.attach.find_probe_points", None)
+    with running() as other:
+        attacher.stop(attacher.attach(other))
+
+
+FAILURES = [
+    ("link libc", OSError(errno.ESRCH, "No such process"), errors.NoSuchProcess),
+    ("link libc", OSError(errno.EACCES, "Permission denied"), errors.AccessDenied),
+    ("link libc", OSError(errno.EINVAL, "Invalid argument"), errors.KernelError),
+    ("link ld", OSError(errno.EINVAL, "Invalid argument"), errors.KernelError),
+    ("follow", OSError(errno.ENOMEM, "Cannot allocate memory"), errors.KernelError),
+    ("follow", RuntimeError("can't start new thread"), RuntimeError),
+    ("recording", OSError(errno.E2BIG, "Argument list too long"), errors.KernelError),
+    ("recording", KeyboardInterrupt(), KeyboardInterrupt),
+]
+
+
+@pytest.mark.parametrize(("step", "failure", "raised"), FAILURES)
+def test_all_or_nothing(
+    attacher: Attacher, kernel: Kernel, pid: int, step: str, failure: BaseException, raised: type
+) -> None:
+    """Whatever fails, and however: the tables are gone, and so are the links that were made before."""
+    kernel.fails[step] = failure
+    with pytest.raises(raised):
+        attacher.attach(pid)
+    assert kernel.processes == {}
+    assert kernel.steps[-2:] == ["remove", "release"]
+
+
+def test_no_room_in_the_tables(attacher: Attacher, kernel: Kernel, pid: int) -> None:
+    """What could not be added is not removed."""
+    kernel.fails["add"] = errors.CapacityError("no room")
+    with pytest.raises(errors.CapacityError):
+        attacher.attach(pid)
+    assert kernel.steps == ["add"]
+
+
+def test_exec_during_the_attach(
+    attacher: Attacher, kernel: Kernel, pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that became another one before the recording began is not recorded under its old name."""
+
+    def follow(_pid: int, _mappings: Sequence[Mapping]) -> None:
+        kernel.processes[pid].state = RecordingState.EXECED
+
+    monkeypatch.setattr(kernel, "follow", follow)
+    with pytest.raises(errors.NoSuchProcess, match="called exec"):
+        attacher.attach(pid)
+    assert "recording" not in kernel.steps
+    assert kernel.processes == {}
+
+
+class TestTargets:
+    """Processes that cannot be attached to: each with its reason, and nothing done."""
+
+    @pytest.fixture(autouse=True)
+    def _nothing_is_done(self, kernel: Kernel) -> Iterator[None]:
+        yield
+        assert kernel.steps == []
+
+    def test_none(self, attacher: Attacher) -> None:
+        """A pid that nobody has."""
+        with pytest.raises(errors.NoSuchProcess, match="no process 4194304"):
+            attacher.attach(4_194_304)
+
+    def test_a_thread(self, attacher: Attacher) -> None:
+        """A tid that is no pid: the error says whose thread it is."""
+        done, tids = threading.Event(), []
+        thread = threading.Thread(target=lambda: (tids.append(threading.get_native_id()), done.wait()))
+        thread.start()
+        while not tids:
+            pass
+        try:
+            with pytest.raises(errors.NoSuchProcess, match=f"thread of process {os.getpid()}"):
+                attacher.attach(tids[0])
+        finally:
+            done.set()
+            thread.join()
+
+    def test_ourselves(self, attacher: Attacher) -> None:
+        """The daemon's own pid."""
+        with pytest.raises(errors.TargetRefused, match="itself"):
+            attacher.attach(os.getpid())
+
+    def test_a_zombie(self, attacher: Attacher) -> None:
+        """A child that ended and was not waited for."""
+        with subprocess.Popen(["true"]) as child:
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+            with pytest.raises(errors.TargetRefused, match="zombie"):
+                attacher.attach(child.pid)
+
+    def test_a_process_without_its_main_thread(self, attacher: Attacher, tmp_path: Path) -> None:
+        """It runs, but what it maps cannot be read."""
+        with (
+            running(without_main_thread(tmp_path)) as headless,
+            pytest.raises(errors.TargetRefused, match="main thread"),
+        ):
+            attacher.attach(headless)
+
+    def test_no_allocator(self, attacher: Attacher, tmp_path: Path) -> None:
+        """A static program has its malloc in itself, where it is not looked for."""
+        source = '#include <unistd.h>\nint main(void) { write(1, "\\n", 1); return pause(); }'
+        with (
+            running(compiled(tmp_path, source, "-static")) as static,
+            pytest.raises(errors.NoAllocator, match="no allocator"),
+        ):
+            attacher.attach(static)

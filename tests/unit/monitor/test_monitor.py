@@ -1,0 +1,273 @@
+"""The life of traced processes: attach, tick, report, end. Processes are real, the kernel is made up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from bpfleakd import errors
+from bpfleakd.kernel.abi import RecordingState
+from bpfleakd.model import ProcessState, RawStack, SortKey, StackEnd
+from bpfleakd.monitor.monitor import Monitor
+from bpfleakd.monitor.report import Reporter
+
+from .doubles import Clock, FakeAttacher, FakeMaps, FakeSymbolizer, FakeUnwinding
+from .programs import running, without_main_thread
+
+
+class World:
+    """A monitor and all that it stands on."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.maps = FakeMaps()
+        self.attacher = FakeAttacher(self.maps)
+        self.unwinding = FakeUnwinding()
+        self.watched: list[bool] = []
+        self.symbolizers: dict[int, FakeSymbolizer] = {}
+        self.monitor = Monitor(
+            self.maps,  # type: ignore[arg-type]
+            self.attacher,  # type: ignore[arg-type]
+            self.unwinding,  # type: ignore[arg-type]
+            self.watched.append,
+            Reporter(window_s=10, attach_method="session"),
+            self._symbolizer_of,  # type: ignore[arg-type]
+            attach_method="session",
+            top_sites=3,
+            clock_ns=self.clock,
+        )
+
+    def _symbolizer_of(self, attachment) -> FakeSymbolizer:
+        return self.symbolizers.setdefault(attachment.process.id.pid, FakeSymbolizer())
+
+    def allocates(self, pid: int, **sites: int) -> None:
+        """The process has so many bytes live at each site (s1=23: stack 1), each a single block."""
+        process = self.maps.processes[pid]
+        for name, size in sites.items():
+            stack_id = int(name[1:])
+            process.sites[stack_id] = (size, 1, size, 1)
+            process.stacks[stack_id] = RawStack((stack_id,), StackEnd.BOTTOM)
+        process.blocks = [(c[0], self.clock.now_ns, s, pid, 0) for s, c in process.sites.items() if c[1]]
+
+    def kill(self, pid: int) -> None:
+        os.kill(pid, 9)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    def states(self) -> dict[int, ProcessState]:
+        return {row.process.pid: row.process.state for row in self.monitor.processes()}
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.monitor.close()
+    assert world.attacher.attached == set()
+
+
+@pytest.fixture
+def pid() -> Iterator[int]:
+    with running() as pid:
+        yield pid
+
+
+def functions(world: World, pid: int, **options: object) -> list[str | None]:
+    wanted = {"limit": None, "sort": SortKey.LIVE, **options}
+    return [site.function for site in world.monitor.report(pid, **wanted).sites]
+
+
+class TestTracing:
+    """While a process runs."""
+
+    def test_figures_are_read_when_they_are_asked_for(self, world: World, pid: int) -> None:
+        """A report does not wait for the next tick; a row shows the last reading."""
+        row = world.monitor.attach(pid)
+        assert (row.process.state, row.process.live_bytes, row.sites) == (ProcessState.TRACED, 0, 0)
+        world.allocates(pid, s1=23, s2=101)
+        assert world.monitor.processes()[0].process.live_bytes == 0
+        assert functions(world, pid) == ["function_2", "function_1"]
+        assert world.monitor.processes()[0].process.live_bytes == 124
+
+    def test_processes_do_not_mix(self, world: World, pid: int) -> None:
+        """Each has the sites that are its own."""
+        with running() as other:
+            for process in (pid, other):
+                world.monitor.attach(process)
+            world.allocates(pid, s1=23)
+            world.allocates(other, s1=101, s2=7)
+            world.monitor.tick()
+            live = {row.process.pid: row.process.live_bytes for row in world.monitor.processes()}
+            assert live == {pid: 23, other: 108}
+            assert functions(world, other) == ["function_1", "function_2"]
+
+    def test_growth_between_ticks(self, world: World, pid: int) -> None:
+        """Bytes gained over the window, by CLOCK_MONOTONIC."""
+        world.monitor.attach(pid)
+        for second in range(1, 21):
+            world.clock.go_on(1)
+            world.allocates(pid, s1=23 * second)
+            world.monitor.tick()
+        (site,) = world.monitor.report(pid, limit=1, sort=SortKey.GROWTH).sites
+        assert site.growth_bytes_per_s == 23.0
+        assert world.monitor.processes()[0].process.growth_bytes_per_s == 23.0
+
+    def test_a_snapshot_has_the_largest_sites(self, world: World, pid: int) -> None:
+        """As many as the metrics show, and every process."""
+        world.monitor.attach(pid)
+        world.allocates(pid, s1=1, s2=2, s3=3, s4=4, s5=5)
+        world.monitor.tick()
+        snapshot = world.monitor.snapshot()
+        assert [site.live_bytes for site in snapshot.top_sites[pid]] == [5, 4, 3]
+        assert [row.process.pid for row in snapshot.processes] == [pid]
+        assert snapshot.daemon.ticks == 1
+
+    def test_nothing_is_traced(self, world: World) -> None:
+        """A tick and a snapshot of nothing at all."""
+        assert world.monitor.tick() == 0.0
+        assert world.monitor.processes() == ()
+        assert world.monitor.snapshot().top_sites == {}
+
+    def test_libraries_that_come(self, world: World, pid: int) -> None:
+        """After dlopen the mappings are read again, for names and for the walker."""
+        world.monitor.attach(pid)
+        world.maps.processes[pid].library_changes = 2
+        world.monitor.tick()
+        world.monitor.tick()
+        assert world.symbolizers[pid].updates == 1
+        assert world.unwinding.followed == [pid]
+
+
+class TestAttaching:
+    """Attaching once, again, and in vain."""
+
+    def test_twice(self, world: World, pid: int) -> None:
+        """A process that is traced already is not attached again."""
+        world.monitor.attach(pid)
+        with pytest.raises(errors.AlreadyAttached):
+            world.monitor.attach(pid)
+        assert world.states() == {pid: ProcessState.TRACED}
+
+    def test_in_vain(self, world: World, pid: int) -> None:
+        """A refusal leaves nothing, and the address spaces are watched for nobody."""
+        world.attacher.refused = {pid}
+        with pytest.raises(errors.NoAllocator):
+            world.monitor.attach(pid)
+        assert world.states() == {}
+        assert world.watched[-1] is False
+
+    def test_a_pid_that_was_exec_since(self, world: World, pid: int) -> None:
+        """The end that no tick has noticed yet is noticed by the attach: the new program starts empty."""
+        world.monitor.attach(pid)
+        world.allocates(pid, s1=23)
+        world.maps.processes[pid].state = RecordingState.EXECED
+        world.monitor.tick()
+        assert world.states() == {pid: ProcessState.EXECED}
+        world.monitor.attach(pid)
+        assert world.states() == {pid: ProcessState.TRACED}
+        assert functions(world, pid) == []
+
+    def test_detach(self, world: World, pid: int) -> None:
+        """The last figures are the answer, and the process is forgotten."""
+        world.monitor.attach(pid)
+        world.allocates(pid, s1=23)
+        row = world.monitor.detach(pid)
+        assert (row.process.state, row.process.live_bytes) == (ProcessState.DETACHED, 23)
+        assert world.attacher.attached == set()
+        assert world.symbolizers[pid].closed
+        assert world.watched[-1] is False
+        for ask in (world.monitor.detach, lambda pid: functions(world, pid)):
+            with pytest.raises(errors.NotAttached):
+                ask(pid)
+
+    def test_watching_goes_on_for_the_others(self, world: World, pid: int) -> None:
+        """The address spaces are watched until the last process is detached."""
+        with running() as other:
+            world.monitor.attach(pid)
+            world.monitor.attach(other)
+            world.monitor.detach(pid)
+            assert world.watched[-1] is True
+            world.monitor.detach(other)
+            assert world.watched[-1] is False
+
+
+class TestEnd:
+    """When a process is over."""
+
+    def test_exit(self, world: World, pid: int) -> None:
+        """What it held at its end is kept, named, and can be sorted and cut; the probes are out."""
+        world.monitor.attach(pid)
+        world.allocates(pid, s1=23, s2=101)
+        world.kill(pid)
+        world.monitor.tick()
+
+        assert world.states() == {pid: ProcessState.EXITED}
+        assert world.attacher.attached == set()
+        assert functions(world, pid) == ["function_2", "function_1"]
+        assert functions(world, pid, limit=1) == ["function_2"]
+        assert world.monitor.snapshot().processes == ()
+        row = world.monitor.detach(pid)
+        assert (row.process.state, row.process.live_bytes) == (ProcessState.EXITED, 124)
+        assert world.states() == {}
+
+    def test_time_stops(self, world: World, pid: int) -> None:
+        """It was attached for as long as it lived."""
+        world.monitor.attach(pid)
+        world.clock.go_on(23)
+        world.kill(pid)
+        world.monitor.tick()
+        world.clock.go_on(101)
+        assert world.monitor.processes()[0].process.attached_s == 23.0
+
+    def test_exec(self, world: World, pid: int) -> None:
+        """The new program's libraries say nothing of the old one's stacks: its names stay what they were."""
+        world.monitor.attach(pid)
+        world.allocates(pid, s1=23)
+        world.symbolizers[pid].covered = False
+        process = world.maps.processes[pid]
+        process.state, process.library_changes = RecordingState.EXECED, 2
+
+        assert functions(world, pid) == ["function_1"]
+        world.monitor.tick()
+
+        assert world.states() == {pid: ProcessState.EXECED}
+        assert functions(world, pid) == ["function_1"]
+        assert world.symbolizers[pid].updates == 0
+        assert world.unwinding.followed == []
+
+    def test_a_process_without_its_main_thread(self, world: World, tmp_path: Path) -> None:
+        """It is not over while another thread runs, and what is known of its mappings is kept."""
+        with running(without_main_thread(tmp_path)) as pid:
+            world.monitor.attach(pid)
+            world.allocates(pid, s1=23)
+            world.maps.processes[pid].library_changes = 2
+            world.monitor.tick()
+            assert world.states() == {pid: ProcessState.TRACED}
+            assert functions(world, pid) == ["function_1"]
+            assert world.symbolizers[pid].updates == 0
+            world.kill(pid)
+            world.monitor.tick()
+            assert world.states() == {pid: ProcessState.EXITED}
+
+    def test_some_that_ended_are_remembered(self, world: World) -> None:
+        """Sixteen of them: the oldest is forgotten first."""
+        with ExitStack() as stack:
+            pids = [stack.enter_context(running()) for _ in range(18)]
+            for pid in pids:
+                world.monitor.attach(pid)
+                world.kill(pid)
+                world.monitor.tick()
+            assert list(world.states()) == pids[2:]
+            assert world.monitor.stats().processes_ended_total == 18
+
+    def test_close(self, world: World, pid: int) -> None:
+        """The daemon's end takes all probes out and closes all files."""
+        with running() as other:
+            for process in (pid, other):
+                world.monitor.attach(process)
+            world.monitor.close()
+            assert world.states() == {}
+            assert all(symbolizer.closed for symbolizer in world.symbolizers.values())
