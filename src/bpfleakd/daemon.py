@@ -270,4 +270,5 @@ class _Service:
             root=root,
         )
         symbolizer.update_mappings(attachment.mappings)
+        symbolizer.hold_files(attachment.mappings)
         return symbolizer

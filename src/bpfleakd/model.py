@@ -306,7 +306,6 @@ class MemoryStatus:
 
     peak_resident_bytes: int
     page_table_bytes: int
-    threads: int
 
 
 class MemoryUse(StrEnum):

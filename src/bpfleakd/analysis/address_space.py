@@ -17,7 +17,7 @@ from bpfleakd.analysis.memory_use import Looks, executable_memory_files, looks_o
 from bpfleakd.model import AllocationKind, MappingUsage, MemoryShares, MemoryUse, UseSummary
 from bpfleakd.table.regions import Owner, kind_of
 
-__all__ = ["Part", "classify", "shares", "summarise"]
+__all__ = ["Figures", "Part", "classify", "shares", "summarise"]
 
 # A range of addresses with its owner; None: nobody that is known.
 _Range = tuple[int, int, Owner | None]

@@ -5,7 +5,7 @@ knows of. The names in its perf map say where they come from:
 
     void [System.Private.CoreLib] System.IO.Path::Join(…)[Tier0]        .NET: the assembly
     LazyCompile:*leak /srv/app.js:3:14, JS:~leak file:///srv/app.js     Node.js: the script
-    int java.lang.String.hashCode(), java.lang.String::hashCode         Java: the package
+    int java.lang.String.hashCode(), java.lang.String::hashCode         Java: the package (or class)
     py::leak:/srv/app.py                                                Python: the file
     LeakyTemplate::render                                               others: what is before the last ::
 """
@@ -24,10 +24,10 @@ OTHER_MODULES = "(others)"
 _NO_MODULE = "(no module)"
 _MODULES_MAX = 10_000
 
-_DOTNET = re.compile(r"\[([^\[\]]+)\] (?=.*::)")
-_SCRIPT = re.compile(r"(?:\w+:)?[*~^+]?[^ ]* (?:file://)?((?:/|node:)[^ ]*?)(?::\d+){0,2}$")
+_DOTNET = re.compile(r"[^:]*?\[([^\[\]]+)\] .*::.*")
+_V8 = re.compile(r"\w+:[*~^+]?[^ ]* (?:file://)?(.+?):\d+:\d+")
 _PYTHON = re.compile(r"py::[^:]*:(.+)")
-_JAVA = re.compile(r"(?:[\w$.\[\]]+ )?((?:[\w$]+\.)+)[\w$/+<>]+(?:\.|::)[\w$<>]+(?:\(.*)?")
+_JAVA = re.compile(r"(?:[\w$.\[\]]+ )?((?:[\w$]+\.)*)([\w$/+]+)(?:\.|::)[\w$<>]+(?:\(.*)?")
 
 
 class JitModules:
@@ -58,10 +58,10 @@ class JitModules:
 
 def module_of(name: str) -> str:
     """The module of a method, by its name in a perf map."""
-    for pattern in (_PYTHON, _DOTNET, _SCRIPT):
-        if found := pattern.search(name) if pattern is _DOTNET else pattern.match(name):
+    for pattern in (_PYTHON, _V8, _DOTNET):
+        if found := pattern.fullmatch(name):
             return found[1]
     if found := _JAVA.fullmatch(name):
-        return found[1].rstrip(".")
+        return found[1].rstrip(".") or found[2]
     scope, colons, _method = name.partition("(")[0].rpartition("::")
     return scope if colons and scope else _NO_MODULE

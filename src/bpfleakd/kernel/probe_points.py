@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bpfleakd.elf.image import ElfImage
+from bpfleakd import errors
+from bpfleakd.elf.image import EM_X86_64, ElfImage
 from bpfleakd.elf.symbols import SymbolTable
 from bpfleakd.kernel.child import run_child, serve
 
@@ -129,6 +130,11 @@ def main(request: dict[str, Any]) -> list[dict[str, Any]]:
     probes: list[dict[str, Any]] = []
     releases = set(request["releases"])
     with ElfImage.open(request["path"]) as image:
+        if image.machine != EM_X86_64:
+            raise errors.BadElf(
+                f"{image.name} is for another machine ({image.machine}) than x86-64",
+                "32-bit programs cannot be traced",
+            )
         symbols = SymbolTable([image])
         for function, vaddr in symbols.addresses_of([*request["entries"], *releases]).items():
             offset = image.file_offset_of(vaddr)

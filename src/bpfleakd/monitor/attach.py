@@ -213,4 +213,9 @@ def _link_error(pid: int, error: OSError) -> errors.BpfleakdError:
             f"the kernel refuses probes in process {pid}: {error.strerror}",
             "the daemon needs CAP_SYS_ADMIN and CAP_SYS_PTRACE; `bpfleakctl doctor` shows what it has",
         )
-    return errors.KernelError(f"probes in process {pid} failed: {error.strerror or error}")
+    hint = ""
+    if error.errno == errno.EINVAL:
+        # bcc 0.26 passes a reference counter's offset that it never set, and the kernel wants the same
+        # one from everybody at that address (dmesg: "ref_ctr_offset mismatch").
+        hint = "does another tracer probe the same functions? Older bcc tools (memleak) do not allow others"
+    return errors.KernelError(f"probes in process {pid} failed: {error.strerror or error}", hint)

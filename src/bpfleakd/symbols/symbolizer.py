@@ -85,6 +85,12 @@ class Symbolizer:
             # Now: a process that ends takes the way to it along.
             self._perf_map.open()
 
+    def hold_files(self, mappings: Sequence[Mapping]) -> None:
+        """Open the files of mapped code now: those of a container are gone with its last process."""
+        for mapping in mappings:
+            if mapping.executable:
+                self._files.module_of(mapping)
+
     def covers(self, addresses: Iterable[int]) -> bool:
         """Whether all these addresses (exact ones or return addresses) are in mappings that are known."""
         return all(self._space.find(address) or self._space.find(address - 1) for address in addresses)

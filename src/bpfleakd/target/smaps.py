@@ -90,7 +90,6 @@ def read_status(pid: int, proc: Path = PROC) -> MemoryStatus:
     return MemoryStatus(
         peak_resident_bytes=int(values.get(b"VmHWM", 0)) * 1024,
         page_table_bytes=int(values.get(b"VmPTE", 0)) * 1024,
-        threads=int(values.get(b"Threads", 0)),
     )
 
 

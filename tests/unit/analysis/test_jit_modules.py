@@ -19,9 +19,11 @@ from bpfleakd.model import JitModule
         ("Function:~leak /srv/with:colon.js:3:14", "/srv/with:colon.js"),
         ("JS:~leak file:///srv/app.mjs:10:12", "/srv/app.mjs"),
         ("LazyCompile:~ node:internal/url:1:1", "node:internal/url"),
-        ("Script:~ /srv/app.js:1:1", "/srv/app.js"),
+        ("Script:~ /srv/with space.js:1:1", "/srv/with space.js"),
+        ("JS:^f1 generated1.js:1:13", "generated1.js"),
         ("int java.lang.String.hashCode()", "java.lang"),
         ("java.util.HashMap::put", "java.util"),
+        ("long Leaky.run(int)", "Leaky"),
         ("void com.example.Leaky$Inner.run(java.lang.String, int[])", "com.example"),
         ("py::leak:/srv/app.py", "/srv/app.py"),
         ("LeakyTemplate::render", "LeakyTemplate"),
@@ -56,7 +58,9 @@ def test_too_many_modules_are_counted_together():
     assert modules.report()[1] == JitModule("generated0", 2, 2)
 
 
-@pytest.mark.parametrize("name", ["[" * 500, "a " * 250, "x." * 250 + "(", ":" * 500, "a.b " * 120, "$.[" * 160])
+@pytest.mark.parametrize(
+    "name", ["[" * 500, "a " * 250, "x." * 250 + "(", ":" * 500, "a.b " * 120, "$.[" * 160]
+)
 def test_hostile_names_take_no_time(name):
     """Patterns that go back and forth would be a way to stop the daemon."""
     for _ in range(100):

@@ -27,9 +27,7 @@ def a_usage(
 ) -> MappingUsage:
     """A private mapping; what is in memory of it is dirty, unless said otherwise."""
     return MappingUsage(
-        Mapping(
-            start, start + pages * PAGE, 0, "00:01", inode, path, *(right != "-" for right in rights)
-        ),
+        Mapping(start, start + pages * PAGE, 0, "00:01", inode, path, *(right != "-" for right in rights)),
         shared,
         resident_pages * PAGE,
         (resident_pages if dirty_pages is None else dirty_pages) * PAGE,

@@ -14,6 +14,7 @@ import pytest
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.source import bpf_directory
+from bpfleakd.kernel.space_events import read_space_events
 from bpfleakd.model import FunctionRole, StackEnd
 from bpfleakd.unwind.rules import GAP_NUMBER, PACKED_RULE_BYTES, CfaKind, RbpKind, Rule, pack
 from bpfleakd.unwind.table import PAGE_BITS, ROW_ADDRESS_MASK
@@ -234,3 +235,30 @@ def test_searches_have_rounds_enough(compiled: Compiled) -> None:
         low, row_rounds = (low + high) // 2, row_rounds + 1
     assert rounds["MAPPING_SEARCH_ROUNDS"] >= mapping_rounds
     assert rounds["ROW_SEARCH_ROUNDS"] >= row_rounds
+
+
+def test_events_are_unpacked_as_they_are_laid_out(compiled: Compiled) -> None:
+    """A struct space_event with a value of its own in every field arrives as the event that it is."""
+    record = np.zeros(1, abi.SPACE_EVENT)
+    for number, field in enumerate(abi.SPACE_EVENT.names or (), start=1):
+        record[field] = number if field != "arguments" else np.arange(11, 17)
+    record["phase"] = compiled.numbers["SPACE_ENTRY"]
+
+    class Ring:
+        def records(self) -> list[bytes]:
+            return [record.tobytes()]
+
+    (event,) = read_space_events(Ring())  # type: ignore[arg-type]
+
+    assert event.at_entry
+    assert event.inside_allocator
+    assert event.arguments == (11, 12, 13, 14, 15, 16)
+    for field, name in {"tgid": "pid", "tid": "tid"}.items():
+        assert getattr(event, name) == record[field][0]
+    for field in ("time_ns", "stack_id", "result", "syscall"):
+        assert getattr(event, field) == record[field][0]
+
+
+def test_other_phases_are_no_entries(compiled: Compiled) -> None:
+    """Only one number means that the call has not been made yet."""
+    assert compiled.numbers["SPACE_ENTRY"] == 0 != compiled.numbers["SPACE_EXIT"]

@@ -155,11 +155,20 @@ class TestFindProbePoints:
         assert all(point.emulated for point in points)
 
     def test_a_file_that_is_no_elf(self, tmp_path: Path) -> None:
-        """The child's error arrives as what it is."""
+        """A file that merely has the name of a library."""
         file = tmp_path / "libc.so.6"
         file.write_bytes(b"#!/bin/sh\n")
         with pytest.raises(errors.BadElf):
             find_probe_points(str(file), ["malloc"], ["free"])
+
+    def test_a_32_bit_library(self, tmp_path: Path) -> None:
+        """Its code and its calls are others: it is refused, not disassembled as what it is not."""
+        source = ".globl malloc; .type malloc, @function; malloc: push %ebp; pop %ebp; ret"
+        library = compiled(
+            tmp_path, source.replace("; ", "\n") + "\n", "-m32", "-shared", "-nostdlib", suffix=".s"
+        )
+        with pytest.raises(errors.BadElf, match="another machine"):
+            find_probe_points(str(library), ["malloc"], ["free"])
 
 
 @pytest.fixture(scope="module")

@@ -123,8 +123,8 @@ def test_status(tmp_path):
     """Figures in bytes; those that are not there are 0 (a kernel thread has none)."""
     (tmp_path / "23").mkdir()
     path: Path = tmp_path / "23/status"
-    path.write_bytes(b"Name:\tVmHWM: 7 kB\nVmHWM:\t   1009 kB\nVmPTE:\t      52 kB\nThreads:\t7\n")
+    path.write_bytes(b"Name:\tVmHWM: 7 kB\nVmHWM:\t   1009 kB\nVmPTE:\t      52 kB\n")
     status = read_status(23, tmp_path)
-    assert (status.peak_resident_bytes, status.page_table_bytes, status.threads) == (1009 << 10, 52 << 10, 7)
+    assert (status.peak_resident_bytes, status.page_table_bytes) == (1009 << 10, 52 << 10)
     path.write_bytes(b"Name:\tkthreadd\n")
     assert read_status(23, tmp_path).peak_resident_bytes == 0
