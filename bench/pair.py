@@ -46,6 +46,8 @@ def measure(short: bool) -> Benchmark:
         blocks_only = Target([build_workload("many_sites"), 1])
         stack.callback(blocks_only.kill)
         _account(benchmark, turns, blocks_only)
+        for method in AttachMethod:
+            _crowd(benchmark, turns, method, others=3 if short else 10)
     return benchmark
 
 
@@ -59,8 +61,8 @@ class _Turns:
         self.command = [build_workload("churn"), 1]
         self.cost: _Samples = defaultdict(list)
         self.after: _Samples = defaultdict(list)
-        self._libc = stack.enter_context(own_libc())
-        self.target = Target(self.command, self._libc)
+        self.libc = stack.enter_context(own_libc())
+        self.target = Target(self.command, self.libc)
         stack.callback(self.target.kill)
         self.daemons = {
             method: stack.enter_context(RunningDaemon(wait=False, attach_method=method.value))
@@ -73,12 +75,12 @@ class _Turns:
     def take(self) -> None:
         """One turn of each."""
         pid = self.target.pid
-        self.cost[_NOTHING].append(self._ns())
+        self.cost[_NOTHING].append(self.median_ns())
         self._add(_FLOOR, empty_probes(self.points, pid, at_return=False))
         self._add(_FLOOR_WITH_RETURN, empty_probes(self.points, pid, at_return=True))
         for method, daemon in self.daemons.items():
             self._add(method_name(method), _attached(daemon, pid))
-        self._add(_MEMLEAK, memleak(pid, self._libc))
+        self._add(_MEMLEAK, memleak(pid, self.libc))
         self._add_heaptrack()
 
     def _add(self, way: str, attached: contextlib.AbstractContextManager) -> None:
@@ -87,7 +89,7 @@ class _Turns:
         before_ns = self._best_ns()
         try:
             with attached:
-                cost_ns = self._ns()
+                cost_ns = self.median_ns()
         except NotHere as reason:
             self._leave_out(way, reason)
             return
@@ -107,7 +109,8 @@ class _Turns:
         self._missing.add(way)
         self._benchmark.notes.append(f"{way} is not among the figures: {reason}")
 
-    def _ns(self) -> float:
+    def median_ns(self) -> float:
+        """What a pair costs the target now."""
         return statistics.median(self.target.ns_per_round(self.span_s))
 
     def _best_ns(self) -> float:
@@ -168,6 +171,21 @@ def _account(benchmark: Benchmark, turns: _Turns, blocks_only: Target) -> None:
         "The programs' times (method multi) are the kernel's own count, less what it counts for a program"
         " that does nothing. The rest of a pair is the kernel's way into the probes and back."
     )
+
+
+def _crowd(benchmark: Benchmark, turns: _Turns, method: AttachMethod, others: int) -> None:
+    """What it costs that the same daemon traces further processes with the same C library."""
+    client = turns.daemons[method].client
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_attached(turns.daemons[method], turns.target.pid))
+        alone_ns = turns.median_ns()
+        for _ in range(others):
+            other = Target(turns.command, turns.libc)
+            stack.callback(other.kill)
+            client.attach(other.pid)
+        crowded_ns = turns.median_ns()
+    name = f"{method_name(method)}: each further process that is traced"
+    benchmark.add(name, "ns", [(crowded_ns - alone_ns) / others])
 
 
 def _program_runs_ns(daemon: RunningDaemon, target: Target, span_s: float) -> dict[str, float]:

@@ -15,6 +15,8 @@ enum {
 	SYSCALL_MREMAP = 25,
 };
 
+#define ENOMEM 12
+
 /*
  * What the syscall tracepoints hand over: perf_call_bpf_enter and _exit in kernel/trace/trace_syscalls.c.
  * The arguments are taken from the caller's registers, which keep them until the call returns.
@@ -102,13 +104,14 @@ static __always_inline int leave_syscall(struct syscall_exit *ctx)
 
 	if (!process || process->state != STATE_RECORDING)
 		return 0;
-	if (is_failure(ctx->result) || ctx->number == SYSCALL_MUNMAP) {
-		/* Only what was announced at the entry has to be taken back. */
-		if (is_failure(ctx->result) &&
-		    (ctx->number == SYSCALL_MUNMAP || ctx->number == SYSCALL_MREMAP))
+	if (is_failure(ctx->result)) {
+		/* Of most calls nothing has happened then; some were announced, some have done a part. */
+		if (ctx->number == SYSCALL_MUNMAP || ctx->number == SYSCALL_MREMAP || ctx->result == -ENOMEM)
 			report(process, id, ctx->number, SPACE_EXIT, ctx->result, 0, false);
 		return 0;
 	}
+	if (ctx->number == SYSCALL_MUNMAP)
+		return 0;
 	thread = current_thread(id);
 	if (!thread) {
 		count_loss(process, LOSS_THREAD_FULL);

@@ -116,6 +116,21 @@ SITE_FUNCTION static void commit_pieces(void)
 	site_freed(&site_commit, 2, 2 * MIB + MIB / 2);
 }
 
+/* mprotect over a hole fails, but has taken away the access to what lies before the hole. */
+static struct site site_partly = {.function = "protect_over_a_hole"};
+
+SITE_FUNCTION static void protect_over_a_hole(void)
+{
+	char *address = map(30 * PAGE, PROT_READ | PROT_WRITE, 0);
+
+	site_allocated(&site_partly, 1, 30 * PAGE);
+	munmap(address + 10 * PAGE, 10 * PAGE);
+	site_freed(&site_partly, 0, 10 * PAGE);
+	if (mprotect(address, 30 * PAGE, PROT_NONE) == 0)
+		WORKLOAD_FATAL("mprotect over a hole succeeded");
+	site_freed(&site_partly, 0, 10 * PAGE);
+}
+
 SITE_FUNCTION static void fail_to_map(void)
 {
 	void *address = mmap(NULL, 1UL << 60, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -167,6 +182,7 @@ static void step(long number)
 	replace_the_middle();
 	grow_by_mremap();
 	commit_pieces();
+	protect_over_a_hole();
 	fail_to_map();
 	map_and_unmap();
 	keep_large_blocks();

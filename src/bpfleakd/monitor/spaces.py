@@ -107,6 +107,10 @@ def _apply(process: _Process, event: SpaceEvent) -> bool:
     space, arguments = process.map, event.arguments
     start, length, third = arguments[:3]
     match event.syscall:
+        case Syscall.MPROTECT | Syscall.MADVISE if event.result < 0:
+            process.broken = True  # it met a hole, after it had changed what lies before
+        case Syscall.MMAP if event.result < 0:
+            pass
         case Syscall.MMAP:
             page_bytes = _HUGE_PAGE_BYTES if arguments[3] & _MAP_HUGETLB else _PAGE_MASK + 1
             owner = _owner_of_mapping(event)
