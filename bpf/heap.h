@@ -15,17 +15,18 @@
 enum { WITH_RETURN = 0, WITHOUT_RETURN = 1 };
 
 /*
- * Whether a call that enters at `sp` runs inside the pending one. At an equal stack pointer it does so
- * only if it was reached by a tail call: then the return address has been replaced by the address of
- * the uprobes trampoline, which is the start of a page.
+ * Whether code at `sp` runs inside the pending call. Its frame must lie below that call's, or at the same
+ * place where it was reached by a tail call, and the call must still be under way: then its return
+ * address has been replaced by that of the uprobes trampoline, the start of a page. After a longjmp out
+ * of an allocator the word is something else.
  */
 static __always_inline bool is_nested(const struct pending_call *pending, u64 sp)
 {
 	u64 return_address = 0;
 
-	if (sp != pending->entry_sp)
-		return sp < pending->entry_sp;
-	bpf_probe_read_user(&return_address, sizeof(return_address), (void *)sp);
+	if (!pending->entry_sp || sp > pending->entry_sp)
+		return false;
+	bpf_probe_read_user(&return_address, sizeof(return_address), (void *)pending->entry_sp);
 	return return_address != pending->return_address && (return_address & 0xfff) == 0;
 }
 
@@ -36,6 +37,32 @@ static __always_inline void give_up_pending(struct process *process, u32 tgid, s
 	if (pending->old_known)
 		subtract_from_site(tgid, &pending->old_block);
 	pending->entry_sp = 0;
+}
+
+/* A block is about to be freed; the return of free tells nothing. */
+static __always_inline int release(u64 address)
+{
+	u64 id = current_id();
+	u32 tgid = id >> 32;
+	struct process *process = processes.lookup(&tgid);
+	struct live_block block;
+	struct thread *thread;
+	void *blocks;
+
+	if (!address || !process || process->state != STATE_RECORDING)
+		return WITHOUT_RETURN;
+	blocks = live.lookup(&tgid);
+	if (!blocks)
+		return WITHOUT_RETURN;
+	if (take_block(blocks, address, &block)) {
+		subtract_from_site(tgid, &block);
+		return WITHOUT_RETURN;
+	}
+	/* Inside another allocator call it is that call's own business, such as a wrapper's. */
+	thread = threads.lookup(&id);
+	if (!thread || !thread->pending.entry_sp)
+		__sync_fetch_and_add(&process->unmatched_frees, 1);
+	return WITHOUT_RETURN;
 }
 
 /*
@@ -57,7 +84,7 @@ static __always_inline int enter(struct pt_regs *ctx, u64 size, u64 old_address,
 	thread = current_thread(id);
 	if (!thread) {
 		count_loss(process, LOSS_THREAD_FULL);
-		return WITHOUT_RETURN;
+		return old_address ? release(old_address) : WITHOUT_RETURN;
 	}
 	pending = &thread->pending;
 	if (pending->entry_sp) {
@@ -189,32 +216,6 @@ static __always_inline int leave_continued(struct pt_regs *ctx)
 	if (!process || !thread || !blocks)
 		return 0;
 	return walk_and_record(ctx, process, blocks, id, thread);
-}
-
-/* A block is about to be freed; the return of free tells nothing. */
-static __always_inline int release(u64 address)
-{
-	u64 id = current_id();
-	u32 tgid = id >> 32;
-	struct process *process = processes.lookup(&tgid);
-	struct live_block block;
-	struct thread *thread;
-	void *blocks;
-
-	if (!address || !process || process->state != STATE_RECORDING)
-		return WITHOUT_RETURN;
-	blocks = live.lookup(&tgid);
-	if (!blocks)
-		return WITHOUT_RETURN;
-	if (take_block(blocks, address, &block)) {
-		subtract_from_site(tgid, &block);
-		return WITHOUT_RETURN;
-	}
-	/* Inside another allocator call it is that call's own business, such as a wrapper's. */
-	thread = threads.lookup(&id);
-	if (!thread || !thread->pending.entry_sp)
-		__sync_fetch_and_add(&process->unmatched_frees, 1);
-	return WITHOUT_RETURN;
 }
 
 static __always_inline int note_library_change(void)

@@ -118,11 +118,11 @@ static __always_inline int leave_syscall(struct syscall_exit *ctx)
 		report(process, id, ctx->number, SPACE_EXIT, ctx->result, 0, false);
 		return 0;
 	}
-	if (thread->pending.entry_sp) {
+	user = user_registers();
+	if (is_nested(&thread->pending, user->sp)) {
 		report(process, id, ctx->number, SPACE_EXIT, ctx->result, 0, true);
 		return 0;
 	}
-	user = user_registers();
 	begin_walk_at(thread, 0, user->ip, user->sp, user->bp);
 	return walk_and_report(ctx, process, id, thread);
 }

@@ -34,6 +34,9 @@
 #define MAPPING_SEARCH_ROUNDS 11
 #define ROW_SEARCH_ROUNDS 13
 
+/* In place of the address of a copy: far from every address of a program. */
+#define NO_COPY (1ULL << 63)
+
 /* The same number, but the verifier knows nothing of it any more. */
 static __always_inline u32 forget(struct walk_scratch *scratch, u32 number)
 {
@@ -52,7 +55,7 @@ static __always_inline bool read_word(struct walk_scratch *scratch, u64 address,
 	if (distance > STACK_COPY_BYTES - sizeof(u64) || (distance & 7)) {
 		if (bpf_probe_read_user(scratch->copy, STACK_COPY_BYTES, (void *)address)) {
 			/* Near the end of its mapping; the failed copy has overwritten the last one. */
-			scratch->copy_address = ~0ULL;
+			scratch->copy_address = NO_COPY;
 			return bpf_probe_read_user(word, sizeof(*word), (void *)address) == 0;
 		}
 		scratch->copy_address = address;
@@ -246,7 +249,7 @@ static __always_inline void begin_walk_at(struct thread *thread, u64 function_ip
 {
 	volatile struct walk_state *walk = &thread->scratch.walk;
 
-	thread->scratch.copy_address = ~0ULL;
+	thread->scratch.copy_address = NO_COPY;
 	thread->stack.frames[0] = function_ip;
 	walk->ip = ip;
 	walk->sp = sp;

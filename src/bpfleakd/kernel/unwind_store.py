@@ -193,8 +193,12 @@ class UnwindStore:
             )
         except OSError as error:
             raise StoreFull from error
+        try:
+            bpf.map_update(self._fds["unwind_shards"], _u32(number), _u32(fd))
+        except OSError as error:
+            os.close(fd)
+            raise StoreFull from error
         self._shards[number] = _Shard(fd, [_WHOLE])
-        bpf.map_update(self._fds["unwind_shards"], _u32(number), _u32(fd))
 
     def _give_back(self, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
