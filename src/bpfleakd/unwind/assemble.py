@@ -19,6 +19,10 @@ from bpfleakd.unwind.table import PAGE_BITS, ROW_ADDRESS_BITS, ROW_ADDRESS_MASK
 __all__ = ["Functions", "page_rows", "rows_of", "without_overlaps"]
 
 
+# The arrays of so many functions take some 10 MB; those of a whole browser would take hundreds.
+_FUNCTIONS_AT_ONCE = 16_384
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Functions:
     """Ranges of text with the number of their program, as parallel uint32 arrays; `ends` is exclusive."""
@@ -73,6 +77,28 @@ def rows_of(functions: Functions, programs: ProgramSet, max_rows: int) -> tuple[
 
     That is fewer than were given where the rows would be more than `max_rows`: the first ones.
     """
+    parts: list[tuple[np.ndarray, np.ndarray]] = []
+    function_count = 0
+    for start in range(0, len(functions), _FUNCTIONS_AT_ONCE):
+        chunk = functions.where(slice(start, start + _FUNCTIONS_AT_ONCE))
+        addresses, rule_numbers, fitting, row_count = _rows_of_chunk(chunk, programs, max_rows)
+        parts.append((addresses, rule_numbers))
+        function_count += fitting
+        max_rows -= row_count
+        if fitting < len(chunk):
+            break
+    if not parts:
+        return np.zeros(0, np.uint32), np.zeros(0, np.uint32), 0
+    addresses = np.concatenate([addresses for addresses, _ in parts])
+    rule_numbers = np.concatenate([rule_numbers for _, rule_numbers in parts])
+    parts.clear()
+    return *_without_repetitions(addresses, rule_numbers), function_count
+
+
+def _rows_of_chunk(
+    functions: Functions, programs: ProgramSet, max_rows: int
+) -> tuple[np.ndarray, np.ndarray, int, int]:
+    """As `rows_of`, and how many rows there were before those that change nothing were left out."""
     first_rows, offsets, rules = programs.first_rows(), programs.row_offsets(), programs.row_rules()
     # One row more than the program has: the gap behind the function.
     counts = np.diff(first_rows)[functions.programs] + np.uint32(1)
@@ -80,7 +106,7 @@ def rows_of(functions: Functions, programs: ProgramSet, max_rows: int) -> tuple[
     fitting = int(np.searchsorted(ends, max_rows, side="right"))
     functions, counts, ends = functions.where(slice(fitting)), counts[:fitting], ends[:fitting]
     if not fitting:
-        return np.zeros(0, np.uint32), np.zeros(0, np.uint32), 0
+        return np.zeros(0, np.uint32), np.zeros(0, np.uint32), 0, 0
 
     # Position of each row in the programs' arrays: the first row of its program, and one further each time.
     positions = np.arange(ends[-1], dtype=np.uint32)
@@ -98,21 +124,30 @@ def rows_of(functions: Functions, programs: ProgramSet, max_rows: int) -> tuple[
     addresses[gaps] = functions.ends
     is_inside[gaps] = True
     addresses, rule_numbers = addresses[is_inside], rule_numbers[is_inside]
-    return *_without_repetitions(addresses, rule_numbers), fitting
+    return *_without_repetitions(addresses, rule_numbers), fitting, int(ends[-1])
 
 
 def _without_repetitions(addresses: np.ndarray, rule_numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     # Where functions adjoin, the gap behind the first has no extent: the later row of an address holds.
-    is_last_there = np.append(addresses[1:] != addresses[:-1], True)
-    addresses, rule_numbers = addresses[is_last_there], rule_numbers[is_last_there]
-    changes = np.append(True, rule_numbers[1:] != rule_numbers[:-1])
-    return addresses[changes], rule_numbers[changes]
+    kept = np.append(addresses[1:] != addresses[:-1], True)
+    addresses, rule_numbers = _selected(addresses, rule_numbers, kept)
+    kept = np.append(True, rule_numbers[1:] != rule_numbers[:-1])
+    return _selected(addresses, rule_numbers, kept)
+
+
+def _selected(
+    addresses: np.ndarray, rule_numbers: np.ndarray, kept: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    return (addresses, rule_numbers) if kept.all() else (addresses[kept], rule_numbers[kept])
 
 
 def page_rows(
     addresses: np.ndarray, rule_numbers: np.ndarray, page_count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the packed rows and the page index, having given every page a row at its beginning."""
+    """Return the packed rows and the page index, having given every page a row at its beginning.
+
+    The arrays that are handed in are used up.
+    """
     page_starts = np.arange(page_count, dtype=np.uint32) << np.uint32(PAGE_BITS)
     first = np.searchsorted(addresses, page_starts, side="left")
     if len(addresses):
@@ -122,7 +157,11 @@ def page_rows(
         has_row = np.zeros(page_count, dtype=bool)
         in_force = np.full(page_count, GAP_NUMBER, dtype=np.uint32)
     missing = ~has_row
-    rows = (addresses & np.uint32(ROW_ADDRESS_MASK)) | (rule_numbers << np.uint32(ROW_ADDRESS_BITS))
+    # In place: these arrays are the largest of all.
+    rows = rule_numbers
+    rows <<= np.uint32(ROW_ADDRESS_BITS)
+    addresses &= np.uint32(ROW_ADDRESS_MASK)
+    rows |= addresses
     rows = np.insert(rows, first[missing], in_force[missing] << np.uint32(ROW_ADDRESS_BITS))
     page_index = first + np.cumsum(missing) - missing
     return rows, np.append(page_index, len(rows)).astype(np.uint32)
