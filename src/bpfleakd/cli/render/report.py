@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bpfleakd.cli.render.losses import loss_lines
+from bpfleakd.cli.render.names import readable_function
 from bpfleakd.cli.render.stacks import basename, stack_lines
 from bpfleakd.cli.render.units import human_bytes, human_duration, human_rate
 from bpfleakd.model import LeakReport, ProcessState, ProcessSummary, SiteReport
@@ -108,7 +109,7 @@ def _name_widths(sites: Sequence[SiteReport], width: int | None) -> tuple[int, i
 
 
 def _function(site: SiteReport) -> str:
-    return printable(site.function) if site.function else "[unknown]"
+    return readable_function(site.function) if site.function else "[unknown]"
 
 
 def _where(site: SiteReport) -> str:

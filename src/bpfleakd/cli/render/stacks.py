@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from bpfleakd.cli.render.names import readable_function
 from bpfleakd.model import Frame, SiteReport, StackEnd
 from bpfleakd.printable import printable, shortened
 
@@ -40,7 +41,7 @@ def basename(path: str) -> str:
 
 
 def _frame_line(frame: Frame, width: int | None) -> Text:
-    name = printable(frame.function) if frame.function else f"{frame.address:#x}"
+    name = readable_function(frame.function) if frame.function else f"{frame.address:#x}"
     place = "  ".join(part for part in (_module(frame), _location(frame)) if part)
     if width is not None:
         room = max(width - len(_INDENT) - 2, 2 * _SHORTEST_NAME)
