@@ -43,12 +43,15 @@ static __always_inline int enter_function(struct pt_regs *ctx)
 	return WITHOUT_RETURN;
 }
 
+/* Only what the method needs is compiled: each program that walks costs the verifier 0.1 s. */
+#ifdef ATTACH_BY_SESSION
 /* Runs at both ends of a call; only at the entry is the ip that of the probe. */
 int heap_session(struct pt_regs *ctx)
 {
 	return PT_REGS_IP(ctx) == bpf_get_func_ip(ctx) ? enter_function(ctx) : leave(ctx);
 }
 
+#else
 int heap_entry(struct pt_regs *ctx)
 {
 	enter_function(ctx);
@@ -59,6 +62,7 @@ int heap_exit(struct pt_regs *ctx)
 {
 	return leave(ctx);
 }
+#endif
 
 #ifdef WALK_BY_TAIL_CALLS
 int heap_continue(struct pt_regs *ctx)

@@ -150,6 +150,8 @@ class _Module:
         flags.append(f"-DSPACE_EVENT_PAGES={SPACE_EVENT_BYTES // mmap.PAGESIZE}")
         if walker is WalkerKind.TAIL_CALLS:
             flags.append("-DWALK_BY_TAIL_CALLS")
+        if method is AttachMethod.SESSION:
+            flags.append("-DATTACH_BY_SESSION")
         self._bcc = _compile(flags + _pid_namespace_flags())
         self._method = method
         self._walker = walker
