@@ -213,11 +213,12 @@ def test_dotnet(tracer, run):
 
 def test_names_are_kept_of_a_container_that_ended(tracer, run):
     """In namespaces of its own, which end with it, and before anybody has asked for the names."""
-    # given a program that is process 1 and has a /tmp of its own, where its perf map is
-    own_tmp = ("sh", "-c", 'mount -t tmpfs none /tmp && exec "$@"', "sh")
+    # given a program that is process 1 and has a /tmp of its own, where its perf map is; what is built
+    # may lie in our /tmp, so that it gets another place before
+    places = f'mount --bind "{BUILD.parent}" /mnt && mount -t tmpfs none /tmp && exec "$@"'
     program = run(
-        *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", *own_tmp),
-        *dotnet_command(),
+        *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", places, "sh"),
+        *(str(word).replace(str(BUILD.parent), "/mnt") for word in dotnet_command()),
     )
     pid = int(Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text())
     attach(tracer, pid)
