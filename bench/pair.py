@@ -175,17 +175,18 @@ def _account(benchmark: Benchmark, turns: _Turns, blocks_only: Target) -> None:
 
 def _crowd(benchmark: Benchmark, turns: _Turns, method: AttachMethod, others: int) -> None:
     """What it costs that the same daemon traces further processes with the same C library."""
-    client = turns.daemons[method].client
+    daemon = turns.daemons[method]
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_attached(turns.daemons[method], turns.target.pid))
-        alone_ns = turns.median_ns()
+        stack.enter_context(_attached(daemon, turns.target.pid))
+        alone_ns = turns.target.ns_per_round(turns.span_s)
         for _ in range(others):
             other = Target(turns.command, turns.libc)
             stack.callback(other.kill)
-            client.attach(other.pid)
-        crowded_ns = turns.median_ns()
+            stack.enter_context(_attached(daemon, other.pid))
+        crowded_ns = turns.target.ns_per_round(turns.span_s)
     name = f"{method_name(method)}: each further process that is traced"
-    benchmark.add(name, "ns", [(crowded_ns - alone_ns) / others])
+    more_ns = [(crowded - alone) / others for alone, crowded in zip(alone_ns, crowded_ns, strict=True)]
+    benchmark.add(name, "ns", more_ns)
 
 
 def _program_runs_ns(daemon: RunningDaemon, target: Target, span_s: float) -> dict[str, float]:

@@ -189,30 +189,30 @@ class _Service:
         self.snapshot = MetricsSnapshot(DaemonStats(__version__, "none", 0.0, 0, 0.0, 0, 0), (), {})
 
     async def start(self) -> None:
-        """Load the programs; until then every question waits or is refused."""
-        self._monitor_or_none = await self._worker.call(self._open)
+        """Load the programs. Questions that come meanwhile wait their turn in the worker's queue."""
+        await self._worker.call(self._open)
 
     async def stop(self) -> None:
         """Detach from everything and unload."""
         await self._worker.call(self._close)
 
     async def attach(self, pid: int) -> TracedProcess:
-        return await self._worker.call(self._monitor.attach, pid)
+        return await self._worker.call(lambda: self._monitor.attach(pid))
 
     async def detach(self, pid: int) -> TracedProcess:
-        return await self._worker.call(self._monitor.detach, pid)
+        return await self._worker.call(lambda: self._monitor.detach(pid))
 
     async def processes(self) -> tuple[TracedProcess, ...]:
-        return await self._worker.call(self._monitor.processes)
+        return await self._worker.call(lambda: self._monitor.processes())
 
     async def report(self, pid: int, *, limit: int | None, sort: SortKey) -> LeakReport:
-        return await self._worker.call(self._monitor.report, pid, limit=limit, sort=sort)
+        return await self._worker.call(lambda: self._monitor.report(pid, limit=limit, sort=sort))
 
     async def address_space(self, pid: int) -> AddressSpaceReport:
-        return await self._worker.call(self._monitor.address_space, pid)
+        return await self._worker.call(lambda: self._monitor.address_space(pid))
 
     async def stats(self) -> DaemonStats:
-        return await self._worker.call(self._monitor.stats)
+        return await self._worker.call(lambda: self._monitor.stats())
 
     async def tick(self) -> float:
         """One tick; returns how many seconds reading the counters took."""
@@ -226,7 +226,7 @@ class _Service:
             raise errors.DaemonUnreachable("the daemon is still starting", "try again in a second")
         return self._monitor_or_none
 
-    def _open(self) -> Monitor:
+    def _open(self) -> None:
         config = self._config
         wanted = config.attach_method
         limits = config.limits
@@ -239,7 +239,7 @@ class _Service:
         self._kernel = kernel
         log.info("kernel.loaded", method=kernel.method, walker=kernel.walker, passed_over=kernel.passed_over)
         unwinding = Unwinding(kernel.maps.unwind, config.unwind.cache_dir)
-        return Monitor(
+        self._monitor_or_none = Monitor(
             kernel.maps,
             Attacher(kernel.maps, kernel.linker, unwinding, config.limits.live_blocks),
             unwinding,
