@@ -57,6 +57,8 @@ enum stack_end {
 	END_FRAME_POINTER_END,
 };
 
+#define LAST_ALLOCATIONS 64	/* a power of 2 */
+
 /* In place of an end: another program walks on. */
 #define WALK_GOES_ON 0xff
 
@@ -66,6 +68,14 @@ struct process {
 	/* How often the dynamic loader has mapped or unmapped libraries. */
 	__u64 library_changes;
 	__u64 losses[LOSS_KINDS];
+	/*
+	 * What is live in the heap, and the most that was since the last space_event: only together with what was
+	 * mapped at the same time does it make the peak of the process.
+	 */
+	__s64 live_bytes;
+	__s64 peak_live_bytes;
+	/* By the low bits of the tid: heap.h, last_allocation. */
+	__u64 last_allocations[LAST_ALLOCATIONS];
 };
 
 /* `stack_id` 0 is the overflow site: allocations whose own site found no room. */
@@ -80,6 +90,9 @@ struct site {
 	__s64 live_count;
 	__u64 allocated_bytes;
 	__u64 allocated_count;
+	/* Blocks freed by the thread that allocated them, which had not allocated another since. */
+	__u64 temporary_count;
+	__s64 peak_live_bytes;
 };
 
 struct stack_key {
@@ -220,6 +233,8 @@ struct space_event {
 	__u64 stack_id;
 	__u64 arguments[6];
 	__s64 result;
+	/* process.peak_live_bytes, which begins again here. */
+	__s64 heap_peak_bytes;
 	__u32 tgid;
 	__u32 tid;
 	__u32 syscall;
@@ -231,6 +246,8 @@ struct space_event {
 /* Per thread: uprobe programs can be preempted, so per-CPU memory would be shared by two of them. */
 struct thread {
 	struct pending_call pending;
+	/* The block that it allocated last. */
+	__u64 last_address;
 	struct walk_scratch scratch;
 	struct stack stack;
 };

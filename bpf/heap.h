@@ -35,7 +35,7 @@ static __always_inline void give_up_pending(struct process *process, u32 tgid, s
 	count_loss(process, LOSS_RETURN_MISSED);
 	/* What became of realloc's old block is not known; most calls succeed. */
 	if (pending->old_known)
-		subtract_from_site(tgid, &pending->old_block);
+		subtract_from_site(process, tgid, &pending->old_block, false);
 	pending->entry_sp = 0;
 }
 
@@ -55,7 +55,7 @@ static __always_inline int release(u64 address)
 	if (!blocks)
 		return WITHOUT_RETURN;
 	if (take_block(blocks, address, &block)) {
-		subtract_from_site(tgid, &block);
+		subtract_from_site(process, tgid, &block, is_temporary(process, id, &block, address));
 		return WITHOUT_RETURN;
 	}
 	/* Inside another allocator call it is that call's own business, such as a wrapper's. */
@@ -145,9 +145,10 @@ static __always_inline int record_block(struct process *process, void *blocks, u
 	block.stack_id = stack_id;
 	block.tid = (u32)id;
 	block.kind = KIND_HEAP;
+	note_last_allocation(process, thread, id, pending->new_address);
 	/* No other thread can free the block yet: nobody has been told its address. */
 	if (put_block(process, tgid, blocks, pending->new_address, &block))
-		add_to_site(site, block.size);
+		add_to_site(process, site, block.size);
 	return 0;
 }
 
@@ -192,10 +193,11 @@ static __always_inline int leave(struct pt_regs *ctx)
 		/* A failed realloc leaves the old block as it was, but realloc(p, 0) has freed it. */
 		if (address == 0 && pending->size != 0) {
 			if (!put_block(process, tgid, blocks, pending->old_address, &pending->old_block))
-				subtract_from_site(tgid, &pending->old_block);
+				subtract_from_site(process, tgid, &pending->old_block, false);
 			return 0;
 		}
-		subtract_from_site(tgid, &pending->old_block);
+		subtract_from_site(process, tgid, &pending->old_block,
+				   is_temporary(process, id, &pending->old_block, pending->old_address));
 	}
 	if (!address || process->state != STATE_RECORDING)
 		return 0;

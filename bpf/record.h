@@ -3,26 +3,89 @@
  * The books: blocks in `live`, counters in `sites`, frames in `stacks`.
  *
  * For every site, live = the sum over its blocks in the live table, at every moment outside these
- * functions. Therefore whoever deletes a block's entry, and only who succeeds in that, subtracts it.
+ * functions; for the process likewise. Therefore whoever deletes a block's entry, and only who succeeds in
+ * that, subtracts it.
  */
 
-static __always_inline void add_to_site(struct site *site, u64 size)
+/* How often a thread tries to raise a peak that others are raising too. */
+#define PEAK_ROUNDS 4
+
+static __always_inline void raise_peak(s64 *peak, s64 live)
 {
-	__sync_fetch_and_add(&site->live_bytes, size);
+	s64 known = *peak;
+	s64 found;
+	int round;
+
+#pragma unroll
+	for (round = 0; round < PEAK_ROUNDS; round++) {
+		if (live <= known)
+			return;
+		found = __sync_val_compare_and_swap(peak, known, live);
+		if (found == known)
+			return;
+		known = found;
+	}
+}
+
+static __always_inline void add_to_site(struct process *process, struct site *site, u64 size)
+{
+	raise_peak(&process->peak_live_bytes, __sync_fetch_and_add(&process->live_bytes, size) + size);
+	raise_peak(&site->peak_live_bytes, __sync_fetch_and_add(&site->live_bytes, size) + size);
 	__sync_fetch_and_add(&site->live_count, 1);
 	__sync_fetch_and_add(&site->allocated_bytes, size);
 	__sync_fetch_and_add(&site->allocated_count, 1);
 }
 
-static __always_inline void subtract_from_site(u32 tgid, const struct live_block *block)
+static __always_inline void subtract_from_site(struct process *process, u32 tgid,
+					       const struct live_block *block, bool temporary)
 {
 	struct site_key key = { .tgid = tgid, .kind = block->kind, .stack_id = block->stack_id };
 	struct site *site = sites.lookup(&key);
 
+	__sync_fetch_and_add(&process->live_bytes, -block->size);
 	if (!site)
 		return;
 	__sync_fetch_and_add(&site->live_bytes, -block->size);
 	__sync_fetch_and_add(&site->live_count, -1);
+	if (temporary)
+		__sync_fetch_and_add(&site->temporary_count, 1);
+}
+
+/*
+ * The block that a thread allocated last, in one word: with what of the tid is not the word's place in the
+ * process. Two threads may have the same place: then the word is the other's, and the thread's own memory
+ * tells. It is asked no more often than that, since the look-up costs 40 ns.
+ */
+#define USER_ADDRESS_BITS 47
+
+static __always_inline u64 last_allocation(u64 id, u64 address)
+{
+	return address | (u64)((u32)id / LAST_ALLOCATIONS) << USER_ADDRESS_BITS;
+}
+
+static __always_inline void note_last_allocation(struct process *process, struct thread *thread, u64 id,
+						 u64 address)
+{
+	thread->last_address = address;
+	process->last_allocations[id % LAST_ALLOCATIONS] = last_allocation(id, address);
+}
+
+/*
+ * Whether a block that is freed was temporary: the last that this thread allocated. heaptrack counts in the
+ * order of all threads' calls, and a free of another block ends it too.
+ */
+static __always_inline bool is_temporary(struct process *process, u64 id, const struct live_block *block,
+					 u64 address)
+{
+	u64 last = process->last_allocations[id % LAST_ALLOCATIONS];
+	struct thread *thread;
+
+	if (block->tid != (u32)id)
+		return false;
+	if ((last ^ last_allocation(id, 0)) >> USER_ADDRESS_BITS == 0)
+		return last == last_allocation(id, address);
+	thread = threads.lookup(&id);
+	return thread && thread->last_address == address;
 }
 
 /* Keep the stack of the current thread under its hash, unless it is known. */
@@ -82,7 +145,7 @@ static __always_inline bool put_block(struct process *process, u32 tgid, void *b
 		return true;
 	/* Either full, or the address is taken by a block whose free was not seen. */
 	if (take_block(blocks, address, &stale)) {
-		subtract_from_site(tgid, &stale);
+		subtract_from_site(process, tgid, &stale, false);
 		count_loss(process, LOSS_FREE_MISSED);
 		if (bpf_map_update_elem(blocks, &address, block, BPF_NOEXIST) == 0)
 			return true;

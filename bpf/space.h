@@ -47,11 +47,14 @@ static __always_inline void report(struct process *process, u64 id, u32 number, 
 				   u64 stack_id, bool inside_allocator)
 {
 	struct pt_regs *user = user_registers();
+	/* Before the time, so that whoever read the peak earlier than that knows it to be of before the event. */
+	s64 heap_peak_bytes = __sync_lock_test_and_set(&process->peak_live_bytes, process->live_bytes);
 	struct space_event event = {
 		.time_ns = bpf_ktime_get_ns(),
 		.stack_id = stack_id,
 		.arguments = { user->di, user->si, user->dx, user->r10, user->r8, user->r9 },
 		.result = result,
+		.heap_peak_bytes = heap_peak_bytes,
 		.tgid = id >> 32,
 		.tid = (u32)id,
 		.syscall = number,
@@ -59,8 +62,10 @@ static __always_inline void report(struct process *process, u64 id, u32 number, 
 		.inside_allocator = inside_allocator,
 	};
 
-	if (space_events.ringbuf_output(&event, sizeof(event), BPF_RB_NO_WAKEUP))
+	if (space_events.ringbuf_output(&event, sizeof(event), BPF_RB_NO_WAKEUP)) {
 		count_loss(process, LOSS_EVENT_FULL);
+		raise_peak(&process->peak_live_bytes, heap_peak_bytes);
+	}
 }
 
 /* A call is made that takes addresses away. */

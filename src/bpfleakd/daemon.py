@@ -26,7 +26,10 @@ from bpfleakd.kernel.session import KernelSession
 from bpfleakd.logs import configure_logging, get_logger
 from bpfleakd.model import (
     AddressSpaceReport,
+    BlocksReport,
     DaemonStats,
+    GroupedReport,
+    GroupKey,
     LeakReport,
     MetricsSnapshot,
     SortKey,
@@ -207,6 +210,14 @@ class _Service:
 
     async def report(self, pid: int, *, limit: int | None, sort: SortKey) -> LeakReport:
         return await self._worker.call(lambda: self._monitor.report(pid, limit=limit, sort=sort))
+
+    async def groups(self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey) -> GroupedReport:
+        return await self._worker.call(self._monitor.groups, pid, by=by, limit=limit, sort=sort)
+
+    async def blocks(self, pid: int, *, site: str | None, older_than_s: float, limit: int) -> BlocksReport:
+        return await self._worker.call(
+            self._monitor.blocks, pid, site=site, older_than_s=older_than_s, limit=limit
+        )
 
     async def address_space(self, pid: int) -> AddressSpaceReport:
         return await self._worker.call(lambda: self._monitor.address_space(pid))

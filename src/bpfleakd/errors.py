@@ -10,7 +10,8 @@
     │   ├── NoAllocator         ... nothing in it that we know how to probe
     │   ├── BadElf              ... a file it maps cannot be understood
     │   ├── AlreadyAttached
-    │   └── NotAttached
+    │   ├── NotAttached
+    │   └── NoSuchSite          ... is, but not this call site of it
     └── KernelError             the kernel refused something
         ├── KernelUnsupported   ... because it lacks the feature
         └── CapacityError       ... because a table of ours is full
@@ -103,6 +104,12 @@ class NotAttached(TargetError):
     """The process is not being traced."""
 
     code = "not-attached"
+
+
+class NoSuchSite(TargetError):
+    """The process has no call site with this fingerprint."""
+
+    code = "no-such-site"
 
 
 class KernelError(BpfleakdError):

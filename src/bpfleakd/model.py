@@ -15,12 +15,16 @@ from enum import StrEnum
 __all__ = [
     "AddressSpaceReport",
     "AllocationKind",
+    "BlockReport",
+    "BlocksReport",
     "Check",
     "CheckStatus",
     "DaemonStats",
     "Frame",
     "FrameKind",
     "FunctionRole",
+    "GroupKey",
+    "GroupedReport",
     "JitModule",
     "LeakReport",
     "Mapping",
@@ -34,7 +38,9 @@ __all__ = [
     "ProcessState",
     "ProcessSummary",
     "RawStack",
+    "SiteBlocks",
     "SiteCounters",
+    "SiteGroup",
     "SiteKey",
     "SiteReport",
     "SortKey",
@@ -164,12 +170,17 @@ class SiteKey:
 
 @dataclass(frozen=True, slots=True)
 class SiteCounters:
-    """The running totals of one call site since attach."""
+    """The running totals of one call site since attach.
+
+    `temporary_count` are the blocks that their thread freed before it allocated another.
+    """
 
     live_bytes: int
     live_count: int
     allocated_bytes: int
     allocated_count: int
+    temporary_count: int = 0
+    peak_live_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +190,15 @@ class ThreadShare:
     tid: int
     comm: str
     live_bytes: int
+    live_count: int
 
 
 @dataclass(frozen=True, slots=True)
 class SiteReport:
-    """One call site as it is shown. `site` is the fingerprint of the stack, stable between runs."""
+    """One call site as it is shown. `site` is the fingerprint of the stack, stable between runs.
+
+    `temporary_count` is None for memory that is not the heap's.
+    """
 
     site: str
     kind: AllocationKind
@@ -199,6 +214,8 @@ class SiteReport:
     threads: tuple[ThreadShare, ...]
     stack: tuple[Frame, ...]
     truncated: StackEnd | None
+    temporary_count: int | None
+    peak_live_bytes: int
 
 
 class ProcessState(StrEnum):
@@ -227,6 +244,8 @@ class ProcessSummary:
     freed_count: int
     unmatched_frees: int
     growth_bytes_per_s: float
+    temporary_count: int
+    peak_live_bytes: int
 
 
 class FunctionRole(StrEnum):
@@ -282,6 +301,93 @@ class LeakReport:
 
     process: ProcessSummary
     sites: tuple[SiteReport, ...]
+    losses: dict[str, int]
+
+
+class GroupKey(StrEnum):
+    """What call sites are put together by. SITE and STACK are the same, the second shown with its frames."""
+
+    SITE = "site"
+    FUNCTION = "function"
+    MODULE = "module"
+    THREAD = "thread"
+    STACK = "stack"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteGroup:
+    """Call sites that have something in common; `sites` are their fingerprints.
+
+    `group` is the function, the module, the tid in digits or the fingerprint; None holds what has none. Who
+    freed and grew is not known of threads, so that they only have live figures. `comm` is a thread's name,
+    `stack` the frames of a stack.
+    """
+
+    group: str | None
+    live_bytes: int
+    live_count: int
+    allocated_bytes: int | None
+    allocated_count: int | None
+    growth_bytes_per_s: float | None
+    sites: tuple[str, ...]
+    comm: str | None = None
+    stack: tuple[Frame, ...] = ()
+    truncated: StackEnd | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedReport:
+    """All call sites of a process in groups, largest first."""
+
+    process: ProcessSummary
+    groups: tuple[SiteGroup, ...]
+    losses: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockReport:
+    """One outstanding block, or what is left of one mapping; `comm` is the name of the thread `tid`."""
+
+    address: int
+    size_bytes: int
+    age_s: float
+    tid: int
+    comm: str
+
+
+@dataclass(frozen=True, slots=True)
+class SiteBlocks:
+    """The outstanding blocks of one call site, oldest first, and how much they are together.
+
+    `left_out_count` more are in the sums, but not in the list. `caller` is who is to answer for them: the
+    blamed frame, or the one that called it for them where other callers give back what they get.
+    """
+
+    site: str
+    kind: AllocationKind
+    caller: Frame | None
+    live_bytes: int
+    live_count: int
+    blocks: tuple[BlockReport, ...]
+    left_out_count: int
+    stack: tuple[Frame, ...]
+    truncated: StackEnd | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksReport:
+    """The answer to "which blocks": those at least `older_than_s` old, by site, the largest first.
+
+    The sums are over all of them; `left_out_sites` have no block in the list, `left_out_count` is of blocks.
+    """
+
+    process: ProcessSummary
+    older_than_s: float
+    live_bytes: int
+    live_count: int
+    sites: tuple[SiteBlocks, ...]
+    left_out_sites: int
+    left_out_count: int
     losses: dict[str, int]
 
 

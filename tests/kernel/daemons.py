@@ -170,6 +170,14 @@ class Daemon:
         time.sleep(2 * self.configuration["tick_s"] + 0.2)
         return self.top(pid)
 
+    def groups(self, pid: int, by: str) -> dict:
+        """All groups of one process."""
+        return json.loads(self.control("top", "--pid", pid, "--json", "--limit", 0, "--group", by))
+
+    def blocks(self, pid: int, *options: str | int) -> dict:
+        """The outstanding blocks of one process."""
+        return json.loads(self.control("report", "--pid", pid, "--json", *options))
+
     def _answers(self) -> bool:
         if not self.socket.exists():
             return False

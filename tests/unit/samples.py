@@ -78,9 +78,11 @@ def a_site(function: str | None = "leak_here", **changes: Any) -> SiteReport:
         "allocated_count": 6_301,
         "growth_bytes_per_s": 7_919.5,
         "oldest_age_s": 193.0,
-        "threads": (ThreadShare(4_711, "worker", 2_000_003),),
+        "threads": (ThreadShare(4_711, "worker", 2_000_003, 4_201),),
         "stack": a_stack(),
         "truncated": None,
+        "temporary_count": 1_009,
+        "peak_live_bytes": 2_500_009,
     }
     return SiteReport(**{**fields, **changes})
 
@@ -99,6 +101,8 @@ def a_process(pid: int = 4_711, **changes: Any) -> ProcessSummary:
         "freed_count": 5_003,
         "unmatched_frees": 13,
         "growth_bytes_per_s": 8_009.0,
+        "temporary_count": 2_003,
+        "peak_live_bytes": 6_000_011,
     }
     return ProcessSummary(pid, **{**fields, **changes})
 

@@ -71,7 +71,7 @@ struct block {
 	struct site *site;
 };
 
-#define WORKLOAD_MAX_NOTES 32
+#define WORKLOAD_MAX_NOTES 64
 
 static struct site *workload_sites;
 static struct {
@@ -197,7 +197,7 @@ __attribute__((unused)) static void workload_print_ledger(void)
 	length = workload_append(text, length, "{\"live_bytes\": %ld, \"live_count\": %ld, \"threads\": %d",
 				 live_bytes, live_count, workload_thread_count);
 	for (int i = 0; i < workload_note_count; i++)
-		length = workload_append(text, length, ", \"%s\": %.12g", workload_notes[i].name,
+		length = workload_append(text, length, ", \"%s\": %.15g", workload_notes[i].name,
 					 workload_notes[i].value);
 	length = workload_append(text, length, ", \"sites\": {");
 	for (struct site *site = workload_sites; site; site = site->next) {

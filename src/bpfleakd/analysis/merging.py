@@ -34,14 +34,25 @@ def _sum(one: SiteReport, other: SiteReport) -> SiteReport:
         growth_bytes_per_s=one.growth_bytes_per_s + other.growth_bytes_per_s,
         oldest_age_s=max(ages) if ages else None,
         threads=_summed_threads((*one.threads, *other.threads)),
+        temporary_count=_summed_counts(one.temporary_count, other.temporary_count),
+        # At most: their peaks need not have been at the same time.
+        peak_live_bytes=one.peak_live_bytes + other.peak_live_bytes,
     )
+
+
+def _summed_counts(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
 
 
 def _summed_threads(shares: Iterable[ThreadShare]) -> tuple[ThreadShare, ...]:
     threads: dict[int, ThreadShare] = {}
     for share in shares:
         known = threads.get(share.tid)
-        threads[share.tid] = (
-            replace(share, live_bytes=share.live_bytes + known.live_bytes) if known else share
-        )
+        threads[share.tid] = share if known is None else _sum_of_shares(known, share)
     return tuple(sorted(threads.values(), key=lambda share: (-share.live_bytes, share.tid)))
+
+
+def _sum_of_shares(one: ThreadShare, other: ThreadShare) -> ThreadShare:
+    return replace(
+        other, live_bytes=one.live_bytes + other.live_bytes, live_count=one.live_count + other.live_count
+    )

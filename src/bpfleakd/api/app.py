@@ -5,6 +5,8 @@
     POST   /v1/processes/{pid}              attach → TracedProcess
     DELETE /v1/processes/{pid}              detach → TracedProcess
     GET    /v1/processes/{pid}/sites        LeakReport; ?limit=K&sort=growth|live|count
+                                            GroupedReport with &group=function|module|thread|stack
+    GET    /v1/processes/{pid}/blocks       BlocksReport; ?site=S&older_than_s=T&limit=K
     GET    /v1/processes/{pid}/maps         AddressSpaceReport
     GET    /metrics                         Prometheus or OpenMetrics text
 
@@ -13,9 +15,10 @@ An error is {"error": {"code", "message", "hint"}} with a fitting status. docs/j
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -27,9 +30,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bpfleakd import errors
-from bpfleakd.api.service import ProcessList, Service
+from bpfleakd.api.service import BLOCKS_LISTED, BLOCKS_LISTED_MAX, ProcessList, Service
 from bpfleakd.logs import get_logger
-from bpfleakd.model import SortKey
+from bpfleakd.model import GroupKey, SortKey
 from bpfleakd.printable import printable
 
 __all__ = ["Exposition", "create_app"]
@@ -38,6 +41,7 @@ __all__ = ["Exposition", "create_app"]
 Exposition = Callable[[str], tuple[bytes, str]]
 
 _Handler = Callable[[Request], Awaitable[Response]]
+_Choice = TypeVar("_Choice", GroupKey, SortKey)
 
 _PID_MAX = 4_194_304  # PID_MAX_LIMIT of a 64-bit kernel
 _READING = ("GET", "HEAD")
@@ -50,6 +54,7 @@ _STATUS: dict[type[errors.BpfleakdError], HTTPStatus] = {
     errors.TargetError: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.NoSuchProcess: HTTPStatus.NOT_FOUND,
     errors.NotAttached: HTTPStatus.NOT_FOUND,
+    errors.NoSuchSite: HTTPStatus.NOT_FOUND,
     errors.AlreadyAttached: HTTPStatus.CONFLICT,
     errors.KernelUnsupported: HTTPStatus.NOT_IMPLEMENTED,
     errors.CapacityError: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -71,6 +76,7 @@ def create_app(service: Service, exposition: Exposition, *, read_only: bool) -> 
         _route("/v1/status", "GET", api.status),
         _route("/v1/processes", "GET", api.processes),
         _route("/v1/processes/{pid}/sites", "GET", api.sites),
+        _route("/v1/processes/{pid}/blocks", "GET", api.blocks),
         _route("/v1/processes/{pid}/maps", "GET", api.maps),
         _route("/metrics", "GET", api.metrics),
     ]
@@ -108,8 +114,23 @@ class _Api:
         return _json(await self._service.detach(_pid(request)))
 
     async def sites(self, request: Request) -> Response:
-        _only_parameters(request, "limit", "sort")
-        return _json(await self._service.report(_pid(request), limit=_limit(request), sort=_sort(request)))
+        _only_parameters(request, "limit", "sort", "group")
+        pid, limit, sort = _pid(request), _limit(request), _choice(request, "sort", SortKey.GROWTH)
+        by = _choice(request, "group", GroupKey.SITE)
+        if by is GroupKey.SITE:
+            return _json(await self._service.report(pid, limit=limit, sort=sort))
+        return _json(await self._service.groups(pid, by=by, limit=limit, sort=sort))
+
+    async def blocks(self, request: Request) -> Response:
+        _only_parameters(request, "site", "older_than_s", "limit")
+        return _json(
+            await self._service.blocks(
+                _pid(request),
+                site=_site(request),
+                older_than_s=_older_than_s(request),
+                limit=_limit(request, BLOCKS_LISTED_MAX) or BLOCKS_LISTED,
+            )
+        )
 
     async def maps(self, request: Request) -> Response:
         _only_parameters(request)
@@ -184,17 +205,32 @@ def _pid(request: Request) -> int:
     return _whole_number("a pid", request.path_params["pid"], 1, _PID_MAX)
 
 
-def _limit(request: Request) -> int | None:
+def _limit(request: Request, highest: int = 1_000_000) -> int | None:
     text = request.query_params.get("limit")
-    return None if text is None else _whole_number("limit", text, 1, 1_000_000)
+    return None if text is None else _whole_number("limit", text, 1, highest)
 
 
-def _sort(request: Request) -> SortKey:
-    text = request.query_params.get("sort", SortKey.GROWTH)
+def _choice(request: Request, name: str, otherwise: _Choice) -> _Choice:
+    kind = type(otherwise)
+    text = request.query_params.get(name, otherwise)
     try:
-        return SortKey(text)
+        return kind(text)
     except ValueError:
-        raise _BadRequest(f"sort is one of {', '.join(SortKey)}, not {printable(text)!r}") from None
+        raise _BadRequest(f"{name} is one of {', '.join(kind)}, not {printable(text)!r}") from None
+
+
+def _site(request: Request) -> str | None:
+    text = request.query_params.get("site")
+    if text is None or re.fullmatch("[0-9a-f]{16}", text):
+        return text
+    raise _BadRequest(f"a site is 16 hexadecimal digits, not {printable(text)!r}")
+
+
+def _older_than_s(request: Request) -> float:
+    text = request.query_params.get("older_than_s", "0")
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
+        return float(text)
+    raise _BadRequest(f"older_than_s is a number of seconds, not {printable(text)!r}")
 
 
 def _whole_number(what: str, text: str, lowest: int, highest: int) -> int:

@@ -14,9 +14,18 @@ from urllib.parse import urlencode
 import msgspec
 
 from bpfleakd.api import DEFAULT_SOCKET_PATH
-from bpfleakd.api.service import ProcessList
+from bpfleakd.api.service import BLOCKS_LISTED, ProcessList
 from bpfleakd.errors import AccessDenied, BpfleakdError, DaemonUnreachable, by_code
-from bpfleakd.model import AddressSpaceReport, DaemonStats, LeakReport, SortKey, TracedProcess
+from bpfleakd.model import (
+    AddressSpaceReport,
+    BlocksReport,
+    DaemonStats,
+    GroupedReport,
+    GroupKey,
+    LeakReport,
+    SortKey,
+    TracedProcess,
+)
 
 __all__ = ["DaemonClient"]
 
@@ -80,6 +89,26 @@ class DaemonClient:
         """Return the largest `limit` call sites of a process (all of them for None)."""
         query = {"sort": sort.value} | ({} if limit is None else {"limit": str(limit)})
         return self._request("GET", f"/v1/processes/{pid}/sites?{urlencode(query)}", LeakReport)
+
+    def groups(
+        self, pid: int, *, by: GroupKey, limit: int | None = None, sort: SortKey = SortKey.GROWTH
+    ) -> GroupedReport:
+        """Return the largest `limit` groups (all for None) of all call sites of a process."""
+        query = {"group": by.value, "sort": sort.value} | ({} if limit is None else {"limit": str(limit)})
+        return self._request("GET", f"/v1/processes/{pid}/sites?{urlencode(query)}", GroupedReport)
+
+    def blocks(
+        self,
+        pid: int,
+        *,
+        site: str | None = None,
+        older_than_s: float = 0.0,
+        limit: int = BLOCKS_LISTED,
+    ) -> BlocksReport:
+        """Return outstanding blocks of one call site of a process, or of all."""
+        query = {"older_than_s": f"{older_than_s:.3f}", "limit": str(limit)}
+        query |= {} if site is None else {"site": site}
+        return self._request("GET", f"/v1/processes/{pid}/blocks?{urlencode(query)}", BlocksReport)
 
     def address_space(self, pid: int) -> AddressSpaceReport:
         """Return what the memory of a process is made of."""

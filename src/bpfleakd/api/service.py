@@ -8,9 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from bpfleakd.model import AddressSpaceReport, DaemonStats, LeakReport, SortKey, TracedProcess
+from bpfleakd.model import (
+    AddressSpaceReport,
+    BlocksReport,
+    DaemonStats,
+    GroupedReport,
+    GroupKey,
+    LeakReport,
+    SortKey,
+    TracedProcess,
+)
 
-__all__ = ["ProcessList", "Service", "SortKey"]
+__all__ = ["BLOCKS_LISTED", "BLOCKS_LISTED_MAX", "ProcessList", "Service", "SortKey"]
+
+# How many blocks a list of them has: unless another number is asked for, and at most.
+BLOCKS_LISTED = 1_000
+BLOCKS_LISTED_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +50,14 @@ class Service(Protocol):
 
     async def report(self, pid: int, *, limit: int | None, sort: SortKey) -> LeakReport:
         """Return the largest `limit` call sites of a process (all of them for None)."""
+        ...
+
+    async def groups(self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey) -> GroupedReport:
+        """Return the largest `limit` groups (all for None) of all call sites of a process."""
+        ...
+
+    async def blocks(self, pid: int, *, site: str | None, older_than_s: float, limit: int) -> BlocksReport:
+        """Return outstanding blocks of one call site of a process, or of all."""
         ...
 
     async def address_space(self, pid: int) -> AddressSpaceReport:

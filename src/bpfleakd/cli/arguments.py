@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bpfleakd.api import SOCKET_VARIABLE
 
-__all__ = ["number_between", "pid", "socket_from_environment", "whole_number_from"]
+__all__ = [
+    "duration_s",
+    "number_between",
+    "pid",
+    "site",
+    "socket_from_environment",
+    "whole_number_between",
+    "whole_number_from",
+]
+
+
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def socket_from_environment(environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -29,6 +41,17 @@ def whole_number_from(lowest: int) -> Callable[[str], int]:
     return number
 
 
+def whole_number_between(lowest: int, highest: int) -> Callable[[str], int]:
+    """Return an argparse type for whole numbers in a range."""
+
+    def number(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) <= 18 and lowest <= int(text) <= highest):
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {lowest} to {highest}")
+        return int(text)
+
+    return number
+
+
 def number_between(lowest: float, highest: float) -> Callable[[str], float]:
     """Return an argparse type for numbers in a range."""
 
@@ -42,6 +65,23 @@ def number_between(lowest: float, highest: float) -> Callable[[str], float]:
         return value
 
     return number
+
+
+def duration_s(text: str) -> float:
+    """The argparse type of a duration, in seconds: "60s", "1.5h", "1h30m", or "60"."""
+    parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
+    if text.isascii() and text and "".join(map("".join, parts)) == text and len(text) <= 32:
+        return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
+        return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no duration, such as 60s, 5m or 1h30m")
+
+
+def site(text: str) -> str:
+    """The argparse type of a call site's fingerprint."""
+    if not re.fullmatch("[0-9a-f]{16}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no call site: they have 16 hexadecimal digits")
+    return text
 
 
 def pid(text: str) -> int:

@@ -57,6 +57,12 @@ _PROCESS_METRICS: tuple[tuple[_Family, str, str, Callable[[ProcessSummary], floa
     ),
     (
         GaugeMetricFamily,
+        "peak_live_bytes",
+        "The most bytes that were live at once since attach.",
+        lambda process: process.peak_live_bytes,
+    ),
+    (
+        GaugeMetricFamily,
         "growth_bytes_per_second",
         "Change of the live bytes over the history window.",
         lambda process: process.growth_bytes_per_s,

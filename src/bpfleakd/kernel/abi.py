@@ -81,11 +81,21 @@ PROCESS = np.dtype(
         ("unmatched_frees", "u8"),
         ("library_changes", "u8"),
         ("losses", "u8", (len(LOSS_REASONS),)),
+        ("live_bytes", "i8"),
+        ("peak_live_bytes", "i8"),
+        ("last_allocations", "u8", (64,)),
     ]
 )
 SITE_KEY = np.dtype([("tgid", "u4"), ("kind", "u4"), ("stack_id", "u8")])
 SITE = np.dtype(
-    [("live_bytes", "i8"), ("live_count", "i8"), ("allocated_bytes", "u8"), ("allocated_count", "u8")]
+    [
+        ("live_bytes", "i8"),
+        ("live_count", "i8"),
+        ("allocated_bytes", "u8"),
+        ("allocated_count", "u8"),
+        ("temporary_count", "u8"),
+        ("peak_live_bytes", "i8"),
+    ]
 )
 STACK_KEY = np.dtype([("tgid", "u8"), ("stack_id", "u8")])
 STACK = np.dtype([("depth", "u4"), ("end", "u4"), ("frames", "u8", (MAX_FRAMES,))])
@@ -96,6 +106,7 @@ SPACE_EVENT = np.dtype(
         ("stack_id", "u8"),
         ("arguments", "u8", (6,)),
         ("result", "i8"),
+        ("heap_peak_bytes", "i8"),
         ("tgid", "u4"),
         ("tid", "u4"),
         ("syscall", "u4"),

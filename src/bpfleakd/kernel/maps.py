@@ -54,13 +54,14 @@ class ProcessCounters:
     """What the programs say of a process.
 
     `unmatched_frees` were of unknown blocks, `library_changes` count dlopen and dlclose, `losses` is by
-    reason.
+    reason. `heap_peak_bytes` is the most that was live in the heap since the last event of the address space.
     """
 
     state: abi.RecordingState
     unmatched_frees: int
     library_changes: int
     losses: dict[str, int]
+    heap_peak_bytes: int = 0
 
 
 class Maps:
@@ -148,6 +149,7 @@ class Maps:
             unmatched_frees=int(process["unmatched_frees"]),
             library_changes=int(process["library_changes"]),
             losses=losses,
+            heap_peak_bytes=int(process["peak_live_bytes"]),
         )
 
     def remove_process(self, pid: int) -> None:

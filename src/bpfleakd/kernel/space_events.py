@@ -12,7 +12,7 @@ from bpfleakd.kernel.ring import RingReader
 
 __all__ = ["SpaceEvent", "Syscall", "read_space_events"]
 
-_LAYOUT = struct.Struct("=QQ6QqIIIIII")
+_LAYOUT = struct.Struct("=QQ6QqqIIIIII")
 assert _LAYOUT.size == SPACE_EVENT.itemsize
 
 
@@ -32,12 +32,14 @@ class SpaceEvent:
     """One call. munmap and mremap are reported `at_entry` too; `result` is negative for a failure.
 
     `stack_id` 0: no stack was recorded, since the call was made `inside_allocator` or takes memory away.
+    `heap_peak_bytes` is the most that was live in the heap since the event before.
     """
 
     time_ns: int
     stack_id: int
     arguments: tuple[int, ...]
     result: int
+    heap_peak_bytes: int
     pid: int
     tid: int
     syscall: int
@@ -48,9 +50,9 @@ class SpaceEvent:
 def read_space_events(ring: RingReader) -> Iterator[SpaceEvent]:
     """The events that are there, in the order of the programs."""
     for record in ring.records():
-        time_ns, stack_id, *arguments, result, pid, tid, syscall, phase, inside, _ = _LAYOUT.unpack_from(
-            record
+        time_ns, stack_id, *arguments, result, peak, pid, tid, syscall, phase, inside, _ = (
+            _LAYOUT.unpack_from(record)
         )
         yield SpaceEvent(
-            time_ns, stack_id, tuple(arguments), result, pid, tid, syscall, phase == 0, bool(inside)
+            time_ns, stack_id, tuple(arguments), result, peak, pid, tid, syscall, phase == 0, bool(inside)
         )

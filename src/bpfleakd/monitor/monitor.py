@@ -6,18 +6,23 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import structlog
 
 from bpfleakd import __version__, errors
+from bpfleakd.analysis.grouping import grouped
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.model import (
     AddressSpaceReport,
     AllocationKind,
+    BlocksReport,
     DaemonStats,
+    GroupedReport,
+    GroupKey,
     LeakReport,
     Mapping,
     MetricsSnapshot,
@@ -28,6 +33,7 @@ from bpfleakd.model import (
 )
 from bpfleakd.monitor.address_space import AddressSpaces
 from bpfleakd.monitor.attach import Attacher, Attachment
+from bpfleakd.monitor.blocks import Blocks, narrowed
 from bpfleakd.monitor.report import Reporter, sorted_sites
 from bpfleakd.monitor.spaces import AddressMaps
 from bpfleakd.monitor.traced import NamedStack, Traced
@@ -41,9 +47,10 @@ __all__ = ["Monitor"]
 
 log = structlog.get_logger()
 
-# Reports of processes that ended are kept for so many of them, with so many sites each.
+# Reports of processes that ended are kept for so many of them, with so many sites and blocks each.
 _ENDED_MAX = 16
 _FINAL_SITES = 100
+_FINAL_BLOCKS = 10_000
 
 
 @dataclass(slots=True)
@@ -177,6 +184,19 @@ class Monitor:
         self._read_sites(self._clock_ns())
         return self._live_report(traced, limit, sort)
 
+    def groups(self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey) -> GroupedReport:
+        """All sites of a process in groups, or those of its last report if it ended. Raises NotAttached."""
+        return grouped(self.report(pid, limit=None, sort=sort), by, sort=sort, limit=limit)
+
+    def blocks(self, pid: int, *, site: str | None, older_than_s: float, limit: int) -> BlocksReport:
+        """The outstanding blocks of a process, or those kept if it ended. Raises NotAttached, NoSuchSite."""
+        traced = self._find(pid)
+        if traced.final_blocks is not None:
+            return narrowed(traced.final_blocks, site=site, older_than_s=older_than_s, limit=limit)
+        self._read_sites(self._clock_ns())
+        traced.thread_names.update(thread_commands(pid))
+        return self._blocks(traced, site=site, older_than_s=older_than_s, limit=limit)
+
     def address_space(self, pid: int) -> AddressSpaceReport:
         """What the memory of a process is made of. Raises NotAttached, and NoSuchProcess if it ended."""
         traced = self._find(pid)
@@ -236,6 +256,8 @@ class Monitor:
             log.warning("space.not-watched", reason=error.message, hint=error.hint)
 
     def _read_sites(self, now_ns: int) -> None:
+        # First, so that a peak of the heap can be told from those that the events bring.
+        counters = {pid: self._maps.process(pid) for pid in self._traced}
         for pid in self._spaces.apply(self._maps.space_events()):
             if pid in self._traced:
                 self._follow_libraries(self._traced[pid])
@@ -255,7 +277,9 @@ class Monitor:
             traced.table.update(
                 now_ns, site_keys + space_keys, np.concatenate([columns[rows], space_columns])
             )
-            before, traced.counters = traced.counters, self._maps.process(pid)
+            before, traced.counters = traced.counters, counters[pid]
+            heap_peak_bytes = traced.counters.heap_peak_bytes
+            traced.table.note_peak(self._spaces.peak_live_bytes(pid, heap_peak_bytes, now_ns))
             if traced.counters.library_changes != before.library_changes:
                 self._follow_libraries(traced)
 
@@ -277,6 +301,17 @@ class Monitor:
         traced.take_census(self._maps, self._spaces.map_of(traced.pid), self._clock_ns)
         traced.thread_names.update(thread_commands(traced.pid))
         return self._reporter.report(traced, lambda keys: self._name(traced, keys), now_ns, sort, limit)
+
+    def _blocks(self, traced: Traced, **wanted: Any) -> BlocksReport:
+        now_ns = traced.ended_ns or self._clock_ns()
+        blocks = Blocks(
+            traced,
+            self._maps,
+            self._spaces.map_of(traced.pid),
+            lambda keys: self._name(traced, keys),
+            now_ns,
+        )
+        return blocks.report(self._reporter.summary(traced, now_ns), **wanted)
 
     def _name(self, traced: Traced, keys: Iterable[SiteKey]) -> dict[SiteKey, NamedStack]:
         return traced.named_stacks(self._maps, keys, self._clock_ns())
@@ -303,6 +338,9 @@ class Monitor:
             traced.state = state
             traced.ended_ns = self._clock_ns()
             traced.final = self._live_report(traced, _FINAL_SITES, SortKey.LIVE)
+            traced.final_blocks = self._blocks(
+                traced, site=None, older_than_s=0.0, limit=_FINAL_BLOCKS, largest_sites=_FINAL_SITES
+            )
         finally:
             # Whatever the report ran into: nothing of the process may stay behind.
             del self._traced[traced.pid]

@@ -12,6 +12,7 @@ from bpfleakd.analysis.blame import blamed_frame
 from bpfleakd.analysis.growth import growth_bytes_per_s
 from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.model import (
+    AllocationKind,
     LeakReport,
     ProcessSummary,
     SiteCounters,
@@ -79,6 +80,8 @@ class Reporter:
             growth_bytes_per_s=growth_bytes_per_s(
                 table.total_history, table.began_ns, table.updated_ns, self._window_s
             ),
+            temporary_count=totals.temporary_count,
+            peak_live_bytes=totals.peak_live_bytes,
         )
 
     def row(self, traced: Traced, now_ns: int) -> TracedProcess:
@@ -153,6 +156,8 @@ class Reporter:
             threads=_thread_shares(census, traced.thread_names),
             stack=named.stack.frames,
             truncated=named.stack.truncated,
+            temporary_count=site.counters.temporary_count if site.key.kind is AllocationKind.HEAP else None,
+            peak_live_bytes=site.counters.peak_live_bytes,
         )
 
 
@@ -165,7 +170,7 @@ def _thread_shares(census: SiteCensus | None, names: dict[int, str]) -> tuple[Th
     if census is None:
         return ()
     shares = (
-        ThreadShare(tid, names.get(tid, ""), live_bytes)
+        ThreadShare(tid, names.get(tid, ""), live_bytes, census.live_count_by_tid[tid])
         for tid, live_bytes in census.live_bytes_by_tid.items()
     )
     return tuple(sorted(shares, key=lambda share: (-share.live_bytes, share.tid)))

@@ -3,6 +3,9 @@
 What malloc does for itself is marked by the programs. free has no return probe, so that they cannot tell
 when it is under way: there the stack says it.
 
+Each report carries the peak of the heap until then, while nothing else changed: so the peak of both together
+is exact.
+
 A report that was lost (the ring was full) makes the map of its process wrong: then it is brought into line
 with /proc/PID/maps, and what cannot be attributed any more is baseline.
 """
@@ -43,6 +46,12 @@ class _Process:
     in_free: dict[int, bool] = field(default_factory=dict)
     lost: int = 0
     broken: bool = False
+    last_event_ns: int = 0
+    peak_live_bytes: int = 0
+
+    def note_heap(self, peak_bytes: int) -> None:
+        """So much was live in the heap while the map was as it is."""
+        self.peak_live_bytes = max(self.peak_live_bytes, self.map.live_bytes + peak_bytes)
 
 
 class AddressMaps:
@@ -76,6 +85,8 @@ class AddressMaps:
             process = self._processes.get(event.pid)
             if process is None:
                 continue
+            process.note_heap(event.heap_peak_bytes)
+            process.last_event_ns = event.time_ns
             if event.stack_id and self._is_allocators(process, event):
                 event = replace(event, inside_allocator=True)
             if _apply(process, event):
@@ -87,6 +98,19 @@ class AddressMaps:
         if known is None:
             known = process.in_free[event.stack_id] = self._is_in_free(event.pid, event.stack_id)
         return known
+
+    def peak_live_bytes(self, pid: int, heap_peak_bytes: int, read_ns: int) -> int:
+        """The most that was live at once, in the heap and at the call sites of the map.
+
+        `heap_peak_bytes` was read from the programs at `read_ns`. If they have reported since, it is in the
+        report, together with what the map was then.
+        """
+        process = self._processes.get(pid)
+        if process is None:
+            return heap_peak_bytes
+        if process.last_event_ns < read_ns:
+            process.note_heap(heap_peak_bytes)
+        return process.peak_live_bytes
 
     def repair(self, pid: int, lost: int) -> None:
         """Bring a map into line if reports were lost since: `lost` is the process' counter of them."""

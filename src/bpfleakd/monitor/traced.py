@@ -13,7 +13,16 @@ from bpfleakd import errors
 from bpfleakd.analysis.fingerprint import fingerprint
 from bpfleakd.kernel.abi import KINDS, RecordingState
 from bpfleakd.kernel.maps import Maps, ProcessCounters
-from bpfleakd.model import FrameKind, FunctionRole, LeakReport, ProcessState, RawStack, SiteKey, Stack
+from bpfleakd.model import (
+    BlocksReport,
+    FrameKind,
+    FunctionRole,
+    LeakReport,
+    ProcessState,
+    RawStack,
+    SiteKey,
+    Stack,
+)
 from bpfleakd.monitor.attach import Attachment
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.address_map import AddressMap
@@ -46,7 +55,7 @@ class NamedStack:
 
 @dataclass(slots=True)
 class Traced:
-    """A process from its attach on. `final` is the last report of one that ended."""
+    """A process from its attach on. `final` and `final_blocks` are the last reports of one that ended."""
 
     attachment: Attachment
     symbolizer: Symbolizer
@@ -56,6 +65,7 @@ class Traced:
     state: ProcessState = ProcessState.TRACED
     ended_ns: int | None = None
     final: LeakReport | None = None
+    final_blocks: BlocksReport | None = None
     census: dict[SiteKey, SiteCensus] | None = None
     thread_names: dict[int, str] = field(default_factory=dict)
     _census_due_ns: int = 0

@@ -78,6 +78,8 @@ class AddressMap:
         self.unrecorded_count = 0
         self._intervals_max = intervals_max
         self._totals: dict[Owner, Totals] = {special: Totals() for special in Special}
+        # Of all call sites but those of files, which take memory that can be had back.
+        self._all_live = Totals()
         self._special = {special: Region(special, self._totals[special]) for special in Special}
         self._taken: dict[int, _Taken] = {}
         self._map: Intervals[Region] = Intervals()
@@ -228,6 +230,11 @@ class AddressMap:
         """All of the address space by address: start, end, owner. What is being moved is left out."""
         return ((start, end, region.owner) for start, end, region in self._map)
 
+    @property
+    def live_bytes(self) -> int:
+        """What is live of all call sites but those of files."""
+        return self._all_live.live_bytes
+
     def totals(self, owner: Owner) -> SiteCounters:
         """The counters of an owner, zeroes for one never seen; of a special one only bytes are counted."""
         return self._totals.get(owner, Totals()).values()
@@ -240,22 +247,29 @@ class AddressMap:
 
     def regions(self, site: SiteKey) -> list[LiveRegion]:
         """What of a site is live, by address."""
-        totals = self._totals.get(site)
-        live = (piece for piece in self._live_pieces() if piece[2].totals is totals)
+        return [region for owner, region in self.live_regions() if owner == site]
+
+    def live_regions(self) -> list[tuple[SiteKey, LiveRegion]]:
+        """What of all sites is live, by address."""
+        live = (piece for piece in self._live_pieces() if isinstance(piece[2].owner, SiteKey))
         return [
-            LiveRegion(start, end - start, region.born_ns, region.tid)
+            (region.owner, LiveRegion(start, end - start, region.born_ns, region.tid))
             for start, end, region in sorted(live, key=lambda piece: piece[0])
         ]
 
     def census(self) -> dict[SiteKey, SiteCensus]:
-        """For each site with live regions: the oldest one's birth, and live bytes by thread."""
+        """For each site with live regions: the oldest one's birth, and live bytes and regions by thread."""
         sites: dict[SiteKey, SiteCensus] = {}
+        counted: set[Region] = set()
         for start, end, region in self._live_pieces():
             if isinstance(region.owner, SiteKey):
                 site = sites.setdefault(region.owner, SiteCensus(region.born_ns))
                 site.oldest_born_ns = min(site.oldest_born_ns, region.born_ns)
                 by_tid = site.live_bytes_by_tid
                 by_tid[region.tid] = by_tid.get(region.tid, 0) + end - start
+                if region not in counted:
+                    counted.add(region)
+                    site.live_count_by_tid[region.tid] = site.live_count_by_tid.get(region.tid, 0) + 1
         return sites
 
     # Inside
@@ -272,7 +286,10 @@ class AddressMap:
             owner = Special.UNRECORDED
         if isinstance(owner, Special):
             return self._special[owner]
-        totals = self._totals.setdefault(owner, Totals())
+        totals = self._totals.get(owner)
+        if totals is None:
+            counted = None if owner.kind is AllocationKind.FILE else self._all_live
+            totals = self._totals[owner] = Totals(part_of=counted)
         totals.allocated_bytes += size_bytes
         totals.allocated_count += 1
         return Region(owner, totals, time_ns, tid)

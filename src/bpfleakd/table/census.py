@@ -16,10 +16,11 @@ __all__ = ["Census", "SiteCensus", "take_census"]
 
 @dataclass(slots=True)
 class SiteCensus:
-    """The outstanding blocks of one site: when the oldest was born, and live bytes by tid."""
+    """The outstanding blocks of one site: when the oldest was born, and live bytes and blocks by tid."""
 
     oldest_born_ns: int
     live_bytes_by_tid: dict[int, int] = field(default_factory=dict)
+    live_count_by_tid: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,13 @@ def take_census(batches: Iterable[np.ndarray], now_ns: int) -> Census:
         groups = blocks[["kind", "stack_id", "tid"]]
         starts = np.flatnonzero(np.concatenate([[True], groups[1:] != groups[:-1]]))
         live_bytes = np.add.reduceat(blocks["size"], starts)
+        live_count = np.diff(starts, append=len(blocks))
         oldest_ns = np.minimum.reduceat(blocks["born_ns"], starts)
-        for (kind, stack_id, tid), size, born_ns in zip(
-            groups[starts].tolist(), live_bytes.tolist(), oldest_ns.tolist(), strict=True
+        for (kind, stack_id, tid), size, count, born_ns in zip(
+            groups[starts].tolist(), live_bytes.tolist(), live_count.tolist(), oldest_ns.tolist(), strict=True
         ):
             site = sites.setdefault((kind, stack_id), SiteCensus(born_ns))
             site.oldest_born_ns = min(site.oldest_born_ns, born_ns)
             site.live_bytes_by_tid[tid] = site.live_bytes_by_tid.get(tid, 0) + size
+            site.live_count_by_tid[tid] = site.live_count_by_tid.get(tid, 0) + count
     return Census(now_ns, sites)

@@ -31,16 +31,37 @@ UNUSED = (Special.RESERVED, Special.DISCARDED)
 
 @dataclass(slots=True)
 class Totals:
-    """The counters of one owner."""
+    """The counters of one owner. What becomes live also does in the totals that it is `part_of`.
+
+    Whoever takes memory from one owner for another lets the first lose it first: so no peak is too high.
+    """
 
     live_bytes: int = 0
     live_count: int = 0
     allocated_bytes: int = 0
     allocated_count: int = 0
+    # Nobody can tell of a mapping.
+    temporary_count: int = 0
+    peak_live_bytes: int = 0
+    part_of: Totals | None = None
+
+    def change_live(self, size_bytes: int) -> None:
+        """Bytes come or go."""
+        self.live_bytes += size_bytes
+        self.peak_live_bytes = max(self.peak_live_bytes, self.live_bytes)
+        if self.part_of is not None:
+            self.part_of.change_live(size_bytes)
 
     def values(self) -> SiteCounters:
         """As they are now."""
-        return SiteCounters(self.live_bytes, self.live_count, self.allocated_bytes, self.allocated_count)
+        return SiteCounters(
+            self.live_bytes,
+            self.live_count,
+            self.allocated_bytes,
+            self.allocated_count,
+            self.temporary_count,
+            self.peak_live_bytes,
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -57,12 +78,12 @@ class Region:
         """Bytes come into the map."""
         self.totals.live_count += not self.live_bytes
         self.live_bytes += size_bytes
-        self.totals.live_bytes += size_bytes
+        self.totals.change_live(size_bytes)
 
     def lose(self, size_bytes: int) -> None:
         """Bytes go."""
         self.live_bytes -= size_bytes
-        self.totals.live_bytes -= size_bytes
+        self.totals.change_live(-size_bytes)
         self.totals.live_count -= not self.live_bytes
 
 

@@ -9,6 +9,8 @@ Rules:
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +20,14 @@ from bpfleakd.table.history import History
 __all__ = ["COUNTERS", "SiteTable"]
 
 # Column order of the counters that `update` takes.
-COUNTERS = ("live_bytes", "live_count", "allocated_bytes", "allocated_count")
+COUNTERS = (
+    "live_bytes",
+    "live_count",
+    "allocated_bytes",
+    "allocated_count",
+    "temporary_count",
+    "peak_live_bytes",
+)
 
 
 class SiteTable:
@@ -28,6 +37,7 @@ class SiteTable:
         self.began_ns = began_ns
         self.updated_ns = began_ns
         self.total_history = History(began_ns, 0)
+        self._peak_live_bytes = 0
         self._rows: dict[SiteKey, int] = {}
         self._keys: list[SiteKey] = []
         self._file_rows: list[int] = []
@@ -49,8 +59,14 @@ class SiteTable:
         for index in changed.tolist():
             self._histories[rows[index]].append(now_ns, int(counters[index, 0]))
         self.updated_ns = now_ns
-        self.total_history.append(now_ns, self.totals.live_bytes)
+        live_bytes = self.totals.live_bytes
+        self.note_peak(live_bytes)
+        self.total_history.append(now_ns, live_bytes)
         return len(changed)
+
+    def note_peak(self, live_bytes: int) -> None:
+        """So much was live in all sites (but those of files) at one time."""
+        self._peak_live_bytes = max(self._peak_live_bytes, live_bytes)
 
     @property
     def used_rows(self) -> NDArray[np.intp]:
@@ -64,11 +80,12 @@ class SiteTable:
 
     @property
     def totals(self) -> SiteCounters:
-        """The sums over all sites but those of files."""
+        """The sums over all sites but those of files, and the highest peak of theirs that was noted."""
         sums = self._counters.sum(axis=0)
         if self._file_rows:
             sums -= self._counters[self._file_rows].sum(axis=0)
-        return SiteCounters(*sums.tolist())
+        # The sites' own peaks were not at the same time.
+        return replace(SiteCounters(*sums.tolist()), peak_live_bytes=self._peak_live_bytes)
 
     @property
     def keys(self) -> tuple[SiteKey, ...]:

@@ -149,10 +149,12 @@ def test_the_leak_report_is_the_contract():
         "threads",
         "stack",
         "truncated",
+        "temporary_count",
+        "peak_live_bytes",
     ]
     assert site["kind"] == "heap"
     assert site["truncated"] is None
-    assert site["threads"] == [{"tid": 4711, "comm": "worker", "live_bytes": 2_000_003}]
+    assert site["threads"] == [{"tid": 4711, "comm": "worker", "live_bytes": 2_000_003, "live_count": 4_201}]
     assert site["stack"][1] == {
         "function": "leak_here",
         "module": "/usr/bin/leaky",

@@ -46,6 +46,7 @@ def test_every_figure_of_a_process_is_there():
     labels = {"pid": "4711", "comm": "leaky"}
     assert value(read, "bpfleakd_process_live_bytes", **labels) == 5_000_011
     assert value(read, "bpfleakd_process_live_allocations", **labels) == 10_007
+    assert value(read, "bpfleakd_process_peak_live_bytes", **labels) == 6_000_011
     assert value(read, "bpfleakd_process_growth_bytes_per_second", **labels) == 8_009
     assert value(read, "bpfleakd_process_allocated_bytes_total", **labels) == 7_000_003
     assert value(read, "bpfleakd_process_allocations_total", **labels) == 15_013
@@ -122,7 +123,7 @@ def test_the_number_of_series_is_bounded(processes, sites, fingerprints, top_sit
     read = samples(snapshot, top_sites)
     expected = processes * min(top_sites, sites, fingerprints)
     assert len(named(read, "bpfleakd_site_")) == 5 * expected
-    assert len(named(read, "bpfleakd_process_")) == processes * (7 + 2)
+    assert len(named(read, "bpfleakd_process_")) == processes * (8 + 2)
 
 
 def test_top_sites_can_be_set_anew():

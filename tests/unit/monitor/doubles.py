@@ -26,7 +26,7 @@ from bpfleakd.model import (
 )
 from bpfleakd.monitor.attach import Attachment
 from bpfleakd.monitor.traced import Traced
-from bpfleakd.table.site_table import SiteTable
+from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.target.process import ProcessInfo
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "FakeUnwinding",
     "a_traced",
     "an_attachment",
+    "counter_rows",
 ]
 
 NS_PER_S = 1_000_000_000
@@ -65,7 +66,8 @@ class FakeProcess:
     unmatched_frees: int = 0
     library_changes: int = 0
     losses: dict[str, int] = field(default_factory=dict)
-    sites: dict[int, tuple[int, int, int, int]] = field(default_factory=lambda: {0: (0, 0, 0, 0)})
+    heap_peak_bytes: int = 0
+    sites: dict[int, tuple[int, ...]] = field(default_factory=lambda: {0: (0, 0, 0, 0)})
     blocks: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     stacks: dict[int, RawStack] = field(default_factory=dict)
 
@@ -79,7 +81,13 @@ class FakeMaps:
     def process(self, pid: int) -> ProcessCounters:
         process = self.processes[pid]
         losses = {reason: process.losses.get(reason, 0) for reason in abi.LOSS_REASONS}
-        return ProcessCounters(process.state, process.unmatched_frees, process.library_changes, losses)
+        return ProcessCounters(
+            process.state,
+            process.unmatched_frees,
+            process.library_changes,
+            losses,
+            process.heap_peak_bytes,
+        )
 
     def sites(self) -> tuple[np.ndarray, np.ndarray]:
         rows = [
@@ -88,7 +96,7 @@ class FakeMaps:
             for stack_id, counters in process.sites.items()
         ]
         keys = np.array([row[:3] for row in rows], abi.SITE_KEY)
-        return keys, np.array([row[3:] for row in rows], abi.SITE)
+        return keys, np.array([tuple(row) for row in counter_rows(row[3:] for row in rows)], abi.SITE)
 
     def live_blocks(self, pid: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         blocks = np.array(self.processes[pid].blocks, abi.LIVE_BLOCK)
@@ -180,6 +188,11 @@ class FakeSymbolizer:
         return Frame(f"function_{address}", "shop", address, None, address, FrameKind.NATIVE)
 
 
+def counter_rows(rows: Iterable[tuple[int, ...]]) -> np.ndarray:
+    """Counters of sites, a row each; columns that are not given are zero."""
+    return np.array([(*row, *(0,) * (len(COUNTERS) - len(row))) for row in rows], np.int64)
+
+
 def an_attachment(pid: int = 4_711, *, pidfd: int = -1) -> Attachment:
     info = ProcessInfo(
         id=ProcessId(pid, 8_009),
@@ -197,12 +210,12 @@ def an_attachment(pid: int = 4_711, *, pidfd: int = -1) -> Attachment:
 
 
 def a_traced(
-    sites: dict[SiteKey, tuple[int, int, int, int]] | None = None, *, began_ns: int = 0, now_ns: int = 0
+    sites: dict[SiteKey, tuple[int, ...]] | None = None, *, began_ns: int = 0, now_ns: int = 0
 ) -> Traced:
     """A process that was attached at `began_ns`, with these counters at `now_ns`."""
     table = SiteTable(began_ns)
     if sites:
-        table.update(now_ns, list(sites), np.array(list(sites.values()), np.int64))
+        table.update(now_ns, list(sites), counter_rows(sites.values()))
     losses = dict.fromkeys(abi.LOSS_REASONS, 0)
     counters = ProcessCounters(RecordingState.RECORDING, 13, 0, losses)
     return Traced(

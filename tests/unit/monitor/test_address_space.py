@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bpfleakd import errors
@@ -18,6 +17,8 @@ from bpfleakd.table.address_map import AddressMap
 from bpfleakd.table.site_table import SiteTable
 from bpfleakd.target.mappings import read_mappings
 from bpfleakd.target.process import ProcessInfo, read_process
+
+from .doubles import counter_rows
 
 PAGE = 4096
 
@@ -86,7 +87,7 @@ def test_live_heap_blocks_are_those_of_heap_sites(program):
     spaces.follow(read_process(program.pid))
     table = SiteTable(0)
     keys = [SiteKey(AllocationKind.HEAP, 1), SiteKey(AllocationKind.MMAP, 2), SiteKey(AllocationKind.HEAP, 3)]
-    table.update(1, keys, np.array([[5, 1, 5, 1], [1000, 1, 1000, 1], [2, 1, 2, 1]]))
+    table.update(1, keys, counter_rows([(5, 1, 5, 1), (1000, 1, 1000, 1), (2, 1, 2, 1)]))
     assert report_of(spaces, program.pid, table=table).shares.tracked_heap_bytes == 7
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +25,7 @@ from bpfleakd.monitor.traced import NamedStack, Traced
 from bpfleakd.table.census import SiteCensus
 
 from ..samples import a_site
-from .doubles import NS_PER_S, a_traced
+from .doubles import NS_PER_S, a_traced, counter_rows
 
 NOW_NS = 100 * NS_PER_S
 Namer = Callable[[Iterable[SiteKey]], dict[SiteKey, NamedStack]]
@@ -73,7 +72,7 @@ class TestOrder:
             now_ns=began_ns,
         )
         keys = [heap(3), heap(4)]
-        traced.table.update(NOW_NS, keys, np.array([(700, 7, 900, 9), (100, 1, 900, 9)], np.int64))
+        traced.table.update(NOW_NS, keys, counter_rows([(700, 7, 900, 9), (100, 1, 900, 9)]))
         return traced
 
     @pytest.mark.parametrize(
@@ -134,7 +133,9 @@ class TestSites:
     def test_all_of_it(self) -> None:
         """The blamed frame, the counters, the census and the stack are those of the site."""
         traced = a_traced({heap(7): (23, 1, 101, 5)}, now_ns=NOW_NS)
-        traced.census = {heap(7): SiteCensus(NOW_NS - 7 * NS_PER_S, {4_711: 3, 4_712: 20})}
+        traced.census = {
+            heap(7): SiteCensus(NOW_NS - 7 * NS_PER_S, {4_711: 3, 4_712: 20}, {4_711: 1, 4_712: 4})
+        }
         traced.thread_names = {4_711: "main", 4_713: "other"}
 
         (site,) = report_of(traced, name=lambda _keys: {heap(7): named("leak", "abc", StackEnd.DEPTH)}).sites
@@ -148,8 +149,18 @@ class TestSites:
             5,
         )
         assert site.oldest_age_s == 7.0
-        assert site.threads == (ThreadShare(4_712, "", 20), ThreadShare(4_711, "main", 3))
+        assert site.threads == (ThreadShare(4_712, "", 20, 4), ThreadShare(4_711, "main", 3, 1))
         assert [frame.function for frame in site.stack] == ["malloc", "leak"]
+
+    @pytest.mark.parametrize(("kind", "temporary"), [(AllocationKind.HEAP, 3), (AllocationKind.MMAP, None)])
+    def test_temporary_blocks_and_the_peak(self, kind: AllocationKind, temporary: int | None) -> None:
+        """Temporary are blocks of the heap; of a mapping nobody can tell."""
+        key = SiteKey(kind, 7)
+        traced = a_traced({key: (23, 1, 101, 5, 3 if temporary else 0, 79)})
+        report = report_of(traced, name=lambda _keys: {key: named("leak", "abc")})
+        (site,) = report.sites
+        assert (site.temporary_count, site.peak_live_bytes) == (temporary, 79)
+        assert (report.process.temporary_count, report.process.peak_live_bytes) == (temporary or 0, 23)
 
     def test_without_a_census(self) -> None:
         """Ages and threads are not known then."""
@@ -166,7 +177,7 @@ class TestSites:
     def test_blocks_born_during_the_census(self) -> None:
         """The census takes time, and its youngest blocks are younger than the report: none is of age -1."""
         traced = a_traced({heap(7): (23, 1, 23, 1)})
-        traced.census = {heap(7): SiteCensus(NOW_NS + NS_PER_S, {4_711: 23})}
+        traced.census = {heap(7): SiteCensus(NOW_NS + NS_PER_S, {4_711: 23}, {4_711: 1})}
         (site,) = report_of(traced).sites
         assert site.oldest_age_s == 0.0
         assert str(site.oldest_age_s) == "0.0"
@@ -197,8 +208,8 @@ class TestMerging:
             now_ns=NOW_NS,
         )
         traced.census = {
-            heap(1): SiteCensus(NOW_NS - 5 * NS_PER_S, {1: 3, 2: 20}),
-            heap(2): SiteCensus(NOW_NS - 9 * NS_PER_S, {2: 1, 3: 100}),
+            heap(1): SiteCensus(NOW_NS - 5 * NS_PER_S, {1: 3, 2: 20}, {1: 1, 2: 2}),
+            heap(2): SiteCensus(NOW_NS - 9 * NS_PER_S, {2: 1, 3: 100}, {2: 5, 3: 1}),
         }
         same = {heap(1): named("a", "same"), heap(2): named("a", "same"), heap(3): named("b", "other")}
 
@@ -209,7 +220,8 @@ class TestMerging:
         assert figures == (124, 3, 1_100, 12)
         assert first.growth_bytes_per_s == 124.0
         assert first.oldest_age_s == 9.0
-        assert [(share.tid, share.live_bytes) for share in first.threads] == [(3, 100), (2, 21), (1, 3)]
+        threads = [(share.tid, share.live_bytes, share.live_count) for share in first.threads]
+        assert threads == [(3, 100, 1), (2, 21, 7), (1, 3, 1)]
 
     def test_merged_sites_move_up(self) -> None:
         """Two halves that are smaller than another site come before it together, also under a limit."""
@@ -221,7 +233,7 @@ class TestMerging:
     def test_an_age_that_only_one_has(self) -> None:
         """A half without a census does not hide the other's age."""
         traced = a_traced({heap(1): (1, 1, 1, 1), heap(2): (1, 1, 1, 1)})
-        traced.census = {heap(2): SiteCensus(NOW_NS - 9 * NS_PER_S, {1: 1})}
+        traced.census = {heap(2): SiteCensus(NOW_NS - 9 * NS_PER_S, {1: 1}, {1: 1})}
         (site,) = report_of(traced, name=lambda keys: {key: named("a", "same") for key in keys}).sites
         assert site.oldest_age_s == 9.0
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bpfleakd.model import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.address_map import Owner, Special
+from bpfleakd.table.census import SiteCensus
 
 __all__ = ["PAGE", "ReferenceMap"]
 
@@ -33,6 +34,7 @@ class ReferenceMap:
         self._reused: dict[int, set[int]] = {}
         self._regions = 0
         self._allocated: dict[SiteKey, list[int]] = defaultdict(lambda: [0, 0])
+        self._peaks: dict[SiteKey, int] = defaultdict(int)
 
     def _new(self, owner: Owner, count: int, time_ns: int, tid: int) -> _Page:
         if isinstance(owner, Special):
@@ -128,12 +130,20 @@ class ReferenceMap:
         return [*self.pages.items(), *held]
 
     def counters(self) -> dict[SiteKey, SiteCounters]:
+        """To be asked after every operation: a peak is the most that was found."""
         live = self._live()
         result = {}
         for site, (allocated_bytes, allocated_count) in self._allocated.items():
             regions = [page.region for _n, page in live if page.owner == site]
+            live_bytes = len(regions) * PAGE
+            self._peaks[site] = max(self._peaks[site], live_bytes)
             result[site] = SiteCounters(
-                len(regions) * PAGE, len(set(regions)), allocated_bytes, allocated_count
+                live_bytes,
+                len(set(regions)),
+                allocated_bytes,
+                allocated_count,
+                temporary_count=0,
+                peak_live_bytes=self._peaks[site],
             )
         return result
 
@@ -141,11 +151,15 @@ class ReferenceMap:
         live = self._live()
         return {special: PAGE * sum(page.owner is special for _n, page in live) for special in Special}
 
-    def census(self) -> dict[SiteKey, tuple[int, dict[int, int]]]:
-        result: dict[SiteKey, tuple[int, dict[int, int]]] = {}
-        for _n, page in self._live():
-            if isinstance(page.owner, SiteKey):
-                oldest_ns, by_tid = result.get(page.owner, (page.born_ns, {}))
-                by_tid[page.tid] = by_tid.get(page.tid, 0) + PAGE
-                result[page.owner] = (min(oldest_ns, page.born_ns), by_tid)
+    def census(self) -> dict[SiteKey, SiteCensus]:
+        result: dict[SiteKey, SiteCensus] = {}
+        live = [page for _n, page in self._live() if isinstance(page.owner, SiteKey)]
+        for page in live:
+            site = result.setdefault(page.owner, SiteCensus(page.born_ns))
+            site.oldest_born_ns = min(site.oldest_born_ns, page.born_ns)
+            by_tid = site.live_bytes_by_tid
+            by_tid[page.tid] = by_tid.get(page.tid, 0) + PAGE
+        for owner, tid, _region in {(page.owner, page.tid, page.region) for page in live}:
+            by_tid = result[owner].live_count_by_tid
+            by_tid[tid] = by_tid.get(tid, 0) + 1
         return result

@@ -53,7 +53,7 @@ def test_a_mapping_is_of_its_site():
     assert counters(space) == (3, 1, 3, 1)
     assert [space.owner_at(a) for a in (page(0) - 1, page(0), page(3) - 1, page(3))] == [None, A, A, None]
     assert space.regions(A) == [LiveRegion(page(0), 3 * PAGE, 23, 101)]
-    assert space.census() == {A: SiteCensus(23, {101: 3 * PAGE})}
+    assert space.census() == {A: SiteCensus(23, {101: 3 * PAGE}, {101: 1})}
 
 
 def test_a_huge_page_mapping_is_rounded_to_huge_pages():
@@ -110,7 +110,7 @@ def test_mappings_side_by_side_stay_apart():
     space.mapped(page(1), PAGE, A, 5, 2)
     assert len(space) == 2
     assert counters(space)[1] == 2
-    assert space.census()[A] == SiteCensus(5, {1: PAGE, 2: PAGE})
+    assert space.census()[A] == SiteCensus(5, {1: PAGE, 2: PAGE}, {1: 1, 2: 1})
 
 
 # -- mremap ------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_reserved_memory_is_committed_by_who_makes_it_accessible():
     assert counters(space, COMMIT) == (4, 1, 4, 1)
     space.protected(page(2), 5 * PAGE, True, SiteKey(AllocationKind.COMMIT, 1), 8, 2)
     assert counters(space, COMMIT) == (4, 1, 4, 1)
-    assert space.census()[COMMIT] == SiteCensus(7, {2: 4 * PAGE})
+    assert space.census()[COMMIT] == SiteCensus(7, {2: 4 * PAGE}, {2: 1})
 
 
 def test_committing_nothing_is_no_region():
@@ -353,8 +353,8 @@ def test_counters_feed_the_site_table():
     space.unmapped(page(0), 3 * PAGE)
     table = SiteTable(0)
     table.update(7, *space.counters())
-    assert table.counters(A) == SiteCounters(0, 0, 3 * PAGE, 1)
-    assert table.counters(B) == SiteCounters(2 * PAGE, 1, 2 * PAGE, 1)
+    assert table.counters(A) == SiteCounters(0, 0, 3 * PAGE, 1, peak_live_bytes=3 * PAGE)
+    assert table.counters(B) == SiteCounters(2 * PAGE, 1, 2 * PAGE, 1, peak_live_bytes=2 * PAGE)
     assert table.update(8, *AddressMap().counters()) == 0
 
 
@@ -523,11 +523,10 @@ class AgainstPages(RuleBasedStateMachine):
         assert {
             special: self.space.totals(special).live_bytes for special in Special
         } == self.reference.special_bytes()
-        census = {
-            site: (found.oldest_born_ns, found.live_bytes_by_tid)
-            for site, found in self.space.census().items()
-        }
-        assert census == self.reference.census()
+        assert self.space.census() == self.reference.census()
+        assert self.space.live_bytes == sum(
+            found.live_bytes for site, found in self.reference.counters().items() if site.kind != "file"
+        )
 
     @invariant()
     def regions_are_what_is_live(self):

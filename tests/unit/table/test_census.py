@@ -31,6 +31,7 @@ def counted(blocks: list[Block], now_ns: int) -> Census:
         site = sites.setdefault((kind, stack_id), SiteCensus(born_ns))
         site.oldest_born_ns = min(site.oldest_born_ns, born_ns)
         site.live_bytes_by_tid[tid] = site.live_bytes_by_tid.get(tid, 0) + size
+        site.live_count_by_tid[tid] = site.live_count_by_tid.get(tid, 0) + 1
     return Census(now_ns, sites)
 
 
@@ -57,8 +58,8 @@ def test_batches_may_be_overwritten() -> None:
             yield array
 
     census = take_census(batches(), 0)
-    assert census.sites[0, 1] == SiteCensus(1, {1: 1, 2: 2, 3: 3})
-    assert census.sites[0, 2] == SiteCensus(5, {7: 60})
+    assert census.sites[0, 1] == SiteCensus(1, {1: 1, 2: 2, 3: 3}, {1: 1, 2: 1, 3: 1})
+    assert census.sites[0, 2] == SiteCensus(5, {7: 60}, {7: 3})
 
 
 def test_sums_beyond_32_bits() -> None:

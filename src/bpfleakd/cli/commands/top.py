@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.cli.arguments import number_between, pid, whole_number_from
 from bpfleakd.cli.render.json_text import json_text
 from bpfleakd.errors import NoSuchProcess, NotAttached
-from bpfleakd.model import LeakReport, SortKey
+from bpfleakd.model import GroupedReport, GroupKey, LeakReport, SortKey
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -33,13 +33,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=whole_number_from(0),
         default=20,
         metavar="K",
-        help="call sites of a process; 0: all (%(default)s)",
+        help="call sites, or groups, of a process; 0: all (%(default)s)",
     )
     parser.add_argument(
         "--sort",
         choices=[key.value for key in SortKey],
         default="growth",
         help="largest first in (%(default)s)",
+    )
+    parser.add_argument(
+        "--group",
+        choices=[key.value for key in GroupKey],
+        default="site",
+        help="put all call sites together by (%(default)s)",
     )
     parser.add_argument(
         "--interval",
@@ -68,18 +74,18 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     # rich takes longer to import than all the rest: only where a table is drawn.
     from bpfleakd.cli.render.console import fitting_width, make_console
+    from bpfleakd.cli.render.groups import groups_view
     from bpfleakd.cli.render.report import reports_view
 
     console = make_console()
     live = console.is_terminal and not console.is_dumb_terminal and not arguments.once
 
     def view() -> RenderableType:
-        return reports_view(
-            _fetch(client, arguments),
-            width=fitting_width(console),
-            stacks=arguments.stacks,
-            max_frames=_LIVE_FRAMES if live else None,
-        )
+        width, max_frames = fitting_width(console), _LIVE_FRAMES if live else None
+        reports = _fetch(client, arguments)
+        if arguments.group != GroupKey.SITE:
+            return groups_view(reports, GroupKey(arguments.group), width=width, max_frames=max_frames)
+        return reports_view(reports, width=width, stacks=arguments.stacks, max_frames=max_frames)
 
     if live:
         _show_live(console, view, arguments.interval)
@@ -87,17 +93,24 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _fetch(client: DaemonClient, arguments: argparse.Namespace) -> tuple[LeakReport, ...]:
-    limit, sort = arguments.limit or None, SortKey(arguments.sort)
+def _fetch(client: DaemonClient, arguments: argparse.Namespace) -> tuple[Any, ...]:
+    """Return leak reports, or grouped ones."""
+    limit, sort, by = arguments.limit or None, SortKey(arguments.sort), GroupKey(arguments.group)
+
+    def ask(pid: int) -> LeakReport | GroupedReport:
+        if by is GroupKey.SITE:
+            return client.report(pid, limit=limit, sort=sort)
+        return client.groups(pid, by=by, limit=limit, sort=sort)
+
     if arguments.pid:
         try:
-            return (client.report(arguments.pid, limit=limit, sort=sort),)
+            return (ask(arguments.pid),)
         except NotAttached as error:
             raise NotAttached(error.message, f"bpfleakctl attach {arguments.pid}") from error
     reports = []
     for traced in client.processes():
         try:
-            reports.append(client.report(traced.process.pid, limit=limit, sort=sort))
+            reports.append(ask(traced.process.pid))
         except (NotAttached, NoSuchProcess):
             continue  # it ended since the list was made
     return tuple(reports)

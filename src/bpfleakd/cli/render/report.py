@@ -16,7 +16,7 @@ from bpfleakd.cli.render.units import human_bytes, human_duration, human_rate
 from bpfleakd.model import LeakReport, ProcessState, ProcessSummary, SiteReport
 from bpfleakd.printable import printable, shortened
 
-__all__ = ["reports_view"]
+__all__ = ["process_header", "reports_view", "why_empty"]
 
 # What the figures need: "-99.9 MiB/s", "1023 KiB", "4,000,000", "23h59m".
 _FIGURE_COLUMNS = (("growth/s", 11), ("live", 8), ("count", 9), ("oldest", 7))
@@ -42,10 +42,10 @@ def reports_view(
 def _report_parts(
     report: LeakReport, width: int | None, stacks: int, max_frames: int | None
 ) -> list[RenderableType]:
-    parts: list[RenderableType] = [_header(report.process)]
+    parts: list[RenderableType] = [process_header(report.process)]
     parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
     if not report.sites:
-        return [*parts, Text(_why_empty(report.process))]
+        return [*parts, Text(why_empty(report.process))]
     names = _name_widths(report.sites, width)
     parts.append(_table(report.sites[:0], names, header=True))
     for site in report.sites[:stacks]:
@@ -56,7 +56,8 @@ def _report_parts(
     return parts
 
 
-def _header(process: ProcessSummary) -> Text:
+def process_header(process: ProcessSummary) -> Text:
+    """Return the line above the figures of a process."""
     parts = [
         f"live {human_bytes(process.live_bytes)} in {process.live_count:,} blocks",
         human_rate(process.growth_bytes_per_s),
@@ -68,7 +69,8 @@ def _header(process: ProcessSummary) -> Text:
     return Text.assemble((who, "bold"), (ended, "yellow"), "  ", "  ".join(parts))
 
 
-def _why_empty(process: ProcessSummary) -> str:
+def why_empty(process: ProcessSummary) -> str:
+    """Return why there is no call site to show."""
     since = f"since the attach {human_duration(process.attached_s)} ago"
     if process.allocated_count == 0:
         return f"no call sites: nothing was allocated {since}; older blocks are not seen"

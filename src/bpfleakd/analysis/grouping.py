@@ -1,0 +1,104 @@
+"""Call sites put together: by function, module, thread or stack.
+
+Rules:
+  - A group is a sum over sites; the sums over all groups are those over all sites. Nothing is left out: what
+    has no function, module or thread is a group of its own, whose name is None.
+  - A function and a module are those that a site is blamed on, so that each site is in one group.
+  - Threads are counted block by block while the program runs, and sites by their counters: what the two
+    differ by is in the group without a thread, and may be negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from bpfleakd.model import GroupedReport, GroupKey, LeakReport, SiteGroup, SiteReport, SortKey
+
+__all__ = ["grouped"]
+
+_NAMES: dict[GroupKey, Callable[[SiteReport], str | None]] = {
+    GroupKey.SITE: lambda site: site.site,
+    GroupKey.STACK: lambda site: site.site,
+    GroupKey.FUNCTION: lambda site: site.function,
+    GroupKey.MODULE: lambda site: site.module,
+}
+
+
+def grouped(report: LeakReport, by: GroupKey, *, sort: SortKey, limit: int | None = None) -> GroupedReport:
+    """The sites of a report in groups, the largest `limit` of them; by thread, growth counts as live."""
+    groups = _by_thread(report.sites) if by is GroupKey.THREAD else _by_name(report.sites, by)
+    groups.sort(key=lambda group: _rank(group, sort), reverse=True)
+    return GroupedReport(report.process, tuple(groups[:limit]), report.losses)
+
+
+def _rank(group: SiteGroup, sort: SortKey) -> tuple[float, ...]:
+    growth = group.growth_bytes_per_s or 0.0
+    if sort is SortKey.GROWTH:
+        return growth, group.live_bytes
+    return (group.live_bytes if sort is SortKey.LIVE else group.live_count), growth
+
+
+def _by_name(sites: Iterable[SiteReport], by: GroupKey) -> list[SiteGroup]:
+    groups: dict[str | None, list[SiteReport]] = {}
+    for site in sites:
+        groups.setdefault(_NAMES[by](site), []).append(site)
+    return [_group(name, members, by) for name, members in groups.items()]
+
+
+def _group(name: str | None, sites: list[SiteReport], by: GroupKey) -> SiteGroup:
+    group = SiteGroup(
+        group=name,
+        live_bytes=sum(site.live_bytes for site in sites),
+        live_count=sum(site.live_count for site in sites),
+        allocated_bytes=sum(site.allocated_bytes for site in sites),
+        allocated_count=sum(site.allocated_count for site in sites),
+        growth_bytes_per_s=sum(site.growth_bytes_per_s for site in sites),
+        sites=tuple(dict.fromkeys(site.site for site in sites)),
+    )
+    if by is GroupKey.STACK:
+        return replace(group, stack=sites[0].stack, truncated=sites[0].truncated)
+    return group
+
+
+@dataclass(slots=True)
+class _Thread:
+    comm: str | None = None
+    live_bytes: int = 0
+    live_count: int = 0
+    sites: list[str] = field(default_factory=list)
+
+    def add(self, site: str, live_bytes: int, live_count: int) -> None:
+        if live_bytes or live_count:
+            self.live_bytes += live_bytes
+            self.live_count += live_count
+            self.sites.append(site)
+
+
+def _by_thread(sites: Iterable[SiteReport]) -> list[SiteGroup]:
+    threads: dict[int, _Thread] = {}
+    unknown = _Thread()
+    for site in sites:
+        for share in site.threads:
+            thread = threads.setdefault(share.tid, _Thread(share.comm))
+            thread.add(site.site, share.live_bytes, share.live_count)
+        unknown.add(
+            site.site,
+            site.live_bytes - sum(share.live_bytes for share in site.threads),
+            site.live_count - sum(share.live_count for share in site.threads),
+        )
+    groups = [_thread_group(str(tid), thread) for tid, thread in threads.items()]
+    return [*groups, _thread_group(None, unknown)] if unknown.sites else groups
+
+
+def _thread_group(name: str | None, thread: _Thread) -> SiteGroup:
+    return SiteGroup(
+        group=name,
+        live_bytes=thread.live_bytes,
+        live_count=thread.live_count,
+        allocated_bytes=None,
+        allocated_count=None,
+        growth_bytes_per_s=None,
+        sites=tuple(dict.fromkeys(thread.sites)),
+        comm=thread.comm,
+    )

@@ -1,0 +1,60 @@
+"""`bpfleakctl report`: the outstanding blocks, one by one."""
+
+from __future__ import annotations
+
+import argparse
+
+from bpfleakd.api.client import DaemonClient
+from bpfleakd.api.service import BLOCKS_LISTED, BLOCKS_LISTED_MAX
+from bpfleakd.cli.arguments import duration_s, pid, site, whole_number_between
+from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.errors import NotAttached
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = commands.add_parser("report", help="list the outstanding blocks of a process, by call site")
+    parser.add_argument(
+        "--pid", type=pid, required=True, metavar="N", help="a traced process, or one that ended"
+    )
+    parser.add_argument("--site", type=site, metavar="S", help="this call site only (default: all)")
+    parser.add_argument(
+        "--older-than",
+        type=duration_s,
+        default=0.0,
+        metavar="AGE",
+        help="only blocks of this age: 60s, 5m, 1h30m (default: all)",
+    )
+    parser.add_argument(
+        "--limit",
+        type=whole_number_between(1, BLOCKS_LISTED_MAX),
+        default=BLOCKS_LISTED,
+        metavar="K",
+        help="blocks to list, oldest first (%(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print sums, stacks and blocks, or JSON."""
+    client = DaemonClient(arguments.socket)
+    try:
+        report = client.blocks(
+            arguments.pid, site=arguments.site, older_than_s=arguments.older_than, limit=arguments.limit
+        )
+    except NotAttached as error:
+        raise NotAttached(error.message, f"bpfleakctl attach {arguments.pid}") from error
+    if arguments.json:
+        print(json_text(report))
+        return 0
+    # rich takes longer to import than all the rest: only where a table is drawn.
+    from bpfleakd.cli.render.blocks import blocks_view
+    from bpfleakd.cli.render.console import fitting_width, make_console
+
+    console = make_console()
+    console.print(blocks_view(report, width=fitting_width(console)))
+    return 0

@@ -1,0 +1,73 @@
+"""The view of `bpfleakctl top --group`: a row a function, module, thread or stack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bpfleakd.cli.render.losses import loss_lines
+from bpfleakd.cli.render.names import readable_function
+from bpfleakd.cli.render.report import process_header, why_empty
+from bpfleakd.cli.render.stacks import basename, stack_lines
+from bpfleakd.cli.render.units import human_bytes, human_rate
+from bpfleakd.model import GroupedReport, GroupKey, SiteGroup
+from bpfleakd.printable import printable, shortened
+
+__all__ = ["groups_view"]
+
+_FIGURE_COLUMNS = (("growth/s", 11), ("live", 8), ("count", 9), ("sites", 6))
+_FIGURES_WIDTH = sum(width + 1 for _, width in _FIGURE_COLUMNS)
+_SHORTEST_NAME = 20
+
+
+def groups_view(
+    reports: Sequence[GroupedReport], by: GroupKey, *, width: int | None, max_frames: int | None
+) -> RenderableType:
+    """Return the reports one under the other; `width` and `max_frames` as for reports_view."""
+    if not reports:
+        return Text("no process is traced: bpfleakctl attach PID")
+    parts: list[RenderableType] = []
+    for report in reports:
+        parts += [Text(), process_header(report.process)]
+        parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
+        if not report.groups:
+            parts.append(Text(why_empty(report.process)))
+            continue
+        parts.append(_table((), by, width, header=True))
+        for group in report.groups:
+            parts.append(_table((group,), by, width))
+            parts += stack_lines(group, width, max_frames) if by is GroupKey.STACK else []
+    return Group(*parts[1:])
+
+
+def _table(groups: Sequence[SiteGroup], by: GroupKey, width: int | None, *, header: bool = False) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=header, header_style="bold")
+    for name, column_width in _FIGURE_COLUMNS:
+        table.add_column(name, justify="right", width=column_width, no_wrap=True)
+    table.add_column(by.value, no_wrap=True)
+    for group in groups:
+        growth = group.growth_bytes_per_s
+        table.add_row(
+            "-" if growth is None else Text(human_rate(growth), style="red" if growth > 0 else ""),
+            human_bytes(group.live_bytes),
+            f"{group.live_count:,}",
+            f"{len(group.sites):,}",
+            Text(_name(group, by, width), style="bold"),
+        )
+    return table
+
+
+def _name(group: SiteGroup, by: GroupKey, width: int | None) -> str:
+    if group.group is None:
+        # Blocks that came and went while the others were counted thread by thread.
+        return "[not by thread]" if by is GroupKey.THREAD else "[unknown]"
+    name = readable_function(group.group)
+    if by is GroupKey.THREAD:
+        name = f"{name} {printable(group.comm or '')}".rstrip()
+    if by is GroupKey.MODULE:
+        name = basename(name)
+    room = None if width is None else max(_SHORTEST_NAME, width - _FIGURES_WIDTH)
+    return name if room is None else shortened(name, room)

@@ -1,0 +1,231 @@
+"""The outstanding blocks of a process, one by one: `bpfleakctl report`.
+
+Blocks of the heap come from the kernel's live table, regions from the address map; both go through one
+selection, so that the list is bounded whatever a process has. Files are left out unless their site is asked
+for: what they take can be had back at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd import errors
+from bpfleakd.analysis.callers import GivenBack, gives_back, keeper
+from bpfleakd.kernel.abi import KINDS, LIVE_BLOCK
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.model import (
+    AllocationKind,
+    BlockReport,
+    BlocksReport,
+    ProcessSummary,
+    SiteBlocks,
+    SiteCounters,
+    SiteKey,
+)
+from bpfleakd.monitor.traced import NamedStack, Traced
+from bpfleakd.table.address_map import AddressMap, LiveRegion
+from bpfleakd.table.blocks import BlockSelection, SelectedSite, even_share
+
+__all__ = ["Blocks", "narrowed"]
+
+_NS_PER_S = 1_000_000_000
+# The numbers of the heap's kinds are those of the live table.
+_KINDS = (*KINDS, *(kind for kind in AllocationKind if kind not in KINDS))
+# To read a stack takes a few microseconds.
+_GIVEN_BACK_MAX = 4096
+
+_Region = tuple[SiteKey, LiveRegion]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The blocks of a process at `now_ns`; `name` gives the stacks of sites."""
+
+    traced: Traced
+    maps: Maps
+    space: AddressMap | None
+    name: Callable[[Iterable[SiteKey]], dict[SiteKey, NamedStack]]
+    now_ns: int
+
+    def report(
+        self,
+        process: ProcessSummary,
+        *,
+        site: str | None,
+        older_than_s: float,
+        limit: int,
+        largest_sites: int | None = None,
+    ) -> BlocksReport:
+        """At most `limit` blocks, of all sites, of the `largest_sites` or of one. Raises NoSuchSite."""
+        if site is not None:
+            keys: set[SiteKey] | None = self._keys_of(site)
+        else:
+            keys = None if largest_sites is None else self._largest(largest_sites)
+        sites = self._selection(keys, older_than_s, limit).sites()
+        listed = [chosen for chosen in sites if len(chosen.listed)]
+        others = [] if largest_sites is None or keys is None else self._live_besides(keys)
+        live_count = sum(one.live_count for one in (*sites, *others))
+        return BlocksReport(
+            process=process,
+            older_than_s=older_than_s,
+            live_bytes=sum(one.live_bytes for one in (*sites, *others)),
+            live_count=live_count,
+            sites=_merged(self._site_blocks(listed)),
+            left_out_sites=len(sites) - len(listed) + len(others),
+            left_out_count=live_count - sum(len(chosen.listed) for chosen in listed),
+            losses=self.traced.counters.losses,
+        )
+
+    def _keys_of(self, site: str) -> set[SiteKey]:
+        table = self.traced.table
+        used = [table.keys[row] for row in table.used_rows.tolist()]
+        keys = {key for key, named in self.name(used).items() if named.fingerprint == site}
+        if not keys:
+            raise _no_such_site(self.traced.pid, site)
+        return keys
+
+    def _largest(self, count: int) -> set[SiteKey]:
+        table = self.traced.table
+        keys = [key for key in table.keys if key.kind is not AllocationKind.FILE]
+        keys.sort(key=lambda key: table.counters(key).live_bytes, reverse=True)
+        return set(keys[:count])
+
+    def _live_besides(self, keys: set[SiteKey]) -> list[SiteCounters]:
+        table = self.traced.table
+        others = (key for key in table.keys if key not in keys and key.kind is not AllocationKind.FILE)
+        return [counters for counters in map(table.counters, others) if counters.live_count]
+
+    def _selection(self, keys: set[SiteKey] | None, older_than_s: float, limit: int) -> BlockSelection:
+        stack_ids = None if keys is None else np.array([key.stack_id for key in keys], np.uint64)
+        born_until_ns = self.now_ns - round(older_than_s * _NS_PER_S) if older_than_s else None
+        selection = BlockSelection(limit, born_until_ns=born_until_ns, stack_ids=stack_ids)
+        if keys is None or any(key.kind in KINDS for key in keys):
+            for addresses, blocks in self.maps.live_blocks(self.traced.pid):
+                selection.add(addresses, blocks)
+        regions = self.space.live_regions() if self.space else []
+        selection.add(*_as_blocks([region for region in regions if _is_wanted(region[0], keys)]))
+        return selection
+
+    def _site_blocks(self, sites: Sequence[SelectedSite]) -> Iterable[SiteBlocks]:
+        keys = [SiteKey(_KINDS[site.kind], site.stack_id) for site in sites]
+        named = self.name(keys)
+        stacks = self._given_back()
+        given_back = GivenBack(stacks.values())
+        for key, site in zip(keys, sites, strict=True):
+            stack = named[key].stack
+            yield SiteBlocks(
+                site=named[key].fingerprint,
+                kind=key.kind,
+                # What is still held of many blocks is no other caller's than theirs.
+                caller=keeper(stack.frames, GivenBack(()) if key in stacks else given_back),
+                live_bytes=site.live_bytes,
+                live_count=site.live_count,
+                blocks=tuple(self._block(*row) for row in site.listed.tolist()),
+                left_out_count=site.live_count - len(site.listed),
+                stack=stack.frames,
+                truncated=stack.truncated,
+            )
+
+    def _given_back(self) -> dict[SiteKey, tuple[int, ...]]:
+        """The stacks of sites that free what they allocate, of most of them if there are too many."""
+        table = self.traced.table
+        used = [(table.keys[row], table.counters(table.keys[row])) for row in table.used_rows.tolist()]
+        freed = [(counters.allocated_count, key) for key, counters in used if gives_back(counters)]
+        freed.sort(key=lambda item: item[0], reverse=True)
+        pid = self.traced.pid
+        return {key: self.maps.stack(pid, key.stack_id).addresses for _count, key in freed[:_GIVEN_BACK_MAX]}
+
+    def _block(
+        self, address: int, size: int, born_ns: int, _stack_id: int, tid: int, _kind: int
+    ) -> BlockReport:
+        age_s = round(max(0, self.now_ns - born_ns) / _NS_PER_S, 3)
+        return BlockReport(address, size, age_s, tid, self.traced.thread_names.get(tid, ""))
+
+
+def narrowed(report: BlocksReport, *, site: str | None, older_than_s: float, limit: int) -> BlocksReport:
+    """The same of a report that was kept. Raises NoSuchSite.
+
+    Where blocks were left out of it, they are younger than those that were not: so the sums are exact as
+    soon as one is too young, and at most what they say until then.
+    """
+    kept = [one for one in report.sites if site in (None, one.site)]
+    if site is not None and not kept:
+        raise _no_such_site(report.process.pid, site)
+    old = [aged for aged in (_older(one, older_than_s) for one in kept) if aged.live_count]
+    share = even_share(np.array([len(one.blocks) for one in old], np.uint64), limit)
+    shortened = [
+        replace(
+            one,
+            blocks=one.blocks[:share],
+            left_out_count=one.left_out_count + max(0, len(one.blocks) - share),
+        )
+        for one in old
+    ]
+    listed = tuple(one for one in shortened if one.blocks)
+    all_of_it = site is None and not older_than_s
+    live_count = report.live_count if all_of_it else sum(one.live_count for one in old)
+    return BlocksReport(
+        process=report.process,
+        older_than_s=older_than_s,
+        live_bytes=report.live_bytes if all_of_it else sum(one.live_bytes for one in old),
+        live_count=live_count,
+        sites=listed,
+        left_out_sites=len(old) - len(listed) + (report.left_out_sites if site is None else 0),
+        left_out_count=live_count - sum(len(one.blocks) for one in listed),
+        losses=report.losses,
+    )
+
+
+def _older(site: SiteBlocks, older_than_s: float) -> SiteBlocks:
+    blocks = tuple(block for block in site.blocks if block.age_s >= older_than_s)
+    if len(blocks) == len(site.blocks):
+        return site
+    return replace(
+        site,
+        blocks=blocks,
+        live_bytes=sum(block.size_bytes for block in blocks),
+        live_count=len(blocks),
+        left_out_count=0,
+    )
+
+
+def _is_wanted(key: SiteKey, keys: set[SiteKey] | None) -> bool:
+    return key.kind is not AllocationKind.FILE if keys is None else key in keys
+
+
+def _as_blocks(regions: Sequence[_Region]) -> tuple[NDArray[np.uint64], NDArray[np.void]]:
+    addresses = np.array([region.start for _key, region in regions], np.uint64)
+    blocks = [
+        (region.length_bytes, region.born_ns, key.stack_id, region.tid, _KINDS.index(key.kind))
+        for key, region in regions
+    ]
+    return addresses, np.array(blocks, LIVE_BLOCK)
+
+
+def _merged(sites: Iterable[SiteBlocks]) -> tuple[SiteBlocks, ...]:
+    """Sites with the same fingerprint as one; the largest first."""
+    merged: dict[str, SiteBlocks] = {}
+    for site in sites:
+        known = merged.get(site.site)
+        merged[site.site] = site if known is None else _sum(known, site)
+    return tuple(sorted(merged.values(), key=lambda site: site.live_bytes, reverse=True))
+
+
+def _sum(one: SiteBlocks, other: SiteBlocks) -> SiteBlocks:
+    return replace(
+        one,
+        live_bytes=one.live_bytes + other.live_bytes,
+        live_count=one.live_count + other.live_count,
+        blocks=tuple(sorted((*one.blocks, *other.blocks), key=lambda block: -block.age_s)),
+        left_out_count=one.left_out_count + other.left_out_count,
+    )
+
+
+def _no_such_site(pid: int, site: str) -> errors.NoSuchSite:
+    return errors.NoSuchSite(
+        f"process {pid} has no call site {site}", f"`bpfleakctl report --pid {pid}` shows those with blocks"
+    )

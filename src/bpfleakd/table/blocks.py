@@ -1,0 +1,150 @@
+"""Which outstanding blocks are listed, where there are too many to list them all.
+
+Rules:
+  - Every block that is old enough is in the sums of its site; at most `limit` are in the list.
+  - The list is shared out evenly: a site has all its blocks in it, or as many as any other. What is left over
+    by the division goes to the largest sites.
+  - Of a site, the oldest are listed.
+  - Blocks come in batches and are not kept: there may be millions. What is dropped could never come into the
+    list, since more blocks can only make each site's part of it smaller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["BLOCK", "BlockSelection", "SelectedSite", "even_share"]
+
+BLOCK = np.dtype(
+    [
+        ("address", "u8"),
+        ("size", "u8"),
+        ("born_ns", "u8"),
+        ("stack_id", "u8"),
+        ("tid", "u4"),
+        ("kind", "u4"),
+    ]
+)
+_SUMS = np.dtype([("kind", "u4"), ("stack_id", "u8"), ("live_bytes", "u8"), ("live_count", "u8")])
+
+# 5 MB of blocks that are still to be sorted out.
+_WAITING_MAX = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedSite:
+    """The blocks of the site (kind, stack_id): their sums, and those listed, oldest first (BLOCK)."""
+
+    kind: int
+    stack_id: int
+    live_bytes: int
+    live_count: int
+    listed: NDArray[np.void]
+
+
+class BlockSelection:
+    """Takes blocks born until `born_until_ns` (None: all), and only of `stack_ids` if they are given."""
+
+    def __init__(
+        self, limit: int, *, born_until_ns: int | None = None, stack_ids: NDArray[np.uint64] | None = None
+    ) -> None:
+        self._limit = limit
+        self._born_until_ns = born_until_ns
+        self._stack_ids = stack_ids
+        # How many of a site may come into the list, as far as is known.
+        self._share = limit
+        self._waiting: list[NDArray[np.void]] = []
+        self._waiting_count = 0
+        self._kept_count = 0
+        self._sums: list[NDArray[np.void]] = []
+
+    def add(self, addresses: NDArray[np.uint64], blocks: NDArray[np.void]) -> None:
+        """Take in a batch: LIVE_BLOCK records (size, born_ns, stack_id, tid, kind), and where they are."""
+        wanted = np.ones(len(blocks), bool)
+        if self._born_until_ns is not None:
+            wanted &= blocks["born_ns"].astype(np.int64) <= self._born_until_ns
+        if self._stack_ids is not None:
+            wanted &= np.isin(blocks["stack_id"], self._stack_ids)
+        rows = np.empty(int(np.count_nonzero(wanted)), BLOCK)
+        if not len(rows):
+            return
+        rows["address"] = addresses[wanted]
+        for name in ("size", "born_ns", "stack_id", "tid", "kind"):
+            rows[name] = blocks[name][wanted]
+        rows, starts = _by_site(rows)
+        sums = np.empty(len(starts), _SUMS)
+        sums["kind"], sums["stack_id"] = rows["kind"][starts], rows["stack_id"][starts]
+        sums["live_bytes"] = np.add.reduceat(rows["size"], starts)
+        sums["live_count"] = np.diff(starts, append=len(rows))
+        self._sums.append(sums)
+        self._waiting.append(rows[_ranks(starts, len(rows)) <= self._share])
+        self._waiting_count += len(self._waiting[-1])
+        if self._waiting_count > 2 * self._kept_count + _WAITING_MAX:
+            self._sort_out()
+
+    def sites(self) -> list[SelectedSite]:
+        """The sites of all blocks so far, the largest first."""
+        rows, starts, sums = self._sort_out()
+        quotas = np.minimum(sums["live_count"], self._share).astype(np.int64)
+        largest_first = np.argsort(-sums["live_bytes"].astype(np.int64), kind="stable")
+        more = largest_first[sums["live_count"][largest_first] > self._share]
+        quotas[more[: max(0, self._limit - int(quotas.sum()))]] += 1
+        return [
+            SelectedSite(
+                *sums[["kind", "stack_id", "live_bytes", "live_count"]][site].tolist(),
+                listed=rows[starts[site] : starts[site] + quotas[site]],
+            )
+            for site in largest_first.tolist()
+        ]
+
+    def _sort_out(self) -> tuple[NDArray[np.void], NDArray[np.intp], NDArray[np.void]]:
+        """Drop what cannot come into the list; the rest by site, where each site begins, and its sums."""
+        sums = np.concatenate([np.empty(0, _SUMS), *self._sums])
+        sums, starts = _by_site(sums)
+        totals = sums[starts]
+        if len(sums):
+            for name in ("live_bytes", "live_count"):
+                totals[name] = np.add.reduceat(sums[name], starts)
+        self._sums = [totals]
+        self._share = even_share(totals["live_count"], self._limit)
+        rows, starts = _by_site(np.concatenate([np.empty(0, BLOCK), *self._waiting]))
+        # One more than the share, for what the division leaves over.
+        rows = rows[_ranks(starts, len(rows)) <= self._share]
+        self._waiting, self._waiting_count, self._kept_count = [rows], len(rows), len(rows)
+        return rows, _site_starts(rows), totals
+
+
+def even_share(counts: NDArray[np.uint64], limit: int) -> int:
+    """The largest number such that so many of each, or all that it has, are no more than `limit`."""
+    if not len(counts):
+        return limit
+    ascending = np.sort(counts).astype(np.int64)
+    before = np.cumsum(ascending) - ascending
+    # The share if all that have less than this one get what they have.
+    shares = (limit - before) // np.arange(len(ascending), 0, -1)
+    cut = np.flatnonzero(ascending > shares)
+    return int(shares[cut[0]]) if len(cut) else limit
+
+
+def _by_site(rows: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.intp]]:
+    """Sorted by site, and of a site (if they have a time) the oldest first; where each site begins."""
+    keys = [rows["born_ns"]] if rows.dtype == BLOCK else []
+    keys.append(rows["stack_id"])
+    if len(rows) and rows["kind"].min() != rows["kind"].max():
+        keys.append(rows["kind"])
+    rows = rows[np.lexsort(keys)]
+    return rows, _site_starts(rows)
+
+
+def _site_starts(rows: NDArray[np.void]) -> NDArray[np.intp]:
+    first = np.ones(len(rows), bool)
+    first[1:] = (rows["stack_id"][1:] != rows["stack_id"][:-1]) | (rows["kind"][1:] != rows["kind"][:-1])
+    return np.flatnonzero(first)
+
+
+def _ranks(starts: NDArray[np.intp], count: int) -> NDArray[np.intp]:
+    """The number of each row in its site, from 0."""
+    return np.arange(count) - np.repeat(starts, np.diff(starts, append=count))
