@@ -19,15 +19,23 @@ def preprocessed(source: Path, *options: str | Path) -> str:
     return output_of("gcc", "-E", "-P", "-nostdinc", "-xc", *includes, *options, source)
 
 
-@pytest.mark.parametrize("option", ["-DPLAIN", "-DWALK_BY_TAIL_CALLS", "-DPID_NAMESPACE_INODE=23"])
-def test_it_is_what_the_preprocessor_reads(tmp_path: Path, option: str) -> None:
+@pytest.mark.parametrize(
+    ("option", "program"),
+    [
+        ("-DATTACH_BY_SESSION", "heap_session"),
+        ("-DPLAIN", "heap_exit"),
+        ("-DWALK_BY_TAIL_CALLS", "heap_continue"),
+        ("-DPID_NAMESPACE_INODE=23", "heap_exit"),
+    ],
+)
+def test_it_is_what_the_preprocessor_reads(tmp_path: Path, option: str, program: str) -> None:
     """The text without quoted includes preprocesses to what the files with them do, whatever is defined."""
     flat = tmp_path / "flat.c"
     flat.write_text(flattened(bpf_directory()))
 
     assert not re.search(r'#\s*include\s+"', flat.read_text())
     expected = preprocessed(bpf_directory() / "bpfleakd.bpf.c", f"-I{bpf_directory()}", option)
-    assert "heap_session" in expected
+    assert f"int {program}(" in expected
     assert preprocessed(flat, option) == expected
 
 
