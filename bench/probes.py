@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.links import close_all
-from bpfleakd.kernel.probe_points import find_probe_points
-from bpfleakd.target.allocators import allocators_in
-from bpfleakd.target.mappings import mapped_file, read_mappings
+from bpfleakd.monitor.discovery import Discovery
+from bpfleakd.target.mappings import read_mappings
 
 __all__ = ["HeapPoints", "RunTime", "empty_probes", "heap_points", "run_time_counted", "run_time_of"]
 
@@ -53,10 +52,9 @@ class RunTime:
 
 def heap_points(pid: int) -> HeapPoints:
     """Choose the probe points of malloc and free in a process, as an attach does."""
-    _allocator, mapping = allocators_in(read_mappings(pid))[0]
-    path = mapped_file(pid, mapping)
-    offsets = {point.function: point.offset for point in find_probe_points(path, ["malloc"], ["free"])}
-    return HeapPoints(path, offsets["malloc"], offsets["free"])
+    (file,) = (file for file in Discovery().files(pid, read_mappings(pid)) if file.has_allocator)
+    offsets = {function.function: function.offset for function in file.functions}
+    return HeapPoints(file.path, offsets["malloc"], offsets["free"])
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ enum allocation_kind {
 	KIND_HEAP = 0,
 };
 
-/* What a probed function does with its arguments: the cookie of its link. model.py FunctionRole. */
+/* What a probed function does with its arguments. model.py FunctionRole. */
 enum function_role {
 	ROLE_SIZE_FIRST,
 	ROLE_SIZE_SECOND,
@@ -24,7 +24,33 @@ enum function_role {
 	ROLE_POSIX_MEMALIGN,
 	ROLE_RELEASE,
 	ROLE_LIBRARIES_CHANGED,
+	ROLE_REALLOC_ARRAY,
+	ROLE_REALLOC_OR_FREE,
+	ROLE_RESIZE,
+	ROLE_STRDUP,
 };
+
+/* Where an argument of a function is at its probe point: the registers that calls may overwrite. */
+enum argument_register {
+	REGISTER_RDI,
+	REGISTER_RSI,
+	REGISTER_RDX,
+	REGISTER_RCX,
+	REGISTER_R8,
+	REGISTER_R9,
+	REGISTER_RAX,
+	REGISTER_R10,
+	REGISTER_R11,
+};
+
+/*
+ * The cookie of a link: the role, and above it, lowest first, the registers of the arguments that the role
+ * is about. src/bpfleakd/kernel/abi.py cookie_of.
+ */
+#define COOKIE_ROLE_BITS 8
+#define COOKIE_REGISTER_BITS 4
+/* Of a function that frees: it may do so by calling another one that has a probe. */
+#define COOKIE_CALLS_RELEASE (1ULL << 32)
 
 /* What a process is allowed to add to the tables; the daemon and the exec probe write it. */
 enum recording_state {
@@ -248,6 +274,8 @@ struct thread {
 	struct pending_call pending;
 	/* The block that it allocated last. */
 	__u64 last_address;
+	/* What a function that calls another to free it has just been given; the other's probe is next. */
+	__u64 released;
 	struct walk_scratch scratch;
 	struct stack stack;
 };

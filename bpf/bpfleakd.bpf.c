@@ -18,29 +18,98 @@
 #include "heap.h"
 #include "space.h"
 
+/* A load that stays one: LLVM would make one load at a computed offset of many, which the verifier refuses. */
+#define READ_REGISTER(ctx, field)                                                                        \
+	({                                                                                               \
+		u64 value_;                                                                              \
+		asm volatile("%0 = *(u64 *)(%1 + %2)"                                                    \
+			     : "=r"(value_)                                                              \
+			     : "r"(ctx), "i"(__builtin_offsetof(struct pt_regs, field)));                \
+		value_;                                                                                  \
+	})
+
+/* The argument that the cookie of a link names at `index`. */
+static __always_inline u64 argument(struct pt_regs *ctx, u64 cookie, u32 index)
+{
+	switch (cookie >> (COOKIE_ROLE_BITS + index * COOKIE_REGISTER_BITS) & ((1 << COOKIE_REGISTER_BITS) - 1)) {
+	case REGISTER_RDI:
+		return READ_REGISTER(ctx, di);
+	case REGISTER_RSI:
+		return READ_REGISTER(ctx, si);
+	case REGISTER_RDX:
+		return READ_REGISTER(ctx, dx);
+	case REGISTER_RCX:
+		return READ_REGISTER(ctx, cx);
+	case REGISTER_R8:
+		return READ_REGISTER(ctx, r8);
+	case REGISTER_R9:
+		return READ_REGISTER(ctx, r9);
+	case REGISTER_RAX:
+		return READ_REGISTER(ctx, ax);
+	case REGISTER_R10:
+		return READ_REGISTER(ctx, r10);
+	case REGISTER_R11:
+		return READ_REGISTER(ctx, r11);
+	}
+	return 0;
+}
+
+/* Bytes of an array: where that overflows, so many that nobody has them. */
+static __always_inline u64 array_bytes(u64 count, u64 size)
+{
+	u64 most = ~0ULL;
+
+	/* Hides the number: LLVM would make a 128-bit multiplication of it, for which BPF has no function. */
+	asm volatile("" : "+r"(most));
+	return count && size > most / count ? ~0ULL : count * size;
+}
+
 /*
- * What a probed function does with its arguments is the cookie of its link. The return, where it is
- * wanted, is the same for all.
+ * What a probed function does with its arguments, and where they are, is the cookie of its link. The
+ * return, where it is wanted, is the same for all.
  */
 static __always_inline int enter_function(struct pt_regs *ctx)
 {
-	switch (bpf_get_attach_cookie(ctx)) {
-	case ROLE_SIZE_FIRST:		/* malloc(size), valloc(size), pvalloc(size) */
-		return enter(ctx, PT_REGS_PARM1(ctx), 0, 0);
-	case ROLE_SIZE_SECOND:		/* aligned_alloc(alignment, size), memalign(alignment, size) */
-		return enter(ctx, PT_REGS_PARM2(ctx), 0, 0);
+	u64 cookie = bpf_get_attach_cookie(ctx);
+	u64 first = argument(ctx, cookie, 0), second = argument(ctx, cookie, 1);
+	u64 size = second, old = 0, result = 0;
+
+	switch (cookie & ((1 << COOKIE_ROLE_BITS) - 1)) {
+	case ROLE_SIZE_FIRST:		/* malloc(size), mallocx(size, flags), operator new(size) */
+	case ROLE_SIZE_SECOND:		/* aligned_alloc(alignment, size), mi_heap_malloc(heap, size) */
+		size = first;
+		break;
 	case ROLE_CALLOC:		/* calloc(count, size); where the product overflows it returns NULL */
-		return enter(ctx, PT_REGS_PARM1(ctx) * PT_REGS_PARM2(ctx), 0, 0);
-	case ROLE_REALLOC:		/* realloc(old, size) */
-		return enter(ctx, PT_REGS_PARM2(ctx), PT_REGS_PARM1(ctx), 0);
+		size = array_bytes(first, second);
+		break;
+	case ROLE_REALLOC:		/* realloc(old, size), rallocx(old, size, flags) */
+		old = first;
+		break;
+	case ROLE_REALLOC_ARRAY:	/* reallocarray(old, count, size) */
+		old = first;
+		size = array_bytes(second, argument(ctx, cookie, 2));
+		break;
+	case ROLE_REALLOC_OR_FREE:	/* reallocf(old, size): frees the old block even if it fails */
+		release(first, true);
+		break;
+	case ROLE_RESIZE:		/* xallocx(block, size, ...): returns how large the block is now */
+		old = first;
+		result = RESULT_IS_SIZE;
+		break;
+	case ROLE_STRDUP:		/* mi_strdup(text): where it has an allocation of its own inside */
+		result = RESULT_IS_TEXT;
+		break;
 	case ROLE_POSIX_MEMALIGN:	/* posix_memalign(result, alignment, size) */
-		return enter(ctx, PT_REGS_PARM3(ctx), 0, PT_REGS_PARM1(ctx));
-	case ROLE_RELEASE:		/* free(address) */
-		return release(PT_REGS_PARM1(ctx));
+		result = first;
+		break;
+	case ROLE_RELEASE:		/* free(block), sdallocx(block, size, flags), operator delete(block) */
+		return release(first, cookie & COOKIE_CALLS_RELEASE);
 	case ROLE_LIBRARIES_CHANGED:	/* _dl_debug_state(): where debuggers learn of dlopen and dlclose */
 		return note_library_change();
+	default:
+		return WITHOUT_RETURN;
 	}
-	return WITHOUT_RETURN;
+	return enter(ctx, size, old, result);
 }
 
 /* Only what the method needs is compiled: each program that walks costs the verifier 0.1 s. */

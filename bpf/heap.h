@@ -14,6 +14,14 @@
 /* What a session's entry handler returns to go without, or with, the return probe. */
 enum { WITH_RETURN = 0, WITHOUT_RETURN = 1 };
 
+/* In place of a result pointer: the call leaves the block where it is and returns its size. */
+#define RESULT_IS_SIZE 1
+/* The block that it returns is as large as the text in it. */
+#define RESULT_IS_TEXT 2
+
+/* Texts are measured in pieces of STACK_COPY_BYTES; of one that is longer only these are counted. */
+#define MAX_TEXT_PIECES 128
+
 /*
  * Whether code at `sp` runs inside the pending call. Its frame must lie below that call's, or at the same
  * place where it was reached by a tail call, and the call must still be under way: then its return
@@ -39,14 +47,18 @@ static __always_inline void give_up_pending(struct process *process, u32 tgid, s
 	pending->entry_sp = 0;
 }
 
-/* A block is about to be freed; the return of free tells nothing. */
-static __always_inline int release(u64 address)
+/*
+ * A block is about to be freed; the return of free tells nothing. A function that `calls_release` may go on
+ * to another that has a probe, which must not take the same block for an unknown one.
+ */
+static __always_inline int release(u64 address, bool calls_release)
 {
 	u64 id = current_id();
 	u32 tgid = id >> 32;
 	struct process *process = processes.lookup(&tgid);
 	struct live_block block;
 	struct thread *thread;
+	bool is_known;
 	void *blocks;
 
 	if (!address || !process || process->state != STATE_RECORDING)
@@ -54,20 +66,24 @@ static __always_inline int release(u64 address)
 	blocks = live.lookup(&tgid);
 	if (!blocks)
 		return WITHOUT_RETURN;
-	if (take_block(blocks, address, &block)) {
+	is_known = take_block(blocks, address, &block);
+	if (is_known)
 		subtract_from_site(process, tgid, &block, is_temporary(process, id, &block, address));
+	if (is_known && !calls_release)
 		return WITHOUT_RETURN;
-	}
+
+	thread = calls_release ? current_thread(id) : threads.lookup(&id);
 	/* Inside another allocator call it is that call's own business, such as a wrapper's. */
-	thread = threads.lookup(&id);
-	if (!thread || !thread->pending.entry_sp)
+	if (!is_known && !(thread && (thread->pending.entry_sp || thread->released == address)))
 		__sync_fetch_and_add(&process->unmatched_frees, 1);
+	if (thread)
+		thread->released = calls_release ? address : 0;
 	return WITHOUT_RETURN;
 }
 
 /*
  * An allocator function is entered: `size` bytes are wanted. realloc hands in `old_address`, and
- * posix_memalign the `result_pointer` through which it returns the address; 0 otherwise.
+ * posix_memalign the `result_pointer` through which it returns the address or RESULT_IS_*; 0 otherwise.
  */
 static __always_inline int enter(struct pt_regs *ctx, u64 size, u64 old_address, u64 result_pointer)
 {
@@ -84,7 +100,7 @@ static __always_inline int enter(struct pt_regs *ctx, u64 size, u64 old_address,
 	thread = current_thread(id);
 	if (!thread) {
 		count_loss(process, LOSS_THREAD_FULL);
-		return old_address ? release(old_address) : WITHOUT_RETURN;
+		return old_address ? release(old_address, false) : WITHOUT_RETURN;
 	}
 	pending = &thread->pending;
 	if (pending->entry_sp) {
@@ -111,14 +127,36 @@ static __always_inline int enter(struct pt_regs *ctx, u64 size, u64 old_address,
 	return WITH_RETURN;
 }
 
+/* The length of a text in the process, with its end. */
+static __always_inline u64 text_bytes(struct thread *thread, u64 address)
+{
+	u64 bytes = 0;
+	int piece;
+	long got;
+
+#pragma clang loop unroll(disable)
+	for (piece = 0; piece < MAX_TEXT_PIECES; piece++) {
+		got = bpf_probe_read_user_str(thread->scratch.copy, STACK_COPY_BYTES, (void *)(address + bytes));
+		if (got <= 0)
+			return bytes;
+		if (got < STACK_COPY_BYTES)
+			return bytes + got;
+		/* The last byte read has been made an end. */
+		bytes += STACK_COPY_BYTES - 1;
+	}
+	return bytes;
+}
+
 /* The address that the pending call returned; 0 if it failed. */
 static __always_inline u64 result_of(struct pt_regs *ctx, struct process *process,
 				     const struct pending_call *pending)
 {
 	u64 address = 0;
 
-	if (!pending->result_pointer)
+	if (!pending->result_pointer || pending->result_pointer == RESULT_IS_TEXT)
 		return PT_REGS_RC(ctx);
+	if (pending->result_pointer == RESULT_IS_SIZE)
+		return PT_REGS_RC(ctx) >= pending->size ? pending->old_address : 0;
 	if ((int)PT_REGS_RC(ctx) != 0)
 		return 0;
 	if (bpf_probe_read_user(&address, sizeof(address), (void *)pending->result_pointer))
@@ -201,6 +239,8 @@ static __always_inline int leave(struct pt_regs *ctx)
 	}
 	if (!address || process->state != STATE_RECORDING)
 		return 0;
+	if (pending->result_pointer == RESULT_IS_TEXT)
+		pending->size = text_bytes(thread, address);
 	pending->new_address = address;
 	begin_walk(thread, pending->function_ip, ctx);
 	return walk_and_record(ctx, process, blocks, id, thread);

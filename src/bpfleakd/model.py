@@ -258,6 +258,10 @@ class FunctionRole(StrEnum):
     POSIX_MEMALIGN = "posix-memalign"
     RELEASE = "release"
     LIBRARIES_CHANGED = "libraries-changed"
+    REALLOC_ARRAY = "realloc-array"
+    REALLOC_OR_FREE = "realloc-or-free"
+    RESIZE = "resize"
+    STRDUP = "strdup"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ __all__ = ["BPFFS_ROOT", "ControlFailed", "Daemon", "DaemonFailed"]
 
 BPFFS_ROOT = Path("/sys/fs/bpf")
 _START_TIMEOUT_S = 30.0
-_STOP_TIMEOUT_S = 20.0
+# Perf events go one by one, with a grace period of the kernel's each.
+_STOP_TIMEOUT_S = 60.0
 _ALL_SITES = 1_000_000
 
 

@@ -27,6 +27,7 @@ _LIBRARY = re.compile(
 _WRAPPER = re.compile(
     r"""(?: (?:__libc_|__GI_+|_+)?
             (?:malloc|calloc|realloc|reallocarray|memalign|aligned_alloc|posix_memalign|valloc|pvalloc)
+        | (?:je|_rjem|mi|tc)_\w+ | [mrx]allocx
         | (?:__)?(?:strdup|strndup|wcsdup|asprintf|vasprintf|getline|getdelim)
         | operator\ (?:new|delete)(?:\[\])?
         | (?:std|__gnu_cxx|__cxxabiv1|boost::detail)::.*

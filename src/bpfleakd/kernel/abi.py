@@ -6,6 +6,7 @@ and number with what stands here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -13,6 +14,10 @@ import numpy as np
 from bpfleakd.model import AllocationKind, FunctionRole, StackEnd
 
 __all__ = [
+    "ARGUMENT_REGISTERS",
+    "COOKIE_CALLS_RELEASE",
+    "COOKIE_REGISTER_BITS",
+    "COOKIE_ROLE_BITS",
     "FUNCTION_ROLES",
     "KINDS",
     "LIVE_BLOCK",
@@ -30,11 +35,17 @@ __all__ = [
     "UNWIND_MAPPINGS",
     "UNWIND_SHARD_WORDS",
     "RecordingState",
+    "cookie_of",
+    "role_arguments",
 ]
 
 MAX_FRAMES = 128
 UNWIND_SHARD_WORDS = 0x40000
 MAX_UNWIND_MAPPINGS = 1024
+
+COOKIE_ROLE_BITS = 8
+COOKIE_REGISTER_BITS = 4
+COOKIE_CALLS_RELEASE = 1 << 32
 
 
 class RecordingState(IntEnum):
@@ -45,7 +56,7 @@ class RecordingState(IntEnum):
     EXECED = 2
 
 
-# enum loss, enum allocation_kind, enum function_role and enum stack_end, in their order.
+# enum loss, allocation_kind, function_role, argument_register and stack_end, in their order.
 LOSS_REASONS = (
     "live_full",
     "site_full",
@@ -66,7 +77,12 @@ FUNCTION_ROLES = (
     FunctionRole.POSIX_MEMALIGN,
     FunctionRole.RELEASE,
     FunctionRole.LIBRARIES_CHANGED,
+    FunctionRole.REALLOC_ARRAY,
+    FunctionRole.REALLOC_OR_FREE,
+    FunctionRole.RESIZE,
+    FunctionRole.STRDUP,
 )
+ARGUMENT_REGISTERS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9", "rax", "r10", "r11")
 STACK_ENDS = (
     StackEnd.BOTTOM,
     StackEnd.DEPTH,
@@ -119,3 +135,37 @@ UNWIND_MAPPING = np.dtype(
     [("start", "u8"), ("end", "u8"), ("bias", "u8"), ("shard", "u4"), ("index_base", "u4")]
 )
 UNWIND_MAPPINGS = np.dtype([("count", "u8"), ("sorted", UNWIND_MAPPING, (MAX_UNWIND_MAPPINGS,))])
+
+# Which arguments of a function its role is about: how many come before each.
+_ROLE_ARGUMENTS = {
+    FunctionRole.SIZE_FIRST: (0,),
+    FunctionRole.SIZE_SECOND: (1,),
+    FunctionRole.CALLOC: (0, 1),
+    FunctionRole.REALLOC: (0, 1),
+    FunctionRole.POSIX_MEMALIGN: (0, 2),
+    FunctionRole.RELEASE: (0,),
+    FunctionRole.LIBRARIES_CHANGED: (),
+    FunctionRole.REALLOC_ARRAY: (0, 1, 2),
+    FunctionRole.REALLOC_OR_FREE: (0, 1),
+    FunctionRole.RESIZE: (0, 1),
+    FunctionRole.STRDUP: (),
+}
+
+
+def role_arguments(role: FunctionRole, leading: int = 0) -> tuple[str, ...]:
+    """The registers that hold, at a function's entry, what its role is about.
+
+    `leading` is how many other arguments come first. System V ABI, AMD64 supplement, section 3.2.3.
+    """
+    return tuple(ARGUMENT_REGISTERS[leading + position] for position in _ROLE_ARGUMENTS[role])
+
+
+def cookie_of(role: FunctionRole, registers: Sequence[str], *, calls_release: bool = False) -> int:
+    """What the programs are told at a probe point: the role, and where `role_arguments` are by then.
+
+    `calls_release`: the function frees, and may do so by calling another that has a probe.
+    """
+    cookie = FUNCTION_ROLES.index(role) | (COOKIE_CALLS_RELEASE if calls_release else 0)
+    for index, register in enumerate(registers):
+        cookie |= ARGUMENT_REGISTERS.index(register) << (COOKIE_ROLE_BITS + index * COOKIE_REGISTER_BITS)
+    return cookie

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from bpfleakd.kernel import bpf
-from bpfleakd.kernel.abi import FUNCTION_ROLES
+from bpfleakd.kernel.abi import cookie_of
 from bpfleakd.kernel.programs import AttachMethod, Program, programs_of
-from bpfleakd.model import FunctionRole, ProbedFunction
+from bpfleakd.model import FunctionRole
 
-__all__ = ["Linker", "close_all"]
+__all__ = ["Linker", "ProbePoint", "close_all"]
 
 _WITHOUT_RETURN = (FunctionRole.RELEASE, FunctionRole.LIBRARIES_CHANGED)
 
@@ -25,6 +26,24 @@ def close_all(descriptors: Sequence[int]) -> None:
     for descriptor in descriptors:
         with contextlib.suppress(OSError):
             os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePoint:
+    """A breakpoint to be: file offset, what the function does, and the registers of what that is about.
+
+    A function that frees may do so by calling another with a probe: `calls_release`.
+    """
+
+    offset: int
+    role: FunctionRole
+    registers: tuple[str, ...]
+    calls_release: bool = False
+
+    @property
+    def cookie(self) -> int:
+        """What the programs are told there."""
+        return cookie_of(self.role, self.registers, calls_release=self.calls_release)
 
 
 class Linker:
@@ -37,30 +56,33 @@ class Linker:
         self.method = method
         self._program_fds = program_fds
 
-    def link(self, path: str, points: Sequence[ProbedFunction], pid: int) -> list[int]:
+    def link(self, path: str, points: Sequence[ProbePoint], pid: int) -> list[int]:
         """Attach to all `points` of the file at `path` in process `pid`; return the links.
 
         All or none: on an OSError the links made so far are closed.
         """
         # Aliases of one function are one probe.
-        roles = {point.offset: point.role for point in points}
-        returning = {offset: role for offset, role in roles.items() if role not in _WITHOUT_RETURN}
+        wanted = {point.offset: point for point in points}
+        returning = {o: point for o, point in wanted.items() if point.role not in _WITHOUT_RETURN}
         links: list[int] = []
         try:
-            for program in programs_of(self.method):
-                wanted = returning if program.at_return else roles
-                if wanted:
-                    links.extend(self._link_program(program, path, wanted, pid))
+            # The return first: a call that is entered afterwards is seen to end.
+            for program in reversed(programs_of(self.method)):
+                chosen = returning if program.at_return else wanted
+                if chosen:
+                    links.extend(self._link_program(program, path, chosen, pid))
         except OSError:
             close_all(links)
             raise
         return links
 
     def _link_program(
-        self, program: Program, path: str, roles: Mapping[int, FunctionRole], pid: int
+        self, program: Program, path: str, points: Mapping[int, ProbePoint], pid: int
     ) -> Iterator[int]:
         program_fd = self._program_fds[program.function]
-        cookies = {offset: FUNCTION_ROLES.index(role) for offset, role in sorted(roles.items())}
+        # Frees first: of a block that is recorded, the free is then recorded as well.
+        order = sorted(points, key=lambda offset: (points[offset].role is not FunctionRole.RELEASE, offset))
+        cookies = {offset: points[offset].cookie for offset in order}
         if self.method is not AttachMethod.PERF:
             yield bpf.link_uprobe_multi(
                 program_fd, program.attach_type, path, cookies, pid, program.at_return

@@ -14,9 +14,9 @@ import threading
 from pathlib import Path
 
 from bpfleakd.kernel import abi
-from bpfleakd.kernel.links import Linker, close_all
+from bpfleakd.kernel.links import Linker, ProbePoint, close_all
 from bpfleakd.kernel.maps import Maps
-from bpfleakd.model import FunctionRole, ProbedFunction
+from bpfleakd.model import FunctionRole
 
 __all__ = ["try_linker"]
 
@@ -27,14 +27,12 @@ def try_linker(linker: Linker, maps: Maps) -> None:
     """Raise OSError, with the reason in words, if programs attached by `linker` do not record rightly."""
     pid = os.getpid()
     libc = ctypes.CDLL(None)
-    points = [
-        _point("getpid", libc.getpid, FunctionRole.SIZE_FIRST),
-        _point("getppid", libc.getppid, FunctionRole.RELEASE),
-    ]
+    path, allocate = _point("getpid", libc.getpid, FunctionRole.SIZE_FIRST)
+    _path, release = _point("getppid", libc.getppid, FunctionRole.RELEASE)
     maps.add_process(pid, live_blocks=16)
     links: list[int] = []
     try:
-        links = linker.link(points[0].module, points, pid)
+        links = linker.link(path, [allocate, release], pid)
         maps.set_state(pid, abi.RecordingState.RECORDING)
         _in_thread(libc.getpid, _SIZE_BYTES)
         sizes = {
@@ -52,13 +50,14 @@ def try_linker(linker: Linker, maps: Maps) -> None:
         maps.remove_process(pid)
 
 
-def _point(name: str, function: object, role: FunctionRole) -> ProbedFunction:
+def _point(name: str, function: object, role: FunctionRole) -> tuple[str, ProbePoint]:
     address = ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, _rights, offset, _device, _inode, *path = line.split(maxsplit=5)
         start, end = (int(part, 16) for part in span.split("-"))
         if start <= address < end:
-            return ProbedFunction("trial", name, role, path[0], address - start + int(offset, 16), False)
+            point = ProbePoint(address - start + int(offset, 16), role, abi.role_arguments(role))
+            return path[0], point
     raise OSError(0, f"{name} is in no mapping")
 
 

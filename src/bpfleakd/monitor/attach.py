@@ -9,24 +9,23 @@ Order matters, and all of it is undone if a step fails:
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import structlog
 
 from bpfleakd import errors
-from bpfleakd.elf.image import ElfImage
+from bpfleakd.elf.image import EM_X86_64, ElfImage
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.links import Linker, close_all
 from bpfleakd.kernel.maps import Maps
-from bpfleakd.kernel.probe_points import FunctionProbe, find_probe_points
 from bpfleakd.model import FunctionRole, Mapping, ProbedFunction
+from bpfleakd.monitor.discovery import Discovery, FileId, ProbedFile
 from bpfleakd.monitor.unwinding import Unwinding
-from bpfleakd.target.allocators import ALLOCATORS, Allocator, allocators_in, loader_in
-from bpfleakd.target.mappings import mapped_file, read_mappings
+from bpfleakd.target.allocators import ALLOCATORS
+from bpfleakd.target.mappings import read_mappings
 from bpfleakd.target.process import ProcessInfo, check_traceable, read_process
 
 __all__ = ["Attacher", "Attachment"]
@@ -36,24 +35,25 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """An attached process. `pidfd` and `links` are open descriptors."""
+    """An attached process. `pidfd` and `links` are open descriptors; `files` hold the `probes`."""
 
     process: ProcessInfo
     pidfd: int
     links: tuple[int, ...]
     probes: tuple[ProbedFunction, ...]
     mappings: tuple[Mapping, ...]
+    files: frozenset[FileId] = frozenset()
 
 
 class Attacher:
-    """Attaches and detaches; remembers the probe points of files it has seen."""
+    """Attaches and detaches."""
 
     def __init__(self, maps: Maps, linker: Linker, unwinding: Unwinding, live_blocks: int) -> None:
         self._maps = maps
         self._unwinding = unwinding
         self._linker = linker
         self._live_blocks = live_blocks
-        self._known_points: dict[tuple[int, ...], list[FunctionProbe]] = {}
+        self._discovery = Discovery()
 
     def attach(self, pid: int) -> Attachment:
         """Start recording process `pid`.
@@ -67,23 +67,45 @@ class Attacher:
             check_traceable(process, os.getpid(), os.uname().release)
             mappings = read_mappings(pid)
             _refuse_go(process)
-            allocators = allocators_in(mappings)
-            if not allocators:
+            files = self._discovery.files(pid, mappings)
+            if not any(file.has_allocator for file in files):
                 raise _no_allocator(process)
-            files = self._files(pid, allocators)
-            with contextlib.suppress(errors.TargetError):
-                files += self._files(pid, loader_in(mappings))
-            links = self._link(pid, files, mappings)
+            links = self._link_all(pid, files, mappings)
         except BaseException:
             os.close(pidfd)
             raise
-        probes = tuple(
-            probe
-            for _path, points in files
-            for probe in points
-            if probe.role is not FunctionRole.LIBRARIES_CHANGED
+        file_ids = frozenset(file.id for file in files)
+        return Attachment(process, pidfd, tuple(links), _shown(files), mappings, file_ids)
+
+    def follow(self, attachment: Attachment, mappings: tuple[Mapping, ...]) -> Attachment:
+        """Probe the allocators that have come with new libraries.
+
+        What cannot be probed is left out and logged: the rest of the process goes on being recorded.
+        """
+        pid = attachment.process.id.pid
+        links = list(attachment.links)
+        followed: list[ProbedFile] = []
+        try:
+            files = self._discovery.files(pid, mappings, passed_over=attachment.files)
+        except errors.BpfleakdError as error:
+            log.warning("allocator.not-followed", pid=pid, reason=str(error))
+            return attachment
+        for file in files:
+            try:
+                links += self._linker.link(file.path, file.points, pid)
+                followed.append(file)
+            except OSError as error:
+                module = file.functions[0].module
+                log.warning("allocator.not-followed", pid=pid, path=module, reason=str(error))
+        for file in followed:
+            log.info("allocator.followed", pid=pid, path=file.functions[0].module, probes=len(file.points))
+        return replace(
+            attachment,
+            links=tuple(links),
+            probes=attachment.probes + _shown(followed),
+            mappings=mappings,
+            files=attachment.files | {file.id for file in followed},
         )
-        return Attachment(process, pidfd, tuple(links), probes, mappings)
 
     def stop(self, attachment: Attachment) -> None:
         """Stop recording and take the breakpoints out; the tables stay to be read."""
@@ -98,15 +120,13 @@ class Attacher:
         self._maps.remove_process(pid)
         self._unwinding.release(pid)
 
-    def _link(
-        self, pid: int, files: Iterable[tuple[str, list[ProbedFunction]]], mappings: Sequence[Mapping]
-    ) -> list[int]:
+    def _link_all(self, pid: int, files: Sequence[ProbedFile], mappings: Sequence[Mapping]) -> list[int]:
         links: list[int] = []
         self._maps.add_process(pid, self._live_blocks)
         try:
             self._unwinding.follow(pid, mappings)
-            for path, points in files:
-                links += self._linker.link(path, points, pid)
+            for file in files:
+                links += self._linker.link(file.path, file.points, pid)
             if self._maps.process(pid).state is RecordingState.EXECED:
                 raise errors.NoSuchProcess(f"process {pid} called exec during the attach", "attach once more")
             self._maps.set_state(pid, RecordingState.RECORDING)
@@ -118,56 +138,15 @@ class Attacher:
             raise
         return links
 
-    def _files(
-        self, pid: int, allocators: Sequence[tuple[Allocator, Mapping]]
-    ) -> list[tuple[str, list[ProbedFunction]]]:
-        """The files to probe. One that cannot be understood is left out while there is another."""
-        files = []
-        failures = []
-        for allocator, mapping in allocators:
-            try:
-                files.append((mapped_file(pid, mapping), self._probes(pid, allocator, mapping)))
-            except (errors.BadElf, errors.NoAllocator) as failure:
-                log.warning("allocator.left-out", pid=pid, path=mapping.path, reason=failure.message)
-                failures.append(failure)
-        if failures and not files:
-            raise failures[0]
-        return files
 
-    def _probes(self, pid: int, allocator: Allocator, mapping: Mapping) -> list[ProbedFunction]:
-        path = mapped_file(pid, mapping)
-        try:
-            points = self._points(path, allocator)
-        except FileNotFoundError as error:
-            raise errors.NoSuchProcess(f"process {pid} has ended") from error
-        roles = {function.name: function.role for function in allocator.functions}
-        found = {point.function for point in points}
-        missing = [
-            function.name
-            for function in allocator.functions
-            if function.required and function.name not in found
-        ]
-        if missing:
-            raise errors.NoAllocator(
-                f"{mapping.path} of process {pid} does not define {', '.join(missing)}",
-                "it has the name of an allocator, but is not one that is known",
-            )
-        module = mapping.path.rsplit("/", 1)[-1]
-        return [
-            ProbedFunction(
-                allocator.name, point.function, roles[point.function], module, point.offset, point.emulated
-            )
-            for point in points
-        ]
-
-    def _points(self, path: str, allocator: Allocator) -> list[FunctionProbe]:
-        status = os.stat(path)
-        identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        if identity not in self._known_points:
-            releases = [f.name for f in allocator.functions if f.role is FunctionRole.RELEASE]
-            entries = [f.name for f in allocator.functions if f.name not in releases]
-            self._known_points[identity] = find_probe_points(path, entries, releases)
-        return self._known_points[identity]
+def _shown(files: Sequence[ProbedFile]) -> tuple[ProbedFunction, ...]:
+    """The allocators' functions; the dynamic loader's is our own affair."""
+    return tuple(
+        function
+        for file in files
+        for function in file.functions
+        if function.role is not FunctionRole.LIBRARIES_CHANGED
+    )
 
 
 def _hold(pid: int) -> int:
@@ -197,11 +176,30 @@ def _refuse_go(process: ProcessInfo) -> None:
         )
 
 
-def _no_allocator(process: ProcessInfo) -> errors.NoAllocator:
-    known = ", ".join(allocator.name for allocator in ALLOCATORS)
+def _no_allocator(process: ProcessInfo) -> errors.TargetError:
+    pid = process.id.pid
+    try:
+        with ElfImage.open(f"/proc/{pid}/exe") as image:
+            machine, is_bare = image.machine, image.is_static and image.section(".symtab") is None
+    except errors.BadElf:
+        machine, is_bare = EM_X86_64, False
+    except OSError:
+        return errors.NoSuchProcess(f"process {pid} ended during the attach")
+    if machine != EM_X86_64:
+        return errors.BadElf(
+            f"process {pid} ({process.comm}) is a program for another machine ({machine}) than x86-64",
+            "32-bit programs cannot be traced",
+        )
+    if is_bare:
+        return errors.NoAllocator(
+            f"process {pid} ({process.comm}) is a statically linked program without symbols: nothing says "
+            "where its allocator is",
+            "install its debug symbols (a separate debug file will do), or build it without stripping",
+        )
+    known = ", ".join(dict.fromkeys(allocator.name for allocator in ALLOCATORS))
     return errors.NoAllocator(
-        f"process {process.id.pid} ({process.comm}) has no allocator that is known mapped (known: {known})",
-        "a statically linked program, or one with an allocator of its own, cannot be traced yet",
+        f"process {pid} ({process.comm}) has no allocator that is known mapped (known: {known})",
+        "one under names of its own is made known by rows in target/allocators.py",
     )
 
 

@@ -292,6 +292,7 @@ class Monitor:
         except errors.BpfleakdError:
             # It has just ended, which the next tick notices.
             return
+        traced.attachment = self._attacher.follow(traced.attachment, mappings)
         traced.symbolizer.update_mappings(mappings)
         self._unwinding.follow(traced.pid, mappings, wait_s=0.0)
         log.info("process.libraries-changed", pid=traced.pid, mappings=len(mappings))

@@ -30,6 +30,7 @@ MIRRORED_ELSEWHERE = {"unwind_rule"}
 ENUMS: dict[str, tuple[str, Sequence[str]]] = {
     "allocation_kind": ("KIND_", [kind.name for kind in abi.KINDS]),
     "function_role": ("ROLE_", [role.name for role in abi.FUNCTION_ROLES]),
+    "argument_register": ("REGISTER_", [register.upper() for register in abi.ARGUMENT_REGISTERS]),
     "recording_state": ("STATE_", [state.name for state in RecordingState]),
     "loss": ("LOSS_", [*(reason.upper() for reason in abi.LOSS_REASONS), "KINDS"]),
     "stack_end": ("END_", [end.name for end in abi.STACK_ENDS]),
@@ -202,6 +203,9 @@ def test_constants_are_the_headers(compiled: Compiled) -> None:
     """Numbers that stand in both languages are the same."""
     numbers = compiled.numbers
     assert numbers["MAX_FRAMES"] == abi.MAX_FRAMES
+    assert numbers["COOKIE_ROLE_BITS"] == abi.COOKIE_ROLE_BITS
+    assert numbers["COOKIE_REGISTER_BITS"] == abi.COOKIE_REGISTER_BITS
+    assert numbers["COOKIE_CALLS_RELEASE"] == abi.COOKIE_CALLS_RELEASE
     assert numbers["UNWIND_SHARD_WORDS"] == abi.UNWIND_SHARD_WORDS
     assert compiled.structs["unwind_shard"].size_bytes == 4 * abi.UNWIND_SHARD_WORDS
     assert numbers["MAX_UNWIND_MAPPINGS"] == abi.MAX_UNWIND_MAPPINGS

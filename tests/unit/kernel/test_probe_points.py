@@ -56,7 +56,7 @@ STEPPED = {
     "pushes of anything but a register": "push $23; push (%rdi); push %rbp",
     "a push with the wrong prefix": "rex.W push %rbp; push %rbx; ret",
     "a pause": "pause; sub $8, %rsp; ret",
-    "emulated only beyond the beginning": "mov %rdi, %rax; " * 9 + "push %rbp; ret",
+    "emulated only beyond the beginning": "mov %rdi, %rax; " * 20 + "push %rbp; ret",
     "what is no instruction": ".byte 0x06, 0x06; push %rbp",
 }
 

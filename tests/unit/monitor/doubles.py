@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -116,6 +116,7 @@ class FakeAttacher:
     def __init__(self, maps: FakeMaps) -> None:
         self._maps = maps
         self.attached: set[int] = set()
+        self.followed: list[int] = []
         self.refused: set[int] = set()
 
     def attach(self, pid: int) -> Attachment:
@@ -124,6 +125,10 @@ class FakeAttacher:
         self._maps.processes[pid] = FakeProcess()
         self.attached.add(pid)
         return an_attachment(pid, pidfd=os.pidfd_open(pid))
+
+    def follow(self, attachment: Attachment, mappings: tuple[Mapping, ...]) -> Attachment:
+        self.followed.append(attachment.process.id.pid)
+        return replace(attachment, mappings=mappings)
 
     def stop(self, attachment: Attachment) -> None:
         self._maps.processes[attachment.process.id.pid].state = RecordingState.STOPPED

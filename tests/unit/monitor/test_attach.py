@@ -13,9 +13,11 @@ import pytest
 
 from bpfleakd import errors
 from bpfleakd.kernel.abi import RecordingState
-from bpfleakd.kernel.probe_points import FunctionProbe, find_probe_points
-from bpfleakd.model import FunctionRole, Mapping, ProbedFunction
+from bpfleakd.kernel.links import ProbePoint
+from bpfleakd.kernel.probe_points import FunctionProbe, SearchedFile, WantedFunction, search_files
+from bpfleakd.model import FunctionRole, Mapping
 from bpfleakd.monitor.attach import Attacher
+from bpfleakd.target.mappings import read_mappings
 
 from ..elf.building import compiled
 from .doubles import FakeMaps, FakeProcess
@@ -32,7 +34,7 @@ class Kernel(FakeMaps):
         super().__init__()
         self.steps: list[str] = []
         self.fails: dict[str, BaseException] = {}
-        self.points: dict[str, Sequence[ProbedFunction]] = {}
+        self.points: dict[str, Sequence[ProbePoint]] = {}
         self.links: list[int] = []
 
     def _step(self, name: str) -> None:
@@ -57,7 +59,7 @@ class Kernel(FakeMaps):
 
     # Linker
 
-    def link(self, path: str, points: Sequence[ProbedFunction], _pid: int) -> list[int]:
+    def link(self, path: str, points: Sequence[ProbePoint], _pid: int) -> list[int]:
         name = os.path.realpath(path).rsplit("/", 1)[-1]
         self._step(f"link {name.split('.')[0].split('-')[0]}")
         self.points[path] = points
@@ -96,20 +98,22 @@ def open_pidfds() -> int:
     return sum("pidfd" in link for link in links)
 
 
-_known_points: dict[object, list[FunctionProbe]] = {}
+_known_probes: dict[str, list[FunctionProbe] | errors.BpfleakdError] = {}
 
 
-def remembered_points(path: str, entries: Sequence[str], releases: Sequence[str]) -> list[FunctionProbe]:
-    """The real probe points of a file; the disassembler takes its time, once for all tests."""
-    key = os.path.realpath(path), *entries, *releases
-    if key not in _known_points:
-        _known_points[key] = find_probe_points(path, entries, releases)
-    return _known_points[key]
+def remembered_probes(
+    files: Sequence[SearchedFile], functions: Sequence[WantedFunction]
+) -> list[list[FunctionProbe] | errors.BpfleakdError]:
+    """The real probe points of files; the disassembler takes its time, once for all tests."""
+    for file in files:
+        if os.path.realpath(file.path) not in _known_probes:
+            (_known_probes[os.path.realpath(file.path)],) = search_files([file], functions)
+    return [_known_probes[os.path.realpath(file.path)] for file in files]
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bpfleakd.monitor.attach.find_probe_points", remembered_points)
+    monkeypatch.setattr("bpfleakd.monitor.discovery.search_files", remembered_probes)
 
 
 @pytest.fixture
@@ -165,16 +169,82 @@ def test_what_is_probed(attacher: Attacher, kernel: Kernel, pid: int) -> None:
     assert roles["posix_memalign"] is FunctionRole.POSIX_MEMALIGN
     assert FunctionRole.LIBRARIES_CHANGED not in roles.values()
     linked = [point for points in kernel.points.values() for point in points]
-    assert {point.function for point in linked} == {*roles, "_dl_debug_state"}
+    shown = {(probe.offset, probe.role) for probe in attachment.probes}
+    (hidden,) = {(point.offset, point.role) for point in linked} - shown
+    assert hidden[1] is FunctionRole.LIBRARIES_CHANGED
     attacher.stop(attachment)
 
 
 def test_files_are_looked_into_once(attacher: Attacher, monkeypatch: pytest.MonkeyPatch, pid: int) -> None:
     """The probe points of a library that was seen before need no disassembler."""
     attacher.stop(attacher.attach(pid))
-    monkeypatch.setattr("bpfleakd.monitor.attach.find_probe_points", None)
+
+    def search(files: Sequence[SearchedFile], _functions: Sequence[WantedFunction]) -> list[object]:
+        assert not files
+        return []
+
+    monkeypatch.setattr("bpfleakd.monitor.discovery.search_files", search)
     with running() as other:
         attacher.stop(attacher.attach(other))
+
+
+LATER = """
+.globl malloc, free
+.type malloc, @function
+.type free, @function
+malloc: push %rbx
+ret
+free: push %rbx
+ret
+"""
+
+
+class TestFollow:
+    """Libraries that come while a process is traced."""
+
+    @pytest.fixture
+    def later(self, tmp_path: Path) -> Mapping:
+        """A mapping of another allocator, which the process has not got: found by its path then."""
+        library = compiled(tmp_path, LATER, "-shared", "-nostdlib", name="later.so", suffix=".s")
+        return Mapping(0x7000, 0x8000, 0, "fe:01", library.stat().st_ino, str(library), True, False, True)
+
+    def test_a_new_allocator(self, attacher: Attacher, kernel: Kernel, pid: int, later: Mapping) -> None:
+        """It is probed besides those that are, and shown; all go together."""
+        before = attacher.attach(pid)
+        mappings = (*before.mappings, later)
+        after = attacher.follow(before, mappings)
+
+        assert kernel.steps[-1] == "link later"
+        assert after.links[: len(before.links)] == before.links
+        assert len(after.links) == len(before.links) + 1
+        new = after.probes[len(before.probes) :]
+        assert {(p.allocator, p.function, p.module) for p in new} == {
+            ("other", "malloc", later.path),
+            ("other", "free", later.path),
+        }
+        assert after.mappings == mappings
+
+        assert attacher.follow(after, mappings) == after
+        attacher.stop(after)
+        assert kernel.open_links == 0
+
+    def test_nothing_new(self, attacher: Attacher, kernel: Kernel, pid: int) -> None:
+        """Most libraries hold no allocator."""
+        attachment = attacher.attach(pid)
+        kernel.steps.clear()
+        assert attacher.follow(attachment, read_mappings(pid)) == attachment
+        assert kernel.steps == []
+        attacher.stop(attachment)
+
+    def test_one_that_cannot_be_probed(
+        self, attacher: Attacher, kernel: Kernel, pid: int, later: Mapping
+    ) -> None:
+        """The process goes on being recorded as far as it was."""
+        before = attacher.attach(pid)
+        kernel.fails["link later"] = OSError(errno.EIO, "Input/output error")
+        after = attacher.follow(before, (*before.mappings, later))
+        assert (after.links, after.probes, after.files) == (before.links, before.probes, before.files)
+        attacher.stop(after)
 
 
 FAILURES = [
@@ -272,10 +342,22 @@ class TestTargets:
             attacher.attach(headless)
 
     def test_no_allocator(self, attacher: Attacher, tmp_path: Path) -> None:
-        """A static program has its malloc in itself, where it is not looked for."""
+        """A static program has its malloc in itself, and without symbols nothing says where."""
         source = '#include <unistd.h>\nint main(void) { write(1, "\\n", 1); return pause(); }'
         with (
-            running(compiled(tmp_path, source, "-static")) as static,
-            pytest.raises(errors.NoAllocator, match="no allocator"),
+            running(compiled(tmp_path, source, "-static", "-s")) as static,
+            pytest.raises(errors.NoAllocator, match="statically linked"),
         ):
             attacher.attach(static)
+
+    def test_no_allocator_in_anything(self, attacher: Attacher, tmp_path: Path) -> None:
+        """Symbols there are, but none of an allocator."""
+        source = (
+            ".globl _start\n_start: mov $1, %eax; mov $1, %edi; lea text(%rip), %rsi; mov $1, %edx; syscall\n"
+        )
+        source += 'mov $34, %eax; syscall\ntext: .ascii "\\n"\n'
+        with (
+            running(compiled(tmp_path, source, "-static", "-nostdlib", suffix=".s")) as bare,
+            pytest.raises(errors.NoAllocator, match="no allocator"),
+        ):
+            attacher.attach(bare)

@@ -1,0 +1,76 @@
+"""Whether a file defines any of some functions: asked of every file of a process, so it has to be quick.
+
+The names are looked for in the string tables first. Most files do not have them there, or have them only
+for what they import, and then their symbols are not gone through. Little is in memory at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from bpfleakd.elf.image import ElfImage
+from bpfleakd.elf.section import Section
+from bpfleakd.elf.symbol_section import read_functions
+from bpfleakd.elf.symbols import FUNCTIONS_MAX
+
+__all__ = ["defines_any"]
+
+_CHUNK_BYTES = 1 << 20
+
+# Four times the names of Chromium with all its symbols; what is behind that is not found.
+_NAMES_LIMIT_BYTES = 1 << 30
+
+# The same name is there once, or a few times as the end of others. A hostile file has it everywhere.
+_PLACES_MAX = 4_096
+
+
+def defines_any(image: ElfImage, names: Collection[str]) -> bool:
+    """Whether a function of one of these names is defined in `image`, exported or not.
+
+    Raises `BadElf`.
+    """
+    return any(_section_defines(image, section, names) for section in (".dynsym", ".symtab"))
+
+
+def _section_defines(image: ElfImage, section_name: str, names: Collection[str]) -> bool:
+    section = image.section(section_name)
+    if section is None or not section.has_bytes or section.header.link >= len(image.sections):
+        return False
+    places = _places_of(image.sections[section.header.link], [name.encode() for name in names])
+    if not places:
+        return False
+    functions = read_functions(image, section_name, FUNCTIONS_MAX, np.empty(0, np.uint64))
+    wanted = np.fromiter(places, np.uint32)
+    return functions is not None and bool(np.isin(functions.rows.names, wanted).any())
+
+
+def _places_of(strings: Section, names: Collection[bytes]) -> set[int]:
+    """Where in a string table the names are. Linkers put `malloc` into the end of `je_malloc`."""
+    endings = [name for name in names if not any(name != other and name.endswith(other) for other in names)]
+    longest = max(map(len, names)) + 1
+    found: set[int] = set()
+    for start, text in _chunks(strings, overlap_bytes=longest):
+        for ending in endings:
+            for place in _occurrences(text, ending + b"\0"):
+                end = place + len(ending)
+                found.update(start + end - len(name) for name in names if text.endswith(name, 0, end))
+        if len(found) > _PLACES_MAX:
+            break
+    return found
+
+
+def _chunks(strings: Section, overlap_bytes: int) -> Iterator[tuple[int, bytes]]:
+    size_bytes = min(strings.size_bytes, _NAMES_LIMIT_BYTES)
+    for start in range(0, size_bytes, _CHUNK_BYTES):
+        begin = max(0, start - overlap_bytes)
+        end = min(size_bytes, start + _CHUNK_BYTES)
+        yield begin, strings.source.read(strings.file_offset + begin, end - begin)
+
+
+def _occurrences(text: bytes, wanted: bytes) -> Iterator[int]:
+    place = text.find(wanted)
+    while place >= 0:
+        yield place
+        place = text.find(wanted, place + 1)

@@ -1,0 +1,185 @@
+"""Functions of files as they are to be probed: where their arguments are, and who only passes calls on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bpfleakd import errors
+from bpfleakd.kernel.probe_points import (
+    FunctionProbe,
+    SearchedFile,
+    WantedFunction,
+    argument_registers,
+    choose_probe_point,
+    search_files,
+)
+
+from ..elf.building import compiled
+from .test_probe_points import assembled
+
+# In each, `probe:` marks the probe point of a function whose arguments in rdi and rsi matter, and the two
+# registers are where they are by then.
+MOVED = {
+    "they have not moved": ("mov %rdi, %rax; probe: push %rbx; ret", ("rdi", "rsi")),
+    "the first is overwritten by the second": (
+        "mov %rsi, %rdx; mov %rdi, %rsi; mov %fs:0, %rdi; probe: push %rbx; ret",
+        ("rsi", "rdx"),
+    ),
+    "they change places": (
+        "mov %rdi, %rax; mov %rsi, %rdi; mov %rax, %rsi; probe: jmp far; .skip 200; far: ret",
+        ("rsi", "rdi"),
+    ),
+    "a copy of a copy": (
+        "mov %rdi, %rax; mov %rax, %r11; xor %edi, %edi; xor %eax, %eax; probe: push %rbx",
+        ("r11", "rsi"),
+    ),
+    "an argument that does not matter is overwritten": (
+        "xor %ecx, %ecx; mov $1, %dl; probe: push %rbx",
+        ("rdi", "rsi"),
+    ),
+    "the one that was not overwritten is preferred": ("mov %rsi, %rdx; probe: push %rbx", ("rdi", "rsi")),
+}
+LOST = {
+    "half a copy is none": "mov %edi, %eax; xor %edi, %edi; push %rbx; ret",
+    "the copy is overwritten, too": "mov %rdi, %rax; xor %edi, %edi; mov $1, %al; push %rbx; ret",
+    "stored in memory": "mov %rdi, -8(%rsp); xor %edi, %edi; push %rbx; ret",
+    "kept where callees find what is their callers'": "mov %rdi, %r12; xor %edi, %edi; push %rbx; ret",
+    "added to": "mov %rdi, %rax; add $16, %rdi; inc %rax; push %rbx; ret",
+}
+
+
+@pytest.mark.parametrize(("source", "registers"), MOVED.values(), ids=MOVED)
+def test_arguments_are_followed_from_register_to_register(
+    tmp_path: Path, source: str, registers: tuple[str, ...]
+) -> None:
+    """A cheap probe point behind the moves is as good as one before them."""
+    code, probe = assembled(tmp_path, source)
+    assert choose_probe_point(code, release=False, arguments=("rdi", "rsi")) == (probe, True)
+    assert argument_registers(code, probe, ("rdi", "rsi")) == registers
+
+
+@pytest.mark.parametrize("source", LOST.values(), ids=LOST)
+def test_an_argument_that_is_lost_ends_the_search(tmp_path: Path, source: str) -> None:
+    """At the entry it is where the caller put it."""
+    code, _probe = assembled(tmp_path, source)
+    assert choose_probe_point(code, release=False, arguments=("rdi",)) == (0, False)
+    assert argument_registers(code, 0, ("rdi",)) == ("rdi",)
+
+
+LIBRARY = """
+.macro function name
+.globl \\name
+.type \\name, @function
+\\name:
+.endm
+.macro end name
+.size \\name, . - \\name
+.endm
+
+function take
+    push %rbx; mov %rdi, %rax; pop %rbx; ret
+end take
+function take_second
+    endbr64; mov %rsi, %rdi; jmp take
+end take_second
+function take_by_stub
+    jmp take@plt
+end take_by_stub
+function take_by_slot
+    jmp *take@GOTPCREL(%rip)
+end take_by_slot
+function take_more
+    shl %rdi; jmp take
+end take_more
+function take_or_not
+    test %rdi, %rdi; je 1f; jmp take; 1: ret
+end take_or_not
+function take_and_work
+    push %rbx; call take@plt; pop %rbx; ret
+end take_and_work
+function give
+    push %rbx; pop %rbx; ret
+end give
+function give_by_jump
+    jmp give
+end give_by_jump
+function give_by_call
+    test %rdi, %rdi; je 1f; sub $8, %rsp; call give@plt; add $8, %rsp; 1: ret
+end give_by_call
+function give_what_was_taken
+    jmp take
+end give_what_was_taken
+.globl give_too
+.set give_too, give
+.type give_too, @function
+"""
+
+
+def wanted(name: str, *arguments: str) -> WantedFunction:
+    effect = "release" if name.startswith("give") else "size"
+    return WantedFunction(name, arguments or ("rdi",), effect, release=effect == "release")
+
+
+WANTED = [
+    *map(wanted, ("take", "take_by_stub", "take_by_slot", "take_more", "take_or_not", "take_and_work")),
+    *map(wanted, ("give", "give_by_jump", "give_by_call", "give_too", "give_what_was_taken", "absent")),
+    wanted("take_second", "rsi"),
+]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FunctionProbe]:
+    directory = tmp_path_factory.mktemp("library")
+    library = compiled(directory, LIBRARY.replace(";", "\n"), "-shared", "-nostdlib", suffix=".s")
+    (probes,) = search_files([SearchedFile(str(library))], WANTED)
+    assert not isinstance(probes, errors.BpfleakdError)
+    return {probe.function: probe for probe in probes}
+
+
+def test_what_the_file_defines_is_found(found: dict[str, FunctionProbe]) -> None:
+    """And nothing else; two names of one function are at one place."""
+    assert found.keys() == {function.name for function in WANTED} - {"absent"}
+    assert found["give"].offset == found["give_too"].offset
+    assert found["give"].entry == found["give_too"].entry
+
+
+@pytest.mark.parametrize("function", ["take_second", "take_by_stub", "take_by_slot"])
+def test_a_function_that_only_jumps_to_another(found: dict[str, FunctionProbe], function: str) -> None:
+    """Directly, through a stub or through a slot, with the argument where the other expects it."""
+    assert found[function].jumps_to == "take"
+
+
+@pytest.mark.parametrize(
+    "function", ["take", "take_more", "take_or_not", "take_and_work", "give", "give_what_was_taken"]
+)
+def test_a_function_that_does_more(found: dict[str, FunctionProbe], function: str) -> None:
+    """It changes the argument, decides, comes back, or means something else."""
+    assert found[function].jumps_to is None
+
+
+def test_releases_that_call_releases(found: dict[str, FunctionProbe]) -> None:
+    """Wherever in their code: one call of the program may be two that are seen."""
+    assert found["give_by_jump"].jumps_to in ("give", "give_too")
+    assert {name for name in found if found[name].calls_release} == {"give_by_jump", "give_by_call"}
+
+
+def test_a_file_that_cannot_be_understood_does_not_hide_another(tmp_path: Path) -> None:
+    """Each file has its own answer."""
+    broken, foreign = tmp_path / "broken", tmp_path / "foreign"
+    broken.write_bytes(b"\x7fELF" + b"\xff" * 100)
+    library = compiled(tmp_path, LIBRARY.replace(";", "\n"), "-shared", "-nostdlib", suffix=".s")
+    data = bytearray(library.read_bytes())
+    data[18] = 183  # e_machine: AArch64
+    foreign.write_bytes(data)
+
+    files = [SearchedFile(str(path)) for path in (broken, foreign, tmp_path / "absent", library)]
+    answers = search_files(files, WANTED)
+
+    assert [type(answer) for answer in answers] == [errors.BadElf, errors.BadElf, errors.NoSuchProcess, list]
+
+
+def test_no_files_need_no_child() -> None:
+    """Nothing is asked, nothing is started."""
+    assert search_files([], WANTED) == []
