@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +51,8 @@ __all__ = ["Daemon", "run"]
 
 log = get_logger()
 
+_M_MMAP_THRESHOLD = -3  # malloc.h
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -60,8 +63,19 @@ def run(config: Config, reload: Callable[[], Config]) -> int:
     `reload` reads the configuration again, on SIGHUP. Raises BpfleakdError if the daemon cannot start.
     """
     configure_logging(config.log)
+    _give_memory_back()
     asyncio.run(Daemon(config, reload).serve())
     return 0
+
+
+def _give_memory_back() -> None:
+    """Keep glibc from raising the size from which blocks are mapped by themselves, and freed for good.
+
+    It raises it to that of any block freed, and then the arrays of one large table stay in the heap: 11 MB
+    of 66 with a process of 26 files (mallopt(3), M_MMAP_THRESHOLD).
+    """
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 128 << 10)
 
 
 class Daemon:
