@@ -31,7 +31,7 @@ _KNOWN = (
 def main() -> int:
     """Print the table; returns the exit code."""
     paths = [Path(argument) for argument in sys.argv[1:]] or [path for path in _KNOWN if path.exists()]
-    print("| file | allocator | functions | breakpoints | only jump to another | single-stepped |")
+    print("| file | allocator | functions | breakpoints | reached through another | single-stepped |")
     print("|---|---|---|---|---|---|")
     for path in paths:
         (file,) = Discovery().files(os.getpid(), [_mapped(path)])

@@ -117,9 +117,10 @@ def test_a_million_blocks_are_summed_and_some_are_listed(daemon, workload):
     assert took_s < 5
 
 
-def test_temporary_blocks(traced):
-    """Exactly those that were freed by their thread before it allocated another."""
-    tracer, program, ledger = traced(2)
+@pytest.mark.parametrize("step", [2, 5])
+def test_temporary_blocks(traced, step):
+    """Exactly those that were freed by their thread before it allocated another, whatever others did."""
+    tracer, program, ledger = traced(step)
 
     report = tracer.top(program.pid)
 

@@ -7,10 +7,13 @@ from typing import Any
 from bpfleakd.model import (
     AddressSpaceReport,
     AllocationKind,
+    BlockReport,
+    BlocksReport,
     DaemonStats,
     Frame,
     FrameKind,
     FunctionRole,
+    GroupedReport,
     JitModule,
     LeakReport,
     MemoryShares,
@@ -19,6 +22,8 @@ from bpfleakd.model import (
     ProbedFunction,
     ProcessState,
     ProcessSummary,
+    SiteBlocks,
+    SiteGroup,
     SiteReport,
     ThreadShare,
     TracedProcess,
@@ -27,7 +32,11 @@ from bpfleakd.model import (
 
 __all__ = [
     "HOSTILE",
+    "a_block",
+    "a_blocks_report",
     "a_frame",
+    "a_group",
+    "a_grouped_report",
     "a_process",
     "a_report",
     "a_site",
@@ -35,6 +44,7 @@ __all__ = [
     "a_stack",
     "a_traced_process",
     "an_address_space",
+    "some_site_blocks",
     "some_stats",
 ]
 
@@ -146,6 +156,57 @@ def an_address_space(pid: int = 4_711, **changes: Any) -> AddressSpaceReport:
         "losses": {"event_full": 0, "mappings_left_out": 0},
     }
     return AddressSpaceReport(pid, **{**fields, **changes})
+
+
+def a_group(group: str | None = "leak_here", **changes: Any) -> SiteGroup:
+    fields = {
+        "live_bytes": 3_000_017,
+        "live_count": 4_211,
+        "allocated_bytes": 4_000_037,
+        "allocated_count": 5_003,
+        "growth_bytes_per_s": 7_919.5,
+        "sites": ("5d41402abc4b2a76", "7d793037a0760186"),
+    }
+    return SiteGroup(group, **{**fields, **changes})
+
+
+def a_grouped_report(pid: int = 4_711, **changes: Any) -> GroupedReport:
+    fields = {"process": a_process(pid), "groups": (a_group(),), "losses": {"live_full": 0}}
+    return GroupedReport(**{**fields, **changes})
+
+
+def a_block(address: int = 0x5555_5575_92A0, **changes: Any) -> BlockReport:
+    fields = {"size_bytes": 1_048_576, "age_s": 193.0, "tid": 4_711, "comm": "worker"}
+    return BlockReport(address, **{**fields, **changes})
+
+
+def some_site_blocks(**changes: Any) -> SiteBlocks:
+    fields = {
+        "site": "5d41402abc4b2a76",
+        "kind": AllocationKind.HEAP,
+        "caller": a_frame("leak_here"),
+        "live_bytes": 2_097_155,
+        "live_count": 3,
+        "blocks": (a_block(), a_block(0x5555_5585_92A0, age_s=61.5)),
+        "left_out_count": 1,
+        "stack": a_stack(),
+        "truncated": None,
+    }
+    return SiteBlocks(**{**fields, **changes})
+
+
+def a_blocks_report(pid: int = 4_711, **changes: Any) -> BlocksReport:
+    fields = {
+        "process": a_process(pid),
+        "older_than_s": 60.0,
+        "live_bytes": 2_097_178,
+        "live_count": 5,
+        "sites": (some_site_blocks(),),
+        "left_out_sites": 2,
+        "left_out_count": 3,
+        "losses": {"live_full": 0, "stack_full": 0},
+    }
+    return BlocksReport(**{**fields, **changes})
 
 
 def some_stats() -> DaemonStats:

@@ -8,6 +8,8 @@
  *     run 3   the heap and mappings rise and fall. Notes: peak, of both together; peak_swell, of one site.
  *     run 4   three threads at once, each in three functions that leak different amounts.
  *             Notes: tid_N, thread_N (what its blocks are in bytes), count_N.
+ *     run 5   temporary blocks in two threads in turns. Their tids are equal modulo 64, which is how the programs
+ *             remember a thread's last block. Notes as for 2.
  */
 #define _GNU_SOURCE
 #include "workload.h"
@@ -256,6 +258,78 @@ static void note_threads(void)
 	}
 }
 
+/* -- 5: two threads in turns ---------------------------------------------------------------------------- */
+
+enum { TURNS = 23, SAME_PLACE = 64 };
+
+static pthread_barrier_t turn;
+static volatile int is_partner;
+
+SITE_FUNCTION static void in_turns(void)
+{
+	for (int i = 0; i < TURNS; i++) {
+		void *address = malloc(23);
+
+		KEEP(address);
+		pthread_barrier_wait(&turn);	/* the partner allocates */
+		pthread_barrier_wait(&turn);
+		free(address);
+		pthread_barrier_wait(&turn);	/* and frees */
+	}
+}
+
+SITE_FUNCTION static void in_the_partners_turns(void)
+{
+	for (int i = 0; i < TURNS; i++) {
+		pthread_barrier_wait(&turn);
+		void *address = malloc(101);
+
+		KEEP(address);
+		pthread_barrier_wait(&turn);
+		pthread_barrier_wait(&turn);
+		free(address);
+	}
+}
+
+static void *partner(void *unused)
+{
+	(void)unused;
+	if ((syscall(SYS_gettid) - getpid()) % SAME_PLACE) {
+		pthread_barrier_wait(&turn);
+		return NULL;
+	}
+	is_partner = 1;
+	pthread_barrier_wait(&turn);
+	pthread_barrier_wait(&turn);	/* until it is told to begin */
+	in_the_partners_turns();
+	pthread_barrier_wait(&turn);
+	return NULL;
+}
+
+/* Threads come and go until one has a tid that fits. */
+static void find_partner(void)
+{
+	pthread_t thread;
+
+	pthread_barrier_init(&turn, NULL, 2);
+	while (!is_partner) {
+		if (pthread_create(&thread, NULL, partner, NULL))
+			WORKLOAD_FATAL("pthread_create failed");
+		pthread_barrier_wait(&turn);
+		if (!is_partner)
+			pthread_join(thread, NULL);
+	}
+}
+
+static void take_turns(void)
+{
+	pthread_barrier_wait(&turn);
+	in_turns();
+	pthread_barrier_wait(&turn);
+	workload_note("temporary_in_turns", TURNS);
+	workload_note("temporary_in_the_partners_turns", TURNS);
+}
+
 /* ------------------------------------------------------------------------------------------------------- */
 
 static void body(int thread)
@@ -283,13 +357,17 @@ static void step(long number)
 		workload_run_threads();
 		note_threads();
 		break;
+	case 5:
+		take_turns();
+		break;
 	default:
-		WORKLOAD_FATAL("run 1 to 4, not %ld", number);
+		WORKLOAD_FATAL("run 1 to 5, not %ld", number);
 	}
 }
 
 int main(void)
 {
+	find_partner();
 	workload_start_threads(THREADS, body);
 	return workload_serve(step);
 }

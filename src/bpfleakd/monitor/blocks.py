@@ -28,7 +28,7 @@ from bpfleakd.model import (
 )
 from bpfleakd.monitor.traced import NamedStack, Traced
 from bpfleakd.table.address_map import AddressMap, LiveRegion
-from bpfleakd.table.blocks import BlockSelection, SelectedSite, even_share
+from bpfleakd.table.blocks import BlockSelection, SelectedSite, even_shares
 
 __all__ = ["Blocks", "narrowed"]
 
@@ -156,14 +156,14 @@ def narrowed(report: BlocksReport, *, site: str | None, older_than_s: float, lim
     if site is not None and not kept:
         raise _no_such_site(report.process.pid, site)
     old = [aged for aged in (_older(one, older_than_s) for one in kept) if aged.live_count]
-    share = even_share(np.array([len(one.blocks) for one in old], np.uint64), limit)
+    shares = even_shares(
+        np.array([len(one.blocks) for one in old], np.uint64),
+        np.array([one.live_bytes for one in old], np.uint64),
+        limit,
+    )
     shortened = [
-        replace(
-            one,
-            blocks=one.blocks[:share],
-            left_out_count=one.left_out_count + max(0, len(one.blocks) - share),
-        )
-        for one in old
+        replace(one, blocks=one.blocks[:share], left_out_count=one.live_count - share)
+        for one, share in zip(old, shares.tolist(), strict=True)
     ]
     listed = tuple(one for one in shortened if one.blocks)
     all_of_it = site is None and not older_than_s

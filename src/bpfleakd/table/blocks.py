@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BLOCK", "BlockSelection", "SelectedSite", "even_share"]
+__all__ = ["BLOCK", "BlockSelection", "SelectedSite", "even_share", "even_shares"]
 
 BLOCK = np.dtype(
     [
@@ -88,16 +88,10 @@ class BlockSelection:
     def sites(self) -> list[SelectedSite]:
         """The sites of all blocks so far, the largest first."""
         rows, starts, sums = self._sort_out()
-        quotas = np.minimum(sums["live_count"], self._share).astype(np.int64)
-        largest_first = np.argsort(-sums["live_bytes"].astype(np.int64), kind="stable")
-        more = largest_first[sums["live_count"][largest_first] > self._share]
-        quotas[more[: max(0, self._limit - int(quotas.sum()))]] += 1
+        listed = even_shares(sums["live_count"], sums["live_bytes"], self._limit)
         return [
-            SelectedSite(
-                *sums[["kind", "stack_id", "live_bytes", "live_count"]][site].tolist(),
-                listed=rows[starts[site] : starts[site] + quotas[site]],
-            )
-            for site in largest_first.tolist()
+            SelectedSite(*sums[site].tolist(), listed=rows[starts[site] : starts[site] + listed[site]])
+            for site in _largest_first(sums["live_bytes"]).tolist()
         ]
 
     def _sort_out(self) -> tuple[NDArray[np.void], NDArray[np.intp], NDArray[np.void]]:
@@ -127,6 +121,20 @@ def even_share(counts: NDArray[np.uint64], limit: int) -> int:
     shares = (limit - before) // np.arange(len(ascending), 0, -1)
     cut = np.flatnonzero(ascending > shares)
     return int(shares[cut[0]]) if len(cut) else limit
+
+
+def even_shares(counts: NDArray[np.uint64], live_bytes: NDArray[np.uint64], limit: int) -> NDArray[np.int64]:
+    """How many of each, `limit` in all: an even share, and one more of the largest while there is room."""
+    share = even_share(counts, limit)
+    shares = np.minimum(counts.astype(np.int64), share)
+    largest = _largest_first(live_bytes)
+    more = largest[counts[largest] > share]
+    shares[more[: limit - int(shares.sum())]] += 1
+    return shares
+
+
+def _largest_first(live_bytes: NDArray[np.uint64]) -> NDArray[np.intp]:
+    return np.argsort(-live_bytes.astype(np.int64), kind="stable")
 
 
 def _by_site(rows: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.intp]]:

@@ -14,10 +14,12 @@ from bpfleakd import errors
 from bpfleakd.api.app import create_app
 from bpfleakd.config import LogConfig
 from bpfleakd.logs import configure_logging
-from bpfleakd.model import SortKey
+from bpfleakd.model import GroupKey, SortKey
 
 from ..samples import (
     HOSTILE,
+    a_blocks_report,
+    a_grouped_report,
     a_process,
     a_report,
     a_site,
@@ -166,6 +168,68 @@ def test_the_leak_report_is_the_contract():
     }
 
 
+@pytest.mark.parametrize("by", [by for by in GroupKey if by is not GroupKey.SITE])
+def test_groups(by):
+    """Of all call sites; limit and sort are of the groups."""
+    service = FakeService(groups=a_grouped_report())
+    answer = ask(service, "GET", f"/v1/processes/4711/sites?group={by}&limit=7&sort=live")
+    assert service.calls == [("groups", 4711, by, 7, SortKey.LIVE)]
+    assert list(answer.json) == ["process", "groups", "losses"]
+    assert list(answer.json["groups"][0]) == [
+        "group",
+        "live_bytes",
+        "live_count",
+        "allocated_bytes",
+        "allocated_count",
+        "growth_bytes_per_s",
+        "sites",
+        "comm",
+        "stack",
+        "truncated",
+    ]
+
+
+def test_grouped_by_site_is_the_leak_report():
+    """The call sites themselves."""
+    service = FakeService(report=a_report())
+    assert "sites" in ask(service, "GET", "/v1/processes/4711/sites?group=site").json
+    assert service.calls == [("report", 4711, None, SortKey.GROWTH)]
+
+
+@pytest.mark.parametrize(
+    ("query", "arguments"),
+    [
+        ("", (None, 0.0, 1_000)),
+        ("?site=5d41402abc4b2a76", ("5d41402abc4b2a76", 0.0, 1_000)),
+        ("?older_than_s=61.5&limit=100000", (None, 61.5, 100_000)),
+    ],
+)
+def test_blocks(query, arguments):
+    """The parameters reach the service; without them a bounded list of all."""
+    service = FakeService(blocks=a_blocks_report())
+    answer = ask(service, "GET", f"/v1/processes/4711/blocks{query}")
+    assert service.calls == [("blocks", 4711, *arguments)]
+    assert list(answer.json) == [
+        "process",
+        "older_than_s",
+        "live_bytes",
+        "live_count",
+        "sites",
+        "left_out_sites",
+        "left_out_count",
+        "losses",
+    ]
+    (site,) = answer.json["sites"]
+    assert site["caller"]["function"] == "leak_here"
+    assert site["blocks"][0] == {
+        "address": 0x5555_5575_92A0,
+        "size_bytes": 1_048_576,
+        "age_s": 193.0,
+        "tid": 4711,
+        "comm": "worker",
+    }
+
+
 def test_maps():
     """What the memory of a process is made of."""
     service = FakeService(address_space=an_address_space())
@@ -206,6 +270,20 @@ def test_metrics_get_the_accept_header():
         ("/v1/processes/1/sites?limit=", "limit is a whole number from 1 to 1000000, not ''"),
         ("/v1/processes/1/sites?limit=all", "limit is a whole number from 1 to 1000000, not 'all'"),
         ("/v1/processes/1/sites?sort=size", "sort is one of growth, live, count, not 'size'"),
+        (
+            "/v1/processes/1/sites?group=tid",
+            "group is one of site, function, module, thread, stack, not 'tid'",
+        ),
+        ("/v1/processes/1/blocks?sort=live", "unknown parameter 'sort'"),
+        ("/v1/processes/1/blocks?site=leak", "a site is 16 hexadecimal digits, not 'leak'"),
+        (
+            "/v1/processes/1/blocks?site=5D41402ABC4B2A76",
+            "a site is 16 hexadecimal digits, not '5D41402ABC4B2A76'",
+        ),
+        ("/v1/processes/1/blocks?older_than_s=-1", "older_than_s is a number of seconds, not '-1'"),
+        ("/v1/processes/1/blocks?older_than_s=nan", "older_than_s is a number of seconds, not 'nan'"),
+        ("/v1/processes/1/blocks?older_than_s=1e9", "older_than_s is a number of seconds, not '1e9'"),
+        ("/v1/processes/1/blocks?limit=100001", "limit is a whole number from 1 to 100000, not '100001'"),
         ("/v1/processes/1/sites?limit=1&limit=2", "parameter limit is given more than once"),
         ("/v1/processes/1/sites?%1b[2J=1", "unknown parameter '\\\\x1b[2J'"),
         ("/v1/processes?limit=1", "unknown parameter 'limit'"),
@@ -228,6 +306,7 @@ _STATUSES = [
     (errors.NoAllocator, 422),
     (errors.BadElf, 422),
     (errors.AlreadyAttached, 409),
+    (errors.NoSuchSite, 404),
     (errors.NotAttached, 404),
     (errors.KernelError, 500),
     (errors.KernelUnsupported, 501),

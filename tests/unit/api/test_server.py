@@ -17,9 +17,17 @@ import pytest
 from bpfleakd import errors
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.server import ApiServer
-from bpfleakd.model import SortKey, TracedProcess
+from bpfleakd.model import GroupKey, SortKey, TracedProcess
 
-from ..samples import a_report, a_site, a_traced_process, an_address_space, some_stats
+from ..samples import (
+    a_blocks_report,
+    a_grouped_report,
+    a_report,
+    a_site,
+    a_traced_process,
+    an_address_space,
+    some_stats,
+)
 from .serving import FakeService, exposition, running
 
 
@@ -51,6 +59,8 @@ def test_everything_arrives_as_it_was_sent(path):
         processes=(traced, traced),
         report=report,
         address_space=an_address_space(),
+        groups=a_grouped_report(23),
+        blocks=a_blocks_report(23),
         stats=some_stats(),
     )
     with running(service, path):
@@ -60,6 +70,9 @@ def test_everything_arrives_as_it_was_sent(path):
         assert client.processes() == (traced, traced)
         assert client.report(23, limit=7, sort=SortKey.COUNT) == report
         assert client.report(23) == report
+        assert client.groups(23, by=GroupKey.MODULE, limit=7, sort=SortKey.LIVE) == a_grouped_report(23)
+        assert client.blocks(23) == a_blocks_report(23)
+        assert client.blocks(23, site="5d41402abc4b2a76", older_than_s=61.5, limit=7) == a_blocks_report(23)
         assert client.address_space(23) == an_address_space()
         assert client.stats() == some_stats()
     assert service.calls == [
@@ -68,6 +81,9 @@ def test_everything_arrives_as_it_was_sent(path):
         ("processes",),
         ("report", 23, 7, SortKey.COUNT),
         ("report", 23, None, SortKey.GROWTH),
+        ("groups", 23, GroupKey.MODULE, 7, SortKey.LIVE),
+        ("blocks", 23, None, 0.0, 1_000),
+        ("blocks", 23, "5d41402abc4b2a76", 61.5, 7),
         ("address_space", 23),
         ("stats",),
     ]

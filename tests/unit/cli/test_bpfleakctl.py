@@ -20,10 +20,34 @@ import pytest
 
 from bpfleakd import errors
 from bpfleakd.cli import bpfleakctl
-from bpfleakd.model import AddressSpaceReport, Check, CheckStatus, JitModule, LeakReport, SortKey
+from bpfleakd.model import (
+    AddressSpaceReport,
+    BlocksReport,
+    Check,
+    CheckStatus,
+    GroupedReport,
+    GroupKey,
+    JitModule,
+    LeakReport,
+    SortKey,
+)
 
 from ..api.serving import FakeService, running
-from ..samples import HOSTILE, a_process, a_report, a_site, a_traced_process, an_address_space, some_stats
+from ..samples import (
+    HOSTILE,
+    a_block,
+    a_blocks_report,
+    a_frame,
+    a_group,
+    a_grouped_report,
+    a_process,
+    a_report,
+    a_site,
+    a_traced_process,
+    an_address_space,
+    some_site_blocks,
+    some_stats,
+)
 
 
 @pytest.fixture
@@ -115,6 +139,51 @@ def test_top_json_is_the_contract(ctl):
     assert ctl(FakeService(processes=()), "top", "--json")[:2] == (0, '{\n  "processes": []\n}\n')
 
 
+def test_top_by_function(ctl):
+    """A row a function; JSON can be read back, and is a list without --pid."""
+    service = FakeService(groups=a_grouped_report(), processes=(a_traced_process(),))
+    code, out, err = ctl(service, "top", "--pid", "4711", "--group", "function", "--limit", "0")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1].endswith("leak_here")
+    code, out, _ = ctl(service, "top", "--pid", "4711", "--group", "thread", "--json")
+    assert (code, msgspec.json.decode(out, type=GroupedReport)) == (0, a_grouped_report())
+    code, out, _ = ctl(service, "top", "--group", "module", "--sort", "live", "--json")
+    assert msgspec.convert(json.loads(out)["processes"], list[GroupedReport]) == [a_grouped_report()]
+    assert service.calls == [
+        ("groups", 4711, GroupKey.FUNCTION, None, SortKey.GROWTH),
+        ("groups", 4711, GroupKey.THREAD, 20, SortKey.GROWTH),
+        ("processes",),
+        ("groups", 4711, GroupKey.MODULE, 20, SortKey.LIVE),
+    ]
+
+
+def test_report(ctl):
+    """Sums, stacks and blocks, or JSON that can be read back."""
+    service = FakeService(blocks=a_blocks_report())
+    code, out, err = ctl(service, "report", "--pid", "4711")
+    assert (code, err) == (0, "")
+    assert "0x5555557592a0 1,048,576  3m13s 4711 worker leak_here /src/leaky.c:23" in out
+    wanted = ("--site", "5d41402abc4b2a76", "--older-than", "1m1.5s", "--limit", "7")
+    code, out, _ = ctl(service, "report", "--pid", "4711", *wanted, "--json")
+    assert (code, msgspec.json.decode(out, type=BlocksReport)) == (0, a_blocks_report())
+    assert service.calls == [
+        ("blocks", 4711, None, 0.0, 1_000),
+        ("blocks", 4711, "5d41402abc4b2a76", 61.5, 7),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (errors.NotAttached("it is not"), "bpfleakctl: it is not\n  hint: bpfleakctl attach 23\n"),
+        (errors.NoSuchSite("no such", "look"), "bpfleakctl: no such\n  hint: look\n"),
+    ],
+)
+def test_report_of_what_is_not_there(ctl, error, words):
+    """Of a process, or of a site."""
+    assert ctl(FakeService(blocks=error), "report", "--pid", "23") == (5, "", words)
+
+
 def test_maps(ctl):
     """Tables, or JSON that can be read back."""
     service = FakeService(address_space=an_address_space())
@@ -140,8 +209,19 @@ def test_hostile_names_do_no_harm(ctl):
     refusal = errors.TargetRefused(HOSTILE, HOSTILE)
     report = a_report(process=traced.process, sites=(a_site(HOSTILE, module=HOSTILE, location=HOSTILE),))
     memory = an_address_space(comm=HOSTILE, jit_modules=(JitModule(HOSTILE, 1, 1),), losses={HOSTILE: 1})
+    frame = a_frame(HOSTILE, module=HOSTILE, location=HOSTILE)
+    group = a_group(HOSTILE, comm=HOSTILE, stack=(frame,), sites=(HOSTILE,))
+    groups = a_grouped_report(process=traced.process, groups=(group,), losses={HOSTILE: 1})
+    site = some_site_blocks(site=HOSTILE, caller=frame, blocks=(a_block(comm=HOSTILE),), stack=(frame,))
+    blocks = a_blocks_report(process=traced.process, sites=(site,), losses={HOSTILE: 1})
     service = FakeService(
-        processes=(traced,), attach=traced, detach=refusal, report=report, address_space=memory
+        processes=(traced,),
+        attach=traced,
+        detach=refusal,
+        report=report,
+        address_space=memory,
+        groups=groups,
+        blocks=blocks,
     )
     for arguments in (
         ["ps"],
@@ -151,6 +231,10 @@ def test_hostile_names_do_no_harm(ctl):
         ["top"],
         ["top", "--pid", "1", "--json"],
         ["maps", "--pid", "1"],
+        ["report", "--pid", "1"],
+        ["report", "--pid", "1", "--json"],
+        *(["top", "--pid", "1", "--group", by] for by in ("function", "module", "thread", "stack")),
+        ["top", "--pid", "1", "--group", "thread", "--json"],
         ["maps", "--pid", "1", "--json"],
     ):
         _, out, err = ctl(service, *arguments)
@@ -233,6 +317,12 @@ def test_top_of_a_process_that_is_not_attached(ctl, flags):
         ["top", "--interval", "nan"],
         ["top", "--stacks", "x"],
         ["maps"],
+        ["report"],
+        ["report", "--pid", "1", "--site", "leak_here"],
+        ["report", "--pid", "1", "--older-than", "1w"],
+        ["report", "--pid", "1", "--limit", "0"],
+        ["report", "--pid", "1", "--limit", "100001"],
+        ["top", "--group", "tid"],
         ["maps", "--pid", "x"],
     ],
 )

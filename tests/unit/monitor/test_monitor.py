@@ -11,7 +11,7 @@ import pytest
 
 from bpfleakd import errors
 from bpfleakd.kernel.abi import RecordingState
-from bpfleakd.model import ProcessState, RawStack, SortKey, StackEnd
+from bpfleakd.model import GroupKey, ProcessState, RawStack, SortKey, StackEnd
 from bpfleakd.monitor.monitor import Monitor
 from bpfleakd.monitor.report import Reporter
 
@@ -125,6 +125,38 @@ class TestTracing:
         assert [row.process.pid for row in snapshot.processes] == [pid]
         assert snapshot.daemon.ticks == 1
 
+    def test_groups_are_of_all_sites(self, world: World, pid: int) -> None:
+        """A limit is of the groups."""
+        world.monitor.attach(pid)
+        world.allocates(pid, s1=23, s2=101, s3=7)
+        groups = world.monitor.groups(pid, by=GroupKey.MODULE, limit=1, sort=SortKey.LIVE).groups
+        assert [(group.group, group.live_bytes, len(group.sites)) for group in groups] == [("shop", 131, 3)]
+        (thread,) = world.monitor.groups(pid, by=GroupKey.THREAD, limit=None, sort=SortKey.LIVE).groups
+        assert (thread.group, thread.live_bytes, thread.live_count) == (str(pid), 131, 3)
+
+    def test_blocks(self, world: World, pid: int) -> None:
+        """One by one, with the names of the threads as they are now."""
+        world.monitor.attach(pid)
+        world.allocates(pid, s1=23, s2=101)
+        world.clock.go_on(7)
+        report = world.monitor.blocks(pid, site=None, older_than_s=5.0, limit=1)
+        assert (report.live_bytes, report.live_count, report.left_out_count) == (124, 2, 1)
+        (site,) = report.sites
+        assert (site.blocks[0].size_bytes, site.blocks[0].age_s, site.blocks[0].tid) == (101, 7.0, pid)
+        assert site.blocks[0].comm
+
+    def test_the_peak(self, world: World, pid: int) -> None:
+        """What the programs say, as soon as they are read; it does not fall."""
+        world.monitor.attach(pid)
+        process = world.maps.processes[pid]
+        process.heap_peak_bytes = 1009
+        world.allocates(pid, s1=23)
+        world.clock.go_on(1)
+        world.monitor.tick()
+        process.heap_peak_bytes = 101
+        world.monitor.tick()
+        assert world.monitor.processes()[0].process.peak_live_bytes == 1009
+
     def test_nothing_is_traced(self, world: World) -> None:
         """A tick and a snapshot of nothing at all."""
         assert world.monitor.tick() == 0.0
@@ -212,6 +244,25 @@ class TestEnd:
         row = world.monitor.detach(pid)
         assert (row.process.state, row.process.live_bytes) == (ProcessState.EXITED, 124)
         assert world.states() == {}
+
+    def test_blocks_are_kept(self, world: World, pid: int) -> None:
+        """As they were at the end, however long ago that is."""
+        world.monitor.attach(pid)
+        world.allocates(pid, s1=23, s2=101)
+        world.clock.go_on(7)
+        world.kill(pid)
+        world.monitor.tick()
+        world.clock.go_on(1000)
+        report = world.monitor.blocks(pid, site=None, older_than_s=0.0, limit=1)
+        assert (report.process.state, report.live_bytes, report.left_out_count) == (
+            ProcessState.EXITED,
+            124,
+            1,
+        )
+        assert [block.age_s for block in report.sites[0].blocks] == [7.0]
+        assert world.monitor.blocks(pid, site=None, older_than_s=8.0, limit=1).sites == ()
+        groups = world.monitor.groups(pid, by=GroupKey.FUNCTION, limit=None, sort=SortKey.LIVE).groups
+        assert [group.live_bytes for group in groups] == [101, 23]
 
     def test_time_stops(self, world: World, pid: int) -> None:
         """It was attached for as long as it lived."""

@@ -37,10 +37,10 @@ def blocks_view(report: BlocksReport, *, width: int | None) -> RenderableType:
 
 
 def _summary(report: BlocksReport) -> str:
-    old = f" that are {human_duration(report.older_than_s)} old or older" if report.older_than_s else ""
+    old = f" {human_duration(report.older_than_s)} old or older" if report.older_than_s else ""
     if not report.live_count:
         return f"no outstanding blocks{old}"
-    left_out = f", {report.left_out_count:,} of them not listed" if report.left_out_count else ""
+    left_out = f"; {report.left_out_count:,} not listed" if report.left_out_count else ""
     return f"outstanding: {_amount(report.live_bytes, report.live_count)}{old}{left_out}"
 
 
