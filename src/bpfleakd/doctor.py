@@ -38,14 +38,22 @@ _SEE_IF_BCC = "import bcc; bcc.BPF; print(bcc.__version__, 'in', bcc.__file__)"
 _IMPORT_TIMEOUT_S = 30.0
 
 
+def _available_attach_methods() -> tuple[str, ...]:
+    # Here, since it brings the kernel side along.
+    from bpfleakd.kernel.loader import available_methods
+
+    return available_methods()
+
+
 def run_checks(
     *,
     socket_path: Path = DEFAULT_SOCKET_PATH,
     proc_root: Path = Path("/proc"),
     sys_root: Path = Path("/sys"),
     uname: os.uname_result | None = None,
+    attach_methods: Callable[[], tuple[str, ...]] = _available_attach_methods,
 ) -> tuple[Check, ...]:
-    """Run every check, from the ground up."""
+    """Run every check, from the ground up. `attach_methods` tries which of them the kernel has."""
     uname = uname or os.uname()
     return (
         _kernel(uname.release),
@@ -57,7 +65,7 @@ def run_checks(
         _lockdown(sys_root / "kernel/security/lockdown"),
         _uprobes(sys_root / "bus/event_source/devices/uprobe/type"),
         _bcc(sys.executable),
-        _attach_method(_available_attach_methods),
+        _attach_method(attach_methods),
         _tool("addr2line", "names source lines"),
         _tool("c++filt", "demangles C++ names"),
         _daemon(socket_path),
@@ -163,13 +171,6 @@ def _bcc(python: str) -> Check:
             "bcc", FAIL, "the module bcc is PyPI's, another project", f"pip uninstall bcc; {install}"
         )
     return Check("bcc", FAIL, last_line, install)
-
-
-def _available_attach_methods() -> tuple[str, ...]:
-    # Here, since it brings the kernel side along.
-    from bpfleakd.kernel.loader import available_methods
-
-    return available_methods()
 
 
 def _attach_method(available: Callable[[], tuple[str, ...]]) -> Check:

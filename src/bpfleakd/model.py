@@ -48,6 +48,7 @@ __all__ = [
     "StackEnd",
     "ThreadShare",
     "TracedProcess",
+    "TracingMode",
     "UseSummary",
 ]
 
@@ -216,6 +217,21 @@ class SiteReport:
     truncated: StackEnd | None
     temporary_count: int | None
     peak_live_bytes: int
+
+
+class TracingMode(StrEnum):
+    """How closely a process is looked at, and what that costs it.
+
+    OFF is never touched. WATCH samples its memory from /proc and never attaches. AUTO does so until the
+    memory grows, and then attaches for a while. SAMPLED records a share of the bytes allocated, EXACT every
+    call.
+    """
+
+    OFF = "off"
+    WATCH = "watch"
+    AUTO = "auto"
+    SAMPLED = "sampled"
+    EXACT = "exact"
 
 
 class ProcessState(StrEnum):

@@ -36,6 +36,7 @@ def machine(tmp_path: Path):
             proc_root=tmp_path / "proc",
             sys_root=tmp_path / "sys",
             uname=os.uname_result(("Linux", "host", release, "version", architecture)),
+            attach_methods=lambda: ("session", "multi", "perf"),
         )
         assert len({check.name for check in found}) == len(found)
         assert all(check.way_out for check in found if check.status != OK)
