@@ -1,0 +1,141 @@
+"""Which processes are looked at, and how closely: rules in, a decision out.
+
+Rules are tried in order and the first that matches decides; the default decides the rest. A rule matches if
+every pattern it gives does. A rule with `follow_children` also matches the children of the processes that it
+decided, and theirs, whatever they execute; a rule before it goes first, for them too.
+
+Patterns are those of fnmatch: `*` is any text (also with slashes in it), `?` one character, `[ab]` one of
+these; upper and lower case differ, and the whole text has to match. A process that lacks what is asked for
+(a container, a unit) does not match, not even `*`.
+
+What the host depends on, or what cannot be traced by its nature, is left alone whatever the rules say: kernel
+threads, init and the daemon itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from typing import Protocol
+
+from bpfleakd.model import TracingMode
+
+__all__ = ["BY_HAND", "Decision", "Match", "Policy", "Rule", "Subject"]
+
+# What `Decision.rule` says of a process that somebody attached or detached.
+BY_HAND = "by hand"
+
+_INIT_PID = 1
+
+
+class Subject(Protocol):
+    """What rules ask of a process. A text that it does not have is None; `uid` is the effective one."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def kernel_thread(self) -> bool: ...
+    @property
+    def comm(self) -> str | None: ...
+    @property
+    def exe(self) -> str | None: ...
+    @property
+    def cmdline(self) -> str | None: ...
+    @property
+    def user(self) -> str | None: ...
+    @property
+    def uid(self) -> int | None: ...
+    @property
+    def unit(self) -> str | None: ...
+    @property
+    def cgroup(self) -> str | None: ...
+    @property
+    def container(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Patterns that all have to match; None asks for nothing. `user` is a name or a uid in digits."""
+
+    pid: int | None = None
+    comm: str | None = None
+    exe: str | None = None
+    cmdline: str | None = None
+    user: str | None = None
+    unit: str | None = None
+    cgroup: str | None = None
+    container: str | None = None
+
+    def matches(self, subject: Subject) -> bool:
+        """Whether the process is meant. Asks it only for what there is a pattern for."""
+        if self.pid is not None and self.pid != subject.pid:
+            return False
+        return all(
+            self._matches_text(name, pattern, subject)
+            for name in _TEXTS
+            if (pattern := getattr(self, name)) is not None
+        )
+
+    @staticmethod
+    def _matches_text(name: str, pattern: str, subject: Subject) -> bool:
+        if name == "user" and pattern.isdigit():
+            return subject.uid == int(pattern)
+        text = getattr(subject, name)
+        return text is not None and fnmatchcase(text, pattern)
+
+
+_TEXTS = tuple(field.name for field in fields(Match) if field.name != "pid")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What to do with the processes that match. `live_blocks` caps their outstanding blocks."""
+
+    match: Match
+    mode: TracingMode
+    follow_children: bool = False
+    live_blocks: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is to be done with a process, and by which rule: "rule 2" (counted from 1), "default", or why not.
+
+    `rule_index` is the rule's place (from 0), None for what no rule decided.
+    """
+
+    mode: TracingMode
+    rule: str
+    rule_index: int | None = None
+    follow_children: bool = False
+    live_blocks: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """All the rules, and what holds for processes that none of them matches."""
+
+    rules: Sequence[Rule] = ()
+    default: TracingMode = TracingMode.AUTO
+
+    def decide(self, subject: Subject, own_pid: int, parent: Decision | None = None) -> Decision:
+        """What is to be done with the process, `parent` being what was decided of the one that forked it."""
+        excluded = _never(subject, own_pid)
+        if excluded is not None:
+            return Decision(TracingMode.OFF, excluded)
+        inherited = parent.rule_index if parent is not None and parent.follow_children else None
+        for index, rule in enumerate(self.rules):
+            if index == inherited or rule.match.matches(subject):
+                return Decision(rule.mode, f"rule {index + 1}", index, rule.follow_children, rule.live_blocks)
+        return Decision(self.default, "default")
+
+
+def _never(subject: Subject, own_pid: int) -> str | None:
+    if subject.pid == own_pid:
+        return "bpfleakd itself"
+    if subject.pid == _INIT_PID:
+        return "init"
+    if subject.kernel_thread:
+        return "kernel thread"
+    return None
