@@ -94,6 +94,8 @@ struct process {
 	/* How often the dynamic loader has mapped or unmapped libraries. */
 	__u64 library_changes;
 	__u64 losses[LOSS_KINDS];
+	/* How often the process ran into a program: what each time costs is the kernel's way there, mostly. */
+	__u64 probe_hits;
 	/*
 	 * What is live in the heap, and the most that was since the last space_event: only together with what was
 	 * mapped at the same time does it make the peak of the process.

@@ -70,10 +70,15 @@ static __always_inline u64 array_bytes(u64 count, u64 size)
  */
 static __always_inline int enter_function(struct pt_regs *ctx)
 {
-	u64 cookie = bpf_get_attach_cookie(ctx);
+	u64 id = current_id(), cookie = bpf_get_attach_cookie(ctx);
 	u64 first = argument(ctx, cookie, 0), second = argument(ctx, cookie, 1);
 	u64 size = second, old = 0, result = 0;
+	u32 tgid = id >> 32;
+	struct process *process = processes.lookup(&tgid);
 
+	if (!process)
+		return WITHOUT_RETURN;
+	count_hit(process);
 	switch (cookie & ((1 << COOKIE_ROLE_BITS) - 1)) {
 	case ROLE_SIZE_FIRST:		/* malloc(size), mallocx(size, flags), operator new(size) */
 	case ROLE_SIZE_SECOND:		/* aligned_alloc(alignment, size), mi_heap_malloc(heap, size) */
@@ -90,7 +95,7 @@ static __always_inline int enter_function(struct pt_regs *ctx)
 		size = array_bytes(second, argument(ctx, cookie, 2));
 		break;
 	case ROLE_REALLOC_OR_FREE:	/* reallocf(old, size): frees the old block even if it fails */
-		release(first, true);
+		release(process, id, first, true);
 		break;
 	case ROLE_RESIZE:		/* xallocx(block, size, ...): returns how large the block is now */
 		old = first;
@@ -103,13 +108,13 @@ static __always_inline int enter_function(struct pt_regs *ctx)
 		result = first;
 		break;
 	case ROLE_RELEASE:		/* free(block), sdallocx(block, size, flags), operator delete(block) */
-		return release(first, cookie & COOKIE_CALLS_RELEASE);
+		return release(process, id, first, cookie & COOKIE_CALLS_RELEASE);
 	case ROLE_LIBRARIES_CHANGED:	/* _dl_debug_state(): where debuggers learn of dlopen and dlclose */
-		return note_library_change();
+		return note_library_change(process);
 	default:
 		return WITHOUT_RETURN;
 	}
-	return enter(ctx, size, old, result);
+	return enter(ctx, process, id, size, old, result);
 }
 
 /* Only what the method needs is compiled: each program that walks costs the verifier 0.1 s. */

@@ -18,6 +18,11 @@ static __always_inline u64 current_id(void)
 #endif
 }
 
+static __always_inline void count_hit(struct process *process)
+{
+	__sync_fetch_and_add(&process->probe_hits, 1);
+}
+
 static __always_inline void count_loss(struct process *process, enum loss reason)
 {
 	__sync_fetch_and_add(&process->losses[reason], 1);

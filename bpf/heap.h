@@ -51,17 +51,15 @@ static __always_inline void give_up_pending(struct process *process, u32 tgid, s
  * A block is about to be freed; the return of free tells nothing. A function that `calls_release` may go on
  * to another that has a probe, which must not take the same block for an unknown one.
  */
-static __always_inline int release(u64 address, bool calls_release)
+static __always_inline int release(struct process *process, u64 id, u64 address, bool calls_release)
 {
-	u64 id = current_id();
-	u32 tgid = id >> 32;
-	struct process *process = processes.lookup(&tgid);
 	struct live_block block;
+	u32 tgid = id >> 32;
 	struct thread *thread;
 	bool is_known;
 	void *blocks;
 
-	if (!address || !process || process->state != STATE_RECORDING)
+	if (!address || process->state != STATE_RECORDING)
 		return WITHOUT_RETURN;
 	blocks = live.lookup(&tgid);
 	if (!blocks)
@@ -85,22 +83,21 @@ static __always_inline int release(u64 address, bool calls_release)
  * An allocator function is entered: `size` bytes are wanted. realloc hands in `old_address`, and
  * posix_memalign the `result_pointer` through which it returns the address or RESULT_IS_*; 0 otherwise.
  */
-static __always_inline int enter(struct pt_regs *ctx, u64 size, u64 old_address, u64 result_pointer)
+static __always_inline int enter(struct pt_regs *ctx, struct process *process, u64 id, u64 size,
+				 u64 old_address, u64 result_pointer)
 {
-	u64 id = current_id();
-	u32 tgid = id >> 32;
 	u64 sp = PT_REGS_SP(ctx);
-	struct process *process = processes.lookup(&tgid);
 	struct pending_call *pending;
 	struct thread *thread;
+	u32 tgid = id >> 32;
 	void *blocks;
 
-	if (!process || process->state != STATE_RECORDING)
+	if (process->state != STATE_RECORDING)
 		return WITHOUT_RETURN;
 	thread = current_thread(id);
 	if (!thread) {
 		count_loss(process, LOSS_THREAD_FULL);
-		return old_address ? release(old_address, false) : WITHOUT_RETURN;
+		return old_address ? release(process, id, old_address, false) : WITHOUT_RETURN;
 	}
 	pending = &thread->pending;
 	if (pending->entry_sp) {
@@ -209,11 +206,14 @@ static __always_inline int leave(struct pt_regs *ctx)
 	u64 id = current_id();
 	u32 tgid = id >> 32;
 	struct thread *thread = threads.lookup(&id);
+	struct process *process = processes.lookup(&tgid);
 	struct pending_call *pending;
-	struct process *process;
 	void *blocks;
 	u64 address;
 
+	if (!process)
+		return 0;
+	count_hit(process);
 	if (!thread)
 		return 0;
 	pending = &thread->pending;
@@ -221,9 +221,8 @@ static __always_inline int leave(struct pt_regs *ctx)
 	if (!pending->entry_sp || PT_REGS_SP(ctx) != pending->entry_sp + sizeof(u64))
 		return 0;
 	pending->entry_sp = 0;
-	process = processes.lookup(&tgid);
 	blocks = live.lookup(&tgid);
-	if (!process || !blocks)
+	if (!blocks)
 		return 0;
 
 	address = result_of(ctx, process, pending);
@@ -260,12 +259,8 @@ static __always_inline int leave_continued(struct pt_regs *ctx)
 	return walk_and_record(ctx, process, blocks, id, thread);
 }
 
-static __always_inline int note_library_change(void)
+static __always_inline int note_library_change(struct process *process)
 {
-	u32 tgid = current_id() >> 32;
-	struct process *process = processes.lookup(&tgid);
-
-	if (process)
-		__sync_fetch_and_add(&process->library_changes, 1);
+	__sync_fetch_and_add(&process->library_changes, 1);
 	return WITHOUT_RETURN;
 }

@@ -75,7 +75,10 @@ static __always_inline int enter_syscall(struct syscall_enter *ctx)
 	u32 tgid = id >> 32;
 	struct process *process = processes.lookup(&tgid);
 
-	if (process && process->state == STATE_RECORDING)
+	if (!process)
+		return 0;
+	count_hit(process);
+	if (process->state == STATE_RECORDING)
 		report(process, id, ctx->number, SPACE_ENTRY, 0, 0, false);
 	return 0;
 }
@@ -107,7 +110,10 @@ static __always_inline int leave_syscall(struct syscall_exit *ctx)
 	struct thread *thread;
 	struct pt_regs *user;
 
-	if (!process || process->state != STATE_RECORDING)
+	if (!process)
+		return 0;
+	count_hit(process);
+	if (process->state != STATE_RECORDING)
 		return 0;
 	if (is_failure(ctx->result)) {
 		/* Of most calls nothing has happened then; some were announced, some have done a part. */

@@ -298,13 +298,17 @@ class ProbedFunction:
 
 @dataclass(frozen=True, slots=True)
 class TracedProcess:
-    """A row of `bpfleakctl ps`: the totals, how it is attached and what was missed."""
+    """A row of `bpfleakctl ps`: the totals, how it is attached and what was missed.
+
+    `probe_hits` is how often the process ran into a program of ours.
+    """
 
     process: ProcessSummary
     attach_method: str
     sites: int
     probes: tuple[ProbedFunction, ...]
     losses: dict[str, int] = field(default_factory=dict)
+    probe_hits: int = 0
 
 
 class SortKey(StrEnum):

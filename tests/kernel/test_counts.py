@@ -21,6 +21,21 @@ def test_every_allocator_function_is_counted_exactly(daemon, workload):
     expect_no_losses(report)
 
 
+def test_every_run_into_a_probe_is_counted(daemon, workload):
+    """What tracing costs a process can be told from the outside: entry, return and free of 10,007 pairs."""
+    program = workload("churn")
+    tracer = daemon(attach_method="multi")
+    tracer.attach(program.pid)
+    tracer.top_after_tick(program.pid)
+    before = tracer.process(program.pid)["probe_hits"]
+
+    program.step(10_007)
+
+    tracer.top_after_tick(program.pid)
+    hits = tracer.process(program.pid)["probe_hits"] - before
+    assert 3 * 10_007 <= hits <= 3 * 10_007 + 100
+
+
 def test_figures_stay_exact_from_step_to_step(daemon, workload):
     """Counters are running totals: a second round adds up, and nothing is counted twice."""
     program = workload("every_function", 2)

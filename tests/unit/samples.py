@@ -128,6 +128,7 @@ def a_traced_process(pid: int = 4_711, **changes: Any) -> TracedProcess:
             ProbedFunction("glibc", "free", FunctionRole.RELEASE, libc, 0x9A489, True),
         ),
         "losses": {"live_full": 0, "stack_full": 0},
+        "probe_hits": 40_009,
     }
     return TracedProcess(**{**fields, **changes})
 

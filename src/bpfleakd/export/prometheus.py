@@ -206,6 +206,14 @@ def _process_families(processes: Iterable[TracedProcess]) -> Iterator[Metric]:
         for summary in summaries:
             metric.add_metric(_process_labels(summary), value(summary))
         yield metric
+    hits = CounterMetricFamily(
+        "bpfleakd_process_probe_hits",
+        "How often the process ran into a probe: what tracing costs it, in units of about 0.5 us.",
+        labels=_PROCESS_LABELS,
+    )
+    for process in processes:
+        hits.add_metric(_process_labels(process.process), process.probe_hits)
+    yield hits
     losses = CounterMetricFamily(
         "bpfleakd_process_losses",
         "What was missed, by reason: the other figures do not include it.",

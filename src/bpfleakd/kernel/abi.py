@@ -97,6 +97,7 @@ PROCESS = np.dtype(
         ("unmatched_frees", "u8"),
         ("library_changes", "u8"),
         ("losses", "u8", (len(LOSS_REASONS),)),
+        ("probe_hits", "u8"),
         ("live_bytes", "i8"),
         ("peak_live_bytes", "i8"),
         ("last_allocations", "u8", (64,)),

@@ -55,6 +55,7 @@ class ProcessCounters:
 
     `unmatched_frees` were of unknown blocks, `library_changes` count dlopen and dlclose, `losses` is by
     reason. `heap_peak_bytes` is the most that was live in the heap since the last event of the address space.
+    `probe_hits` are the runs of programs in this process: what tracing costs it is so many times some 0.5 us.
     """
 
     state: abi.RecordingState
@@ -62,6 +63,7 @@ class ProcessCounters:
     library_changes: int
     losses: dict[str, int]
     heap_peak_bytes: int = 0
+    probe_hits: int = 0
 
 
 class Maps:
@@ -150,6 +152,7 @@ class Maps:
             library_changes=int(process["library_changes"]),
             losses=losses,
             heap_peak_bytes=int(process["peak_live_bytes"]),
+            probe_hits=int(process["probe_hits"]),
         )
 
     def remove_process(self, pid: int) -> None:

@@ -92,6 +92,7 @@ class Reporter:
             sites=traced.table.used_count,
             probes=traced.attachment.probes,
             losses=traced.counters.losses,
+            probe_hits=traced.counters.probe_hits,
         )
 
     def report(

@@ -52,6 +52,7 @@ def test_every_figure_of_a_process_is_there():
     assert value(read, "bpfleakd_process_allocations_total", **labels) == 15_013
     assert value(read, "bpfleakd_process_frees_total", **labels) == 5_003
     assert value(read, "bpfleakd_process_unmatched_frees_total", **labels) == 13
+    assert value(read, "bpfleakd_process_probe_hits_total", **labels) == 40_009
     assert value(read, "bpfleakd_process_losses_total", reason="live_full", **labels) == 29
     assert value(read, "bpfleakd_process_losses_total", reason="stack_full", **labels) == 0
 
@@ -123,7 +124,7 @@ def test_the_number_of_series_is_bounded(processes, sites, fingerprints, top_sit
     read = samples(snapshot, top_sites)
     expected = processes * min(top_sites, sites, fingerprints)
     assert len(named(read, "bpfleakd_site_")) == 5 * expected
-    assert len(named(read, "bpfleakd_process_")) == processes * (8 + 2)
+    assert len(named(read, "bpfleakd_process_")) == processes * (9 + 2)
 
 
 def test_top_sites_can_be_set_anew():
