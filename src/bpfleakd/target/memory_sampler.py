@@ -1,0 +1,62 @@
+"""How much anonymous memory a process has: one cheap reading, for a thousand processes again and again.
+
+Ways to know it, in processor time a process (1,000 sleeping processes, Linux 6.18):
+
+    statm, resident less shared          4.2 us    swapped memory is missing: a leak would seem to shrink
+    status, RssAnon and VmSwap          11   us    what is read here, with the parsing
+    the same, descriptor kept open       8   us    a descriptor a process, for 3 us every ten seconds
+    smaps_rollup                        30   us    and it walks the page tables with the target's lock held:
+                                                   milliseconds in a process of gigabytes
+    memory.stat of its cgroup            -         is of a unit or container, not of a process
+
+With /proc/PID/stat, which tells whether the pid is still the same process, 16 us: 1,000 processes once in ten
+seconds are 0.2 % of a core, and no descriptor is kept.
+
+The kernel counts resident pages by processor since Linux 6.2 and until 6.17 did not add all of it up for this
+file: a figure may be off by 32 pages or more for each processor.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bpfleakd.model import ProcessId
+
+__all__ = ["read_anonymous_bytes"]
+
+PROC = Path("/proc")
+
+# The list of supplementary groups comes before the memory: enough for 2,500 of them.
+_READ_BYTES = 32_768
+_START_TIME = 19  # field 22 of stat, counted from the one after the name
+
+
+def read_anonymous_bytes(process: ProcessId, proc: Path = PROC) -> int | None:
+    """Anonymous memory of a process that is resident or swapped out.
+
+    None if it has none to be read: it has ended, is a zombie or a kernel thread, or the pid is another
+    process' now.
+    """
+    try:
+        stat = _read(f"{proc}/{process.pid}/stat")
+        if int(stat[stat.rindex(b")") + 2 :].split(None, _START_TIME + 1)[_START_TIME]) != process.start_ticks:
+            return None
+        status = _read(f"{proc}/{process.pid}/status")
+        return _kilobytes(status, b"\nRssAnon:") + _kilobytes(status, b"\nVmSwap:")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _READ_BYTES)
+    finally:
+        os.close(fd)
+
+
+def _kilobytes(status: bytes, field: bytes) -> int:
+    """A field of /proc/PID/status in bytes. ValueError if it is not there: a process without memory."""
+    start = status.index(field) + len(field)
+    return int(status[start : status.index(b" kB", start)]) * 1024
