@@ -40,7 +40,10 @@ def read_anonymous_bytes(process: ProcessId, proc: Path = PROC) -> int | None:
     """
     try:
         stat = _read(f"{proc}/{process.pid}/stat")
-        if int(stat[stat.rindex(b")") + 2 :].split(None, _START_TIME + 1)[_START_TIME]) != process.start_ticks:
+        if (
+            int(stat[stat.rindex(b")") + 2 :].split(None, _START_TIME + 1)[_START_TIME])
+            != process.start_ticks
+        ):
             return None
         status = _read(f"{proc}/{process.pid}/status")
         return _kilobytes(status, b"\nRssAnon:") + _kilobytes(status, b"\nVmSwap:")

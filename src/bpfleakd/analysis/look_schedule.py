@@ -1,0 +1,132 @@
+"""Which growing processes are looked at closely, when, and when again.
+
+Rules:
+  - At most `windows` are open at once; the fastest growers go first.
+  - After a window a process rests: `pause_s`, twice as long each time, up to `pause_max_s`.
+  - One that has not grown for `calm_s` begins anew.
+  - One that cannot be attached at all is not tried again; one that cannot be now rests.
+
+Times are of any clock that only rises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from bpfleakd.model import WatchState
+
+__all__ = ["Look", "LookOptions", "LookSchedule"]
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class LookOptions:
+    """How many windows at once, and how long it rests between them."""
+
+    windows: int = 4
+    pause_s: float = 300.0
+    pause_max_s: float = 3600.0
+    calm_s: float = 300.0
+
+
+@dataclass(slots=True)
+class Look:
+    """Where a process stands. `next_look_s` is when it may be looked at again; `reason` why it is refused."""
+
+    state: WatchState = WatchState.WATCHED
+    bytes_per_s: float = 0.0
+    windows: int = 0
+    next_look_s: float = 0.0
+    reason: str = ""
+    pause_s: float = 0.0
+    grew_s: float = 0.0
+
+
+class LookSchedule(Generic[K]):
+    """The processes that grow, or did; all others are not in here."""
+
+    def __init__(self, options: LookOptions) -> None:
+        self._options = options
+        self._looks: dict[K, Look] = {}
+        self.opened_total = 0
+
+    def look(self, key: K) -> Look:
+        """Where a process stands; one that never grew is just watched."""
+        return self._looks.get(key) or Look()
+
+    def count(self, *states: WatchState) -> int:
+        """How many processes are in any of these states."""
+        return sum(look.state in states for look in self._looks.values())
+
+    def forget(self, key: K) -> None:
+        """It ended, or is not to be looked at any more; nothing if it is not known."""
+        self._looks.pop(key, None)
+
+    def growing(self) -> list[tuple[K, Look]]:
+        """Those that grow, the fastest first."""
+        found = [pair for pair in self._looks.items() if pair[1].bytes_per_s > 0]
+        return sorted(found, key=lambda pair: pair[1].bytes_per_s, reverse=True)
+
+    def note(self, key: K, now_s: float, bytes_per_s: float) -> None:
+        """A verdict on its growth; 0: it does not grow."""
+        look = self._looks.get(key)
+        if look is None:
+            if bytes_per_s <= 0:
+                return
+            look = self._looks[key] = Look(pause_s=self._options.pause_s)
+        look.bytes_per_s = bytes_per_s
+        if bytes_per_s > 0:
+            look.grew_s = now_s
+            if look.state is WatchState.WATCHED:
+                look.state = WatchState.GROWING
+        elif look.state is WatchState.GROWING:
+            look.state = WatchState.WATCHED if not look.windows else WatchState.PAUSED
+        if self._is_over(look, now_s):
+            del self._looks[key]
+
+    def wanted(self, now_s: float) -> list[K]:
+        """The processes to open a window for now. Each counts as open until `closed`, `failed` or `forget`."""
+        free = self._options.windows - self.count(WatchState.WINDOW)
+        found: list[K] = []
+        for key, look in self.growing():
+            if look.state is WatchState.PAUSED and now_s >= look.next_look_s:
+                look.state = WatchState.GROWING
+            if look.state is WatchState.GROWING and len(found) < free:
+                look.state = WatchState.WINDOW
+                found.append(key)
+        return found
+
+    def opened(self, key: K) -> None:
+        """The window that was wanted is open."""
+        look = self._looks.get(key)
+        if look is not None:
+            look.windows += 1
+            self.opened_total += 1
+
+    def closed(self, key: K, now_s: float) -> None:
+        """The window is over: rest."""
+        self._rest(key, now_s)
+
+    def failed(self, key: K, now_s: float, reason: str, *, for_good: bool) -> None:
+        """It could not be attached."""
+        look = self._rest(key, now_s)
+        if look is not None:
+            look.reason = reason
+            if for_good:
+                look.state = WatchState.REFUSED
+
+    def _rest(self, key: K, now_s: float) -> Look | None:
+        look = self._looks.get(key)
+        if look is not None:
+            look.state = WatchState.PAUSED
+            look.reason = ""
+            look.next_look_s = now_s + look.pause_s
+            look.pause_s = min(2 * look.pause_s, self._options.pause_max_s)
+        return look
+
+    def _is_over(self, look: Look, now_s: float) -> bool:
+        kept = (WatchState.WINDOW, WatchState.REFUSED)
+        return look.state not in kept and now_s - look.grew_s >= self._options.calm_s
