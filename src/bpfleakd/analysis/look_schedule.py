@@ -88,7 +88,7 @@ class LookSchedule(Generic[K]):
             del self._looks[key]
 
     def wanted(self, now_s: float) -> list[K]:
-        """The processes to open a window for now. Each counts as open until `closed`, `failed` or `forget`."""
+        """The processes to open a window for now. Each counts as open until `closed`, `failed`, `forget`."""
         free = self._options.windows - self.count(WatchState.WINDOW)
         found: list[K] = []
         for key, look in self.growing():
