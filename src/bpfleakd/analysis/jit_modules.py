@@ -4,6 +4,7 @@ A program that generates assemblies, scripts or classes over and over leaks thei
 knows of. The names in its perf map say where they come from:
 
     void [System.Private.CoreLib] System.IO.Path::Join(…)[Tier0]        .NET: the assembly
+    stub<7> GenerateResolveStub<GenerateResolveStub>                    .NET's stubs
     LazyCompile:*leak /srv/app.js:3:14, JS:~leak file:///srv/app.js     Node.js: the script
     int java.lang.String.hashCode(), java.lang.String::hashCode         Java: the package (or class)
     py::leak:/srv/app.py                                                Python: the file
@@ -15,16 +16,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from bpfleakd.analysis.managed_code import dotnet_assembly, is_dotnet_stub
 from bpfleakd.model import JitModule
 
-__all__ = ["OTHER_MODULES", "JitModules", "module_of"]
+__all__ = ["OTHER_MODULES", "STUBS", "JitModules", "module_of"]
 
-# Where the modules beyond the limit are counted, and the methods without one.
+# Where the modules beyond the limit are counted, .NET's stubs, and the methods without a module.
 OTHER_MODULES = "(others)"
+STUBS = "(stubs)"
 _NO_MODULE = "(no module)"
 _MODULES_MAX = 10_000
 
-_DOTNET = re.compile(r"[^:]*?\[([^\[\]]+)\] .*::.*")
 _V8 = re.compile(r"\w+:[*~^+]?[^ ]* (?:file://)?(.+?):\d+:\d+")
 _PYTHON = re.compile(r"py::[^:]*:(.+)")
 _JAVA = re.compile(r"(?:[\w$.\[\]]+ )?((?:[\w$]+\.)*)([\w$/+]+)(?:\.|::)[\w$<>]+(?:\(.*)?")
@@ -58,9 +60,13 @@ class JitModules:
 
 def module_of(name: str) -> str:
     """The module of a method, by its name in a perf map."""
-    for pattern in (_PYTHON, _V8, _DOTNET):
+    for pattern in (_PYTHON, _V8):
         if found := pattern.fullmatch(name):
             return found[1]
+    if assembly := dotnet_assembly(name):
+        return assembly
+    if is_dotnet_stub(name):
+        return STUBS
     if found := _JAVA.fullmatch(name):
         return found[1].rstrip(".") or found[2]
     scope, colons, _method = name.partition("(")[0].rpartition("::")

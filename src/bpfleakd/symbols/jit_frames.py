@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from bpfleakd.analysis.managed_code import dotnet_assembly
 from bpfleakd.model import Frame, FrameKind
 from bpfleakd.symbols.perf_map import PerfMap
 
@@ -16,7 +17,6 @@ __all__ = ["JIT_MODULE", "jit_frame"]
 JIT_MODULE = "[jit]"
 
 # .NET: "instance void [System.Private.CoreLib] System.Threading.Thread::Start()[Tier1]".
-_DOTNET_ASSEMBLY = re.compile(r"(?:^| )\[([\w.+-]{1,128})\] \S+::")
 _DOTNET_TIER = re.compile(r"(?<=\))\[\w{1,32}\]$")
 
 # V8: "JS:*leak /srv/app.js:3:14" ("LazyCompile:*leak" and others before Node.js 20), where ~ is interpreted,
@@ -29,7 +29,6 @@ def jit_frame(perf_map: PerfMap, address: int, code_address: int) -> Frame | Non
     symbol = perf_map.lookup(code_address)
     if symbol is None:
         return None
-    assembly = _DOTNET_ASSEMBLY.search(symbol.name)
-    module = assembly[1] if assembly else JIT_MODULE
+    assembly = dotnet_assembly(symbol.name)
     name = _DOTNET_TIER.sub("", symbol.name) if assembly else _V8_TIER.sub(r"\1:", symbol.name)
-    return Frame(name, module, None, None, address, FrameKind.JIT)
+    return Frame(name, assembly or JIT_MODULE, None, None, address, FrameKind.JIT)

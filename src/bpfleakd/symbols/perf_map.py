@@ -22,15 +22,14 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from bpfleakd.printable import printable, shortened
 from bpfleakd.symbols.jit_index import JitIndex
+from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS, jit_name
 
 __all__ = ["JitSymbol", "PerfMap"]
 
 # Reading takes 15 ms a megabyte: more than this would stop everything else for longer than a second.
 READ_LIMIT_BYTES = 64 << 20
 ENTRIES_MAX = 300_000
-NAME_LIMIT_CHARACTERS = 512
 
 _CHUNK_BYTES = 1 << 20
 # A line that has no end within this is not one that is still being written.
@@ -142,8 +141,7 @@ class PerfMap:
             # Written anew under our eyes: nothing that is known of it holds.
             self._start_over()
             return None
-        name = printable(found[3].strip().decode(errors="surrogateescape"))
-        return JitSymbol(shortened(name, NAME_LIMIT_CHARACTERS), start, size_bytes)
+        return JitSymbol(jit_name(found[3]), start, size_bytes)
 
     def _line_at(self, offset: int) -> bytes:
         try:

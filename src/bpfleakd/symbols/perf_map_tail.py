@@ -10,16 +10,18 @@ import re
 import stat
 from pathlib import Path
 
-from bpfleakd.printable import printable, shortened
-from bpfleakd.symbols.perf_map import NAME_LIMIT_CHARACTERS
+from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS, jit_name
 
 __all__ = ["PerfMapTail"]
 
 # What is read at a time; the newest of it where there is more.
 READ_LIMIT_BYTES = 16 << 20
 
+# As much of a name as PerfMap looks at.
 _LINE = re.compile(
-    rb"^(?:0x)?[0-9a-fA-F]{1,16} +(?:0x)?0{0,8}([0-9a-fA-F]{1,8}) +([^\n]{1,1024})", re.MULTILINE
+    rb"^(?:0x)?[0-9a-fA-F]{1,16} +(?:0x)?0{0,8}([0-9a-fA-F]{1,8}) +([^\n]{1,%d})"
+    % (4 * NAME_LIMIT_CHARACTERS),
+    re.MULTILINE,
 )
 _SEAM_BYTES = 64
 _LINE_LIMIT_BYTES = 64 << 10
@@ -109,7 +111,7 @@ class PerfMapTail:
         # A line that does not end within the limit is none that is still being written.
         taken = data if len(data) - len(whole) > _LINE_LIMIT_BYTES else whole
         self._move_to(descriptor, start + len(taken))
-        return [(_name(match[2]), int(match[1], 16)) for match in _LINE.finditer(whole)]
+        return [(jit_name(match[2]), int(match[1], 16)) for match in _LINE.finditer(whole)]
 
     def _is_another(self, descriptor: int, status: os.stat_result) -> bool:
         if self._identity != (status.st_dev, status.st_ino) or status.st_size < self._position:
@@ -121,7 +123,3 @@ class PerfMapTail:
         self._identity, self._position = (status.st_dev, status.st_ino), position
         seam_start = max(0, position - _SEAM_BYTES)
         self._seam = os.pread(descriptor, position - seam_start, seam_start)
-
-
-def _name(text: bytes) -> str:
-    return shortened(printable(text.strip().decode(errors="surrogateescape")), NAME_LIMIT_CHARACTERS)

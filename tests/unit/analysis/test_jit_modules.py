@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bpfleakd.analysis.jit_modules import OTHER_MODULES, JitModules, module_of
+from bpfleakd.analysis.jit_modules import OTHER_MODULES, STUBS, JitModules, module_of
 from bpfleakd.model import JitModule
 
 
@@ -15,6 +15,20 @@ from bpfleakd.model import JitModule
         ("instance class System.String [System.Private.CoreLib] System.IO.Path::Join()[Tier0]", None),
         ("bool [System.Private.CoreLib] System.Span`1[System.Char]::TryCopyTo(!0[])[OptimizedTier1]", None),
         ("void [DynamicClass] dynamicClass::IL_STUB_PInvoke(int32)[PreStub]", "DynamicClass"),
+        ("int32 [Leaks] dynamicClass::IL_STUB_PInvoke(int32)[Optimized]", "Leaks"),
+        ("int32 [Generated1] Template7::Render()[QuickJitted]", "Generated1"),
+        (
+            "int32 [Anonymously Hosted DynamicMethods Assembly] dynamicClass::lambda_method(Closure)",
+            "Anonymously Hosted DynamicMethods Assembly",
+        ),
+        (
+            "System.Linq.Expressions.Expression`1<System.Func`1> [System.Linq.Expressions] "
+            "dynamicClass::IL_STUB_InstantiatingStub(System.Linq.Expressions.Expression`1)[Optimized]",
+            "System.Linq.Expressions",
+        ),
+        ("class System.String[] [My.Shop-2] Order::Lines(int32[],int32[0...,0...])[Tier1]", "My.Shop-2"),
+        ("instance !0 [Views_ℛ*1a2b#1-0] Views.Index+<Run>d__3::get_Item(!!0[])", "Views_ℛ*1a2b#1-0"),
+        ("stub<905> AllocateTemporaryEntryPoints<PRECODE_FIXUP>", STUBS),
         ("LazyCompile:*leak /srv/app.js:3:14", "/srv/app.js"),
         ("Function:~leak /srv/with:colon.js:3:14", "/srv/with:colon.js"),
         ("JS:~leak file:///srv/app.mjs:10:12", "/srv/app.mjs"),
@@ -29,7 +43,7 @@ from bpfleakd.model import JitModule
         ("LeakyTemplate::render", "LeakyTemplate"),
         ("ns::Class::method(std::string)", "ns::Class"),
         ("Builtin:ArrayPush", "(no module)"),
-        ("stub<1> GenerateLookupStub", "(no module)"),
+        ("stub<1> GenerateLookupStub<GenerateLookupStub>", STUBS),
         ("StubRoutines (1)", "(no module)"),
         ("", "(no module)"),
     ],

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpfleakd.symbols.perf_map import NAME_LIMIT_CHARACTERS, JitSymbol, PerfMap
+from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS
+from bpfleakd.symbols.perf_map import JitSymbol, PerfMap
 
 START = 0x7F0000001000
 
@@ -55,6 +56,17 @@ class TestReading:
         assert perf_map.losses == {}
         assert name_at(perf_map, 0x7F00AB + 0x1B) == "one"
         assert name_at(perf_map, 0x7F00D0) == "two"
+
+    def test_addresses_of_type_descriptions(self, path: Path, perf_map: PerfMap) -> None:
+        """.NET writes them into names; they would be other ones in every run."""
+        path.write_text(
+            f"{START:x} 20 int32 [Anonymously Hosted DynamicMethods Assembly] dynamicClass::lambda_method("
+            "System.Runtime.CompilerServices.Closure /* MT: 0x00007FD33435C670 */)[Optimized]\n"
+        )
+        assert name_at(perf_map, START) == (
+            "int32 [Anonymously Hosted DynamicMethods Assembly] dynamicClass::lambda_method("
+            "System.Runtime.CompilerServices.Closure)[Optimized]"
+        )
 
     def test_newest_entry_wins(self, path: Path, perf_map: PerfMap) -> None:
         """Code is compiled again at the same place, and across the places of others."""

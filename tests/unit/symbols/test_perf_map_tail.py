@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpfleakd.symbols.perf_map import NAME_LIMIT_CHARACTERS
+from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS
 from bpfleakd.symbols.perf_map_tail import PerfMapTail
 
 

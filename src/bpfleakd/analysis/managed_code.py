@@ -1,0 +1,69 @@
+"""Names of methods as run-times write them into perf maps, and which code is the run-time's own.
+
+    instance void [Shop] Shop.Cart::Add(int32)              .NET: result, [assembly], type::method
+    int32 [Shop] dynamicClass::IL_STUB_PInvoke(int32)       .NET: a stub that marshals arguments
+    stub<7> GenerateResolveStub<GenerateResolveStub>        .NET: other stubs
+    JS:*leak /srv/app.js:3:14, LazyCompile:~x node:url:1:1  Node.js: function, script
+    void com.example.Shop.keep(long), Interpreter           Java, from Compiler.perfmap
+
+A managed program allocates by way of its run-time: what the garbage collector commits, or the C function
+behind AllocHGlobal takes, is the doing of the method that asked for it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from bpfleakd.model import Frame, FrameKind
+
+__all__ = ["dotnet_assembly", "is_dotnet_stub", "is_own_method", "is_runtime"]
+
+# A type and a method come behind the assembly, and behind no bracket of an array or a generic type.
+_DOTNET_ASSEMBLY = re.compile(r"(?:^| )\[([^\[\]/]{1,256})\] (?=[^()]*::)")
+_DOTNET_LIBRARY = re.compile(r"System(?:\.[\w.]+)?|mscorlib|netstandard")
+_DOTNET_STUB = re.compile(r"stub<\d+> .*")
+_MARSHALLING_STUB = re.compile(r" dynamicClass::IL_STUB_\w+\(")
+
+_RUNTIME_FILE = re.compile(
+    r"lib(?:coreclr|clrjit|clrgc|System\.[\w.]+|jvm|java|nio|monosgen-[\d.]+)\.so(?:\.\d+)*"
+    r"|(?:System\.[\w.]+|mscorlib)\.dll"
+)
+# In whatever file: Node.js has V8 in its executable.
+_RUNTIME_FUNCTION = re.compile(r"(?:[\w:*&<>, ]+ )?(?:v8|node|cppgc|heap::base)::.*|Builtins_\w+")
+_RUNTIME_METHOD = re.compile(
+    r"(?:Builtin|RegExp|BytecodeHandler|Stub|Wasm)\w*:.*"
+    r"|(?:JS|LazyCompile|Function|Eval|Script):.* node:.*"
+    r"|(?:[\w$.\[\]]+ )?(?:java|javax|jdk|sun|com\.sun)\.[\w$./+<>]+(?:\(.*)?"
+    r"|Interpreter|[\w ]*[Ss]tub\w*(?: \(.*\))?"
+)
+
+
+def dotnet_assembly(name: str) -> str | None:
+    """The assembly of a .NET method; None for other names."""
+    found = _DOTNET_ASSEMBLY.search(name)
+    return found[1] if found else None
+
+
+def is_dotnet_stub(name: str) -> bool:
+    """Whether it is code that .NET makes to call methods, and no method."""
+    return bool(_DOTNET_STUB.fullmatch(name))
+
+
+def is_own_method(frame: Frame) -> bool:
+    """Whether a frame is a managed method of the program, not of its run-time or class library."""
+    return frame.kind is FrameKind.JIT and frame.function is not None and not is_runtime(frame)
+
+
+def is_runtime(frame: Frame) -> bool:
+    """Whether a frame is of a run-time for managed code, of its class library or one of its stubs."""
+    if frame.module and _RUNTIME_FILE.fullmatch(frame.module):
+        return True
+    name = frame.function
+    if not name:
+        return False
+    if frame.kind is not FrameKind.JIT:
+        return bool(_RUNTIME_FUNCTION.fullmatch(name))
+    assembly = dotnet_assembly(name)
+    if assembly:
+        return bool(_DOTNET_LIBRARY.fullmatch(assembly) or _MARSHALLING_STUB.search(name))
+    return is_dotnet_stub(name) or bool(_RUNTIME_METHOD.fullmatch(name))
