@@ -2,7 +2,8 @@
 
 malloc is where every leak was allocated, and strdup, operator new or std::string are where half of them
 were: that says nothing. The first frame outside of allocators, of the C and C++ run-time libraries and
-of their templates compiled into the program is the one whose author decided to allocate.
+of their templates compiled into the program is the one whose author decided to allocate. Where that is a
+run-time's, which works for the managed code that it runs, it is the method of the program that called it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from bpfleakd.analysis.managed_code import is_own_method, is_runtime
 from bpfleakd.model import Frame
 
 __all__ = ["blamed_frame"]
@@ -45,11 +47,20 @@ _OPERATOR = re.compile(r"\boperator\b(?:\(\)|\[\]|[-+*/%^&|~!=<>,]+)?")
 
 def blamed_frame(frames: Sequence[Frame]) -> Frame | None:
     """The frame to blame; of a stack of tools only the outermost named one; None for an empty stack."""
-    for frame in frames:
+    for index, frame in enumerate(frames):
         if not _is_tool(frame):
-            return frame
+            return _caller_of_runtime(frames[index:]) or frame
     named = [frame for frame in frames if frame.function]
     return (named or list(frames) or [None])[-1]
+
+
+def _caller_of_runtime(frames: Sequence[Frame]) -> Frame | None:
+    """The method that called the run-time that `frames` begin with; None if they do not, or no method did."""
+    if not is_runtime(frames[0]):
+        return None
+    # Code compiled ahead of time has no names.
+    caller = next((frame for frame in frames if frame.function and not is_runtime(frame)), None)
+    return caller if caller and is_own_method(caller) else None
 
 
 def _is_tool(frame: Frame) -> bool:

@@ -233,6 +233,64 @@ class TestWholeStacks:
         method = jit("Shop.Cart::Add(System.String)[Tier0]")
         assert blamed_frame([MALLOC, method, native("RunMain", "libcoreclr.so")]) is method
 
+    def test_the_garbage_collector_works_for_who_allocates(self) -> None:
+        """What it commits is the method's that made the array, not the collector's."""
+        method = jit("void [Shop] Shop.Program::KeepArrays(int32,int32)")
+        stack = [
+            native("mprotect", "libc.so.6"),
+            native("WKS::gc_heap::virtual_commit(void*, unsigned long)", "libcoreclr.so"),
+            native("JIT_NewArr1(CORINFO_CLASS_STRUCT_*, long)", "libcoreclr.so"),
+            method,
+            native("RunMain(MethodDesc*)", "libcoreclr.so"),
+            native("main", "dotnet"),
+        ]
+        assert blamed_frame(stack) is method
+
+    @pytest.mark.parametrize(
+        "passed_over",
+        [
+            native("SystemNative_MemAlloc", "libSystem.Native.so"),
+            native(None, "System.Private.CoreLib.dll"),
+            jit("instance void [System.Private.CoreLib] System.Collections.Generic.List`1[Cart]::Add(!0)"),
+            jit("int32 [Shop] dynamicClass::IL_STUB_PInvoke(int32)"),
+            jit("stub<7> GenerateResolveStub<GenerateResolveStub>"),
+            native("v8::internal::Heap::AllocateRaw(int)", "node"),
+            native("void v8::internal::Scavenger::Process<int>(v8::internal::Heap*)", "node"),
+            native("node::Buffer::New(v8::Isolate*, unsigned long)", "node"),
+            native("Builtins_CEntry_Return1_ArgvOnStack_BuiltinExit", "node"),
+            jit("LazyCompile:*allocate node:buffer:361:18"),
+            native("os::malloc(unsigned long, MEMFLAGS)", "libjvm.so"),
+            jit("java.lang.Object jdk.internal.misc.Unsafe.allocateMemory(long)"),
+            jit("Interpreter"),
+            jit("StubRoutines (1)"),
+        ],
+        ids=lambda frame: frame.function or frame.module,
+    )
+    def test_run_times_are_tools_of_the_code_that_they_run(self, passed_over: Frame) -> None:
+        """With their class libraries and the stubs that they make."""
+        for method in (
+            jit("int32 [Shop] Shop.Program::Main()"),
+            jit("JS:checkout /srv/shop.js:17:18"),
+            jit("void com.example.Shop.checkout()"),
+        ):
+            assert blamed_frame([MALLOC, passed_over, method, MAIN]) is method
+
+    def test_a_run_time_on_its_own_account(self) -> None:
+        """Where no code of the program called it, it is to blame itself."""
+        compiler = native("Compiler::compCompile(void**)", "libclrjit.so")
+        stack = [
+            MALLOC,
+            compiler,
+            native("ThreadStart", "libcoreclr.so"),
+            native("start_thread", "libc.so.6"),
+        ]
+        assert blamed_frame(stack) is compiler
+
+    def test_a_host_of_a_run_time(self) -> None:
+        """A native program that starts one called it: that is no managed method to name in its place."""
+        starting = native("coreclr_initialize", "libcoreclr.so")
+        assert blamed_frame([MALLOC, starting, MAIN, jit("int32 [Shop] Shop.Program::Main()")]) is starting
+
     def test_an_address_that_nobody_knows(self) -> None:
         """What it is cannot be said, but the walk came by there: it is not skipped."""
         nobody = unknown()
