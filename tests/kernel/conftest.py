@@ -26,6 +26,19 @@ def _machine() -> None:
     bpftool_path()
 
 
+def _place_of_daemon(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, Any]]:
+    """A directory and a place for pins of a daemon's own, and its configuration."""
+    directory = tmp_path_factory.mktemp("daemon")
+    bpffs_dir = BPFFS_ROOT / f"bpfleakd-test-{uuid.uuid4().hex[:8]}"
+    configuration = {
+        "socket": str(directory / "bpfleakd.sock"),
+        "bpffs_dir": str(bpffs_dir),
+        "tick_s": TICK_S,
+        "metrics": {"enabled": False},
+    }
+    return directory, bpffs_dir, configuration
+
+
 @pytest.fixture
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Daemon]]:
     """A factory of daemons: `daemon(attach_method="multi")`, keys as in the configuration file.
@@ -35,14 +48,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., D
     daemons: list[Daemon] = []
 
     def start(*arguments: str, **configuration: Any) -> Daemon:
-        directory = tmp_path_factory.mktemp("daemon")
-        bpffs_dir = BPFFS_ROOT / f"bpfleakd-test-{uuid.uuid4().hex[:8]}"
-        defaults = {
-            "socket": str(directory / "bpfleakd.sock"),
-            "bpffs_dir": str(bpffs_dir),
-            "tick_s": TICK_S,
-            "metrics": {"enabled": False},
-        }
+        directory, bpffs_dir, defaults = _place_of_daemon(tmp_path_factory)
         daemons.append(
             Daemon(directory, Path(configuration.get("bpffs_dir", bpffs_dir)), defaults | configuration)
         )
@@ -64,6 +70,19 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., D
                 shutil.rmtree(daemon.bpffs_dir, ignore_errors=True)
     if failures:
         pytest.fail("\n".join(failures), pytrace=False)
+
+
+@pytest.fixture(scope="module")
+def tracer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """One daemon for all tests of a file: it is like that that it is used, and it starts once."""
+    running = Daemon(*_place_of_daemon(tmp_path_factory)).start()
+    try:
+        yield running
+        running.stop()
+    finally:
+        if running.is_alive:
+            running.kill()
+        shutil.rmtree(running.bpffs_dir, ignore_errors=True)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .kernel_objects import KernelObjects, objects_held_by, objects_pinned_below, wait_until_gone
+from .waiting import wait_until
 
 __all__ = ["BPFFS_ROOT", "ControlFailed", "Daemon", "DaemonFailed"]
 
@@ -149,6 +150,13 @@ class Daemon:
     def attach(self, pid: int) -> None:
         self.control("attach", pid)
         self.note_objects()
+
+    def attach_with_tables(self, pid: int) -> None:
+        """Attach and have all unwind tables: a slow machine may take longer for them than an attach waits."""
+        before = self.log.count("unwind.not-ready")
+        self.attach(pid)
+        if self.log.count("unwind.not-ready") > before:
+            wait_until(lambda: self.process(pid)["process"]["attached_s"] > 10, 20)
 
     def detach(self, pid: int) -> None:
         self.note_objects()

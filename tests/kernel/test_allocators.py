@@ -8,15 +8,13 @@ import shutil
 import socket
 import subprocess
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from .building import build_directory
-from .conftest import TICK_S
-from .daemons import BPFFS_ROOT, ControlFailed, Daemon
+from .daemons import ControlFailed, Daemon
 from .kernel_objects import changed_text
 from .machine import cannot_run, need_tool
 from .truth import by_function, expect_ledger, expect_no_losses
@@ -75,27 +73,6 @@ def allocator_program(name: str) -> Path:
 
 
 Run = Callable[..., Workload]
-
-
-@pytest.fixture(scope="module")
-def tracer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """One daemon for all: it starts once, and what it remembers of one process' files helps the next."""
-    directory = tmp_path_factory.mktemp("daemon")
-    bpffs_dir = BPFFS_ROOT / f"bpfleakd-test-{uuid.uuid4().hex[:8]}"
-    configuration = {
-        "socket": str(directory / "bpfleakd.sock"),
-        "bpffs_dir": str(bpffs_dir),
-        "tick_s": TICK_S,
-        "metrics": {"enabled": False},
-    }
-    daemon = Daemon(directory, bpffs_dir, configuration).start()
-    try:
-        yield daemon
-        daemon.stop()
-    finally:
-        if daemon.is_alive:
-            daemon.kill()
-        shutil.rmtree(bpffs_dir, ignore_errors=True)
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +16,23 @@ import pytest
 from bpfleakd.kernel.abi import MAX_FRAMES
 
 from .building import build_directory
-from .daemons import BPFFS_ROOT, Daemon
+from .daemons import Daemon
+from .dotnet import dotnet_command
 from .machine import cannot_run, need_tool
-from .truth import by_function, expect_no_losses, site_of
+from .truth import by_function, expect_no_losses, expect_order, expect_whole, names, site_of
 from .waiting import wait_until
 from .workloads import BUILD, SOURCES, Workload
 
 KEPT, FREED = 23, 101
-DOTNET = BUILD.parent / "dotnetcore2" / "dotnetcore2" / "bin" / "dotnet"
 SETUP = "make setup FOR=test"
 
 
 # -- the programs ------------------------------------------------------------------------------------------
 
 
-def dotnet_command() -> list[str | Path]:
+def dotnet_shop() -> list[str | Path]:
     """.NET Core 3.1, with a perf map from the start."""
-    if not DOTNET.exists():
-        cannot_run(f"no {DOTNET}: {SETUP}, or pip install --target build/dotnetcore2 dotnetcore2")
-    need_tool_of("mcs", "mono-mcs")
-    directory = build_directory("runtimes", "libsessions.so", "Shop.dll")
-    settings = ("COMPlus_PerfMapEnabled=1", "DOTNET_SYSTEM_GLOBALIZATION_INVARIANT=1")
-    return ["env", *settings, DOTNET, directory / "Shop.dll"]
+    return dotnet_command("Shop", "libsessions.so")
 
 
 def node_command() -> list[str | Path]:
@@ -100,56 +94,7 @@ def run(tmp_path) -> Iterator[Callable[..., Workload]]:
             Path(f"/tmp/{name}-{program.pid}.map").unlink(missing_ok=True)
 
 
-@pytest.fixture(scope="module")
-def tracer(tmp_path_factory) -> Iterator[Daemon]:
-    """One daemon for all tests in here: it is like that that it is used."""
-    directory = tmp_path_factory.mktemp("daemon")
-    bpffs_dir = BPFFS_ROOT / f"bpfleakd-test-{uuid.uuid4().hex[:8]}"
-    configuration = {
-        "socket": str(directory / "bpfleakd.sock"),
-        "bpffs_dir": str(bpffs_dir),
-        "tick_s": 0.2,
-        "metrics": {"enabled": False},
-    }
-    daemon = Daemon(directory, bpffs_dir, configuration).start()
-    yield daemon
-    try:
-        daemon.stop()
-    finally:
-        if daemon.is_alive:
-            daemon.kill()
-        shutil.rmtree(bpffs_dir, ignore_errors=True)
-
-
 # -- what is expected --------------------------------------------------------------------------------------
-
-
-def attach(tracer: Daemon, pid: int) -> None:
-    """Attach and have all unwind tables: a slow machine may take longer for them than an attach waits."""
-    before = tracer.log.count("unwind.not-ready")
-    tracer.attach(pid)
-    if tracer.log.count("unwind.not-ready") > before:
-        wait_until(lambda: tracer.process(pid)["process"]["attached_s"] > 10, 20)
-
-
-def names(site: dict[str, Any]) -> list[str]:
-    """The functions of a stack, innermost first; "?" for one without a name."""
-    return [frame["function"] or "?" for frame in site["stack"]]
-
-
-def expect_order(site: dict[str, Any], wanted: Sequence[str]) -> None:
-    """Fail unless the names have frames in that order; others may lie between them."""
-    functions = names(site)
-    rest = iter(functions)
-    missing = [name for name in wanted if not any(name in function for function in rest)]
-    assert not missing, f"{missing} is not on the stack where it should be: {functions}"
-
-
-def expect_whole(site: dict[str, Any], first_function: str) -> None:
-    """Fail unless the stack reaches the thread's first function, and code in no file has names."""
-    assert site["truncated"] is None
-    assert site["stack"][-1]["function"] == first_function
-    assert [frame for frame in site["stack"] if frame["function"] is None and frame["module"] is None] == []
 
 
 def expect_ledger(report: dict[str, Any], ledger: dict[str, Any]) -> None:
@@ -176,8 +121,8 @@ def managed_frames(site: dict[str, Any]) -> list[str]:
 
 def test_dotnet(tracer, run):
     """C library ← managed methods ← C ← Main ← native host ← _start, with exact figures, also afterwards."""
-    program = run(*dotnet_command())
-    attach(tracer, program.pid)
+    program = run(*dotnet_shop())
+    tracer.attach_with_tables(program.pid)
 
     ledger = program.step()
 
@@ -218,10 +163,10 @@ def test_names_are_kept_of_a_container_that_ended(tracer, run):
     places = f'mount --bind "{BUILD.parent}" /mnt && mount -t tmpfs none /tmp && exec "$@"'
     program = run(
         *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", places, "sh"),
-        *(str(word).replace(str(BUILD.parent), "/mnt") for word in dotnet_command()),
+        *(str(word).replace(str(BUILD.parent), "/mnt") for word in dotnet_shop()),
     )
     pid = int(Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text())
-    attach(tracer, pid)
+    tracer.attach_with_tables(pid)
 
     ledger = program.step()
 
@@ -231,12 +176,12 @@ def test_names_are_kept_of_a_container_that_ended(tracer, run):
     expect_whole(site, "_start")
 
 
-@pytest.mark.parametrize("command", [dotnet_command, python_command])
+@pytest.mark.parametrize("command", [dotnet_shop, python_command])
 def test_the_same_program_has_the_same_fingerprints(tracer, run, command):
     """Two runs at other addresses: a site is known by build-ids and offsets, and by names of methods."""
     programs = [run(*command()) for _ in range(2)]
     for program in programs:
-        attach(tracer, program.pid)
+        tracer.attach_with_tables(program.pid)
 
     for program in programs:
         program.step()
@@ -254,7 +199,7 @@ def test_the_same_program_has_the_same_fingerprints(tracer, run, command):
 def test_node(tracer, run):
     """Addon ← JavaScript functions with file and line ← engine ← _start, figures exact, also afterwards."""
     program = run(*node_command())
-    attach(tracer, program.pid)
+    tracer.attach_with_tables(program.pid)
 
     ledger = program.step()
 
@@ -280,7 +225,7 @@ def test_node(tracer, run):
 def test_java(tracer, run):
     """JNI and Unsafe, named by a perf map that the running JVM writes when it is asked after the attach."""
     program = run(*java_command())
-    attach(tracer, program.pid)
+    tracer.attach_with_tables(program.pid)
     ledger = program.step()
     before = tracer.top_after_tick(program.pid)
     assert managed_frames(site_of(before, "session_keep")) == []
@@ -311,7 +256,7 @@ def test_java(tracer, run):
 def test_python_recursion(tracer, run):
     """Some turns from Python to C and back are on the stack as they were made, down to _start."""
     program = run(*python_command())
-    attach(tracer, program.pid)
+    tracer.attach_with_tables(program.pid)
     turns = 5
 
     ledger = program.step(turns)
@@ -327,7 +272,7 @@ def test_python_recursion(tracer, run):
 def test_recursion_deeper_than_a_stack_is_kept(tracer, run):
     """Of 60 turns the innermost frames are kept, the figures are exact, and the cut is called by its name."""
     program = run(*python_command())
-    attach(tracer, program.pid)
+    tracer.attach_with_tables(program.pid)
 
     ledger = program.step(60)
 
@@ -365,7 +310,7 @@ def expect_catalog(report: dict[str, Any], ledger: dict[str, Any]) -> None:
 def test_library_opened_after_the_attach(tracer, run, library):
     """The dynamic loader tells: after the next tick, stacks through a new library are whole and named."""
     program = run(BUILD / "runtimes" / "opens_late", library)
-    attach(tracer, program.pid)
+    tracer.attach_with_tables(program.pid)
     program.step()
     tracer.top_after_tick(program.pid)
 
@@ -380,7 +325,7 @@ def test_library_that_was_deleted(tracer, run, library):
     program.step()
     library.unlink()
     shutil.copy2(BUILD / "runtimes" / "libsessions.so", library)
-    attach(tracer, program.pid)
+    tracer.attach_with_tables(program.pid)
 
     ledger = program.step()
 

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["FIGURES", "by_function", "expect_ledger", "expect_no_losses", "short_name", "site_of"]
+__all__ = [
+    "FIGURES",
+    "by_function",
+    "expect_ledger",
+    "expect_no_losses",
+    "expect_order",
+    "expect_whole",
+    "names",
+    "short_name",
+    "site_of",
+]
 
 FIGURES = ("live_bytes", "live_count", "allocated_bytes", "allocated_count")
 
@@ -57,3 +68,23 @@ def expect_ledger(report: dict[str, Any], ledger: dict[str, Any]) -> None:
 def expect_no_losses(report: dict[str, Any]) -> None:
     """Fail if anything was missed."""
     assert {reason: count for reason, count in report["losses"].items() if count} == {}
+
+
+def names(site: dict[str, Any]) -> list[str]:
+    """The functions of a stack, innermost first; "?" for one without a name."""
+    return [frame["function"] or "?" for frame in site["stack"]]
+
+
+def expect_order(site: dict[str, Any], wanted: Sequence[str]) -> None:
+    """Fail unless the names have frames in that order; others may lie between them."""
+    functions = names(site)
+    rest = iter(functions)
+    missing = [name for name in wanted if not any(name in function for function in rest)]
+    assert not missing, f"{missing} is not on the stack where it should be: {functions}"
+
+
+def expect_whole(site: dict[str, Any], first_function: str) -> None:
+    """Fail unless the stack reaches the thread's first function, and code in no file has names."""
+    assert site["truncated"] is None
+    assert site["stack"][-1]["function"] == first_function
+    assert [frame for frame in site["stack"] if frame["function"] is None and frame["module"] is None] == []
