@@ -4,6 +4,8 @@ PYTHON := .venv/bin/python
 PREFIX ?= /opt/bpfleakd
 BINDIR ?= /usr/local/bin
 PYTEST_ARGS ?=
+# How many tests run at a time.
+JOBS ?= 2
 BENCH_ARGS ?=
 FUZZ_S ?= 300
 
@@ -39,12 +41,12 @@ lint: setup ## Check the style of Python and shell
 .PHONY: test-unit
 test-unit: FOR := test
 test-unit: setup ## Tests of the pure parts; no privileges, no kernel
-	$(PYTHON) -m pytest tests/unit $(PYTEST_ARGS)
+	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal tests/unit $(PYTEST_ARGS)
 
 .PHONY: test-kernel
 test-kernel: FOR := test
 test-kernel: setup ## Load BPF and trace real programs (as root)
-	$(PYTHON) -m pytest tests/kernel $(PYTEST_ARGS)
+	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal tests/kernel $(PYTEST_ARGS)
 
 .PHONY: fuzz
 fuzz: FOR := test

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from .machine import need_tool
-from .workloads import BUILD, SOURCES
+from .workloads import BUILD, SOURCES, building_alone
 
 __all__ = ["build_directory"]
 
@@ -18,11 +18,12 @@ def build_directory(name: str, *targets: str, **variables: str | Path) -> Path:
     directory = BUILD / name
     assignments = [f"{key}={value}" for key, value in {"BUILD": directory, **variables}.items()]
     files = [directory / target for target in targets]
-    done = subprocess.run(
-        ["make", "--silent", "-C", SOURCES / name, *assignments, *files],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with building_alone():
+        done = subprocess.run(
+            ["make", "--silent", "-C", SOURCES / name, *assignments, *files],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, f"{name} does not compile:\n{done.stderr}"
     return directory

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from .machine import need_tool
 
-__all__ = ["BUILD", "SOURCES", "Workload", "build"]
+__all__ = ["BUILD", "SOURCES", "Workload", "build", "building_alone"]
 
 SOURCES = Path(__file__).parent.parent / "workloads"
 BUILD = SOURCES.parents[1] / "build" / "workloads"
+
+
+@contextmanager
+def building_alone() -> Iterator[None]:
+    """Hold the lock on build/: tests run in several processes, and two makes write the same files."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def build(name: str) -> Path:
@@ -24,12 +35,13 @@ def build(name: str) -> Path:
     need_tool("gcc")
     need_tool("g++")
     program = BUILD / name
-    done = subprocess.run(
-        ["make", "--silent", "-C", SOURCES, f"BUILD={BUILD}", str(program)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with building_alone():
+        done = subprocess.run(
+            ["make", "--silent", "-C", SOURCES, f"BUILD={BUILD}", str(program)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, f"{name} does not compile:\n{done.stderr}"
     return program
 
