@@ -96,10 +96,11 @@ class ReferenceMap:
             return
         old_first, old_count, held = self.moving[tid]
         self.let_go(tid)
-        self.unmapped(first, count)
-        for n, page in held.items():
-            if n - old_first < count:
-                self.pages[n - old_first + first] = page
+        # Where the old range has gaps, what is at the new place stays.
+        moved = {n - old_first + first: page for n, page in held.items() if n - old_first < count}
+        for n in (*moved, *range(first + old_count, first + count)):
+            self.unmapped(n, 1)
+        self.pages |= moved
         if count > old_count:
             page = self._new(owner, count - old_count, time_ns, tid)
             self.pages |= dict.fromkeys(range(first + old_count, first + count), page)

@@ -153,6 +153,18 @@ def test_mremap_that_moves_replaces_what_is_at_the_new_place():
     assert counters(space, COMMIT) == (1, 1, 1, 1)
 
 
+def test_mremap_of_several_mappings_leaves_alone_what_lies_under_their_gaps():
+    """Linux 6.17 moves them one by one, and does not unmap the rest of the new place."""
+    space = AddressMap()
+    space.mapped(page(0), PAGE, A, 5, 1)
+    space.mapped(page(2), PAGE, A, 5, 1)
+    space.mapped(page(10), 3 * PAGE, B, 6, 1)
+    moved(space, (0, 3), (10, 3), COMMIT)
+    assert owners(space, 0, 3) == [None, None, None]
+    assert owners(space, 10, 3) == [A, B, A]
+    assert counters(space, B) == (1, 1, 3, 1)
+
+
 def test_mremap_that_keeps_the_old_range_makes_a_new_mapping():
     """MREMAP_DONTUNMAP; an old length of 0, which doubles a shared mapping, is the same."""
     space = AddressMap()
