@@ -36,7 +36,8 @@ test: lint test-unit test-kernel ## Everything: lint, unit tests, kernel tests
 lint: FOR := test
 lint: setup ## Check the style of Python and shell
 	$(PYTHON) -m ruff check .
-	shellcheck scripts/setup scripts/demo scripts/fuzz .ci/run
+	shellcheck scripts/setup scripts/demo scripts/fuzz scripts/build-deb deploy/deb/postinst deploy/deb/prerm \
+		deploy/deb/postrm .ci/run
 
 .PHONY: test-unit
 test-unit: FOR := test
@@ -72,16 +73,38 @@ wheel: setup ## Build dist/bpfleakd-*.whl, with the BPF sources inside
 	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 
+.PHONY: deb
+deb: wheel ## Build dist/bpfleakd_*.deb for this distribution
+	@scripts/build-deb dist/*.whl
+
+UNITDIR = $(DESTDIR)/usr/lib/systemd/system
+SYSUSERSDIR = $(DESTDIR)/usr/lib/sysusers.d
+# Its environment has no pip of its own: ours fills it.
+PIP_INTO := $(PYTHON) -m pip --quiet --disable-pip-version-check --python $(DESTDIR)$(PREFIX)/bin/python
+
 .PHONY: install
-install: wheel ## Install into PREFIX (/opt/bpfleakd), commands linked into BINDIR (/usr/local/bin)
-	"$$($(PYTHON) -c 'import sys; print(sys._base_executable)')" -m venv --system-site-packages $(PREFIX)
-	$(PREFIX)/bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps dist/*.whl
-	$(PREFIX)/bin/pip install --quiet --disable-pip-version-check dist/*.whl
-	ln -sf $(PREFIX)/bin/bpfleakd $(PREFIX)/bin/bpfleakctl $(BINDIR)/
+install: wheel ## Install into PREFIX (/opt/bpfleakd) and BINDIR (/usr/local/bin), with a systemd unit
+	"$$($(PYTHON) -c 'import sys; print(sys._base_executable)')" -m venv --system-site-packages --without-pip \
+		$(DESTDIR)$(PREFIX)
+	$(PIP_INTO) install --force-reinstall --no-deps dist/*.whl
+	$(PIP_INTO) install dist/*.whl
+	sed -i '1s,#!$(DESTDIR)/,#!/,' $(DESTDIR)$(PREFIX)/bin/bpfleakd $(DESTDIR)$(PREFIX)/bin/bpfleakctl
+	install -d $(DESTDIR)$(BINDIR) $(UNITDIR)
+	ln -sf $(PREFIX)/bin/bpfleakd $(PREFIX)/bin/bpfleakctl $(DESTDIR)$(BINDIR)/
+	sed 's,/usr/bin/bpfleakd,$(BINDIR)/bpfleakd,; s,/usr/share/doc/bpfleakd,$(PREFIX),' \
+		deploy/systemd/bpfleakd.service >$(UNITDIR)/bpfleakd.service
+	install -D -m 644 deploy/systemd/bpfleakd.sysusers $(SYSUSERSDIR)/bpfleakd.conf
+	install -m 644 README.md $(DESTDIR)$(PREFIX)/
+	install -D -m 644 deploy/config.example.yaml $(DESTDIR)/etc/bpfleakd/config.example.yaml
+	@[ -n "$(DESTDIR)" ] || ! [ -d /run/systemd/system ] || \
+		{ systemd-sysusers bpfleakd.conf && systemctl daemon-reload && echo "systemctl enable --now bpfleakd"; }
 
 .PHONY: uninstall
-uninstall: ## Remove what `make install` made
-	rm -rf $(PREFIX) $(BINDIR)/bpfleakd $(BINDIR)/bpfleakctl
+uninstall: ## Stop the service and remove what `make install` made; /etc/bpfleakd/config.yaml stays
+	@[ -n "$(DESTDIR)" ] || ! [ -d /run/systemd/system ] || systemctl --quiet disable --now bpfleakd || true
+	rm -rf $(DESTDIR)$(PREFIX) $(DESTDIR)$(BINDIR)/bpfleakd $(DESTDIR)$(BINDIR)/bpfleakctl
+	rm -f $(UNITDIR)/bpfleakd.service $(SYSUSERSDIR)/bpfleakd.conf $(DESTDIR)/etc/bpfleakd/config.example.yaml
+	@[ -n "$(DESTDIR)" ] || ! [ -d /run/systemd/system ] || systemctl daemon-reload
 
 .PHONY: clean
 clean: ## Remove what was built; `rm -r .venv` also removes the environment

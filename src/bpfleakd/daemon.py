@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import faulthandler
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,7 @@ from bpfleakd.monitor.attach import Attacher, Attachment
 from bpfleakd.monitor.monitor import Monitor
 from bpfleakd.monitor.report import Reporter
 from bpfleakd.monitor.unwinding import Unwinding
+from bpfleakd.service_manager import ServiceManager, status_line
 from bpfleakd.symbols.demangle import Demangler
 from bpfleakd.symbols.module_cache import ModuleCache
 from bpfleakd.symbols.perf_map import PerfMap
@@ -63,6 +65,8 @@ def run(config: Config, reload: Callable[[], Config]) -> int:
     `reload` reads the configuration again, on SIGHUP. Raises BpfleakdError if the daemon cannot start.
     """
     configure_logging(config.log)
+    # The watchdog ends us by SIGABRT: the log then has where every thread was.
+    faulthandler.enable()
     _give_memory_back()
     asyncio.run(Daemon(config, reload).serve())
     return 0
@@ -86,6 +90,7 @@ class Daemon:
         self._load_config = reload
         self._stop = asyncio.Event()
         self._reload = asyncio.Event()
+        self._manager = ServiceManager.from_environment()
 
     async def serve(self) -> None:
         """Start, work until told to stop, leave nothing behind."""
@@ -97,10 +102,13 @@ class Daemon:
             api = self._api(service, exporter)
             await api.start()
             stack.push_async_callback(api.stop)
+            self._manager.starting("loading the BPF programs")
             await service.start()
             stack.push_async_callback(service.stop)
             await self._attach_configured(service)
+            self._manager.ready(status_line(service.snapshot))
             await self._tick_until_stopped(service, exporter)
+            self._manager.stopping("detaching")
             log.info("daemon.stopping")
 
     def _install_signal_handlers(self) -> None:
@@ -131,6 +139,7 @@ class Daemon:
         while not self._stop.is_set():
             try:
                 exporter.observe_tick(await service.tick())
+                self._manager.tick_ended(status_line(service.snapshot))
             except Exception:
                 # A bug of ours, or what a target did to us: the other processes are traced on.
                 log.exception("tick.failed")
@@ -138,7 +147,9 @@ class Daemon:
                 await asyncio.wait_for(self._stop.wait(), self._config.tick_s)
             if self._reload.is_set():
                 self._reload.clear()
+                self._manager.reloading()
                 await self._reload_config(service)
+                self._manager.ready(status_line(service.snapshot))
 
     async def _reload_config(self, service: _Service) -> None:
         """Take over what can be changed while running; say what cannot."""

@@ -1,0 +1,80 @@
+"""What the daemon tells the service manager that started it: sd_notify(3), for a unit of Type=notify.
+
+Messages go to the socket named by NOTIFY_SOCKET; without one nothing is sent. The watchdog is fed by the
+loop that traces, and only when a tick has really ended: a tracer that hangs is restarted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, MutableMapping
+
+from bpfleakd.model import MetricsSnapshot, ProcessState
+
+__all__ = ["ServiceManager", "status_line"]
+
+_ADDRESS_VARIABLE = "NOTIFY_SOCKET"
+# The manager reads at once, unless it is in trouble itself; then a message is better lost than waited for.
+_SEND_TIMEOUT_S = 1.0
+
+
+class ServiceManager:
+    """The service manager, if there is one. No method raises: the daemon works without it."""
+
+    def __init__(self, address: str | None, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        # "@name" is a socket in the abstract namespace, whose names begin with a zero byte (unix(7)).
+        self._address = "\0" + address[1:] if address and address.startswith("@") else address
+        self._clock_ns = clock_ns
+        self._status = ""
+
+    @classmethod
+    def from_environment(cls, environ: MutableMapping[str, str] = os.environ) -> ServiceManager:
+        """Take NOTIFY_SOCKET out of the environment, so that no child of ours speaks in our name."""
+        return cls(environ.pop(_ADDRESS_VARIABLE, None))
+
+    def starting(self, status: str) -> None:
+        """Say what the start is at."""
+        self._send(STATUS=status)
+
+    def ready(self, status: str) -> None:
+        """The start, or a reload, is over."""
+        self._status = status
+        self._send(READY=1, STATUS=status)
+
+    def reloading(self) -> None:
+        """A reload begins; `ready` ends it."""
+        self._send(RELOADING=1, MONOTONIC_USEC=self._clock_ns() // 1_000)
+
+    def stopping(self, status: str) -> None:
+        """The daemon is about to end."""
+        self._send(STOPPING=1, STATUS=status)
+
+    def tick_ended(self, status: str) -> None:
+        """Feed the watchdog, and show `status` if it has changed."""
+        if status == self._status:
+            self._send(WATCHDOG=1)
+        else:
+            self._status = status
+            self._send(WATCHDOG=1, STATUS=status)
+
+    def _send(self, **assignments: object) -> None:
+        if not self._address:
+            return
+        message = "".join(f"{name}={value}\n" for name, value in assignments.items())
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            channel.settimeout(_SEND_TIMEOUT_S)
+            channel.sendto(message.encode(), self._address)
+
+
+def status_line(snapshot: MetricsSnapshot) -> str:
+    """The line in `systemctl status`: "3 traced, 1 growing, 0 lost".
+
+    Growing is who has more live bytes than at the start of the history window; lost is the sum of all losses.
+    """
+    traced = [row for row in snapshot.processes if row.process.state is ProcessState.TRACED]
+    growing = sum(row.process.growth_bytes_per_s > 0 for row in traced)
+    lost = sum(sum(row.losses.values()) for row in traced)
+    return f"{len(traced)} traced, {growing} growing, {lost:,} lost"
