@@ -24,6 +24,7 @@ from bpfleakd.printable import printable, shortened
 __all__ = [
     "DEFAULT_CONFIG_PATH",
     "AttachMethod",
+    "AutoConfig",
     "Config",
     "HistoryConfig",
     "LimitsConfig",
@@ -33,6 +34,7 @@ __all__ = [
     "MetricsConfig",
     "UnwindConfig",
     "Walker",
+    "WindowMode",
     "load_config",
 ]
 
@@ -108,6 +110,28 @@ class HistoryConfig(_Section, frozen=True):
     window_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 60.0
 
 
+class WindowMode(StrEnum):
+    """How a process is traced in a window of automatic tracing."""
+
+    SAMPLED = "sampled"
+    EXACT = "exact"
+
+
+class AutoConfig(_Section, frozen=True):
+    """How the memory of processes is watched, what counts as growth, and how growing ones are traced."""
+
+    interval_s: Annotated[float, msgspec.Meta(ge=0.1, le=3_600)] = 10.0
+    warmup_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 60.0
+    growth_window_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 300.0
+    growth_min_bytes: Annotated[int, msgspec.Meta(ge=4_096, le=1 << 50)] = 1 << 20
+    growth_min_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.005
+    windows: Annotated[int, msgspec.Meta(ge=0, le=1_000)] = 4
+    mode: WindowMode = WindowMode.EXACT
+    window_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 60.0
+    pause_s: Annotated[float, msgspec.Meta(ge=1, le=604_800)] = 300.0
+    pause_max_s: Annotated[float, msgspec.Meta(ge=1, le=604_800)] = 3_600.0
+
+
 class UnwindConfig(_Section, frozen=True):
     """Where unwind tables are kept between runs; None builds them anew each time."""
 
@@ -133,6 +157,7 @@ class Config(_Section, frozen=True):
     metrics: MetricsConfig = MetricsConfig()
     limits: LimitsConfig = LimitsConfig()
     history: HistoryConfig = HistoryConfig()
+    auto: AutoConfig = AutoConfig()
     unwind: UnwindConfig = UnwindConfig()
     log: LogConfig = LogConfig()
 
@@ -252,6 +277,15 @@ def _contradictions(config: Config) -> Iterator[tuple[list[str], str]]:
     if config.history.window_s < 2 * config.tick_s:
         words = f"growth needs a window of two ticks or more (tick_s: {config.tick_s:g})"
         yield ["history.window_s", "tick_s"], words
+    auto = config.auto
+    if auto.growth_window_s < 8 * max(auto.interval_s, config.tick_s):
+        words = f"growth needs a window of eight readings or more (auto.interval_s: {auto.interval_s:g})"
+        yield ["auto.growth_window_s", "auto.interval_s", "tick_s"], words
+    if auto.pause_max_s < auto.pause_s:
+        yield (
+            ["auto.pause_max_s", "auto.pause_s"],
+            f"less than the first pause (auto.pause_s: {auto.pause_s:g})",
+        )
 
 
 def _node_at(node: yaml.Node | None, steps: list[str]) -> yaml.Node | None:

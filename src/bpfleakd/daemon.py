@@ -13,13 +13,16 @@ import faulthandler
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from bpfleakd import __version__, errors
+from bpfleakd.analysis.growth_watch import GrowthOptions
+from bpfleakd.analysis.look_schedule import LookOptions
 from bpfleakd.api.server import ApiServer
 from bpfleakd.config import AttachMethod as Wanted
-from bpfleakd.config import Config
+from bpfleakd.config import AutoConfig, Config
 from bpfleakd.config import Walker as WantedWalker
 from bpfleakd.export.prometheus import PrometheusExporter
 from bpfleakd.kernel.loader import Capacities
@@ -36,8 +39,11 @@ from bpfleakd.model import (
     MetricsSnapshot,
     SortKey,
     TracedProcess,
+    TracingMode,
+    WatchedProcess,
 )
 from bpfleakd.monitor.attach import Attacher, Attachment
+from bpfleakd.monitor.auto import AutoOptions, GrowthWatcher
 from bpfleakd.monitor.monitor import Monitor
 from bpfleakd.monitor.report import Reporter
 from bpfleakd.monitor.unwinding import Unwinding
@@ -170,6 +176,7 @@ class Daemon:
                 "metrics",
                 "limits",
                 "history",
+                "auto",
                 "unwind",
             )
             if getattr(old, name) != getattr(new, name)
@@ -213,6 +220,7 @@ class _Service:
         self._demangler = Demangler()
         self._lines = SourceLines()
         self._monitor_or_none: Monitor | None = None
+        self._watcher = GrowthWatcher(_auto_options(config.auto))
         # What the metrics show, as of the last tick: a scrape never waits for the worker.
         self.snapshot = MetricsSnapshot(DaemonStats(__version__, "none", 0.0, 0, 0.0, 0, 0), (), {})
 
@@ -232,6 +240,9 @@ class _Service:
 
     async def processes(self) -> tuple[TracedProcess, ...]:
         return await self._worker.call(lambda: self._monitor.processes())
+
+    async def watched(self) -> tuple[WatchedProcess, ...]:
+        return await self._worker.call(self._watcher.processes)
 
     async def report(self, pid: int, *, limit: int | None, sort: SortKey) -> LeakReport:
         return await self._worker.call(lambda: self._monitor.report(pid, limit=limit, sort=sort))
@@ -253,8 +264,11 @@ class _Service:
     async def tick(self) -> float:
         """One tick; returns how many seconds reading the counters took."""
         took_s = await self._worker.call(self._monitor.tick)
-        self.snapshot = await self._worker.call(self._monitor.snapshot)
+        self.snapshot = await self._worker.call(self._snapshot)
         return took_s
+
+    def _snapshot(self) -> MetricsSnapshot:
+        return replace(self._monitor.snapshot(), watch=self._watcher.summary())
 
     @property
     def _monitor(self) -> Monitor:
@@ -308,3 +322,23 @@ class _Service:
         symbolizer.update_mappings(attachment.mappings)
         symbolizer.hold_files(attachment.mappings)
         return symbolizer
+
+
+def _auto_options(config: AutoConfig) -> AutoOptions:
+    return AutoOptions(
+        interval_s=config.interval_s,
+        mode=TracingMode(config.mode.value),
+        window_s=config.window_s,
+        growth=GrowthOptions(
+            window_s=config.growth_window_s,
+            min_bytes=config.growth_min_bytes,
+            min_share=config.growth_min_share,
+            warmup_s=config.warmup_s,
+        ),
+        looks=LookOptions(
+            windows=config.windows,
+            pause_s=config.pause_s,
+            pause_max_s=config.pause_max_s,
+            calm_s=config.growth_window_s,
+        ),
+    )

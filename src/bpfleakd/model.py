@@ -572,11 +572,12 @@ class DaemonStats:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
-    """What the metrics are made of: every traced process with its largest call sites."""
+    """What the metrics are made of: every traced process with its largest call sites, and who is watched."""
 
     daemon: DaemonStats
     processes: tuple[TracedProcess, ...]
     top_sites: dict[int, tuple[SiteReport, ...]]
+    watch: WatchSummary = WatchSummary()
 
 
 class CheckStatus(StrEnum):

@@ -27,7 +27,10 @@ from bpfleakd.model import (
     SiteReport,
     ThreadShare,
     TracedProcess,
+    TracingMode,
     UseSummary,
+    WatchedProcess,
+    WatchState,
 )
 
 __all__ = [
@@ -43,6 +46,7 @@ __all__ = [
     "a_snapshot",
     "a_stack",
     "a_traced_process",
+    "a_watched_process",
     "an_address_space",
     "some_site_blocks",
     "some_stats",
@@ -212,6 +216,21 @@ def a_blocks_report(pid: int = 4_711, **changes: Any) -> BlocksReport:
 
 def some_stats() -> DaemonStats:
     return DaemonStats("0.1.0", "session", 307.0, 311, 0.013, 19, 3)
+
+
+def a_watched_process(pid: int = 4711, **changes: Any) -> WatchedProcess:
+    fields = {
+        "pid": pid,
+        "comm": "leaky",
+        "mode": TracingMode.AUTO,
+        "state": WatchState.PAUSED,
+        "anonymous_bytes": 77_000_003,
+        "growth_bytes_per_s": 3_001.0,
+        "windows": 2,
+        "next_look_s": 541.0,
+        "reason": "",
+    }
+    return WatchedProcess(**{**fields, **changes})
 
 
 def a_snapshot(*processes: TracedProcess, sites: tuple[SiteReport, ...] = ()) -> MetricsSnapshot:

@@ -30,6 +30,7 @@ _TYPES = [
     model.ThreadShare,
     model.TracedProcess,
     model.UseSummary,
+    model.WatchedProcess,
 ]
 _CHOICES = [
     model.AllocationKind,
@@ -38,6 +39,8 @@ _CHOICES = [
     model.FunctionRole,
     model.MemoryUse,
     model.ProcessState,
+    model.TracingMode,
+    model.WatchState,
 ]
 
 

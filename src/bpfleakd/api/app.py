@@ -2,6 +2,7 @@
 
     GET    /v1/status                       DaemonStats
     GET    /v1/processes                    {"processes": [TracedProcess, …]}
+    GET    /v1/watched                      {"watched": [WatchedProcess, …]}
     POST   /v1/processes/{pid}              attach → TracedProcess
     DELETE /v1/processes/{pid}              detach → TracedProcess
     GET    /v1/processes/{pid}/sites        LeakReport; ?limit=K&sort=growth|live|count
@@ -30,7 +31,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bpfleakd import errors
-from bpfleakd.api.service import BLOCKS_LISTED, BLOCKS_LISTED_MAX, ProcessList, Service
+from bpfleakd.api.service import BLOCKS_LISTED, BLOCKS_LISTED_MAX, ProcessList, Service, WatchedList
 from bpfleakd.logs import get_logger
 from bpfleakd.model import GroupKey, SortKey
 from bpfleakd.printable import printable
@@ -75,6 +76,7 @@ def create_app(service: Service, exposition: Exposition, *, read_only: bool) -> 
     routes = [
         _route("/v1/status", "GET", api.status),
         _route("/v1/processes", "GET", api.processes),
+        _route("/v1/watched", "GET", api.watched),
         _route("/v1/processes/{pid}/sites", "GET", api.sites),
         _route("/v1/processes/{pid}/blocks", "GET", api.blocks),
         _route("/v1/processes/{pid}/maps", "GET", api.maps),
@@ -104,6 +106,10 @@ class _Api:
     async def processes(self, request: Request) -> Response:
         _only_parameters(request)
         return _json(ProcessList(await self._service.processes()))
+
+    async def watched(self, request: Request) -> Response:
+        _only_parameters(request)
+        return _json(WatchedList(await self._service.watched()))
 
     async def attach(self, request: Request) -> Response:
         _only_parameters(request)

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from bpfleakd.api import DEFAULT_SOCKET_PATH
-from bpfleakd.api.service import BLOCKS_LISTED, ProcessList
+from bpfleakd.api.service import BLOCKS_LISTED, ProcessList, WatchedList
 from bpfleakd.errors import AccessDenied, BpfleakdError, DaemonUnreachable, by_code
 from bpfleakd.model import (
     AddressSpaceReport,
@@ -25,6 +25,7 @@ from bpfleakd.model import (
     LeakReport,
     SortKey,
     TracedProcess,
+    WatchedProcess,
 )
 
 __all__ = ["DaemonClient"]
@@ -84,6 +85,10 @@ class DaemonClient:
     def processes(self) -> tuple[TracedProcess, ...]:
         """Return every traced process."""
         return self._request("GET", "/v1/processes", ProcessList).processes
+
+    def watched(self) -> tuple[WatchedProcess, ...]:
+        """Return every process whose memory is watched, those that grow first."""
+        return self._request("GET", "/v1/watched", WatchedList).watched
 
     def report(self, pid: int, *, limit: int | None = None, sort: SortKey = SortKey.GROWTH) -> LeakReport:
         """Return the largest `limit` call sites of a process (all of them for None)."""

@@ -17,9 +17,10 @@ from bpfleakd.model import (
     LeakReport,
     SortKey,
     TracedProcess,
+    WatchedProcess,
 )
 
-__all__ = ["BLOCKS_LISTED", "BLOCKS_LISTED_MAX", "ProcessList", "Service", "SortKey"]
+__all__ = ["BLOCKS_LISTED", "BLOCKS_LISTED_MAX", "ProcessList", "Service", "SortKey", "WatchedList"]
 
 # How many blocks a list of them has: unless another number is asked for, and at most.
 BLOCKS_LISTED = 1_000
@@ -31,6 +32,13 @@ class ProcessList:
     """The answer to "what is being traced": an object rather than a list, so that it may grow."""
 
     processes: tuple[TracedProcess, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedList:
+    """The answer to "whose memory is being watched"."""
+
+    watched: tuple[WatchedProcess, ...]
 
 
 class Service(Protocol):
@@ -46,6 +54,10 @@ class Service(Protocol):
 
     async def processes(self) -> tuple[TracedProcess, ...]:
         """Return every traced process."""
+        ...
+
+    async def watched(self) -> tuple[WatchedProcess, ...]:
+        """Return every process whose memory is watched, those that grow first."""
         ...
 
     async def report(self, pid: int, *, limit: int | None, sort: SortKey) -> LeakReport:

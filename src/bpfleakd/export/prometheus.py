@@ -23,6 +23,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encode
 from prometheus_client.registry import Collector
 
 from bpfleakd.analysis.merging import merged_sites
+from bpfleakd.export.watch_metrics import watch_families
 from bpfleakd.model import (
     DaemonStats,
     MetricsSnapshot,
@@ -43,6 +44,12 @@ _TICK_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 _Family = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 _PROCESS_METRICS: tuple[tuple[_Family, str, str, Callable[[ProcessSummary], float]], ...] = (
+    (
+        GaugeMetricFamily,
+        "traced",
+        "1 while the process is traced; 0: its figures are those of the last time that it was.",
+        lambda process: process.state == ProcessState.TRACED,
+    ),
     (
         GaugeMetricFamily,
         "live_bytes",
@@ -171,7 +178,9 @@ class PrometheusExporter:
             for traced in processes
             for site in merged_sites(snapshot.top_sites.get(traced.process.pid, ()))[: self.top_sites]
         ]
-        yield from _daemon_families(snapshot.daemon, len(processes))
+        traced = sum(process.process.state == ProcessState.TRACED for process in processes)
+        yield from _daemon_families(snapshot.daemon, traced)
+        yield from watch_families(snapshot.watch)
         yield from _process_families(processes)
         yield from _site_families(sites)
 

@@ -41,6 +41,7 @@ from bpfleakd.monitor.unwinding import Unwinding
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.target.mappings import read_mappings
+from bpfleakd.target.memory_sampler import read_anonymous_bytes
 from bpfleakd.target.process import thread_commands
 
 __all__ = ["Monitor"]
@@ -144,6 +145,10 @@ class Monitor:
         self._forget_ended(pid)
         return self._reporter.row(traced, self._clock_ns())
 
+    def release(self, pid: int) -> None:
+        """Stop tracing a process that is traced, and keep its last report."""
+        self._end(self._traced[pid], ProcessState.DETACHED)
+
     def close(self) -> None:
         """Detach from everything."""
         for pid in list(self._traced):
@@ -200,6 +205,10 @@ class Monitor:
     def address_space(self, pid: int) -> AddressSpaceReport:
         """What the memory of a process is made of. Raises NotAttached, and NoSuchProcess if it ended."""
         traced = self._find(pid)
+        if traced.state is ProcessState.DETACHED:
+            raise errors.NotAttached(
+                f"process {pid} is not being traced any more", f"bpfleakctl attach {pid}"
+            )
         if traced.final is not None:
             raise errors.NoSuchProcess(
                 f"process {pid} has ended, and its memory with it", "bpfleakctl top shows its last report"
@@ -229,7 +238,8 @@ class Monitor:
     def snapshot(self) -> MetricsSnapshot:
         """What the metrics are made of, as of the last tick and without a census.
 
-        Taken at every tick, since it names the largest sites while the process is there to be asked.
+        Taken at every tick, since it names the largest sites while the process is there to be asked. Of one
+        that was detached and runs on, it has the last report.
         """
         now_ns = self._clock_ns()
         top_sites = {}
@@ -238,7 +248,11 @@ class Monitor:
             top_sites[traced.pid] = self._reporter.report(
                 traced, lambda keys, t=traced: self._name(t, keys), now_ns, SortKey.LIVE, self._top_sites
             ).sites
-        rows = tuple(self._reporter.row(traced, now_ns) for traced in self._traced.values())
+        kept = [traced for traced in self._ended.values() if _runs_on(traced)]
+        for traced in kept:
+            if traced.final is not None:
+                top_sites[traced.pid] = sorted_sites(traced.final.sites, SortKey.LIVE, self._top_sites)
+        rows = tuple(self._reporter.row(traced, now_ns) for traced in (*self._traced.values(), *kept))
         return MetricsSnapshot(self.stats(), rows, top_sites)
 
     # Inside
@@ -364,6 +378,13 @@ class Monitor:
 
     def _forget_ended(self, pid: int) -> None:
         self._ended.pop(pid, None)
+
+
+def _runs_on(traced: Traced) -> bool:
+    """Whether a process that was detached still runs; a pid may be another's by now."""
+    if traced.state is not ProcessState.DETACHED:
+        return False
+    return read_anonymous_bytes(traced.attachment.process.id) is not None
 
 
 def _mappings_now(attachment: Attachment) -> Sequence[Mapping]:

@@ -14,7 +14,7 @@ from bpfleakd.api.server import ApiServer
 
 __all__ = ["FakeService", "exposition", "running"]
 
-METHODS = ("address_space", "attach", "blocks", "detach", "groups", "processes", "report", "stats")
+METHODS = ("address_space", "attach", "blocks", "detach", "groups", "processes", "report", "stats", "watched")
 
 
 class FakeService:

@@ -24,6 +24,7 @@ from ..samples import (
     a_report,
     a_site,
     a_traced_process,
+    a_watched_process,
     an_address_space,
     some_stats,
 )
@@ -98,6 +99,13 @@ def test_processes():
     answer = ask(FakeService(processes=(a_traced_process(23), a_traced_process(101))), "GET", "/v1/processes")
     assert [row["process"]["pid"] for row in answer.json["processes"]] == [23, 101]
     assert ask(FakeService(processes=()), "GET", "/v1/processes").json == {"processes": []}
+
+
+def test_watched_processes():
+    """An object, so that it may grow."""
+    answer = ask(FakeService(watched=(a_watched_process(23),)), "GET", "/v1/watched")
+    (row,) = answer.json["watched"]
+    assert (answer.status, row["pid"], row["mode"], row["state"]) == (200, 23, "auto", "paused")
 
 
 def test_attach_and_detach():

@@ -44,6 +44,7 @@ from ..samples import (
     a_report,
     a_site,
     a_traced_process,
+    a_watched_process,
     an_address_space,
     some_site_blocks,
     some_stats,
@@ -102,6 +103,20 @@ def test_ps(ctl):
     assert (code, [line.split()[0] for line in out.splitlines()]) == (0, ["pid", "23", "101"])
     code, out, _ = ctl(service, "ps", "--json")
     assert [row["process"]["pid"] for row in json.loads(out)["processes"]] == [23, 101]
+
+
+def test_ps_all(ctl):
+    """The watched processes below the traced ones."""
+    service = FakeService(processes=(a_traced_process(23),), watched=(a_watched_process(101),))
+    code, out, _ = ctl(service, "ps", "--all")
+    assert (code, [line.split()[0] for line in out.splitlines() if line]) == (
+        0,
+        ["pid", "23", "watched", "101"],
+    )
+    code, out, _ = ctl(service, "ps", "--all", "--json")
+    answer = json.loads(out)
+    assert [row["process"]["pid"] for row in answer["processes"]] == [23]
+    assert [(row["pid"], row["state"]) for row in answer["watched"]] == [(101, "paused")]
 
 
 def test_top_of_one_process(ctl):
@@ -226,6 +241,8 @@ def test_hostile_names_do_no_harm(ctl):
     for arguments in (
         ["ps"],
         ["ps", "--json"],
+        ["ps", "--all"],
+        ["ps", "--all", "--json"],
         ["attach", "1"],
         ["detach", "1"],
         ["top"],

@@ -17,9 +17,19 @@ from bpfleakd.cli.render.lines import attached_line, detached_line
 from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.cli.render.processes import processes_view
 from bpfleakd.cli.render.report import reports_view
-from bpfleakd.model import Check, CheckStatus, ProcessState, StackEnd
+from bpfleakd.cli.render.watched import watched_view
+from bpfleakd.model import Check, CheckStatus, ProcessState, StackEnd, WatchState
 
-from ..samples import HOSTILE, a_frame, a_process, a_report, a_site, a_stack, a_traced_process
+from ..samples import (
+    HOSTILE,
+    a_frame,
+    a_process,
+    a_report,
+    a_site,
+    a_stack,
+    a_traced_process,
+    a_watched_process,
+)
 
 
 class Terminal(io.StringIO):
@@ -222,6 +232,19 @@ def test_ps_is_a_row_a_process():
     assert lines[2].endswith("session execed")
     assert lines[3] == "101 missed: 7 x"
     assert drawn(processes_view([])) == ["no process is traced: bpfleakctl attach PID"]
+
+
+def test_watched_processes_are_a_row_each():
+    """And why some cannot be traced below the table."""
+    refused = a_watched_process(
+        101, comm=HOSTILE, state=WatchState.REFUSED, reason="a Go program " + HOSTILE, next_look_s=None
+    )
+    lines = drawn(watched_view([a_watched_process(), refused]))
+    assert " ".join(lines[0].split()) == "watched comm anonymous growth/s windows next look mode state"
+    assert " ".join(lines[1].split()) == "4711 leaky 73.4 MiB +2.93 KiB/s 2 in 9m01s auto paused"
+    assert lines[2].endswith("auto refused")
+    assert lines[3].startswith("101 not attached: a Go program")
+    assert drawn(watched_view([])) == ["no process is watched"]
 
 
 def test_checks_have_their_way_out_below():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,9 +14,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from bpfleakd.export.prometheus import PrometheusExporter
-from bpfleakd.model import MetricsSnapshot, ProcessState
+from bpfleakd.model import MetricsSnapshot, ProcessState, WatchSummary
 
-from ..samples import HOSTILE, a_process, a_site, a_snapshot, a_traced_process, some_stats
+from ..samples import HOSTILE, a_process, a_site, a_snapshot, a_traced_process, a_watched_process, some_stats
 
 
 def exporter(snapshot: MetricsSnapshot, top_sites: int = 10) -> PrometheusExporter:
@@ -95,6 +96,25 @@ def test_the_daemon_tells_of_itself():
     assert read["process_resident_memory_bytes"].value > 1_000_000
 
 
+def test_the_watch_is_told_in_figures():
+    """And the fastest growers, with names that they have chosen."""
+    snapshot = replace(a_snapshot(), watch=WatchSummary(907, 5, 2, 13, (a_watched_process(comm=HOSTILE),)))
+    read = samples(snapshot)
+    assert value(read, "bpfleakd_watched_processes") == 907
+    assert value(read, "bpfleakd_growing_processes") == 5
+    assert value(read, "bpfleakd_windows_open") == 2
+    assert value(read, "bpfleakd_windows_opened_total") == 13
+    (rate,) = named(read, "bpfleakd_growing_process_bytes_per_second")
+    assert read[rate] == 3_001
+
+
+def test_a_process_that_was_detached_shows_as_such():
+    """Its figures stay, and do not count as traced."""
+    read = samples(a_snapshot(a_traced_process(process=a_process(state=ProcessState.DETACHED))))
+    assert value(read, "bpfleakd_process_traced", pid="4711", comm="leaky") == 0
+    assert value(read, "bpfleakd_processes_traced") == 0
+
+
 def test_a_label_set_occurs_once():
     """Prometheus refuses a scrape for one that comes twice: a pid used again, one fingerprint twice."""
     ended = a_traced_process(process=a_process(comm="before", state=ProcessState.EXITED))
@@ -124,7 +144,7 @@ def test_the_number_of_series_is_bounded(processes, sites, fingerprints, top_sit
     read = samples(snapshot, top_sites)
     expected = processes * min(top_sites, sites, fingerprints)
     assert len(named(read, "bpfleakd_site_")) == 5 * expected
-    assert len(named(read, "bpfleakd_process_")) == processes * (9 + 2)
+    assert len(named(read, "bpfleakd_process_")) == processes * (10 + 2)
 
 
 def test_top_sites_can_be_set_anew():

@@ -27,7 +27,7 @@ from bpfleakd.model import (
 from bpfleakd.monitor.attach import Attachment
 from bpfleakd.monitor.traced import Traced
 from bpfleakd.table.site_table import COUNTERS, SiteTable
-from bpfleakd.target.process import ProcessInfo
+from bpfleakd.target.process import ProcessInfo, read_process
 
 __all__ = [
     "NS_PER_S",
@@ -124,7 +124,8 @@ class FakeAttacher:
             raise errors.NoAllocator(f"process {pid} has none")
         self._maps.processes[pid] = FakeProcess()
         self.attached.add(pid)
-        return an_attachment(pid, pidfd=os.pidfd_open(pid))
+        start_ticks = read_process(pid).id.start_ticks
+        return an_attachment(pid, pidfd=os.pidfd_open(pid), start_ticks=start_ticks)
 
     def follow(self, attachment: Attachment, mappings: tuple[Mapping, ...]) -> Attachment:
         self.followed.append(attachment.process.id.pid)
@@ -198,9 +199,9 @@ def counter_rows(rows: Iterable[tuple[int, ...]]) -> np.ndarray:
     return np.array([(*row, *(0,) * (len(COUNTERS) - len(row))) for row in rows], np.int64)
 
 
-def an_attachment(pid: int = 4_711, *, pidfd: int = -1) -> Attachment:
+def an_attachment(pid: int = 4_711, *, pidfd: int = -1, start_ticks: int = 8_009) -> Attachment:
     info = ProcessInfo(
-        id=ProcessId(pid, 8_009),
+        id=ProcessId(pid, start_ticks),
         namespace_pid=pid,
         comm="shop",
         exe="/usr/bin/shop",

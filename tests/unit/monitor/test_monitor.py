@@ -245,6 +245,27 @@ class TestEnd:
         assert (row.process.state, row.process.live_bytes) == (ProcessState.EXITED, 124)
         assert world.states() == {}
 
+    def test_the_report_of_a_detached_process_can_be_kept(self, world: World, pid: int) -> None:
+        """It is exported while the process runs on, and until it is traced again."""
+        world.monitor.attach(pid)
+        world.allocates(pid, s1=23, s2=101)
+        world.monitor.release(pid)
+
+        assert world.attacher.attached == set()
+        assert functions(world, pid) == ["function_2", "function_1"]
+        snapshot = world.monitor.snapshot()
+        assert [row.process.state for row in snapshot.processes] == [ProcessState.DETACHED]
+        assert [site.live_bytes for site in snapshot.top_sites[pid]] == [101, 23]
+        with pytest.raises(errors.NotAttached):
+            world.monitor.address_space(pid)
+
+        world.monitor.attach(pid)
+        assert [row.process.live_bytes for row in world.monitor.snapshot().processes] == [0]
+        world.monitor.release(pid)
+        world.kill(pid)
+        assert world.monitor.snapshot().processes == ()
+        assert world.states() == {pid: ProcessState.DETACHED}
+
     def test_blocks_are_kept(self, world: World, pid: int) -> None:
         """As they were at the end, however long ago that is."""
         world.monitor.attach(pid)

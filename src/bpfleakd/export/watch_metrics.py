@@ -1,0 +1,42 @@
+"""Metrics of the processes whose memory is watched: a summary in, families out.
+
+All are figures of the host, but for the rate of the fastest growers, of which there are ten at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from bpfleakd.model import WatchSummary
+from bpfleakd.printable import printable, shortened
+
+__all__ = ["watch_families"]
+
+_LABEL_CHARS = 128
+
+
+def watch_families(watch: WatchSummary) -> Iterator[Metric]:
+    """The families, also where nobody is watched."""
+    yield GaugeMetricFamily(
+        "bpfleakd_watched_processes", "Processes whose anonymous memory is read from /proc.", watch.watched
+    )
+    yield GaugeMetricFamily(
+        "bpfleakd_growing_processes", "Watched processes whose memory grows persistently.", watch.growing
+    )
+    yield GaugeMetricFamily(
+        "bpfleakd_windows_open", "Growing processes that are traced for a while, now.", watch.windows_open
+    )
+    yield CounterMetricFamily(
+        "bpfleakd_windows_opened", "How often a growing process was traced.", watch.windows_opened_total
+    )
+    rate = GaugeMetricFamily(
+        "bpfleakd_growing_process_bytes_per_second",
+        "Growth of the anonymous memory of the processes that grow fastest.",
+        labels=("pid", "comm"),
+    )
+    for process in watch.fastest:
+        comm = shortened(printable(process.comm), _LABEL_CHARS)
+        rate.add_metric([str(process.pid), comm], process.growth_bytes_per_s)
+    yield rate
