@@ -290,6 +290,29 @@ def test_the_allocators_own_statistics_agree(tracer, run, name, figure):
     assert live_bytes <= ledger[figure] <= 1.35 * live_bytes
 
 
+@pytest.mark.parametrize("allocator", ["glibc", "jemalloc", "tcmalloc", "mimalloc"])
+def test_nothing_is_counted_twice(tracer, run, allocator):
+    """Large blocks and the arenas of threads are mapped by the allocator: they are blocks, and no more."""
+    file = None if allocator == "glibc" else library(PRELOADED[allocator])
+    program = run(allocator_program("statistics"), "3", preload=file)
+    tracer.attach(program.pid)
+
+    program.step()
+    ledger = program.step()
+
+    # Each function of the program, heap and mappings, and nobody else; and the sum of them all.
+    report = tracer.top_after_tick(program.pid)
+    expect_ledger(report, ledger)
+    expect_no_losses(report)
+    live_bytes = {"heap": 0, "mmap": 0}
+    for site in report["sites"]:
+        live_bytes[site["kind"]] += site["live_bytes"]
+    assert live_bytes["mmap"] == ledger["sites"]["keep_mappings"]["live_bytes"]
+    # A size class of jemalloc is up to a quarter larger than the one before.
+    if allocator in ("glibc", "jemalloc"):
+        assert live_bytes["heap"] <= ledger["allocator_bytes"] <= 1.25 * live_bytes["heap"]
+
+
 # -- cost ----------------------------------------------------------------------------------------------------
 
 
