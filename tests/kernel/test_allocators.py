@@ -266,6 +266,17 @@ def test_cxx_operators(tracer, run, allocator):
     assert with_operators == {allocator.removesuffix("_minimal")} - {"glibc"}
 
 
+def test_what_operator_delete_maps_is_the_allocators(tracer, run):
+    """It has no return probe: that it is under way is told by the name that it has on the stack."""
+    program = run(allocator_program("operators"), "3", preload=allocator_program("own.so"))
+    tracer.attach(program.pid)
+
+    program.step()
+
+    report = tracer.top_after_tick(program.pid)
+    assert [site["stack"] for site in report["sites"] if site["kind"] != "heap"] == []
+
+
 @pytest.mark.parametrize("method", ["multi", "perf"])
 def test_other_ways_to_attach_know_all_functions_too(daemon, run, method):
     """Arguments are found in whatever registers they are at the probe point, and nested calls count once."""

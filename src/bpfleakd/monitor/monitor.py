@@ -337,7 +337,8 @@ class Monitor:
             return False
         key = SiteKey(AllocationKind.MMAP, stack_id)
         frames = self._name(traced, [key])[key].stack.frames
-        return any(frame.function in traced.release_functions for frame in frames)
+        releasing = traced.release_functions()
+        return any((frame.module, frame.function) in releasing for frame in frames)
 
     def _end_if_over(self, traced: Traced) -> None:
         if traced.counters.state is RecordingState.EXECED:

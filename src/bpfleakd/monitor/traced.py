@@ -18,10 +18,13 @@ from bpfleakd.model import (
     FrameKind,
     FunctionRole,
     LeakReport,
+    Mapping,
+    ProbedFunction,
     ProcessState,
     RawStack,
     SiteKey,
     Stack,
+    StackEnd,
 )
 from bpfleakd.monitor.attach import Attachment
 from bpfleakd.symbols.symbolizer import Symbolizer
@@ -77,12 +80,21 @@ class Traced:
         """The process' pid, which may be another process' after it ended."""
         return self.attachment.process.id.pid
 
-    @property
-    def release_functions(self) -> frozenset[str]:
-        """The names of the functions that free."""
-        return frozenset(
-            probe.function for probe in self.attachment.probes if probe.role is FunctionRole.RELEASE
-        )
+    def release_functions(self) -> frozenset[tuple[str | None, str]]:
+        """Module and function of what frees, as frames have them.
+
+        A symbol has other names than a frame: mangled ones, and those of other functions at its address.
+        """
+        addresses = [
+            mapping.start + probe.offset - mapping.offset
+            for probe in self.attachment.probes
+            if probe.role is FunctionRole.RELEASE
+            for mapping in self.attachment.mappings
+            if _is_at(probe, mapping)
+        ]
+        stacks = self.symbolizer.symbolize([RawStack((address,), StackEnd.BOTTOM) for address in addresses])
+        frames = [stack.frames[-1] for stack in stacks]
+        return frozenset((frame.module, frame.function) for frame in frames if frame.function)
 
     def has_ended(self) -> bool:
         """Whether the process is gone, with its last thread (a pidfd is readable then)."""
@@ -137,3 +149,9 @@ class Traced:
         except errors.BpfleakdError:
             # It has just ended: what was read before still names most of it.
             return
+
+
+def _is_at(probe: ProbedFunction, mapping: Mapping) -> bool:
+    size_bytes = mapping.end - mapping.start
+    is_inside = mapping.offset <= probe.offset < mapping.offset + size_bytes
+    return mapping.executable and mapping.path == probe.module and is_inside

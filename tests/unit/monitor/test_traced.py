@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bpfleakd.kernel.abi import RecordingState
-from bpfleakd.model import AllocationKind, FrameKind, ProcessState, RawStack, SiteKey, StackEnd
+from bpfleakd.model import (
+    AllocationKind,
+    FrameKind,
+    FunctionRole,
+    Mapping,
+    ProbedFunction,
+    ProcessState,
+    RawStack,
+    SiteKey,
+    StackEnd,
+)
 from bpfleakd.monitor import traced as module
 from bpfleakd.monitor.traced import Traced
 
@@ -105,6 +116,32 @@ class TestNames:
         assert functions(traced, maps, 1, 11) == ["function_1", "function_11"]
         assert functions(traced, maps, 1) == ["function_1"]
         assert symbolizer_of(traced).symbolized == 11
+
+
+class TestReleaseFunctions:
+    """What frees is known by what its probe points are called on a stack."""
+
+    def test_names_are_those_of_frames(self) -> None:
+        """A probe has the mangled name of a symbol, or one of several at its address."""
+        traced = a_traced()
+        library = Mapping(0x7000, 0x9000, 0x1000, "fe:01", 23, "/lib/own.so", True, False, True)
+        data = replace(library, start=0x9000, end=0xA000, executable=False)
+        probes = (
+            ProbedFunction("other", "_ZdlPv", FunctionRole.RELEASE, "/lib/own.so", 0x1234, True),
+            ProbedFunction("other", "_Znwm", FunctionRole.SIZE_FIRST, "/lib/own.so", 0x1334, True),
+            ProbedFunction("glibc", "free", FunctionRole.RELEASE, "/lib/libc.so.6", 0x1434, True),
+        )
+        traced.attachment = replace(traced.attachment, probes=probes, mappings=(library, data))
+        assert traced.release_functions() == {("shop", f"function_{0x7234}")}
+
+    def test_what_has_no_name_is_left_out(self) -> None:
+        """Or it would be taken for any other code without a name."""
+        traced = a_traced()
+        library = Mapping(0x7000, 0x9000, 0, "fe:01", 23, "/lib/own.so", True, False, True)
+        probe = ProbedFunction("other", "free", FunctionRole.RELEASE, "/lib/own.so", 0x10, True)
+        traced.attachment = replace(traced.attachment, probes=(probe,), mappings=(library,))
+        symbolizer_of(traced).unnamed = {0x7010}
+        assert traced.release_functions() == frozenset()
 
 
 class TestMappings:

@@ -3,6 +3,7 @@
  * own - an allocator that nobody knows: a library that defines malloc, free and some of the rest.
  *
  * Blocks come in powers of two from mapped chunks and go back into lists. To be preloaded, or opened.
+ * C++'s operator delete keeps a journal, for which it maps memory.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -10,7 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { CLASSES = 48, CHUNK = 1 << 20, HEADER = 16 };
+enum { CLASSES = 48, CHUNK = 1 << 20, HEADER = 16, JOURNAL = 4096 };
 
 /* Before each block: its class, and how far it is from where its memory begins. */
 struct header {
@@ -20,6 +21,7 @@ struct header {
 
 static void *free_lists[CLASSES];
 static char *chunk, *chunk_end;
+static void **journal, **journal_end;
 static int lock;
 
 static void take_lock(void)
@@ -193,4 +195,22 @@ void *valloc(size_t size)
 void *pvalloc(size_t size)
 {
 	return take(4096, (size + 4095) & ~(size_t)4095);
+}
+
+/* operator new(size_t) and operator delete(void *) */
+void *_Znwm(size_t size)
+{
+	return take(HEADER, size);
+}
+
+void _ZdlPv(void *block)
+{
+	take_lock();
+	if (journal == journal_end) {
+		journal = mmap(NULL, JOURNAL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		journal_end = journal + JOURNAL / sizeof(void *);
+	}
+	*journal++ = block;
+	leave_lock();
+	free(block);
 }
