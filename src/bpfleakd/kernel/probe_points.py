@@ -42,7 +42,6 @@ __all__ = [
     "WantedFunction",
     "argument_registers",
     "choose_probe_point",
-    "find_probe_points",
     "search_files",
 ]
 
@@ -51,8 +50,6 @@ _LONGEST_PROLOGUE = 16
 _LONGEST_FUNCTION_BYTES = 64 * 1024
 _LONGEST_INSTRUCTION_BYTES = 15
 _TIMEOUT_S = 30
-
-_FIRST_ARGUMENTS = ("rdi", "rsi", "rdx", "rcx")
 
 # The 64-bit register that a name is a part of.
 _WHOLE_REGISTER = {
@@ -117,23 +114,7 @@ def search_files(
     ]
 
 
-def find_probe_points(path: str, entries: Sequence[str], releases: Sequence[str]) -> list[FunctionProbe]:
-    """The probe points of those of the functions that the ELF file at `path` defines.
-
-    `entries` are functions whose return is wanted too, `releases` those that free. Raises BadElf, or
-    NoSuchProcess if the file is one of a process that ended.
-    """
-    functions = [WantedFunction(name, _FIRST_ARGUMENTS, "entry", release=False) for name in entries]
-    functions += [WantedFunction(name, ("rdi",), "release", release=True) for name in releases]
-    (found,) = search_files([SearchedFile(path)], functions)
-    if isinstance(found, errors.BpfleakdError):
-        raise found
-    return found
-
-
-def choose_probe_point(
-    code: bytes, *, release: bool, arguments: Sequence[str] = _FIRST_ARGUMENTS
-) -> tuple[int, bool]:
+def choose_probe_point(code: bytes, *, release: bool, arguments: Sequence[str]) -> tuple[int, bool]:
     """Choose in the machine code of a function: (distance from its entry in bytes, emulated).
 
     `arguments` are the registers that must not be lost; `argument_registers` says where they are.

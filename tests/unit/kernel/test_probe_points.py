@@ -11,12 +11,20 @@ import pytest
 
 from bpfleakd import errors
 from bpfleakd.elf.image import ElfImage
-from bpfleakd.kernel.probe_points import FunctionProbe, choose_probe_point, find_probe_points
+from bpfleakd.kernel.probe_points import (
+    FunctionProbe,
+    SearchedFile,
+    WantedFunction,
+    choose_probe_point,
+    search_files,
+)
 from bpfleakd.model import FunctionRole
 from bpfleakd.target.allocators import ALLOCATORS
 from bpfleakd.target.mappings import read_mappings
 
 from ..elf.building import compiled, nm, output_of
+
+FIRST_ARGUMENTS = ("rdi", "rsi", "rdx", "rcx")
 
 # In each of the following, `probe:` marks where the probe point has to be.
 EMULATED = {
@@ -77,7 +85,7 @@ def assembled(directory: Path, source: str) -> tuple[bytes, int]:
 def test_the_first_emulated_instruction_is_taken(tmp_path: Path, source: str, release: bool) -> None:
     """It is passed by every call, before arguments and stack pointer change."""
     code, probe = assembled(tmp_path, source)
-    assert choose_probe_point(code, release=release) == (probe, True)
+    assert choose_probe_point(code, release=release, arguments=FIRST_ARGUMENTS) == (probe, True)
 
 
 @pytest.mark.parametrize("release", [False, True])
@@ -85,7 +93,7 @@ def test_the_first_emulated_instruction_is_taken(tmp_path: Path, source: str, re
 def test_the_entry_is_taken_where_nothing_else_will_do(tmp_path: Path, source: str, release: bool) -> None:
     """A cheap place where a call cannot be understood any more is worth nothing."""
     code, _probe = assembled(tmp_path, source)
-    assert choose_probe_point(code, release=release) == (0, False)
+    assert choose_probe_point(code, release=release, arguments=FIRST_ARGUMENTS) == (0, False)
 
 
 FREE = "test %rdi, %rdi; check: je none; behind: push %rbp; ret; none: ret"
@@ -95,7 +103,7 @@ FREE = "test %rdi, %rdi; check: je none; behind: push %rbp; ret; none: ret"
 def test_null_pointers_are_not_probed_in_releases(tmp_path: Path, release: bool, label: str) -> None:
     """free's probe lies behind its null check; any other function's must see every call."""
     code, probe = assembled(tmp_path, FREE.replace(label, "probe"))
-    assert choose_probe_point(code, release=release) == (probe, True)
+    assert choose_probe_point(code, release=release, arguments=FIRST_ARGUMENTS) == (probe, True)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +126,13 @@ def test_null_pointers_are_not_probed_in_releases(tmp_path: Path, release: bool,
 def test_a_null_check_is_itself_the_point_where_nothing_better_follows(tmp_path: Path, source: str) -> None:
     """What follows must see the argument, and only calls with a pointer; else the branch is taken."""
     code, probe = assembled(tmp_path, source)
-    assert choose_probe_point(code, release=True) == (probe, True)
+    assert choose_probe_point(code, release=True, arguments=FIRST_ARGUMENTS) == (probe, True)
 
 
 @pytest.mark.parametrize("code", [b"", b"\xe8", b"\x0f"])
 def test_no_code_or_half_an_instruction(code: bytes) -> None:
     """A symbol without a size, or code cut off: the entry, and no error."""
-    assert choose_probe_point(code, release=False) == (0, False)
+    assert choose_probe_point(code, release=False, arguments=FIRST_ARGUMENTS) == (0, False)
 
 
 SOURCE = """
@@ -139,14 +147,24 @@ gives_back: test %rdi, %rdi; je 1f; push %rbx; pop %rbx; 1: ret
 """
 
 
-class TestFindProbePoints:
+def probe_points(
+    file: Path, entries: Sequence[str], releases: Sequence[str]
+) -> list[FunctionProbe] | errors.BpfleakdError:
+    """Those of a file; `releases` are functions that free."""
+    functions = [WantedFunction(name, FIRST_ARGUMENTS, "entry", release=False) for name in entries]
+    functions += [WantedFunction(name, ("rdi",), "release", release=True) for name in releases]
+    (found,) = search_files([SearchedFile(str(file))], functions)
+    return found
+
+
+class TestFiles:
     """The same in files, in a child process."""
 
     def test_offsets_are_those_of_the_file(self, tmp_path: Path) -> None:
         """At each offset the file has the byte of the chosen instruction; unknown functions are left out."""
         library = compiled(tmp_path, SOURCE, "-shared", "-nostdlib", "-Wl,-z,noseparate-code", suffix=".s")
 
-        points = find_probe_points(str(library), ["takes", "absent"], ["gives_back"])
+        points = probe_points(library, ["takes", "absent"], ["gives_back"])
 
         chosen = {point.function: point for point in points}
         assert chosen.keys() == {"takes", "gives_back"}
@@ -158,8 +176,7 @@ class TestFindProbePoints:
         """A file that merely has the name of a library."""
         file = tmp_path / "libc.so.6"
         file.write_bytes(b"#!/bin/sh\n")
-        with pytest.raises(errors.BadElf):
-            find_probe_points(str(file), ["malloc"], ["free"])
+        assert isinstance(probe_points(file, ["malloc"], ["free"]), errors.BadElf)
 
     def test_a_32_bit_library(self, tmp_path: Path) -> None:
         """Its code and its calls are others: it is refused, not disassembled as what it is not."""
@@ -167,8 +184,9 @@ class TestFindProbePoints:
         library = compiled(
             tmp_path, source.replace("; ", "\n") + "\n", "-m32", "-shared", "-nostdlib", suffix=".s"
         )
-        with pytest.raises(errors.BadElf, match="another machine"):
-            find_probe_points(str(library), ["malloc"], ["free"])
+        refusal = probe_points(library, ["malloc"], ["free"])
+        assert isinstance(refusal, errors.BadElf)
+        assert "another machine" in refusal.message
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +201,7 @@ def points(libc: Path) -> Sequence[FunctionProbe]:
     functions = ALLOCATORS[0].functions
     releases = [function.name for function in functions if function.role is FunctionRole.RELEASE]
     entries = [function.name for function in functions if function.name not in releases]
-    return find_probe_points(str(libc), entries, releases)
+    return probe_points(libc, entries, releases)
 
 
 class TestRealLibc:
