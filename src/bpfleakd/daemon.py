@@ -35,6 +35,7 @@ from bpfleakd.model import (
     DaemonStats,
     GroupedReport,
     GroupKey,
+    HeapProfile,
     LeakReport,
     MetricsSnapshot,
     SortKey,
@@ -249,6 +250,9 @@ class _Service:
 
     async def groups(self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey) -> GroupedReport:
         return await self._worker.call(self._monitor.groups, pid, by=by, limit=limit, sort=sort)
+
+    async def profile(self, pid: int) -> HeapProfile:
+        return await self._worker.call(lambda: self._monitor.profile(pid))
 
     async def blocks(self, pid: int, *, site: str | None, older_than_s: float, limit: int) -> BlocksReport:
         return await self._worker.call(

@@ -4,6 +4,7 @@
     ├── ConfigError             the configuration file is wrong
     ├── DaemonUnreachable       no daemon answers on the socket
     ├── AccessDenied            this user may not do that
+    ├── OutputFailed            the file that a command was to write
     ├── TargetError             this process cannot be traced
     │   ├── NoSuchProcess       ... it does not exist, or has ended
     │   ├── TargetRefused       ... by its nature: kernel thread, zombie, ourselves, unsafe to probe
@@ -57,6 +58,12 @@ class AccessDenied(BpfleakdError):
 
     exit_code = 4
     code = "access-denied"
+
+
+class OutputFailed(BpfleakdError):
+    """What a command was to write cannot be written there."""
+
+    code = "output"
 
 
 class TargetError(BpfleakdError):

@@ -19,12 +19,14 @@ __all__ = [
     "BlocksReport",
     "Check",
     "CheckStatus",
+    "CodeMapping",
     "DaemonStats",
     "Frame",
     "FrameKind",
     "FunctionRole",
     "GroupKey",
     "GroupedReport",
+    "HeapProfile",
     "JitModule",
     "LeakReport",
     "Mapping",
@@ -329,6 +331,29 @@ class LeakReport:
     process: ProcessSummary
     sites: tuple[SiteReport, ...]
     losses: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CodeMapping:
+    """Executable memory of a file. `build_id` is in hex; None for a file without one."""
+
+    start: int
+    end: int
+    offset: int
+    path: str
+    build_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeapProfile:
+    """All that is outstanding in a process, and what profile viewers want to know beside it.
+
+    `time_s` is when it was taken, in seconds since the Epoch; `mappings` are in order of address.
+    """
+
+    time_s: float
+    report: LeakReport
+    mappings: tuple[CodeMapping, ...]
 
 
 class GroupKey(StrEnum):

@@ -9,11 +9,13 @@ from bpfleakd.model import (
     AllocationKind,
     BlockReport,
     BlocksReport,
+    CodeMapping,
     DaemonStats,
     Frame,
     FrameKind,
     FunctionRole,
     GroupedReport,
+    HeapProfile,
     JitModule,
     LeakReport,
     MemoryShares,
@@ -41,6 +43,7 @@ __all__ = [
     "a_group",
     "a_grouped_report",
     "a_process",
+    "a_profile",
     "a_report",
     "a_site",
     "a_snapshot",
@@ -67,6 +70,11 @@ def a_frame(function: str | None = "leak_here", **changes: Any) -> Frame:
         "kind": FrameKind.NATIVE,
     }
     return Frame(**{**fields, **changes})
+
+
+def a_profile(*sites: SiteReport) -> HeapProfile:
+    mapping = CodeMapping(0x555555555000, 0x555555557000, 0x1000, "/usr/bin/leaky", "deadbeef")
+    return HeapProfile(1_700_000_000.25, a_report(sites=sites or (a_site(),)), (mapping,))
 
 
 def a_stack() -> tuple[Frame, ...]:

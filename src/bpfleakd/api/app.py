@@ -9,6 +9,8 @@
                                             GroupedReport with &group=function|module|thread|stack
     GET    /v1/processes/{pid}/blocks       BlocksReport; ?site=S&older_than_s=T&limit=K
     GET    /v1/processes/{pid}/maps         AddressSpaceReport
+    GET    /v1/processes/{pid}/profile      HeapProfile
+    GET    /debug/pprof/heap?pid=N          gzipped pprof; without a pid of the one process that is traced
     GET    /metrics                         Prometheus or OpenMetrics text
 
 An error is {"error": {"code", "message", "hint"}} with a fitting status. docs/json.md has the fields.
@@ -32,8 +34,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bpfleakd import errors
 from bpfleakd.api.service import BLOCKS_LISTED, BLOCKS_LISTED_MAX, ProcessList, Service, WatchedList
+from bpfleakd.export.pprof import pprof_profile
 from bpfleakd.logs import get_logger
-from bpfleakd.model import GroupKey, SortKey
+from bpfleakd.model import GroupKey, ProcessState, SortKey
 from bpfleakd.printable import printable
 
 __all__ = ["Exposition", "create_app"]
@@ -80,6 +83,8 @@ def create_app(service: Service, exposition: Exposition, *, read_only: bool) -> 
         _route("/v1/processes/{pid}/sites", "GET", api.sites),
         _route("/v1/processes/{pid}/blocks", "GET", api.blocks),
         _route("/v1/processes/{pid}/maps", "GET", api.maps),
+        _route("/v1/processes/{pid}/profile", "GET", api.profile),
+        _route("/debug/pprof/heap", "GET", api.pprof),
         _route("/metrics", "GET", api.metrics),
     ]
     if not read_only:
@@ -141,6 +146,25 @@ class _Api:
     async def maps(self, request: Request) -> Response:
         _only_parameters(request)
         return _json(await self._service.address_space(_pid(request)))
+
+    async def profile(self, request: Request) -> Response:
+        _only_parameters(request)
+        return _json(await self._service.profile(_pid(request)))
+
+    async def pprof(self, request: Request) -> Response:
+        # Go's own handlers have more parameters, which scrapers send whether they mean anything or not.
+        text = request.query_params.get("pid", "")
+        pid = _whole_number("pid", text, 1, _PID_MAX) if text else await self._only_pid()
+        profile = pprof_profile(await self._service.profile(pid))
+        name = f'attachment; filename="heap-{pid}.pb.gz"'
+        return Response(profile, media_type="application/octet-stream", headers={"content-disposition": name})
+
+    async def _only_pid(self) -> int:
+        processes = [row.process for row in await self._service.processes()]
+        traced = [process.pid for process in processes if process.state is ProcessState.TRACED]
+        if len(traced) != 1:
+            raise _BadRequest(f"{len(traced)} processes are traced: which one?", "/debug/pprof/heap?pid=N")
+        return traced[0]
 
     async def metrics(self, request: Request) -> Response:
         body, content_type = self._exposition(request.headers.get("accept", ""))

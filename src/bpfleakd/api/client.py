@@ -22,6 +22,7 @@ from bpfleakd.model import (
     DaemonStats,
     GroupedReport,
     GroupKey,
+    HeapProfile,
     LeakReport,
     SortKey,
     TracedProcess,
@@ -114,6 +115,10 @@ class DaemonClient:
         query = {"older_than_s": f"{older_than_s:.3f}", "limit": str(limit)}
         query |= {} if site is None else {"site": site}
         return self._request("GET", f"/v1/processes/{pid}/blocks?{urlencode(query)}", BlocksReport)
+
+    def profile(self, pid: int) -> HeapProfile:
+        """Return all call sites of a process, and the code that it maps."""
+        return self._request("GET", f"/v1/processes/{pid}/profile", HeapProfile)
 
     def address_space(self, pid: int) -> AddressSpaceReport:
         """Return what the memory of a process is made of."""

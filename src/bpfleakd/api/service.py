@@ -14,6 +14,7 @@ from bpfleakd.model import (
     DaemonStats,
     GroupedReport,
     GroupKey,
+    HeapProfile,
     LeakReport,
     SortKey,
     TracedProcess,
@@ -66,6 +67,10 @@ class Service(Protocol):
 
     async def groups(self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey) -> GroupedReport:
         """Return the largest `limit` groups (all for None) of all call sites of a process."""
+        ...
+
+    async def profile(self, pid: int) -> HeapProfile:
+        """Return all call sites of a process, and the code that it maps."""
         ...
 
     async def blocks(self, pid: int, *, site: str | None, older_than_s: float, limit: int) -> BlocksReport:

@@ -23,6 +23,7 @@ from bpfleakd.model import (
     DaemonStats,
     GroupedReport,
     GroupKey,
+    HeapProfile,
     LeakReport,
     Mapping,
     MetricsSnapshot,
@@ -193,6 +194,13 @@ class Monitor:
         """All sites of a process in groups, or those of its last report if it ended. Raises NotAttached."""
         return grouped(self.report(pid, limit=None, sort=sort), by, sort=sort, limit=limit)
 
+    def profile(self, pid: int) -> HeapProfile:
+        """All sites of a process with the files that it maps, or as it was at its end. Raises NotAttached."""
+        report = self.report(pid, limit=None, sort=SortKey.LIVE)
+        traced = self._find(pid)
+        code = traced.symbolizer.code_mappings() if traced.final is None else traced.final_code
+        return HeapProfile(time.time(), report, code)
+
     def blocks(self, pid: int, *, site: str | None, older_than_s: float, limit: int) -> BlocksReport:
         """The outstanding blocks of a process, or those kept if it ended. Raises NotAttached, NoSuchSite."""
         traced = self._find(pid)
@@ -357,6 +365,7 @@ class Monitor:
             traced.final_blocks = self._blocks(
                 traced, site=None, older_than_s=0.0, limit=_FINAL_BLOCKS, largest_sites=_FINAL_SITES
             )
+            traced.final_code = traced.symbolizer.code_mappings()
         finally:
             # Whatever the report ran into: nothing of the process may stay behind.
             del self._traced[traced.pid]

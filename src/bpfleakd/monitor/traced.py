@@ -15,6 +15,7 @@ from bpfleakd.kernel.abi import KINDS, RecordingState
 from bpfleakd.kernel.maps import Maps, ProcessCounters
 from bpfleakd.model import (
     BlocksReport,
+    CodeMapping,
     FrameKind,
     FunctionRole,
     LeakReport,
@@ -58,7 +59,7 @@ class NamedStack:
 
 @dataclass(slots=True)
 class Traced:
-    """A process from its attach on. `final` and `final_blocks` are the last reports of one that ended."""
+    """A process from its attach on. `final`, `final_blocks` and `final_code` are of one that ended."""
 
     attachment: Attachment
     symbolizer: Symbolizer
@@ -69,6 +70,7 @@ class Traced:
     ended_ns: int | None = None
     final: LeakReport | None = None
     final_blocks: BlocksReport | None = None
+    final_code: tuple[CodeMapping, ...] = ()
     census: dict[SiteKey, SiteCensus] | None = None
     thread_names: dict[int, str] = field(default_factory=dict)
     _census_due_ns: int = 0

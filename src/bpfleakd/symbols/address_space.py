@@ -43,6 +43,11 @@ class AddressSpace:
         self._regions = regions
         self._starts = [region.mapping.start for region in regions]
 
+    @property
+    def mappings(self) -> list[Mapping]:
+        """All mappings, by address."""
+        return [region.mapping for region in self._regions]
+
     def find(self, address: int) -> Region | None:
         """Return the region around an address."""
         index = bisect_right(self._starts, address) - 1

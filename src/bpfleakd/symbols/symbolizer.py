@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from bpfleakd.elf.vdso import VDSO
-from bpfleakd.model import Frame, FrameKind, Mapping, RawStack, Stack, StackEnd
+from bpfleakd.model import CodeMapping, Frame, FrameKind, Mapping, RawStack, Stack, StackEnd
 from bpfleakd.printable import printable
 from bpfleakd.symbols.address_space import AddressSpace, Region
 from bpfleakd.symbols.bounded_cache import BoundedCache
@@ -90,6 +90,14 @@ class Symbolizer:
         for mapping in mappings:
             if mapping.executable:
                 self._files.module_of(mapping)
+
+    def code_mappings(self) -> tuple[CodeMapping, ...]:
+        """The executable files that are mapped, by address."""
+        return tuple(
+            CodeMapping(mapping.start, mapping.end, mapping.offset, mapping.path, module.build_id)
+            for mapping in self._space.mappings
+            if mapping.executable and (module := self._files.module_of(mapping))
+        )
 
     def covers(self, addresses: Iterable[int]) -> bool:
         """Whether all these addresses (exact ones or return addresses) are in mappings that are known."""

@@ -157,8 +157,8 @@ class AddressMap:
         if moved_end < end:
             pieces.append((moved_end, end, self._new_region(owner, end - moved_end, time_ns, tid)))
         count_out(taken.pieces)
-        # One by one: where the moved range has a gap, what was at the new place stays (since Linux 6.17, which
-        # moves several mappings in a call).
+        # One by one: under a gap of the moved range stays what was at the new place (Linux 6.17 moves several
+        # mappings in a call).
         for piece in pieces:
             self._place(piece[0], piece[1], [piece])
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from bpfleakd.api.server import ApiServer
+from bpfleakd.api.service import Service
 
 __all__ = ["FakeService", "exposition", "running"]
 
-METHODS = ("address_space", "attach", "blocks", "detach", "groups", "processes", "report", "stats", "watched")
+METHODS = frozenset(name for name in vars(Service) if not name.startswith("_"))
 
 
 class FakeService:

@@ -21,6 +21,7 @@ from ..samples import (
     a_blocks_report,
     a_grouped_report,
     a_process,
+    a_profile,
     a_report,
     a_site,
     a_traced_process,
@@ -246,6 +247,34 @@ def test_maps():
     assert (answer.status, answer.json["uses"][0]["use"]) == (200, "heap")
     assert sum(list(answer.json["shares"].values())[:5]) == answer.json["resident_bytes"]
     assert ask(service, "GET", "/v1/processes/4711/maps?limit=1").status == 400
+
+
+def test_profile():
+    """All that exporters need."""
+    service = FakeService(profile=a_profile())
+    answer = ask(service, "GET", "/v1/processes/4711/profile")
+    assert service.calls == [("profile", 4711)]
+    assert (answer.status, answer.json["mappings"][0]["build_id"]) == (200, "deadbeef")
+    assert answer.json["report"]["sites"]
+
+
+def test_pprof_as_scrapers_ask_for_it():
+    """Under the path of Go's own handler, also with its parameters, on the address that only reads."""
+    service = FakeService(profile=a_profile())
+    answer = ask(service, "GET", "/debug/pprof/heap?pid=4711&seconds=5&debug=0", read_only=True)
+    assert service.calls == [("profile", 4711)]
+    assert (answer.status, answer.body[:2]) == (200, b"\x1f\x8b")
+    assert answer.headers["content-type"] == "application/octet-stream"
+
+
+def test_pprof_of_the_only_process():
+    """Its pid can be left out, but only where there is no doubt."""
+    service = FakeService(profile=a_profile(), processes=(a_traced_process(23),))
+    assert ask(service, "GET", "/debug/pprof/heap").status == 200
+    assert service.calls[-1] == ("profile", 23)
+    for rows in ((), (a_traced_process(23), a_traced_process(101))):
+        answer = ask(FakeService(processes=rows), "GET", "/debug/pprof/heap")
+        assert (answer.status, answer.error["hint"]) == (400, "/debug/pprof/heap?pid=N")
 
 
 def test_names_that_are_not_utf8_can_be_sent():

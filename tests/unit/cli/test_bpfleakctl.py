@@ -41,6 +41,7 @@ from ..samples import (
     a_group,
     a_grouped_report,
     a_process,
+    a_profile,
     a_report,
     a_site,
     a_traced_process,
@@ -216,6 +217,29 @@ def test_maps_of_a_process_that_is_not_attached(ctl):
     code, out, err = ctl(service, "maps", "--pid", "23")
     assert (code, out) == (5, "")
     assert err == "bpfleakctl: process 23 is not being traced\n  hint: bpfleakctl attach 23\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "first_bytes"),
+    [("pprof", b"\x1f\x8b"), ("speedscope", b'{"$schema"'), ("collapsed", b"_start;main;leak_here;malloc ")],
+)
+def test_profiles_are_written_whole(ctl, tmp_path, command, first_bytes):
+    """In place of what was there, with nothing beside it."""
+    path = tmp_path / "profile"
+    path.write_text("old")
+    service = FakeService(profile=a_profile())
+    assert ctl(service, command, "--pid", "4711", "-o", str(path)) == (0, "", "")
+    assert path.read_bytes().startswith(first_bytes)
+    assert [file.name for file in tmp_path.iterdir()] == ["profile"]
+    assert service.calls == [("profile", 4711)]
+
+
+def test_a_profile_that_cannot_be_written_is_an_error(ctl, tmp_path):
+    """With the name of the file."""
+    path = tmp_path / "missing" / "profile"
+    code, out, err = ctl(FakeService(profile=a_profile()), "pprof", "--pid", "4711", "-o", str(path))
+    assert (code, out) == (1, "")
+    assert err == f"bpfleakctl: cannot write {path}: No such file or directory\n"
 
 
 def test_hostile_names_do_no_harm(ctl):

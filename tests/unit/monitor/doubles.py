@@ -13,6 +13,7 @@ from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import ProcessCounters
 from bpfleakd.model import (
+    CodeMapping,
     Frame,
     FrameKind,
     FunctionRole,
@@ -172,6 +173,9 @@ class FakeSymbolizer:
 
     def covers(self, _addresses: Iterable[int]) -> bool:
         return self.covered
+
+    def code_mappings(self) -> tuple[CodeMapping, ...]:
+        return (CodeMapping(0x1000, 0x2000, 0, "/usr/bin/shop", "deadbeef"),)
 
     def symbolize(self, stacks: Sequence[RawStack]) -> list[Stack]:
         assert not self.closed

@@ -1,0 +1,59 @@
+"""The file that a command writes: whole or not at all."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from bpfleakd.errors import OutputFailed
+
+__all__ = ["add_output", "write_output"]
+
+_STANDARD_OUTPUT = "-"
+
+
+def add_output(parser: argparse.ArgumentParser, example: str) -> None:
+    """Add -o/--output, which is standard output unless it is given."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        default=_STANDARD_OUTPUT,
+        help=f"where to write, such as {example} (default: standard output)",
+    )
+
+
+def write_output(name: str, content: bytes) -> None:
+    """Write to the file `name`, or to standard output for "-". Raises OutputFailed."""
+    if name == _STANDARD_OUTPUT:
+        if sys.stdout.isatty() and b"\0" in content:
+            raise OutputFailed(
+                "this is a binary format, and standard output a terminal", "-o FILE, or a pipe"
+            )
+        sys.stdout.buffer.write(content)
+        return
+    path = Path(name)
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)  # /dev/null, a pipe
+            return
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content)
+                os.fchmod(file.fileno(), 0o666 & ~_umask())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise OutputFailed(f"cannot write {name}: {error.strerror or error}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

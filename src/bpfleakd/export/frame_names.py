@@ -1,0 +1,23 @@
+"""What a frame is called in formats that have one line of text for it."""
+
+from __future__ import annotations
+
+from bpfleakd.model import Frame
+from bpfleakd.printable import printable
+
+__all__ = ["frame_name", "source_place"]
+
+
+def frame_name(frame: Frame) -> str:
+    """Return the function; without one the module and the offset in it, or at least the address."""
+    if frame.function:
+        return printable(frame.function)
+    if frame.module and frame.offset is not None:
+        return f"{printable(frame.module.rpartition('/')[2] or frame.module)}+{frame.offset:#x}"
+    return f"{frame.address:#x}"
+
+
+def source_place(frame: Frame) -> tuple[str, int]:
+    """Return the file and the line (from 1) of a frame; ("", 0) if they are not known."""
+    file, _, line = (frame.location or "").rpartition(":")
+    return (printable(file), int(line)) if file and line.isascii() and line.isdigit() else ("", 0)

@@ -1,0 +1,179 @@
+"""Profiles for `go tool pprof`, Pyroscope and Parca: gzipped protocol buffers.
+
+Format: https://github.com/google/pprof/blob/main/proto/profile.proto; what the fields below are numbered
+after. The sample types are those of Go's own heap profiles, in their order, so that viewers know them.
+
+A sample is a call site, or the share that one thread has in it. What it allocated is not known by thread: it
+stands with the site's own sample, so that every sum over all samples is right.
+"""
+
+from __future__ import annotations
+
+import gzip
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from bpfleakd.export.frame_names import frame_name, source_place
+from bpfleakd.export.protobuf import MessageWriter
+from bpfleakd.model import CodeMapping, Frame, HeapProfile, SiteReport, ThreadShare
+from bpfleakd.printable import printable
+
+__all__ = ["pprof_profile"]
+
+# (type, unit), in the order of a sample's values.
+_SAMPLE_TYPES = (
+    ("alloc_objects", "count"),
+    ("alloc_space", "bytes"),
+    ("inuse_objects", "count"),
+    ("inuse_space", "bytes"),
+)
+_NS_PER_S = 1_000_000_000
+
+# Values and labels of one sample.
+_Sample = tuple[tuple[int, int, int, int], dict[str, str | int]]
+
+
+def pprof_profile(profile: HeapProfile) -> bytes:
+    """Return the profile as a file that pprof reads."""
+    return gzip.compress(bytes(_Writer(profile).message()), mtime=0)
+
+
+class _Writer:
+    """One profile. Strings, functions and locations are numbered as they come."""
+
+    def __init__(self, profile: HeapProfile) -> None:
+        self._profile = profile
+        self._mappings = profile.mappings
+        self._starts = [mapping.start for mapping in profile.mappings]
+        self._message = MessageWriter()
+        self._strings: dict[str, int] = {"": 0}
+        self._functions: dict[tuple[str, str], int] = {}
+        self._locations: dict[tuple[Frame, ...], int] = {}
+
+    def message(self) -> MessageWriter:
+        for kind, unit in _SAMPLE_TYPES:
+            self._message.message(1, self._value_type(kind, unit))
+        for site in self._profile.report.sites:
+            self._write_site(site)
+        for number, mapping in enumerate(self._mappings, 1):
+            self._message.message(3, self._mapping(number, mapping))
+        process = self._profile.report.process
+        comment = self._string(f"{printable(process.comm)}, pid {process.pid}")
+        default = self._string("inuse_space")
+        for text in self._strings:
+            self._message.text(6, text)
+        self._message.number(9, round(self._profile.time_s * _NS_PER_S))
+        self._message.number(10, round(process.attached_s * _NS_PER_S))
+        self._message.numbers(13, [comment])
+        self._message.number(14, default)
+        return self._message
+
+    def _write_site(self, site: SiteReport) -> None:
+        locations = [self._location(frames) for frames in _by_address(site.stack)]
+        for values, labels in _samples(site):
+            if not any(values):
+                continue
+            sample = MessageWriter()
+            sample.numbers(1, locations)
+            sample.numbers(2, values)
+            for key, value in labels.items():
+                sample.message(3, self._label(key, value))
+            self._message.message(2, sample)
+
+    def _value_type(self, kind: str, unit: str) -> MessageWriter:
+        message = MessageWriter()
+        message.number(1, self._string(kind))
+        message.number(2, self._string(unit))
+        return message
+
+    def _label(self, key: str, value: str | int) -> MessageWriter:
+        label = MessageWriter()
+        label.number(1, self._string(key))
+        if isinstance(value, str):
+            label.number(2, self._string(value))
+        else:
+            label.number(3, value)
+        return label
+
+    def _location(self, frames: tuple[Frame, ...]) -> int:
+        known = self._locations.get(frames)
+        if known:
+            return known
+        number = self._locations[frames] = len(self._locations) + 1
+        location = MessageWriter()
+        location.number(1, number)
+        location.number(2, self._mapping_number(frames[0].address))
+        location.number(3, frames[0].address)
+        for frame in frames:
+            line = MessageWriter()
+            line.number(1, self._function(frame))
+            line.number(2, source_place(frame)[1])
+            location.message(4, line)
+        self._message.message(4, location)
+        return number
+
+    def _function(self, frame: Frame) -> int:
+        name, file = frame_name(frame), source_place(frame)[0]
+        known = self._functions.get((name, file))
+        if known:
+            return known
+        number = self._functions[name, file] = len(self._functions) + 1
+        function = MessageWriter()
+        function.number(1, number)
+        function.number(2, self._string(name))
+        function.number(3, self._string(name))
+        function.number(4, self._string(file))
+        self._message.message(5, function)
+        return number
+
+    def _mapping(self, number: int, mapping: CodeMapping) -> MessageWriter:
+        message = MessageWriter()
+        message.number(1, number)
+        message.number(2, mapping.start)
+        message.number(3, mapping.end)
+        message.number(4, mapping.offset)
+        message.number(5, self._string(printable(mapping.path)))
+        message.number(6, self._string(mapping.build_id or ""))
+        # It is symbolised already: functions, file names, line numbers, inlined frames.
+        for field in (7, 8, 9, 10):
+            message.number(field, 1)
+        return message
+
+    def _mapping_number(self, address: int) -> int:
+        """The number of the mapping around an address; 0 for code that no file holds."""
+        index = bisect_right(self._starts, address) - 1
+        return index + 1 if index >= 0 and address < self._mappings[index].end else 0
+
+    def _string(self, text: str) -> int:
+        return self._strings.setdefault(text, len(self._strings))
+
+
+def _by_address(stack: Sequence[Frame]) -> Iterator[tuple[Frame, ...]]:
+    """A location each: the frames inlined at an address, and last the function that holds them."""
+    frames: list[Frame] = []
+    for frame in stack:
+        frames.append(frame)
+        if not frame.inlined:
+            yield tuple(frames)
+            frames = []
+    if frames:
+        yield tuple(frames)
+
+
+def _samples(site: SiteReport) -> Iterator[_Sample]:
+    labels: dict[str, str | int] = {"kind": site.kind.value, "site": site.site}
+    shares = _fitting_shares(site)
+    for share in shares:
+        thread = {"thread": printable(share.comm)} if share.comm else {}
+        yield (0, 0, share.live_count, share.live_bytes), labels | thread | {"tid": share.tid}
+    rest_count = site.live_count - sum(share.live_count for share in shares)
+    rest_bytes = site.live_bytes - sum(share.live_bytes for share in shares)
+    yield (site.allocated_count, site.allocated_bytes, rest_count, rest_bytes), labels
+
+
+def _fitting_shares(site: SiteReport) -> tuple[ThreadShare, ...]:
+    """The threads' shares, unless they were counted a moment later and are more than the site by now."""
+    bytes_of_all = sum(share.live_bytes for share in site.threads)
+    count_of_all = sum(share.live_count for share in site.threads)
+    fits = bytes_of_all <= site.live_bytes and count_of_all <= site.live_count
+    return site.threads if fits else ()

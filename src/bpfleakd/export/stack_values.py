@@ -1,0 +1,34 @@
+"""Which figure of a call site a picture of stacks is drawn by."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from bpfleakd.model import SiteReport
+
+__all__ = ["StackValue", "value_of"]
+
+
+class StackValue(StrEnum):
+    """The figures that add up over call sites."""
+
+    LIVE_BYTES = "live-bytes"
+    LIVE_COUNT = "live-count"
+    ALLOCATED_BYTES = "allocated-bytes"
+    ALLOCATED_COUNT = "allocated-count"
+    GROWTH = "growth"
+
+
+def value_of(site: SiteReport, value: StackValue) -> int:
+    """Return the figure, in bytes, blocks or bytes a second; what shrank has no growth."""
+    match value:
+        case StackValue.LIVE_BYTES:
+            return site.live_bytes
+        case StackValue.LIVE_COUNT:
+            return site.live_count
+        case StackValue.ALLOCATED_BYTES:
+            return site.allocated_bytes
+        case StackValue.ALLOCATED_COUNT:
+            return site.allocated_count
+        case StackValue.GROWTH:
+            return max(0, round(site.growth_bytes_per_s))
