@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from bpfleakd.analysis.c_library import is_c_library_function
 from bpfleakd.analysis.managed_code import is_own_method, is_runtime
 from bpfleakd.model import Frame
 
@@ -48,7 +49,7 @@ _OPERATOR = re.compile(r"\boperator\b(?:\(\)|\[\]|[-+*/%^&|~!=<>,]+)?")
 def blamed_frame(frames: Sequence[Frame]) -> Frame | None:
     """The frame to blame; of a stack of tools only the outermost named one; None for an empty stack."""
     for index, frame in enumerate(frames):
-        if not _is_tool(frame):
+        if not _is_tool(frame, frames[0].module):
             return _caller_of_runtime(frames[index:]) or frame
     named = [frame for frame in frames if frame.function]
     return (named or list(frames) or [None])[-1]
@@ -63,13 +64,19 @@ def _caller_of_runtime(frames: Sequence[Frame]) -> Frame | None:
     return caller if caller and is_own_method(caller) else None
 
 
-def _is_tool(frame: Frame) -> bool:
+def _is_tool(frame: Frame, allocators_file: str | None) -> bool:
     if frame.module and _LIBRARY.fullmatch(frame.module):
         return True
     if not frame.function:
         return False
     name, arguments = _split(_CLONE.sub("", frame.function))
-    return bool(_WRAPPER.fullmatch(name) or (not arguments and _RUST_LIBRARY.fullmatch(name)))
+    if _WRAPPER.fullmatch(name):
+        return True
+    if arguments:
+        return False
+    # A C library that is a part of the program has no file of its own, nor has its allocator.
+    is_beside_allocator = frame.module is not None and frame.module == allocators_file
+    return bool(_RUST_LIBRARY.fullmatch(name) or (is_beside_allocator and is_c_library_function(name)))
 
 
 def _split(function: str) -> tuple[str, str]:

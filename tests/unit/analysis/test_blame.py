@@ -158,6 +158,41 @@ def test_functions_that_decide(function: str) -> None:
     assert not is_passed_over(native(function))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        "_int_malloc",
+        "__vasprintf_internal",
+        "_IO_file_doallocate",
+        "_IO_new_file_overflow.cold",
+        "__GI___printf_chk",
+        "fopen64",
+        "getaddrinfo",
+        "setlocale",
+        "vfprintf",
+        "snprintf",
+        "qsort",
+        "opendir",
+    ],
+)
+def test_a_c_library_inside_the_program(function: str) -> None:
+    """Linked statically it has no file of its own, as its allocator has none: names tell it."""
+    malloc, leak = native("malloc", "shop"), native("leak", "shop")
+    assert blamed_frame([malloc, native(function, "shop"), leak]) is leak
+    # A function of that name elsewhere is the program's own.
+    own = native(function, "shop")
+    assert blamed_frame([MALLOC, own, leak]) is own
+
+
+@pytest.mark.parametrize(
+    "function", ["__cxx_global_var_init", "open_cart", "printf_cart", "glob(int)", "_start_shop"]
+)
+def test_functions_beside_a_static_c_library(function: str) -> None:
+    """What only looks like it is the program's."""
+    own = native(function, "shop")
+    assert blamed_frame([native("malloc", "shop"), own, MAIN]) is own
+
+
 CPP = """
 #include <map>
 #include <memory>
