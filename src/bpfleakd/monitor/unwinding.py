@@ -70,6 +70,8 @@ class Unwinding:
         self._processes: dict[int, _Process] = {}
         self._files: dict[FileKey, _File] = {}
         self._building: set[FileKey] = set()
+        # Files whose table found no room, and how many words were in use then.
+        self._without_room: dict[FileKey, int] = {}
         self._finished: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
 
     def follow(self, pid: int, mappings: Sequence[Mapping], wait_s: float = _ATTACH_WAIT_S) -> None:
@@ -94,6 +96,7 @@ class Unwinding:
 
     def poll(self) -> None:
         """Take in tables that got ready, and publish them to the processes that map their files."""
+        self._retry_without_room()
         self._publish(self._mapping_any(self._take_finished()))
 
     def release(self, pid: int) -> None:
@@ -116,6 +119,16 @@ class Unwinding:
             name="unwind-tables",
             daemon=True,
         ).start()
+
+    def _retry_without_room(self) -> None:
+        if not self._without_room:
+            return
+        words_used = self._store.words_used
+        for key in [key for key, words in self._without_room.items() if words_used < words]:
+            del self._without_room[key]
+            # Until it is built the file is one that nothing is known of.
+            self._files.pop(key, None)
+            self._build_through_another(key)
 
     def _build_through_another(self, key: FileKey) -> None:
         for pid, process in self._processes.items():
@@ -175,6 +188,7 @@ class Unwinding:
         except StoreFull:
             log.warning("unwind.no-room", path=built.path, words=built.table.size_bytes // 4)
             self._files[key] = _File()
+            self._without_room[key] = self._store.words_used
 
     def _publish(self, pids: Iterable[int]) -> None:
         # All take theirs before one lets go of its own: the store drops a table that nobody uses.

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from bpfleakd.elf.image import ElfImage
+from bpfleakd.kernel.abi import UNWIND_SHARD_WORDS
 from bpfleakd.kernel.unwind_store import UnwindStore
 from bpfleakd.model import Mapping
 from bpfleakd.monitor import unwinding
@@ -245,6 +246,55 @@ def test_libraries_come_and_go(tables, store, builder, kernel, process, file) ->
         tables.follow(pid, [shop])
         assert [rule_at(kernel, pid, code) for code in (shop, plugin)] == [ONE, GAP]
         assert store.table_count == 1
+
+
+def as_large_as_two_shards() -> UnwindTable:
+    rows = 2 * UNWIND_SHARD_WORDS - 4096
+    pages = np.linspace(0, rows, 1025).astype(np.uint32)
+    return UnwindTable(
+        None, TEXT, np.full(rows, len(RESERVED_RULES) << 12, np.uint32), pages, (*RESERVED_RULES, ONE), 1
+    )
+
+
+def test_a_table_without_room_gets_it_when_another_goes(tables, builder, kernel, process, file) -> None:
+    """What found all shards full is tried again when a process has let go of its tables, and not before."""
+    large = as_large_as_two_shards()
+    first, second = process(), process()
+    huge, shop = code_of(file("huge"), 0x10_000), code_of(file("shop"), 0x20_000)
+    builder.answer("huge", table=large)
+    tables.follow(first, [huge])
+    assert kernel.shards == {0, 1}
+
+    builder.answer("shop", table=large, digest="another")
+    tables.follow(second, [shop])
+    for _time in range(3):
+        tables.poll()
+    assert tables.missing(second) == [shop.path]
+    assert [Path(path).name for path in builder.asked] == ["huge", "shop"]
+
+    tables.release(first)
+    builder.answer("shop", OTHER)
+    poll_until(tables, lambda: not tables.missing(second))
+    assert rule_at(kernel, second, shop) == OTHER
+
+
+def test_a_table_without_room_that_nobody_wants_any_more(tables, builder, process, file) -> None:
+    """Then nothing is built, and the next process with that file asks for it."""
+    first, second = process(), process()
+    huge, shop = code_of(file("huge"), 0x10_000), code_of(file("shop"), 0x20_000)
+    builder.answer("huge", table=as_large_as_two_shards())
+    tables.follow(first, [huge])
+    builder.answer("shop", table=as_large_as_two_shards(), digest="another")
+    tables.follow(second, [shop])
+    tables.release(second)
+    tables.release(first)
+    tables.poll()
+    assert len(builder.asked) == 2
+
+    pid = process()
+    builder.answer("shop", ONE)
+    tables.follow(pid, [shop])
+    assert tables.missing(pid) == []
 
 
 def test_files_without_a_table_are_remembered(tables, builder, kernel, process, file) -> None:
