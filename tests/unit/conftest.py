@@ -6,6 +6,11 @@ import logging
 
 import pytest
 import structlog
+from hypothesis import settings
+
+# How long an example takes says something of the machine only.
+settings.register_profile("bpfleakd", deadline=None)
+settings.load_profile("bpfleakd")
 
 
 @pytest.fixture(autouse=True)
