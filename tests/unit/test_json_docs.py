@@ -9,6 +9,8 @@ import pytest
 
 from bpfleakd import errors, model
 
+from .monitor.doubles import a_traced
+
 DOCS = (Path(__file__).parents[2] / "docs/json.md").read_text()
 
 _TYPES = [
@@ -64,9 +66,9 @@ def test_every_reason_for_a_truncated_stack_is_documented():
 
 
 def test_every_loss_is_documented():
-    """As bpf/abi.h names them."""
-    abi = pytest.importorskip("bpfleakd.kernel.abi")
-    assert [reason for reason in abi.LOSS_REASONS if f"\n| `{reason}` |" not in DOCS] == []
+    """All that a report of a process has."""
+    losses = a_traced().losses
+    assert [reason for reason in losses if f"\n| `{reason}` |" not in DOCS] == []
 
 
 def test_every_error_code_is_documented_with_its_exit_code():

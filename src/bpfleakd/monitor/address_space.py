@@ -88,6 +88,7 @@ class AddressSpaces:
             jit_modules=process.jit_modules.report(),
             losses={
                 "event_full": events_lost,
+                "region_full": space.unrecorded_count if space is not None else 0,
                 "mappings_left_out": smaps.left_out,
                 "resident_bytes_estimated": sum(p.figures.resident_bytes for p in parts if p.estimated),
                 "perf_map_refused": int(process.jit_tail.refused),

@@ -77,7 +77,7 @@ class Blocks:
             sites=_merged(self._site_blocks(listed)),
             left_out_sites=len(sites) - len(listed) + len(others),
             left_out_count=live_count - sum(len(chosen.listed) for chosen in listed),
-            losses=self.traced.counters.losses,
+            losses=self.traced.losses,
         )
 
     def _keys_of(self, site: str) -> set[SiteKey]:

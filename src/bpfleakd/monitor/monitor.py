@@ -207,7 +207,7 @@ class Monitor:
         if traced.final_blocks is not None:
             return narrowed(traced.final_blocks, site=site, older_than_s=older_than_s, limit=limit)
         self._read_sites(self._clock_ns())
-        traced.thread_names.update(thread_commands(pid))
+        traced.note_threads(thread_commands(pid))
         return self._blocks(traced, site=site, older_than_s=older_than_s, limit=limit)
 
     def address_space(self, pid: int) -> AddressSpaceReport:
@@ -252,7 +252,7 @@ class Monitor:
         now_ns = self._clock_ns()
         top_sites = {}
         for traced in self._traced.values():
-            traced.thread_names.update(thread_commands(traced.pid))
+            traced.note_threads(thread_commands(traced.pid))
             top_sites[traced.pid] = self._reporter.report(
                 traced, lambda keys, t=traced: self._name(t, keys), now_ns, SortKey.LIVE, self._top_sites
             ).sites
@@ -295,6 +295,7 @@ class Monitor:
             ]
             self._spaces.repair(pid, traced.counters.losses["event_full"])
             space = self._spaces.map_of(pid)
+            traced.unrecorded_regions = space.unrecorded_count if space else 0
             space_keys, space_columns = space.counters() if space else ([], columns[:0])
             traced.table.update(
                 now_ns, site_keys + space_keys, np.concatenate([columns[rows], space_columns])
@@ -322,7 +323,7 @@ class Monitor:
     def _live_report(self, traced: Traced, limit: int | None, sort: SortKey) -> LeakReport:
         now_ns = self._clock_ns()
         traced.take_census(self._maps, self._spaces.map_of(traced.pid), self._clock_ns)
-        traced.thread_names.update(thread_commands(traced.pid))
+        traced.note_threads(thread_commands(traced.pid))
         return self._reporter.report(traced, lambda keys: self._name(traced, keys), now_ns, sort, limit)
 
     def _blocks(self, traced: Traced, **wanted: Any) -> BlocksReport:

@@ -91,7 +91,7 @@ class Reporter:
             attach_method=self._attach_method,
             sites=traced.table.used_count,
             probes=traced.attachment.probes,
-            losses=traced.counters.losses,
+            losses=traced.losses,
             probe_hits=traced.counters.probe_hits,
         )
 
@@ -112,7 +112,7 @@ class Reporter:
         return LeakReport(
             process=self.summary(traced, now_ns),
             sites=sorted_sites(sites, sort, limit),
-            losses=traced.counters.losses,
+            losses=traced.losses,
         )
 
     def _ranked(self, traced: Traced, sort: SortKey, limit: int | None) -> list[_Ranked]:

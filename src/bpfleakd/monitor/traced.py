@@ -6,6 +6,7 @@ import select
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from bpfleakd.model import (
     StackEnd,
 )
 from bpfleakd.monitor.attach import Attachment
+from bpfleakd.symbols.symbolizer import LOSS_REASONS as NAMING_LOSS_REASONS
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.address_map import AddressMap
 from bpfleakd.table.census import SiteCensus, take_census
@@ -43,13 +45,15 @@ _CENSUS_PAUSE_NS = _NS_PER_S // 2
 # The maps of a process are read again for addresses that nothing covers, but no more often than this.
 _MAPPINGS_PAUSE_NS = _NS_PER_S
 _NAMED_STACKS_MAX = 4096
+_THREAD_NAMES_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class NamedStack:
     """A site's stack with names, and its fingerprint.
 
-    `final` is False while a frame outside files has no name: JITs write their perf maps late.
+    `final` is False while a frame outside files has no name, or is in no mapping that is known: JITs write
+    their perf maps late.
     """
 
     stack: Stack
@@ -72,6 +76,7 @@ class Traced:
     final_blocks: BlocksReport | None = None
     final_code: tuple[CodeMapping, ...] = ()
     census: dict[SiteKey, SiteCensus] | None = None
+    unrecorded_regions: int = 0
     thread_names: dict[int, str] = field(default_factory=dict)
     _census_due_ns: int = 0
     _mappings_due_ns: int = 0
@@ -81,6 +86,12 @@ class Traced:
     def pid(self) -> int:
         """The process' pid, which may be another process' after it ended."""
         return self.attachment.process.id.pid
+
+    @property
+    def losses(self) -> dict[str, int]:
+        """All that was missed of the process, by reason: by the programs, the address map and the names."""
+        naming = dict.fromkeys(NAMING_LOSS_REASONS, 0) | self.symbolizer.losses
+        return {**self.counters.losses, "region_full": self.unrecorded_regions, **naming}
 
     def release_functions(self) -> frozenset[tuple[str | None, str]]:
         """Module and function of what frees, as frames have them.
@@ -97,6 +108,15 @@ class Traced:
         stacks = self.symbolizer.symbolize([RawStack((address,), StackEnd.BOTTOM) for address in addresses])
         frames = [stack.frames[-1] for stack in stacks]
         return frozenset((frame.module, frame.function) for frame in frames if frame.function)
+
+    def note_threads(self, names: dict[int, str]) -> None:
+        """Take over the names of the threads that exist now; those that ended keep theirs, up to a limit."""
+        for tid, name in names.items():
+            self.thread_names.pop(tid, None)
+            self.thread_names[tid] = name
+        excess = len(self.thread_names) - max(_THREAD_NAMES_MAX, len(names))
+        for tid in list(islice(self.thread_names, max(0, excess))):
+            del self.thread_names[tid]
 
     def has_ended(self) -> bool:
         """Whether the process is gone, with its last thread (a pidfd is readable then)."""
@@ -125,8 +145,9 @@ class Traced:
         if wanted:
             raw = [maps.stack(self.pid, key.stack_id) for key in wanted]
             self._refresh_mappings(raw, now_ns)
-            for key, stack in zip(wanted, self.symbolizer.symbolize(raw), strict=True):
-                final = all(frame.function or frame.kind is FrameKind.NATIVE for frame in stack.frames)
+            for key, unnamed, stack in zip(wanted, raw, self.symbolizer.symbolize(raw), strict=True):
+                has_names = all(frame.function or frame.kind is FrameKind.NATIVE for frame in stack.frames)
+                final = has_names and self.symbolizer.covers(unnamed.addresses)
                 self._named[key] = NamedStack(stack, fingerprint(key.kind, stack), final)
         for key in keys:
             self._named.move_to_end(key)

@@ -54,7 +54,7 @@ class PerfMap:
 
     `path` is as seen from here (/proc/PID/root/tmp/perf-NSPID.map), `owner_uid` the target's user. At most
     `read_limit_bytes` are read at a time, the newest, and the `entries_max` newest entries kept.
-    `generation` changes whenever an address may have got another name. `losses` says what was left out.
+    `generation` changes whenever an address may have got another name. `losses` counts what was left out.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class PerfMap:
         self._seam = b""
         self._junk_lines = 0
         self._skipped_bytes = 0
+        self._dropped_entries = 0
         self._refused = False
 
     @property
@@ -85,7 +86,7 @@ class PerfMap:
         losses = {
             "perf_map_junk_lines": self._junk_lines,
             "perf_map_skipped_bytes": self._skipped_bytes,
-            "perf_map_dropped_entries": self._index.dropped,
+            "perf_map_dropped_entries": self._dropped_entries + self._index.dropped,
             "perf_map_refused": int(self._refused),
         }
         return {name: count for name, count in losses.items() if count}
@@ -110,11 +111,12 @@ class PerfMap:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             # ELOOP is a symlink; there being no map is the rule and no loss.
-            self._refused = not isinstance(error, FileNotFoundError | ProcessLookupError)
-            return not self._refused
+            refused = not isinstance(error, FileNotFoundError | ProcessLookupError)
+            self._refused |= refused
+            return not refused
         status = os.fstat(descriptor)
-        self._refused = not stat.S_ISREG(status.st_mode) or status.st_uid not in self._owners
-        if self._refused:
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in self._owners:
+            self._refused = True
             os.close(descriptor)
             return False
         self._take(descriptor, (status.st_dev, status.st_ino))
@@ -164,9 +166,9 @@ class PerfMap:
         return seam != self._seam
 
     def _start_over(self) -> None:
+        self._dropped_entries += self._index.dropped
         self._index = JitIndex(self._entries_max)
         self._position, self._seam = 0, b""
-        self._junk_lines = self._skipped_bytes = 0
         self.generation += 1
 
     def _read(self, size_bytes: int) -> None:

@@ -20,7 +20,7 @@ FILES_MAX = 4_096
 
 
 class ProcessFiles:
-    """Opens what is mapped. `unreadable` counts the attempts that failed; they are made again.
+    """Opens what is mapped. `unreadable` counts the files that could not be opened; it is tried again.
 
     `files` gives a path that opens the file of a mapping, `root` is the target's root directory.
     """
@@ -32,6 +32,7 @@ class ProcessFiles:
         self._root = root
         self._keys: BoundedCache[_MappedFile, FileKey] = BoundedCache(FILES_MAX)
         self._others: BoundedCache[_MappedFile, bool] = BoundedCache(FILES_MAX)
+        self._failed: BoundedCache[_MappedFile, bool] = BoundedCache(FILES_MAX)
 
     def is_file(self, mapping: Mapping) -> bool:
         """Whether a file is mapped there, of whatever kind."""
@@ -57,7 +58,9 @@ class ProcessFiles:
                 continue
             self._keys.put(file, key)
             return self._modules.get(key)
-        self.unreadable += 1
+        if not self._failed.get(file):
+            self._failed.put(file, True)
+            self.unreadable += 1
         return None
 
     def _paths(self, mapping: Mapping) -> Iterator[str]:

@@ -6,7 +6,10 @@ Rules:
 - Code in an ELF file is named by its symbols, code in the vdso by our own vdso, code in any other memory
   by the perf map. Everything else is unknown, and never guessed.
 - Names are remembered by mapping and address, those of run-time compiled code only until the perf map
-  changes. What no mapping covers is counted and not remembered: the caller reads the mappings again.
+  changes. What no mapping covers is not remembered: the caller reads the mappings again. It is counted if
+  they do not cover it then either.
+- Where a stack ends in addresses that no mapping covers, the walk had followed what was no frame pointer:
+  they are left out, and the stack is said to be truncated.
 - All of it goes on after the process ended, with the files that are open or can still be opened.
 
 Not thread-safe. A call may wait for addr2line, so that it does not belong into an event loop.
@@ -32,12 +35,24 @@ from bpfleakd.symbols.process_files import ProcessFiles
 from bpfleakd.symbols.source_lines import SourceLines
 from bpfleakd.symbols.vdso import own_vdso
 
-__all__ = ["Symbolizer"]
+__all__ = ["LOSS_REASONS", "Symbolizer"]
+
+LOSS_REASONS = (
+    "unknown_addresses",
+    "unreadable_files",
+    "perf_map_junk_lines",
+    "perf_map_skipped_bytes",
+    "perf_map_dropped_entries",
+    "perf_map_refused",
+)
 
 # An address and whether it is exact; the frames there, and the build-id of their file.
 _Place: TypeAlias = tuple[int, bool]
 _Named: TypeAlias = tuple[tuple[Frame, ...], str | None]
 _Key: TypeAlias = tuple[int, int, bool]
+
+# Its caller is known from the registers.
+_CERTAIN_FRAMES = 2
 
 
 class Symbolizer:
@@ -45,7 +60,7 @@ class Symbolizer:
 
     `files` gives a path that opens the file of a mapping, now; `root` is the target's root directory, for
     separate debug files. `modules`, `demangler` and `lines` are shared and stay open on `close`; the perf
-    map is closed. `unknown_addresses` counts the addresses that no mapping covered.
+    map is closed. `unknown_addresses` counts the addresses that two readings of the mappings did not cover.
     """
 
     def __init__(
@@ -70,10 +85,12 @@ class Symbolizer:
         self._known: BoundedCache[_Key, _Named] = BoundedCache(frames_max)
         self._known_jit: BoundedCache[_Key, _Named] = BoundedCache(frames_max)
         self._jit_generation = -1
+        self._updates = 0
+        self._not_covered: BoundedCache[int, int] = BoundedCache(frames_max)
 
     @property
     def losses(self) -> dict[str, int]:
-        """What could not be named, by reason; without zeroes."""
+        """What could not be named, by LOSS_REASONS; without zeroes."""
         losses = {"unknown_addresses": self.unknown_addresses, "unreadable_files": self._files.unreadable}
         losses |= self._perf_map.losses if self._perf_map else {}
         return {name: count for name, count in losses.items() if count}
@@ -81,6 +98,7 @@ class Symbolizer:
     def update_mappings(self, mappings: Sequence[Mapping]) -> None:
         """Take over the mappings of the process as they are now, all of them."""
         self._space.update(mappings)
+        self._updates += 1
         if self._perf_map:
             # Now: a process that ends takes the way to it along.
             self._perf_map.open()
@@ -105,6 +123,7 @@ class Symbolizer:
 
     def symbolize(self, stacks: Sequence[RawStack]) -> list[Stack]:
         """Name stacks, in their order. Never fails: what cannot be named has a frame without names."""
+        stacks = [self._without_strays(stack) for stack in stacks]
         named = self._named({place for stack in stacks for place in _places(stack)})
         return [_stack(stack, named) for stack in stacks]
 
@@ -113,13 +132,30 @@ class Symbolizer:
         if self._perf_map:
             self._perf_map.close()
 
+    def _without_strays(self, stack: RawStack) -> RawStack:
+        kept = len(stack.addresses)
+        while kept > _CERTAIN_FRAMES and not self.covers(stack.addresses[kept - 1 : kept]):
+            kept -= 1
+        if kept == len(stack.addresses):
+            return stack
+        end = StackEnd.FRAME_POINTER_END if stack.end is StackEnd.BOTTOM else stack.end
+        return RawStack(stack.addresses[:kept], end)
+
+    def _note_not_covered(self, address: int) -> None:
+        first_noted = self._not_covered.get(address)
+        if first_noted is None:
+            self._not_covered.put(address, self._updates)
+        elif 0 <= first_noted < self._updates:
+            self._not_covered.put(address, -1)
+            self.unknown_addresses += 1
+
     def _named(self, places: Iterable[_Place]) -> dict[_Place, _Named]:
         named: dict[_Place, _Named] = {}
         by_region: dict[Region, list[_Place]] = {}
         for place in places:
             region = self._space.find(_code_address(place))
             if region is None:
-                self.unknown_addresses += 1
+                self._note_not_covered(place[0])
                 named[place] = _unknown(place, None)
             elif known := self._known.get((region.number, *place)):
                 named[place] = known

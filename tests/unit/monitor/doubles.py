@@ -167,6 +167,11 @@ class FakeSymbolizer:
         self.closed = False
         self.unnamed: set[int] = set()
         self.covered = True
+        self.unreadable_files = 0
+
+    @property
+    def losses(self) -> dict[str, int]:
+        return {"unreadable_files": self.unreadable_files} if self.unreadable_files else {}
 
     def update_mappings(self, _mappings: Sequence[Mapping]) -> None:
         self.updates += 1

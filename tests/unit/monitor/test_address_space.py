@@ -74,6 +74,7 @@ def test_what_a_process_maps_after_the_attach_is_growth(program):
     assert report.peak_resident_bytes > 0
     assert report.losses == {
         "event_full": 7,
+        "region_full": 0,
         "mappings_left_out": 0,
         "resident_bytes_estimated": 0,
         "perf_map_refused": 0,

@@ -272,7 +272,7 @@ class TestSummary:
         assert process.growth_bytes_per_s == 31.0
         assert process.attached_s == 4.0
         assert process.unmatched_frees == 13
-        assert report.losses == traced.counters.losses
+        assert report.losses == traced.losses
 
     def test_time_stops_at_the_end(self) -> None:
         """An ended process was attached until it ended, not until now."""

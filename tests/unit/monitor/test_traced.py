@@ -79,6 +79,13 @@ class TestNames:
         assert named.final
         assert named.stack.frames[0].kind is FrameKind.NATIVE
 
+    def test_addresses_in_no_mapping_are_not_final(self, maps: FakeMaps) -> None:
+        """Even where the frames that are left have names: the mapping may be new."""
+        traced = a_traced()
+        symbolizer_of(traced).covered = False
+        traced.counters = replace(traced.counters, state=RecordingState.STOPPED)
+        assert not traced.named_stacks(maps, [heap(1)], 0)[heap(1)].final
+
     def test_a_lost_stack_is_final(self, maps: FakeMaps) -> None:
         """What found no room will not come back."""
         traced = a_traced()
@@ -142,6 +149,47 @@ class TestReleaseFunctions:
         traced.attachment = replace(traced.attachment, probes=(probe,), mappings=(library,))
         symbolizer_of(traced).unnamed = {0x7010}
         assert traced.release_functions() == frozenset()
+
+
+class TestThreads:
+    """Names of threads, which blocks are told by when the thread has long ended."""
+
+    def test_ended_threads_keep_their_names(self) -> None:
+        """Whoever has the number now has the name of now."""
+        traced = a_traced()
+        traced.note_threads({1: "main", 2: "worker"})
+        traced.note_threads({1: "main", 3: "other"})
+        assert traced.thread_names == {1: "main", 2: "worker", 3: "other"}
+        traced.note_threads({2: "again"})
+        assert traced.thread_names[2] == "again"
+
+    def test_no_more_than_there_is_room_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A process starts a thread a second for a year: those seen last are kept, and all that exist."""
+        monkeypatch.setattr(module, "_THREAD_NAMES_MAX", 10)
+        traced = a_traced()
+        for tid in range(2, 102):
+            traced.note_threads({1: "main", tid: "worker"})
+        assert set(traced.thread_names) == {1, *range(93, 102)}
+        traced.note_threads(dict.fromkeys(range(200, 223), "many"))
+        assert set(traced.thread_names) == set(range(200, 223))
+
+
+class TestLosses:
+    """What was missed, wherever that was."""
+
+    def test_all_of_them(self) -> None:
+        """By the programs, in the address map and with the names; zeroes included."""
+        traced = a_traced()
+        traced.counters.losses["live_full"] = 3
+        traced.unrecorded_regions = 5
+        symbolizer_of(traced).unreadable_files = 7
+        losses = traced.losses
+        assert {reason: count for reason, count in losses.items() if count} == {
+            "live_full": 3,
+            "region_full": 5,
+            "unreadable_files": 7,
+        }
+        assert {"event_full", "unknown_addresses", "perf_map_refused"} <= losses.keys()
 
 
 class TestMappings:

@@ -209,6 +209,23 @@ class TestHostile:
         assert name_at(perf_map, 16) is None
         assert perf_map.losses == {"perf_map_dropped_entries": 977}
 
+    def test_counts_never_fall(self, path: Path) -> None:
+        """Written anew, or replaced by what is believed: what was missed before was missed."""
+        path.write_text("junk\n" + "".join(f"{n * 16 + 16:x} 10 f{n}\n" for n in range(101)))
+        perf_map = PerfMap(path, os.geteuid(), entries_max=23)
+        assert name_at(perf_map, 16 * 101) == "f100"
+        path.unlink()
+        os.mkfifo(path)
+        perf_map.refresh()
+        path.unlink()
+        path.write_text("junk\n1000 10 new\n")
+        assert name_at(perf_map, 0x1000) == "new"
+        assert perf_map.losses == {
+            "perf_map_junk_lines": 2,
+            "perf_map_dropped_entries": 78,
+            "perf_map_refused": 1,
+        }
+
     def test_bytes_over_the_limit(self, path: Path) -> None:
         """Of a file that is too long the end is read, which is the newest."""
         path.write_text("".join(f"{n * 16 + 16:08x} 10 f\n" for n in range(1_000)))

@@ -322,15 +322,47 @@ class TestLosses:
     """What is not known is said to be."""
 
     def test_address_outside_of_everything(self, library: Path) -> None:
-        """An address that no mapping covers is unknown, counted, and asked for again when maps are newer."""
+        """An address that no mapping covers is unknown, and asked for again when maps are newer."""
         symbolizer = symbolizer_of([])
         address = BASE + nm(library)["second"]
         assert not symbolizer.covers([address])
         assert frames_of(symbolizer, address) == (Frame(None, None, None, None, address, FrameKind.UNKNOWN),)
-        assert symbolizer.losses == {"unknown_addresses": 1}
+        assert symbolizer.losses == {}
         symbolizer.update_mappings(laid_out(library))
         assert symbolizer.covers([address])
         assert functions(symbolizer, address) == ["second"]
+        assert symbolizer.losses == {}
+
+    def test_what_newer_mappings_do_not_cover_either_is_counted(self) -> None:
+        """Once, however often it is asked for."""
+        symbolizer = symbolizer_of([])
+        for _look in range(3):
+            frames_of(symbolizer, 0x1000, 0x2000)
+            frames_of(symbolizer, 0x1000, 0x2000)
+            symbolizer.update_mappings([])
+        assert symbolizer.losses == {"unknown_addresses": 2}
+
+    @pytest.mark.parametrize("end", [StackEnd.FRAME_POINTER_END, StackEnd.BOTTOM, StackEnd.DEPTH])
+    def test_strays_at_the_end_are_left_out(self, library: Path, end: StackEnd) -> None:
+        """What no mapping covers is no code that returns there: the walk had lost its way before."""
+        symbolizer = symbolizer_of(laid_out(library))
+        first, second = (BASE + nm(library)[name] for name in ("first", "second"))
+
+        stack = one(symbolizer, first, second, second, 0x1234, 0xFFFF_8000, end=end)
+
+        assert [frame.function for frame in stack.frames] == ["first", "first", "first"]
+        assert len(stack.build_ids) == 3
+        assert stack.truncated is (StackEnd.FRAME_POINTER_END if end is StackEnd.BOTTOM else end)
+        assert symbolizer.losses == {}
+
+    def test_only_the_end_is_left_out(self, library: Path) -> None:
+        """In between, and as the immediate caller, it is code whose mapping went, or is new."""
+        symbolizer = symbolizer_of(laid_out(library))
+        first, second = (BASE + nm(library)[name] for name in ("first", "second"))
+        assert functions(symbolizer, first, 0x1234, second) == ["first", None, "first"]
+        stack = one(symbolizer, first, 0x1234)
+        assert [frame.address for frame in stack.frames] == [first, 0x1234]
+        assert stack.truncated is None
 
     @pytest.mark.parametrize("address", [0, 1, (1 << 64) - 1])
     def test_absurd_addresses(self, address: int) -> None:
@@ -355,6 +387,7 @@ class TestLosses:
         symbolizer = symbolizer_of(gone)
         (frame,) = frames_of(symbolizer, BASE + nm(library)["first"])
         assert (frame.function, frame.module, frame.kind) == (None, "libgone.so", FrameKind.UNKNOWN)
+        frames_of(symbolizer, BASE + nm(library)["second"])
         assert symbolizer.losses == {"unreadable_files": 1}
 
     def test_hostile_file_name(self, tmp_path: Path, library: Path) -> None:

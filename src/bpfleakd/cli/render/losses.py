@@ -8,7 +8,7 @@ from bpfleakd.printable import printable
 
 __all__ = ["loss_lines"]
 
-# The reasons of bpf/abi.h; a reason that is not here is shown by its name.
+# A reason that is not here is shown by its name.
 _WORDS = {
     "live_full": "blocks not recorded: the table of live blocks is full (limits.live_blocks)",
     "site_full": "allocations counted together: the table of call sites is full (limits.sites)",
@@ -19,6 +19,13 @@ _WORDS = {
     "result_unreadable": "blocks not recorded: their address could not be read",
     "stack_unreadable": "stacks cut short: their memory could not be read",
     "event_full": "changes of the address space not seen: too many between two ticks",
+    "region_full": "mappings not recorded: the address space is in too many pieces",
+    "unknown_addresses": "frames without a name: in no mapping",
+    "unreadable_files": "files that could not be opened: their frames have no names",
+    "perf_map_junk_lines": "lines of the perf map that name no method",
+    "perf_map_skipped_bytes": "bytes of the perf map not read: too many at once",
+    "perf_map_dropped_entries": "methods of the perf map forgotten: too many",
+    "perf_map_refused": "perf map not believed: not a regular file of the process' user",
 }
 
 
