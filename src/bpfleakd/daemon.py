@@ -38,6 +38,7 @@ from bpfleakd.model import (
     HeapProfile,
     LeakReport,
     MetricsSnapshot,
+    ScanReport,
     SortKey,
     TracedProcess,
     TracingMode,
@@ -47,6 +48,7 @@ from bpfleakd.monitor.attach import Attacher, Attachment
 from bpfleakd.monitor.auto import AutoOptions, GrowthWatcher
 from bpfleakd.monitor.monitor import Monitor
 from bpfleakd.monitor.report import Reporter
+from bpfleakd.monitor.scans import PendingScan, ScanOptions
 from bpfleakd.monitor.unwinding import Unwinding
 from bpfleakd.service_manager import ServiceManager, status_line
 from bpfleakd.symbols.demangle import Demangler
@@ -222,6 +224,8 @@ class _Service:
         self._lines = SourceLines()
         self._monitor_or_none: Monitor | None = None
         self._watcher = GrowthWatcher(_auto_options(config.auto))
+        self._scanning = asyncio.Lock()
+        self._scan: PendingScan | None = None
         # What the metrics show, as of the last tick: a scrape never waits for the worker.
         self.snapshot = MetricsSnapshot(DaemonStats(__version__, "none", 0.0, 0, 0.0, 0, 0), (), {})
 
@@ -231,6 +235,8 @@ class _Service:
 
     async def stop(self) -> None:
         """Detach from everything and unload."""
+        if self._scan is not None:
+            self._scan.cancel()
         await self._worker.call(self._close)
 
     async def attach(self, pid: int) -> TracedProcess:
@@ -258,6 +264,19 @@ class _Service:
         return await self._worker.call(
             self._monitor.blocks, pid, site=site, older_than_s=older_than_s, limit=limit
         )
+
+    async def scan(
+        self, pid: int, *, older_than_s: float, stop: bool, stop_limit_s: float, limit: int
+    ) -> ScanReport:
+        # One at a time: each may take as much memory as the daemon itself several times over.
+        async with self._scanning:
+            options = ScanOptions(older_than_s, stop, stop_limit_s, limit)
+            self._scan = await self._worker.call(lambda: self._monitor.begin_scan(pid, options))
+            try:
+                reply = await asyncio.to_thread(self._scan.run)
+                return await self._worker.call(self._monitor.finish_scan, self._scan, reply)
+            finally:
+                self._scan = None
 
     async def address_space(self, pid: int) -> AddressSpaceReport:
         return await self._worker.call(lambda: self._monitor.address_space(pid))

@@ -24,6 +24,12 @@ from bpfleakd.model import (
     ProbedFunction,
     ProcessState,
     ProcessSummary,
+    Reachability,
+    ReachabilitySums,
+    ScanMethod,
+    ScannedBlock,
+    ScannedSite,
+    ScanReport,
     SiteBlocks,
     SiteGroup,
     SiteReport,
@@ -45,6 +51,8 @@ __all__ = [
     "a_process",
     "a_profile",
     "a_report",
+    "a_scan_report",
+    "a_scanned_site",
     "a_site",
     "a_snapshot",
     "a_stack",
@@ -244,3 +252,40 @@ def a_watched_process(pid: int = 4711, **changes: Any) -> WatchedProcess:
 def a_snapshot(*processes: TracedProcess, sites: tuple[SiteReport, ...] = ()) -> MetricsSnapshot:
     traced = processes or (a_traced_process(),)
     return MetricsSnapshot(some_stats(), traced, {process.process.pid: sites for process in traced})
+
+
+def a_scanned_site(**changes: Any) -> ScannedSite:
+    fields = {
+        "site": "5d41402abc4b2a76",
+        "function": "leak_here",
+        "module": "/usr/bin/leaky",
+        "location": "/src/leaky.c:23",
+        "reachable": False,
+        "sums": ReachabilitySums(2_097_152, 2, 1_031, 1, 0, 0, 2_053, 2),
+        "blocks": (
+            ScannedBlock(0x5555_5575_92A0, 1_048_576, 193.0, 4_711, "worker", Reachability.DIRECTLY_LOST),
+            ScannedBlock(0x5555_5585_92A0, 1_031, 61.5, 4_711, "worker", Reachability.INDIRECTLY_LOST),
+        ),
+        "left_out_count": 1,
+        "stack": a_stack(),
+        "truncated": None,
+    }
+    return ScannedSite(**{**fields, **changes})
+
+
+def a_scan_report(pid: int = 4_711, **changes: Any) -> ScanReport:
+    fields = {
+        "process": a_process(pid),
+        "older_than_s": 60.0,
+        "method": ScanMethod.STOPPED,
+        "stopped_s": 0.023,
+        "took_s": 1.3,
+        "read_bytes": 101 << 20,
+        "caveats": (),
+        "young_bytes": 2_003,
+        "young_count": 3,
+        "sums": ReachabilitySums(2_097_152, 2, 1_031, 1, 1_009, 1, 4_096_003, 9_001),
+        "sites": (a_scanned_site(),),
+        "losses": {"live_full": 0},
+    }
+    return ScanReport(**{**fields, **changes})

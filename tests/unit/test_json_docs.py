@@ -28,6 +28,10 @@ _TYPES = [
     model.MemoryShares,
     model.ProbedFunction,
     model.ProcessSummary,
+    model.ReachabilitySums,
+    model.ScanReport,
+    model.ScannedBlock,
+    model.ScannedSite,
     model.SiteBlocks,
     model.SiteGroup,
     model.SiteReport,
@@ -45,6 +49,9 @@ _CHOICES = [
     model.ProcessState,
     model.TracingMode,
     model.WatchState,
+    model.Reachability,
+    model.ScanCaveat,
+    model.ScanMethod,
 ]
 
 

@@ -11,6 +11,7 @@
     GET    /v1/processes/{pid}/maps         AddressSpaceReport
     GET    /v1/processes/{pid}/profile      HeapProfile
     GET    /debug/pprof/heap?pid=N          gzipped pprof; without a pid of the one process that is traced
+    POST   /v1/processes/{pid}/scan         ScanReport; ?older_than_s=T&stop=true|false&stop_limit_s=T&limit=K
     GET    /metrics                         Prometheus or OpenMetrics text
 
 An error is {"error": {"code", "message", "hint"}} with a fitting status. docs/json.md has the fields.
@@ -33,7 +34,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bpfleakd import errors
-from bpfleakd.api.service import BLOCKS_LISTED, BLOCKS_LISTED_MAX, ProcessList, Service, WatchedList
+from bpfleakd.api.service import (
+    BLOCKS_LISTED,
+    BLOCKS_LISTED_MAX,
+    STOP_LIMIT_MAX_S,
+    STOP_LIMIT_S,
+    ProcessList,
+    Service,
+    WatchedList,
+)
 from bpfleakd.export.pprof import pprof_profile
 from bpfleakd.logs import get_logger
 from bpfleakd.model import GroupKey, ProcessState, SortKey
@@ -90,6 +99,8 @@ def create_app(service: Service, exposition: Exposition, *, read_only: bool) -> 
     if not read_only:
         routes.append(_route("/v1/processes/{pid}", "POST", api.attach))
         routes.append(_route("/v1/processes/{pid}", "DELETE", api.detach))
+        # It stops the process for a moment.
+        routes.append(_route("/v1/processes/{pid}/scan", "POST", api.scan))
     return Starlette(
         routes=routes,
         middleware=[Middleware(_ReadOnly)] if read_only else [],
@@ -138,8 +149,20 @@ class _Api:
             await self._service.blocks(
                 _pid(request),
                 site=_site(request),
-                older_than_s=_older_than_s(request),
+                older_than_s=_seconds(request, "older_than_s"),
                 limit=_limit(request, BLOCKS_LISTED_MAX) or BLOCKS_LISTED,
+            )
+        )
+
+    async def scan(self, request: Request) -> Response:
+        _only_parameters(request, "older_than_s", "stop", "stop_limit_s", "limit")
+        return _json(
+            await self._service.scan(
+                _pid(request),
+                older_than_s=_seconds(request, "older_than_s"),
+                stop=_yes_or_no(request, "stop", True),
+                stop_limit_s=_seconds(request, "stop_limit_s", STOP_LIMIT_S, STOP_LIMIT_MAX_S),
+                limit=_limit(request, BLOCKS_LISTED_MAX, lowest=0) or 0,
             )
         )
 
@@ -235,9 +258,9 @@ def _pid(request: Request) -> int:
     return _whole_number("a pid", request.path_params["pid"], 1, _PID_MAX)
 
 
-def _limit(request: Request, highest: int = 1_000_000) -> int | None:
+def _limit(request: Request, highest: int = 1_000_000, *, lowest: int = 1) -> int | None:
     text = request.query_params.get("limit")
-    return None if text is None else _whole_number("limit", text, 1, highest)
+    return None if text is None else _whole_number("limit", text, lowest, highest)
 
 
 def _choice(request: Request, name: str, otherwise: _Choice) -> _Choice:
@@ -256,11 +279,21 @@ def _site(request: Request) -> str | None:
     raise _BadRequest(f"a site is 16 hexadecimal digits, not {printable(text)!r}")
 
 
-def _older_than_s(request: Request) -> float:
-    text = request.query_params.get("older_than_s", "0")
-    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
+def _seconds(request: Request, name: str, otherwise: float = 0.0, highest: float = 1e9) -> float:
+    text = request.query_params.get(name)
+    if text is None:
+        return otherwise
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) and float(text) <= highest:
         return float(text)
-    raise _BadRequest(f"older_than_s is a number of seconds, not {printable(text)!r}")
+    most = "" if highest >= 1e9 else f" up to {highest:g}"
+    raise _BadRequest(f"{name} is a number of seconds{most}, not {printable(text)!r}")
+
+
+def _yes_or_no(request: Request, name: str, otherwise: bool) -> bool:
+    text = request.query_params.get(name, str(otherwise).lower())
+    if text in ("true", "false"):
+        return text == "true"
+    raise _BadRequest(f"{name} is true or false, not {printable(text)!r}")
 
 
 def _whole_number(what: str, text: str, lowest: int, highest: int) -> int:

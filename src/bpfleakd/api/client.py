@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from bpfleakd.api import DEFAULT_SOCKET_PATH
-from bpfleakd.api.service import BLOCKS_LISTED, ProcessList, WatchedList
+from bpfleakd.api.service import BLOCKS_LISTED, STOP_LIMIT_S, ProcessList, WatchedList
 from bpfleakd.errors import AccessDenied, BpfleakdError, DaemonUnreachable, by_code
 from bpfleakd.model import (
     AddressSpaceReport,
@@ -24,6 +24,7 @@ from bpfleakd.model import (
     GroupKey,
     HeapProfile,
     LeakReport,
+    ScanReport,
     SortKey,
     TracedProcess,
     WatchedProcess,
@@ -37,6 +38,8 @@ _SAME_VERSION = "are bpfleakd and bpfleakctl of the same version?"
 
 # Attaching reads symbols and unwind tables, and may have to compile the programs first.
 _ATTACH_TIMEOUT_S = 60.0
+# A scan reads all memory of a process, 1 GB in some seconds.
+_SCAN_TIMEOUT_S = 600.0
 
 _Answer = TypeVar("_Answer")
 
@@ -119,6 +122,25 @@ class DaemonClient:
     def profile(self, pid: int) -> HeapProfile:
         """Return all call sites of a process, and the code that it maps."""
         return self._request("GET", f"/v1/processes/{pid}/profile", HeapProfile)
+
+    def scan(
+        self,
+        pid: int,
+        *,
+        older_than_s: float,
+        stop: bool = True,
+        stop_limit_s: float = STOP_LIMIT_S,
+        limit: int = 0,
+    ) -> ScanReport:
+        """Look for blocks of a process that nothing points to, and return at most `limit` of them."""
+        query = {
+            "older_than_s": f"{older_than_s:.3f}",
+            "stop": str(stop).lower(),
+            "stop_limit_s": f"{stop_limit_s:.6f}",
+            "limit": str(limit),
+        }
+        timeout_s = max(self._timeout_s, _SCAN_TIMEOUT_S)
+        return self._request("POST", f"/v1/processes/{pid}/scan?{urlencode(query)}", ScanReport, timeout_s)
 
     def address_space(self, pid: int) -> AddressSpaceReport:
         """Return what the memory of a process is made of."""

@@ -16,16 +16,30 @@ from bpfleakd.model import (
     GroupKey,
     HeapProfile,
     LeakReport,
+    ScanReport,
     SortKey,
     TracedProcess,
     WatchedProcess,
 )
 
-__all__ = ["BLOCKS_LISTED", "BLOCKS_LISTED_MAX", "ProcessList", "Service", "SortKey", "WatchedList"]
+__all__ = [
+    "BLOCKS_LISTED",
+    "BLOCKS_LISTED_MAX",
+    "STOP_LIMIT_MAX_S",
+    "STOP_LIMIT_S",
+    "ProcessList",
+    "Service",
+    "SortKey",
+    "WatchedList",
+]
 
 # How many blocks a list of them has: unless another number is asked for, and at most.
 BLOCKS_LISTED = 1_000
 BLOCKS_LISTED_MAX = 100_000
+
+# How long a scan may stop a process: unless another time is asked for, and at most.
+STOP_LIMIT_S = 0.2
+STOP_LIMIT_MAX_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +89,15 @@ class Service(Protocol):
 
     async def blocks(self, pid: int, *, site: str | None, older_than_s: float, limit: int) -> BlocksReport:
         """Return outstanding blocks of one call site of a process, or of all."""
+        ...
+
+    async def scan(
+        self, pid: int, *, older_than_s: float, stop: bool, stop_limit_s: float, limit: int
+    ) -> ScanReport:
+        """Look for blocks that nothing points to, and list at most `limit` of them.
+
+        The process is stopped for at most `stop_limit_s`, or not at all.
+        """
         ...
 
     async def address_space(self, pid: int) -> AddressSpaceReport:

@@ -15,7 +15,19 @@ from pathlib import Path
 from bpfleakd import __version__
 from bpfleakd.api import DEFAULT_SOCKET_PATH
 from bpfleakd.cli.arguments import socket_from_environment
-from bpfleakd.cli.commands import attach, collapsed, detach, doctor, maps, pprof, ps, report, speedscope, top
+from bpfleakd.cli.commands import (
+    attach,
+    collapsed,
+    detach,
+    doctor,
+    maps,
+    pprof,
+    ps,
+    report,
+    scan,
+    speedscope,
+    top,
+)
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.printable import printable
 
@@ -54,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_socket(parser, socket_from_environment() or DEFAULT_SOCKET_PATH)
     parser.add_argument("--version", action="version", version=f"bpfleakctl {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (attach, detach, ps, top, report, maps, pprof, speedscope, collapsed, doctor):
+    for command in (attach, detach, ps, top, report, scan, maps, pprof, speedscope, collapsed, doctor):
         # Also after the command; suppressed, so that it does not overwrite what stood before it.
         _add_socket(command.add_parser(commands), argparse.SUPPRESS)
     return parser

@@ -11,37 +11,56 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bpfleakd import errors
 
-__all__ = ["run_child", "serve"]
+__all__ = ["Child", "run_child", "serve"]
+
+
+class Child:
+    """A child that has been started. `descriptors` are open in it, under the same numbers."""
+
+    def __init__(self, module: str, descriptors: Sequence[int] = ()) -> None:
+        self._module = module
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=descriptors,
+        )
+
+    def ask(self, request: Any, timeout_s: float) -> Any:
+        """Return the reply to the one request; the child has ended then.
+
+        Raises the child's own BpfleakdError, or KernelError if it ended in any other way.
+        """
+        module, child = self._module, self._process
+        try:
+            output, log = child.communicate(json.dumps(request).encode(), timeout_s)
+        except subprocess.TimeoutExpired as expired:
+            child.kill()
+            child.communicate()
+            raise errors.KernelError(f"{module} did not end within {timeout_s:g} s") from expired
+        if child.returncode != 0 or not output:
+            last_words = log.decode(errors="replace").strip().splitlines()[-6:]
+            raise errors.KernelError(f"{module} ended with {child.returncode}: " + " | ".join(last_words))
+        reply = json.loads(output)
+        if "error" in reply:
+            failure = reply["error"]
+            raise errors.by_code(failure["code"])(failure["message"], failure["hint"])
+        return reply["result"]
+
+    def kill(self) -> None:
+        """End it now, from any thread; `ask` raises KernelError then."""
+        self._process.kill()
 
 
 def run_child(module: str, request: Any, timeout_s: float = 60.0) -> Any:
-    """Run `module` as a child and return its reply.
-
-    Raises the child's own BpfleakdError, or KernelError if it ended in any other way.
-    """
-    try:
-        child = subprocess.run(
-            [sys.executable, "-P", "-m", module],
-            input=json.dumps(request).encode(),
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as expired:
-        raise errors.KernelError(f"{module} did not end within {timeout_s:g} s") from expired
-    if child.returncode != 0 or not child.stdout:
-        last_words = child.stderr.decode(errors="replace").strip().splitlines()[-6:]
-        raise errors.KernelError(f"{module} ended with {child.returncode}: " + " | ".join(last_words))
-    reply = json.loads(child.stdout)
-    if "error" in reply:
-        failure = reply["error"]
-        raise errors.by_code(failure["code"])(failure["message"], failure["hint"])
-    return reply["result"]
+    """Run `module` as a child and return its reply. Raises what `Child.ask` raises."""
+    return Child(module).ask(request, timeout_s)
 
 
 def serve(main: Callable[[Any], Any]) -> None:

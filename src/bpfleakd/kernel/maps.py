@@ -176,6 +176,10 @@ class Maps:
         """Batches of (addresses, LIVE_BLOCK records) of a process; overwritten by the next batch."""
         return bpf.map_batches(self._live_fds[pid], np.dtype("u8"), abi.LIVE_BLOCK, 16_384)
 
+    def live_descriptor(self, pid: int) -> int:
+        """The map of a process' live blocks (address -> LIVE_BLOCK); it stays this object's."""
+        return self._live_fds[pid]
+
     def stack(self, pid: int, stack_id: int) -> RawStack:
         """The frames of a stack; none, with the end LOST, if they found no room."""
         key = np.zeros(1, abi.STACK_KEY)

@@ -28,6 +28,7 @@ from bpfleakd.model import (
     Mapping,
     MetricsSnapshot,
     ProcessState,
+    ScanReport,
     SiteKey,
     SortKey,
     TracedProcess,
@@ -36,6 +37,8 @@ from bpfleakd.monitor.address_space import AddressSpaces
 from bpfleakd.monitor.attach import Attacher, Attachment
 from bpfleakd.monitor.blocks import Blocks, narrowed
 from bpfleakd.monitor.report import Reporter, sorted_sites
+from bpfleakd.monitor.scan_reply import ScanReply
+from bpfleakd.monitor.scans import PendingScan, ScanOptions, reachable_sites, scan_report
 from bpfleakd.monitor.spaces import AddressMaps
 from bpfleakd.monitor.traced import NamedStack, Traced
 from bpfleakd.monitor.unwinding import Unwinding
@@ -210,17 +213,30 @@ class Monitor:
         traced.note_threads(thread_commands(pid))
         return self._blocks(traced, site=site, older_than_s=older_than_s, limit=limit)
 
+    def begin_scan(self, pid: int, options: ScanOptions) -> PendingScan:
+        """Prepare a scan for lost blocks. Raises NotAttached, NoSuchProcess if it ended."""
+        return PendingScan(self._find_with_memory(pid), self._maps, options)
+
+    def finish_scan(self, scan: PendingScan, reply: ScanReply) -> ScanReport:
+        """What a scan has found. Raises NoSuchProcess if the process has ended meanwhile."""
+        traced, now_ns = scan.traced, self._clock_ns()
+        if self._find_with_memory(traced.pid) is not traced:
+            raise _memory_is_gone(traced.pid)
+        self._read_sites(now_ns)
+        traced.thread_names.update(thread_commands(traced.pid))
+        traced.reachable = reachable_sites(reply)
+        traced.scanned_ns = reply.now_ns
+        return scan_report(
+            traced,
+            scan.options,
+            reply,
+            self._reporter.summary(traced, now_ns),
+            lambda keys: self._name(traced, keys),
+        )
+
     def address_space(self, pid: int) -> AddressSpaceReport:
         """What the memory of a process is made of. Raises NotAttached, and NoSuchProcess if it ended."""
-        traced = self._find(pid)
-        if traced.state is ProcessState.DETACHED:
-            raise errors.NotAttached(
-                f"process {pid} is not being traced any more", f"bpfleakctl attach {pid}"
-            )
-        if traced.final is not None:
-            raise errors.NoSuchProcess(
-                f"process {pid} has ended, and its memory with it", "bpfleakctl top shows its last report"
-            )
+        traced = self._find_with_memory(pid)
         now_ns = self._clock_ns()
         self._read_sites(now_ns)
         return self._memory.report(
@@ -269,6 +285,16 @@ class Monitor:
         traced = self._traced.get(pid) or self._ended.get(pid)
         if traced is None:
             raise errors.NotAttached(f"process {pid} is not being traced", f"bpfleakctl attach {pid}")
+        return traced
+
+    def _find_with_memory(self, pid: int) -> Traced:
+        traced = self._find(pid)
+        if traced.state is ProcessState.DETACHED:
+            raise errors.NotAttached(
+                f"process {pid} is not being traced any more", f"bpfleakctl attach {pid}"
+            )
+        if traced.final is not None:
+            raise _memory_is_gone(pid)
         return traced
 
     def _watch_while(self, wanted: bool) -> None:
@@ -396,6 +422,12 @@ def _runs_on(traced: Traced) -> bool:
     if traced.state is not ProcessState.DETACHED:
         return False
     return read_anonymous_bytes(traced.attachment.process.id) is not None
+
+
+def _memory_is_gone(pid: int) -> errors.NoSuchProcess:
+    return errors.NoSuchProcess(
+        f"process {pid} has ended, and its memory with it", "bpfleakctl top shows its last report"
+    )
 
 
 def _mappings_now(attachment: Attachment) -> Sequence[Mapping]:

@@ -63,7 +63,10 @@ class NamedStack:
 
 @dataclass(slots=True)
 class Traced:
-    """A process from its attach on. `final`, `final_blocks` and `final_code` are of one that ended."""
+    """A process from its attach on. `final`, `final_blocks` and `final_code` are of one that ended.
+
+    `reachable` is what the last scan for lost blocks, at `scanned_ns`, has found of its sites.
+    """
 
     attachment: Attachment
     symbolizer: Symbolizer
@@ -78,6 +81,8 @@ class Traced:
     census: dict[SiteKey, SiteCensus] | None = None
     unrecorded_regions: int = 0
     thread_names: dict[int, str] = field(default_factory=dict)
+    reachable: dict[SiteKey, bool | None] = field(default_factory=dict)
+    scanned_ns: int | None = None
     _census_due_ns: int = 0
     _mappings_due_ns: int = 0
     _named: OrderedDict[SiteKey, NamedStack] = field(default_factory=OrderedDict)

@@ -69,6 +69,7 @@ def _parse(line: str) -> Mapping | None:
         writable="w" in rights,
         executable="x" in rights,
         deleted=deleted,
+        shared="s" in rights,
     )
 
 

@@ -23,6 +23,7 @@ from ..samples import (
     a_process,
     a_profile,
     a_report,
+    a_scan_report,
     a_site,
     a_traced_process,
     a_watched_process,
@@ -332,6 +333,47 @@ def test_a_bad_parameter_is_refused_in_words(target, words):
     answer = ask(FakeService(), "GET", target)
     assert answer.status == 400
     assert (answer.error["code"], answer.error["message"]) == ("bad-request", words)
+
+
+@pytest.mark.parametrize(
+    ("query", "arguments"),
+    [
+        ("", (0.0, True, 0.2, 0)),
+        ("?older_than_s=61.5&stop=false&limit=7", (61.5, False, 0.2, 7)),
+        ("?stop=true&stop_limit_s=60&limit=0", (0.0, True, 60.0, 0)),
+    ],
+)
+def test_scan(query, arguments):
+    """What is wanted is passed on; the kinds of blocks are words."""
+    service = FakeService(scan=a_scan_report())
+    answer = ask(service, "POST", f"/v1/processes/4711/scan{query}")
+    assert service.calls == [("scan", 4711, *arguments)]
+    assert answer.json["method"] == "stopped"
+    (site,) = answer.json["sites"]
+    assert site["sums"]["indirectly_lost_bytes"] == 1_031
+    assert [block["reachability"] for block in site["blocks"]] == ["directly-lost", "indirectly-lost"]
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("stop=no", "stop is true or false, not 'no'"),
+        ("stop_limit_s=60.5", "stop_limit_s is a number of seconds up to 60, not '60.5'"),
+        ("stop_limit_s=", "stop_limit_s is a number of seconds up to 60, not ''"),
+        ("limit=100001", "limit is a whole number from 0 to 100000, not '100001'"),
+        ("site=5d41402abc4b2a76", "unknown parameter 'site'"),
+    ],
+)
+def test_a_scan_that_cannot_be(query, words):
+    """Refused before the process is touched."""
+    answer = ask(FakeService(), "POST", f"/v1/processes/1/scan?{query}")
+    assert (answer.status, answer.error["message"]) == (400, words)
+
+
+def test_a_scan_is_no_reading():
+    """It stops the process: not for whoever can reach the metrics, and not by GET."""
+    assert ask(FakeService(), "POST", "/v1/processes/1/scan", read_only=True).status == 405
+    assert ask(FakeService(), "GET", "/v1/processes/1/scan").status == 405
 
 
 _STATUSES = [

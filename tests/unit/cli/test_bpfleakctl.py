@@ -13,6 +13,7 @@ import subprocess
 import sys
 import termios
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ from bpfleakd.model import (
     GroupKey,
     JitModule,
     LeakReport,
+    ScanReport,
     SortKey,
 )
 
@@ -43,6 +45,8 @@ from ..samples import (
     a_process,
     a_profile,
     a_report,
+    a_scan_report,
+    a_scanned_site,
     a_site,
     a_traced_process,
     a_watched_process,
@@ -188,6 +192,23 @@ def test_report(ctl):
     ]
 
 
+def test_scan(ctl):
+    """Sums and stacks, blocks if they are asked for, or JSON that can be read back."""
+    service = FakeService(scan=a_scan_report())
+    code, out, err = ctl(service, "scan", "--pid", "4711")
+    assert (code, err) == (0, "")
+    assert "2.00 MiB     2 directly lost" in out
+    wanted = ("--older-than", "0", "--blocks", "--limit", "7", "--stop-limit", "1500", "--json")
+    code, out, _ = ctl(service, "scan", "--pid", "4711", *wanted)
+    assert (code, msgspec.json.decode(out, type=ScanReport)) == (0, a_scan_report())
+    ctl(service, "scan", "--pid", "4711", "--no-stop", "--blocks")
+    assert service.calls == [
+        ("scan", 4711, 60.0, True, 0.2, 0),
+        ("scan", 4711, 0.0, True, 1.5, 7),
+        ("scan", 4711, 60.0, False, 0.2, 1_000),
+    ]
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
@@ -253,7 +274,11 @@ def test_hostile_names_do_no_harm(ctl):
     groups = a_grouped_report(process=traced.process, groups=(group,), losses={HOSTILE: 1})
     site = some_site_blocks(site=HOSTILE, caller=frame, blocks=(a_block(comm=HOSTILE),), stack=(frame,))
     blocks = a_blocks_report(process=traced.process, sites=(site,), losses={HOSTILE: 1})
+    lost = replace(a_scan_report().sites[0].blocks[0], comm=HOSTILE)
+    scanned = a_scanned_site(site=HOSTILE, stack=(frame,), blocks=(lost,), function=HOSTILE)
+    scan = a_scan_report(process=traced.process, sites=(scanned,), losses={HOSTILE: 1})
     service = FakeService(
+        scan=scan,
         processes=(traced,),
         attach=traced,
         detach=refusal,
@@ -274,6 +299,8 @@ def test_hostile_names_do_no_harm(ctl):
         ["maps", "--pid", "1"],
         ["report", "--pid", "1"],
         ["report", "--pid", "1", "--json"],
+        ["scan", "--pid", "1", "--blocks"],
+        ["scan", "--pid", "1", "--json"],
         *(["top", "--pid", "1", "--group", by] for by in ("function", "module", "thread", "stack")),
         ["top", "--pid", "1", "--group", "thread", "--json"],
         ["maps", "--pid", "1", "--json"],

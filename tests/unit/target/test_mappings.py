@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,8 @@ def line_of(mapping: Mapping) -> str:
             "rwx", (mapping.readable, mapping.writable, mapping.executable), strict=True
         )
     )
-    numbers = f"{mapping.start:08x}-{mapping.end:08x} {rights}p {mapping.offset:08x} {mapping.device}"
+    rights += "s" if mapping.shared else "p"
+    numbers = f"{mapping.start:08x}-{mapping.end:08x} {rights} {mapping.offset:08x} {mapping.device}"
     line = f"{numbers} {mapping.inode} "
     if mapping.path:
         path = mapping.path.replace("\n", "\\012") + (" (deleted)" if mapping.deleted else "")
@@ -106,6 +108,7 @@ MAPPINGS = st.builds(
     readable=st.booleans(),
     writable=st.booleans(),
     executable=st.booleans(),
+    shared=st.booleans(),
 )
 
 
@@ -113,10 +116,7 @@ MAPPINGS = st.builds(
 def test_whatever_the_kernel_writes_is_read(mappings: list[Mapping], deleted: bool) -> None:
     """Any mappings, written as the kernel does, come back as they were."""
     if deleted:
-        mappings = [
-            Mapping(*(getattr(m, name) for name in Mapping.__slots__[:-1]), m.path.startswith("/"))
-            for m in mappings
-        ]
+        mappings = [replace(mapping, deleted=mapping.path.startswith("/")) for mapping in mappings]
     assert parse_mappings("".join(map(line_of, mappings))) == tuple(mappings)
 
 

@@ -1,0 +1,75 @@
+"""`bpfleakctl scan`: which outstanding blocks are lost, because nothing points to them."""
+
+from __future__ import annotations
+
+import argparse
+
+from bpfleakd.api.client import DaemonClient
+from bpfleakd.api.service import BLOCKS_LISTED, BLOCKS_LISTED_MAX, STOP_LIMIT_MAX_S, STOP_LIMIT_S
+from bpfleakd.cli.arguments import duration_s, number_between, pid, whole_number_between
+from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.errors import NotAttached
+
+__all__ = ["add_parser", "run"]
+
+_OLDER_THAN_S = 60.0
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = commands.add_parser("scan", help="tell lost blocks from those that something points to")
+    parser.add_argument("--pid", type=pid, required=True, metavar="N", help="a traced process")
+    parser.add_argument(
+        "--older-than",
+        type=duration_s,
+        default=_OLDER_THAN_S,
+        metavar="AGE",
+        help="judge only blocks of this age: 0, 5m, 1h30m (60s)",
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--no-stop", action="store_true", help="read the memory while the process runs: less certain"
+    )
+    how.add_argument(
+        "--stop-limit",
+        type=number_between(1, STOP_LIMIT_MAX_S * 1000),
+        default=STOP_LIMIT_S * 1000,
+        metavar="MS",
+        help="stop it for so many milliseconds at most; the rest is read while it runs (%(default)g)",
+    )
+    parser.add_argument("--blocks", action="store_true", help="list the lost blocks")
+    parser.add_argument(
+        "--limit",
+        type=whole_number_between(1, BLOCKS_LISTED_MAX),
+        default=BLOCKS_LISTED,
+        metavar="K",
+        help="blocks to list, oldest first (%(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print sums by kind, the sites that lose memory with their stacks, and their blocks; or JSON."""
+    client = DaemonClient(arguments.socket)
+    try:
+        report = client.scan(
+            arguments.pid,
+            older_than_s=arguments.older_than,
+            stop=not arguments.no_stop,
+            stop_limit_s=arguments.stop_limit / 1000,
+            limit=arguments.limit if arguments.blocks else 0,
+        )
+    except NotAttached as error:
+        raise NotAttached(error.message, f"bpfleakctl attach {arguments.pid}") from error
+    if arguments.json:
+        print(json_text(report))
+        return 0
+    # rich takes longer to import than all the rest: only where a table is drawn.
+    from bpfleakd.cli.render.console import fitting_width, make_console
+    from bpfleakd.cli.render.scan import scan_view
+
+    console = make_console()
+    console.print(scan_view(report, width=fitting_width(console)))
+    return 0

@@ -1,0 +1,172 @@
+"""A scan for lost blocks, in a child process: what it needs of memory is given back with it.
+
+Request and reply are `ScanRequest` and `ScanReply`. The table of live blocks is read before the process is
+stopped, since that takes longer than most of what follows, and again in the end: blocks that came or went
+meanwhile are taken for roots, with what is in them.
+
+What does not fit into the time that the process may stand still is read while it goes on, and then all is
+read a second time a little later: a pointer that moved from what had not been read to what had been escapes
+one reading, and hardly two.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd import errors
+from bpfleakd.analysis.pointers import BlockTable, PointerScan
+from bpfleakd.analysis.reachability import classify
+from bpfleakd.kernel import bpf
+from bpfleakd.kernel.abi import LIVE_BLOCK
+from bpfleakd.kernel.child import serve
+from bpfleakd.model import ScanCaveat, ScanMethod
+from bpfleakd.monitor.scan_reply import ScanReply, ScanRequest, reply_of
+from bpfleakd.target.mappings import read_mappings
+from bpfleakd.target.memory import MemoryReader, written_parts
+from bpfleakd.target.pointer_memory import PointerMemory, pointer_memory
+from bpfleakd.target.process import read_process
+from bpfleakd.target.stopper import Held, hold
+
+__all__: list[str] = []
+
+# Long enough for what was under way to be something else.
+_BETWEEN_READINGS_S = 0.3
+# The tracing thread keeps the limit; should it ever fail to, the kernel ends this process this much later.
+_WATCHDOG_S = 2.0
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What one reading of the memory has found."""
+
+    kinds: NDArray[np.uint8]
+    stopped_s: float
+    whole: bool
+
+
+class _Live:
+    """The table of live blocks as it was at one moment, by address."""
+
+    def __init__(self, map_fd: int) -> None:
+        batches = [
+            (addresses.copy(), blocks.copy())
+            for addresses, blocks in bpf.map_batches(map_fd, np.dtype("u8"), LIVE_BLOCK, 16_384)
+        ]
+        addresses = np.concatenate([np.empty(0, np.uint64), *(addresses for addresses, _ in batches)])
+        self.addresses, first = np.unique(addresses, return_index=True)
+        self.blocks = np.concatenate([np.empty(0, LIVE_BLOCK), *(blocks for _, blocks in batches)])[first]
+
+    def changed_in(self, later: _Live) -> NDArray[np.bool_]:
+        """The blocks that are gone later, or others at the same address."""
+        places = np.searchsorted(later.addresses, self.addresses)
+        places[places == len(later.addresses)] = 0
+        if not len(later.addresses):
+            return np.ones(len(self.addresses), bool)
+        same = later.addresses[places] == self.addresses
+        same &= later.blocks["born_ns"][places] == self.blocks["born_ns"]
+        return ~same
+
+
+class _Scan:
+    def __init__(self, request: ScanRequest) -> None:
+        self._request = request
+        self._reader = MemoryReader(request.pid)
+        self._live = _Live(request.live_fd)
+        self._table = BlockTable(self._live.addresses, self._live.blocks["size"].astype(np.uint64))
+
+    def reply(self) -> ScanReply:
+        began = time.monotonic()
+        now_ns = time.monotonic_ns()
+        readings = [self._read()]
+        if not readings[0].whole:
+            time.sleep(_BETWEEN_READINGS_S)
+            readings.append(self._read())
+        kinds = np.minimum.reduce([reading.kinds for reading in readings])
+        return reply_of(
+            self._request,
+            self._live.addresses,
+            self._live.blocks,
+            kinds,
+            now_ns=now_ns,
+            method=self._method(readings),
+            caveats=self._caveats(readings),
+            stopped_s=sum(reading.stopped_s for reading in readings),
+            took_s=time.monotonic() - began,
+            read_bytes=self._reader.read_bytes,
+        )
+
+    def _read(self) -> _Reading:
+        scan = PointerScan(self._table)
+        if not self._request.stop:
+            self._read_memory(scan, None)
+            return _Reading(self._kinds(scan), 0.0, False)
+        with _held(self._request) as held:
+            for thread in held.registers:
+                scan.add_roots(thread.words)
+            self._read_memory(scan, held)
+            whole = held.is_holding
+        return _Reading(self._kinds(scan), held.stopped_s, whole)
+
+    def _read_memory(self, scan: PointerScan, held: Held | None) -> None:
+        request = self._request
+        mappings = read_mappings(request.pid)
+        threads = held.registers if held else ()
+        for memory in pointer_memory(mappings, threads, request.allocator_paths):
+            self._read_part(scan, memory)
+
+    def _read_part(self, scan: PointerScan, memory: PointerMemory) -> None:
+        parts = written_parts(self._request.pid, memory.part, shared=memory.shared)
+        for addresses, lengths, words in self._reader.read(parts):
+            scan.add_memory(addresses, lengths, words, allocators=memory.allocators)
+
+    def _kinds(self, scan: PointerScan) -> NDArray[np.uint8]:
+        changed = self._live.changed_in(_Live(self._request.live_fd))
+        return classify(scan.pointers(), changed)
+
+    def _method(self, readings: list[_Reading]) -> ScanMethod:
+        if not self._request.stop:
+            return ScanMethod.RUNNING
+        return ScanMethod.STOPPED if readings[0].whole else ScanMethod.PARTLY_STOPPED
+
+    def _caveats(self, readings: list[_Reading]) -> list[ScanCaveat]:
+        caveats = []
+        if not readings[0].whole:
+            caveats.append(ScanCaveat.NOT_STOPPED)
+        if not self._request.stop:
+            caveats.append(ScanCaveat.NO_REGISTERS)
+        if self._reader.unread_bytes:
+            caveats.append(ScanCaveat.MEMORY_UNREAD)
+        return caveats
+
+
+@contextmanager
+def _held(request: ScanRequest) -> Iterator[Held]:
+    signal.setitimer(signal.ITIMER_REAL, request.stop_limit_s + _WATCHDOG_S)
+    held = hold(request.pid, request.stop_limit_s)
+    try:
+        if read_process(request.pid).id.start_ticks != request.start_ticks:
+            raise errors.NoSuchProcess(f"process {request.pid} has ended, and another one has its number")
+        yield held
+    finally:
+        held.let_go()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _main(request: Any) -> Any:
+    # Nobody would read the reply.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return asdict(_Scan(ScanRequest(**request)).reply())
+
+
+if __name__ == "__main__":
+    serve(_main)

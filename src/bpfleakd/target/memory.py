@@ -1,0 +1,186 @@
+"""The memory of another process: which parts can hold pointers, and its contents.
+
+Private memory that was written to has pages of its own, in memory or swapped out; all else is as it is in its
+file, or zero, and holds no pointers. Shared memory is looked at if it can be written. So a reservation costs
+nothing, whatever its size, nor does code.
+
+Reading goes through process_vm_readv(2), which fails where a page is gone and never waits for a device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd import errors
+
+__all__ = ["MemoryPart", "MemoryReader", "written_parts"]
+
+PROC = Path("/proc")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.process_vm_readv.restype = ctypes.c_ssize_t
+
+_PAGE_BYTES = 4096
+_WORD_BYTES = 8
+# Documentation/admin-guide/mm/pagemap.rst
+_ENTRY_BYTES = 8
+_PRESENT = np.uint64(1 << 63)
+_SWAPPED = np.uint64(1 << 62)
+_FILE_OR_SHARED = np.uint64(1 << 61)
+_CHUNK_PAGES = 1 << 17
+
+# Small enough for a processor's cache, in which the words are looked at.
+_BUFFER_BYTES = 1 << 20
+_PIECES_MAX = 1024  # UIO_MAXIOV
+_PIECE = np.dtype([("base", "u8"), ("length", "u8")])
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPart:
+    """Addresses that are read together: whole pages or, at the end of a stack, whole words."""
+
+    start: int
+    end: int
+
+
+def written_parts(pid: int, part: MemoryPart, *, shared: bool, proc: Path = PROC) -> list[MemoryPart]:
+    """What of it is in pages of the process' own, or in memory at all if it is `shared`.
+
+    Raises NoSuchProcess or AccessDenied.
+    """
+    first, last = part.start // _PAGE_BYTES, -(-part.end // _PAGE_BYTES)
+    bounds: list[NDArray[np.int64]] = []
+    try:
+        with (proc / str(pid) / "pagemap").open("rb", buffering=0) as file:
+            while first < last:
+                wanted = min(last - first, _CHUNK_PAGES)
+                data = os.pread(file.fileno(), wanted * _ENTRY_BYTES, first * _ENTRY_BYTES)
+                if not data:
+                    raise errors.NoSuchProcess(f"process {pid} has no memory any more")
+                entries = np.frombuffer(data, np.uint64)
+                there = (entries & (_PRESENT | _SWAPPED)) != 0
+                if not shared:
+                    there &= (entries & _FILE_OR_SHARED) == 0
+                bounds.append(_bounds(there) + first)
+                first += len(entries)
+    except PermissionError as error:
+        raise errors.AccessDenied(
+            f"/proc/{pid}/pagemap cannot be read: {error.strerror}", "the daemon needs CAP_SYS_PTRACE"
+        ) from error
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise errors.NoSuchProcess(f"process {pid} has ended") from error
+    return [
+        MemoryPart(max(start * _PAGE_BYTES, part.start), min(end * _PAGE_BYTES, part.end))
+        for start, end in np.concatenate([np.empty((0, 2), np.int64), *bounds]).tolist()
+    ]
+
+
+def _bounds(marks: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Where each run of marks begins and ends, a row each."""
+    edges = np.diff(np.concatenate([[0], marks.view(np.int8), [0]]))
+    return np.stack([np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)], axis=1)
+
+
+class MemoryReader:
+    """Reads a process' memory. `unread_bytes` could not be read: gone meanwhile, or a device's."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._buffer = np.empty(_BUFFER_BYTES // _WORD_BYTES, np.uint64)
+        self.read_bytes = 0
+        self.unread_bytes = 0
+
+    def read(
+        self, parts: Sequence[MemoryPart]
+    ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64]]]:
+        """Batches of (addresses, lengths in words, words): pieces one after the other in the words.
+
+        The words are overwritten by the next batch. Raises NoSuchProcess or AccessDenied.
+        """
+        for pieces in _batches(parts):
+            while len(pieces):
+                got = self._read(pieces)
+                wholes = np.cumsum(pieces["length"])
+                count = int(np.searchsorted(wholes, got, side="right"))
+                before = int(wholes[count - 1]) if count else 0
+                done = pieces[: count + (got > before)].copy()
+                if got > before:
+                    done["length"][-1] = got - before
+                if len(done):
+                    lengths = (done["length"] // _WORD_BYTES).astype(np.int64)
+                    yield done["base"], lengths, self._buffer[: got // _WORD_BYTES]
+                self.read_bytes += got
+                pieces = self._after(pieces, count, got - before)
+
+    def words(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The word at each address; 0 where there is none."""
+        words = np.zeros(len(addresses), np.uint64)
+        pieces = np.empty(len(addresses), _PIECE)
+        pieces["base"], pieces["length"] = addresses, _WORD_BYTES
+        at = 0
+        while at < len(pieces):
+            some = pieces[at : at + _PIECES_MAX]
+            count = self._read(some) // _WORD_BYTES
+            words[at : at + count] = self._buffer[:count]
+            # Behind those that were read is one that cannot be.
+            at += count + (count < len(some))
+        return words
+
+    def _after(self, pieces: NDArray[np.void], count: int, got: int) -> NDArray[np.void]:
+        """What is left to read after `count` pieces and `got` bytes, without the page that is in the way."""
+        rest = pieces[count:].copy()
+        if len(rest):
+            gone = min(int(rest["length"][0]) - got, _PAGE_BYTES - (int(rest["base"][0]) + got) % _PAGE_BYTES)
+            self.unread_bytes += gone
+            rest["base"][0] += got + gone
+            rest["length"][0] -= got + gone
+            rest = rest[rest["length"] > 0]
+        return rest
+
+    def _read(self, pieces: NDArray[np.void]) -> int:
+        """Read pieces of at most a buffer; returns how many bytes, less where a page cannot be read."""
+        local = np.array([(self._buffer.ctypes.data, self._buffer.nbytes)], _PIECE)
+        remote = np.ascontiguousarray(pieces)
+        got = _libc.process_vm_readv(
+            self._pid,
+            ctypes.c_void_p(local.ctypes.data),
+            ctypes.c_ulong(1),
+            ctypes.c_void_p(remote.ctypes.data),
+            ctypes.c_ulong(len(remote)),
+            ctypes.c_ulong(0),
+        )
+        if got >= 0:
+            return got // _WORD_BYTES * _WORD_BYTES
+        number = ctypes.get_errno()
+        if number == errno.EFAULT:
+            return 0
+        if number == errno.ESRCH:
+            raise errors.NoSuchProcess(f"process {self._pid} has ended")
+        words = f"the memory of process {self._pid} cannot be read: {os.strerror(number)}"
+        raise errors.AccessDenied(words, "the daemon needs CAP_SYS_PTRACE")
+
+
+def _batches(parts: Sequence[MemoryPart]) -> Iterator[NDArray[np.void]]:
+    """Parts as pieces to read at once: at most a buffer, and at most as many as a call takes."""
+    batch: list[tuple[int, int]] = []
+    room = _BUFFER_BYTES
+    for part in parts:
+        start = part.start
+        while start < part.end:
+            length = min(part.end - start, room)
+            batch.append((start, length))
+            start += length
+            room -= length
+            if not room or len(batch) == _PIECES_MAX:
+                yield np.array(batch, _PIECE)
+                batch, room = [], _BUFFER_BYTES
+    if batch:
+        yield np.array(batch, _PIECE)
