@@ -36,7 +36,7 @@ test: lint test-unit test-kernel ## Everything: lint, unit tests, kernel tests
 lint: FOR := test
 lint: setup ## Check the style of Python and shell
 	$(PYTHON) -m ruff check .
-	shellcheck scripts/setup scripts/demo scripts/fuzz scripts/build-deb deploy/deb/postinst deploy/deb/prerm \
+	shellcheck scripts/setup scripts/demo scripts/fuzz scripts/vendor-assets scripts/build-deb deploy/deb/postinst deploy/deb/prerm \
 		deploy/deb/postrm .ci/run
 
 .PHONY: test-unit

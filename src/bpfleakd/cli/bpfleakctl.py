@@ -20,6 +20,7 @@ from bpfleakd.cli.commands import (
     collapsed,
     detach,
     doctor,
+    flamegraph,
     maps,
     pprof,
     ps,
@@ -32,6 +33,22 @@ from bpfleakd.errors import BpfleakdError
 from bpfleakd.printable import printable
 
 __all__ = ["main"]
+
+# In the order of the help.
+_COMMANDS = (
+    attach,
+    detach,
+    ps,
+    top,
+    report,
+    scan,
+    maps,
+    flamegraph,
+    pprof,
+    speedscope,
+    collapsed,
+    doctor,
+)
 
 # What a shell reports for a program ended by SIGINT and by SIGPIPE.
 _INTERRUPTED = 130
@@ -66,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_socket(parser, socket_from_environment() or DEFAULT_SOCKET_PATH)
     parser.add_argument("--version", action="version", version=f"bpfleakctl {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (attach, detach, ps, top, report, scan, maps, pprof, speedscope, collapsed, doctor):
+    for command in _COMMANDS:
         # Also after the command; suppressed, so that it does not overwrite what stood before it.
         _add_socket(command.add_parser(commands), argparse.SUPPRESS)
     return parser

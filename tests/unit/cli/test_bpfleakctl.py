@@ -255,6 +255,27 @@ def test_profiles_are_written_whole(ctl, tmp_path, command, first_bytes):
     assert service.calls == [("profile", 4711)]
 
 
+@pytest.mark.parametrize(("name", "first_bytes"), [("leak.html", "<!DOCTYPE html>"), ("leak.svg", "<svg")])
+def test_flame_graphs(ctl, tmp_path, name, first_bytes):
+    """The file's name says whether it is a page or a picture."""
+    path = tmp_path / name
+    assert ctl(FakeService(report=a_report()), "flamegraph", "--pid", "4711", "-o", str(path)) == (0, "", "")
+    assert path.read_text().startswith(first_bytes)
+
+
+def test_a_flame_graph_against_a_saved_report(ctl, tmp_path):
+    """What `top --json` printed is read back; anything else is refused with the way to make it."""
+    service = FakeService(report=a_report())
+    saved = tmp_path / "before.json"
+    saved.write_text(ctl(service, "top", "--pid", "4711", "--json")[1])
+    assert "before</p>" not in ctl(service, "flamegraph", "--pid", "4711", "--against", str(saved))[1]
+    saved.write_text("{}")
+    code, out, err = ctl(service, "flamegraph", "--pid", "4711", "--against", str(saved))
+    assert (code, out) == (1, "")
+    assert "is no report" in err
+    assert "top --pid N --json" in err
+
+
 def test_a_profile_that_cannot_be_written_is_an_error(ctl, tmp_path):
     """With the name of the file."""
     path = tmp_path / "missing" / "profile"

@@ -13,9 +13,9 @@ from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.cli.render.names import readable_function
 from bpfleakd.cli.render.report import process_header
 from bpfleakd.cli.render.stacks import basename, stack_lines
-from bpfleakd.cli.render.units import human_bytes, human_duration
 from bpfleakd.model import BlockReport, BlocksReport, Frame, SiteBlocks
 from bpfleakd.printable import printable, shortened
+from bpfleakd.units import human_bytes, human_duration
 
 __all__ = ["blocks_view"]
 

@@ -12,9 +12,9 @@ from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.cli.render.names import readable_function
 from bpfleakd.cli.render.report import process_header, why_empty
 from bpfleakd.cli.render.stacks import basename, stack_lines
-from bpfleakd.cli.render.units import human_bytes, human_rate
 from bpfleakd.model import GroupedReport, GroupKey, SiteGroup
 from bpfleakd.printable import printable, shortened
+from bpfleakd.units import human_bytes, human_rate
 
 __all__ = ["groups_view"]
 

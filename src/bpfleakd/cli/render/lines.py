@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bpfleakd.cli.render.units import human_bytes, human_duration
 from bpfleakd.model import TracedProcess
 from bpfleakd.printable import printable
+from bpfleakd.units import human_bytes, human_duration
 
 __all__ = ["attached_line", "detached_line"]
 

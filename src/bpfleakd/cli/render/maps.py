@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bpfleakd.cli.render.losses import loss_lines
-from bpfleakd.cli.render.units import human_bytes, human_duration
 from bpfleakd.model import AddressSpaceReport, JitModule, MemoryShares, MemoryUse
 from bpfleakd.printable import printable, shortened
+from bpfleakd.units import human_bytes, human_duration
 
 __all__ = ["maps_view"]
 

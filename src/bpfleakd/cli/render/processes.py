@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bpfleakd.cli.render.losses import loss_lines
-from bpfleakd.cli.render.units import human_bytes, human_duration, human_rate
 from bpfleakd.model import ProcessState, TracedProcess
 from bpfleakd.printable import printable
+from bpfleakd.units import human_bytes, human_duration, human_rate
 
 __all__ = ["processes_view"]
 

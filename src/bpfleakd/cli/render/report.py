@@ -12,9 +12,9 @@ from rich.text import Text
 from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.cli.render.names import readable_function
 from bpfleakd.cli.render.stacks import basename, stack_lines
-from bpfleakd.cli.render.units import human_bytes, human_duration, human_rate
 from bpfleakd.model import LeakReport, ProcessState, ProcessSummary, SiteReport
 from bpfleakd.printable import printable, shortened
+from bpfleakd.units import human_bytes, human_duration, human_rate
 
 __all__ = ["process_header", "reports_view", "why_empty"]
 

@@ -11,7 +11,6 @@ from rich.text import Text
 from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.cli.render.report import process_header
 from bpfleakd.cli.render.stacks import stack_lines
-from bpfleakd.cli.render.units import human_bytes, human_duration
 from bpfleakd.model import (
     Reachability,
     ReachabilitySums,
@@ -21,6 +20,7 @@ from bpfleakd.model import (
     ScanReport,
 )
 from bpfleakd.printable import printable
+from bpfleakd.units import human_bytes, human_duration
 
 __all__ = ["scan_view"]
 

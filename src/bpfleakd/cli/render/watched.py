@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bpfleakd.cli.render.units import human_bytes, human_duration, human_rate
 from bpfleakd.model import WatchedProcess, WatchState
 from bpfleakd.printable import printable
+from bpfleakd.units import human_bytes, human_duration, human_rate
 
 __all__ = ["watched_view"]
 

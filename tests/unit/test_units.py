@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpfleakd.cli.render.units import human_bytes, human_duration, human_rate
+from bpfleakd.units import human_bytes, human_duration, human_rate
 
 
 @pytest.mark.parametrize(

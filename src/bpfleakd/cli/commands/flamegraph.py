@@ -1,0 +1,50 @@
+"""`bpfleakctl flamegraph`: a flame graph of what is outstanding, in one file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from bpfleakd.api.client import DaemonClient
+from bpfleakd.cli.arguments import pid
+from bpfleakd.cli.output_file import add_output, write_output
+from bpfleakd.cli.saved_report import read_report
+from bpfleakd.export.stack_values import StackValue
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = commands.add_parser("flamegraph", help="draw what is outstanding as a flame graph (HTML or SVG)")
+    parser.add_argument(
+        "--pid", type=pid, required=True, metavar="N", help="a traced process, or one that ended"
+    )
+    parser.add_argument(
+        "--value",
+        type=StackValue,
+        choices=list(StackValue),
+        default=StackValue.LIVE_BYTES,
+        metavar="VALUE",
+        help=f"what the widths are: {', '.join(StackValue)} (%(default)s)",
+    )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FILE",
+        help="compare with a report saved by `top --json --limit 0`: red is what grew, blue what shrank",
+    )
+    add_output(parser, "leak.html or leak.svg")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write a picture if the file's name ends in .svg, otherwise a page."""
+    from bpfleakd.export.flamegraph import flamegraph_html, flamegraph_svg
+
+    baseline = read_report(arguments.against) if arguments.against else None
+    report = DaemonClient(arguments.socket).report(arguments.pid)
+    draw = flamegraph_svg if arguments.output.endswith(".svg") else flamegraph_html
+    write_output(arguments.output, draw(report, arguments.value, baseline).encode())
+    return 0

@@ -1,0 +1,129 @@
+"""Flame graphs: the tree, the page and the picture."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from importlib.resources import files
+from xml.etree import ElementTree
+
+from bpfleakd.export.flame_tree import CodeKind, FlameNode, flame_tree
+from bpfleakd.export.flamegraph import flamegraph_html, flamegraph_svg
+from bpfleakd.export.stack_values import StackValue
+from bpfleakd.model import FrameKind, LeakReport, StackEnd
+from bpfleakd.web import asset
+
+from ..samples import HOSTILE, a_frame, a_process, a_report, a_site, a_stack
+
+MALLOC, LEAK, MAIN, START = a_stack()
+BYTES = StackValue.LIVE_BYTES
+
+
+def report_of(*stacks: tuple[int, tuple]) -> LeakReport:
+    sites = tuple(a_site(live_bytes=live_bytes, stack=stack) for live_bytes, stack in stacks)
+    return a_report(process=a_process(exe="/usr/bin/leaky"), sites=sites)
+
+
+def shape(node: FlameNode) -> dict:
+    return {child.name: (child.value, shape(child)) for child in node.children.values()}
+
+
+def test_stacks_share_what_they_share():
+    """From the outermost frame to where they part; a node is all that goes through it."""
+    other = a_frame("other")
+    root = flame_tree(report_of((23, (MALLOC, LEAK, MAIN)), (101, (MALLOC, other, MAIN))), BYTES)
+    assert shape(root) == {
+        "main": (124, {"leak_here": (23, {"malloc": (23, {})}), "other": (101, {"malloc": (101, {})})})
+    }
+    assert (root.value, root.width) == (124, 124)
+
+
+def test_whose_code_it_is():
+    """The program, a library, run-time compiled, the allocator, nobody knows."""
+    jit = a_frame("Shop::sell", module=None, kind=FrameKind.JIT)
+    library = a_frame("uv_run", module="/lib/libuv.so.1")
+    unknown = a_frame(None, module=None, kind=FrameKind.UNKNOWN)
+    node = flame_tree(report_of((5, (MALLOC, jit, library, unknown, MAIN))), BYTES)
+    kinds = []
+    while node.children:
+        (node,) = node.children.values()
+        kinds.append(node.kind)
+    assert kinds == [
+        CodeKind.PROGRAM,
+        CodeKind.UNKNOWN,
+        CodeKind.LIBRARY,
+        CodeKind.JIT,
+        CodeKind.ALLOCATOR,
+    ]
+
+
+def test_a_stack_that_is_not_whole_has_a_root_of_its_own():
+    """It is not drawn as if its outermost frame were the thread's first."""
+    site = a_site(live_bytes=5, stack=(MALLOC, LEAK), truncated=StackEnd.DEPTH)
+    root = flame_tree(a_report(sites=(site,)), BYTES)
+    assert shape(root) == {"[truncated]": (5, {"leak_here": (5, {"malloc": (5, {})})})}
+
+
+def test_a_comparison_has_what_grew_shrank_came_and_went():
+    """The width is the larger of the two, so that what is gone can be seen."""
+    gone, new = a_frame("gone"), a_frame("new")
+    now = report_of((50, (MALLOC, LEAK, MAIN)), (7, (MALLOC, new, MAIN)))
+    before = report_of((20, (MALLOC, LEAK, MAIN)), (30, (MALLOC, gone, MAIN)))
+    (main,) = flame_tree(now, BYTES, before).children.values()
+    deltas = {child.name: (child.delta, child.width) for child in main.children.values()}
+    assert deltas == {"leak_here": (30, 50), "new": (7, 7), "gone": (-30, 30)}
+    assert (main.delta, main.width) == (7, 87)
+
+
+def test_nothing_without_width_is_drawn():
+    """A site that was freed is no frame."""
+    assert shape(flame_tree(report_of((0, (MALLOC, LEAK, MAIN))), BYTES)) == {}
+
+
+def test_the_page_is_whole():
+    """It loads nothing from anywhere, and holds its data as data, whatever names are in it."""
+    page = flamegraph_html(report_of((5, (a_frame("</script><script>alert(1)"), a_frame(HOSTILE)))), BYTES)
+    assert not re.search(r"""(?:src|href)\s*=|@import|url\(""", page.partition('<script id="data"')[0])
+    data = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    tree = json.loads(data[1])["tree"]
+    assert tree["children"][0]["children"][0]["name"] == "</script><script>alert(1)"
+    assert "<script>alert(1)" not in page
+    assert "\x1b" not in page
+    assert page.count("<script") == page.count("</script>") == 4
+
+
+def test_the_picture_is_xml_with_a_title_for_each_frame():
+    """Names in full, which browsers show under the pointer."""
+    svg = ElementTree.fromstring(flamegraph_svg(report_of((5, (MALLOC, a_frame("<&" * 200), MAIN))), BYTES))
+    titles = [title.text.split("\n")[0] for title in svg.iter("{http://www.w3.org/2000/svg}title")]
+    assert titles == ["leaky, pid 4711", "main", "<&" * 200, "malloc"]
+    assert "5 B (100.0 %)" in next(svg.iter("{http://www.w3.org/2000/svg}title")).text
+
+
+def test_widths_are_shares():
+    """Two thirds of the bytes are two thirds of the width; what shares a row adds up to the row below."""
+    svg = ElementTree.fromstring(flamegraph_svg(report_of((20, (MALLOC, LEAK)), (10, (MALLOC, MAIN))), BYTES))
+    widths = {}
+    for group in svg.iter("{http://www.w3.org/2000/svg}g"):
+        rect, title = group[0], group[1]
+        widths[title.text.split("\n")[0]] = float(rect.get("width"))
+    assert widths["leak_here"] == 2 * widths["main"] == 800.0
+
+
+def test_nothing_outstanding_can_be_drawn():
+    """An empty page says so by its figures."""
+    assert "0 B live" in flamegraph_html(a_report(sites=()), BYTES)
+    assert "0 B live" in flamegraph_svg(a_report(sites=()), BYTES, a_report(sites=()))
+
+
+def test_what_others_wrote_is_unchanged():
+    """The scripts of other projects are as scripts/vendor-assets brought them, with their licences."""
+    for line in asset("vendor/CHECKSUMS").splitlines():
+        digest, name = line.split()
+        content = files("bpfleakd.web").joinpath("vendor", name).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == digest
+    licences = asset("vendor/LICENSES.txt")
+    for project in ("d3-flame-graph", "d3-selection", "uplot"):
+        assert re.search(rf"^{project} [\d.]+$", licences, re.MULTILINE)
