@@ -66,15 +66,17 @@ class _Live:
         self.addresses, first = np.unique(addresses, return_index=True)
         self.blocks = np.concatenate([np.empty(0, LIVE_BLOCK), *(blocks for _, blocks in batches)])[first]
 
-    def changed_in(self, later: _Live) -> NDArray[np.bool_]:
-        """The blocks that are gone later, or others at the same address."""
-        places = np.searchsorted(later.addresses, self.addresses)
-        places[places == len(later.addresses)] = 0
-        if not len(later.addresses):
-            return np.ones(len(self.addresses), bool)
-        same = later.addresses[places] == self.addresses
-        same &= later.blocks["born_ns"][places] == self.blocks["born_ns"]
-        return ~same
+    def changed_since(self, map_fd: int) -> NDArray[np.bool_]:
+        """The blocks that are gone by now, or others at the same address."""
+        changed = np.ones(len(self.addresses), bool)
+        if not len(changed):
+            return changed
+        for addresses, blocks in bpf.map_batches(map_fd, np.dtype("u8"), LIVE_BLOCK, 16_384):
+            places = np.minimum(np.searchsorted(self.addresses, addresses), len(changed) - 1)
+            same = self.addresses[places] == addresses
+            same &= self.blocks["born_ns"][places] == blocks["born_ns"]
+            changed[places[same]] = False
+        return changed
 
 
 class _Scan:
@@ -130,8 +132,7 @@ class _Scan:
             scan.add_memory(addresses, lengths, words, allocators=memory.allocators)
 
     def _kinds(self, scan: PointerScan) -> NDArray[np.uint8]:
-        changed = self._live.changed_in(_Live(self._request.live_fd))
-        return classify(scan.pointers(), changed)
+        return classify(scan.pointers(), self._live.changed_since(self._request.live_fd))
 
     def _method(self, readings: list[_Reading]) -> ScanMethod:
         if not self._request.stop:
@@ -152,14 +153,17 @@ class _Scan:
 @contextmanager
 def _held(request: ScanRequest) -> Iterator[Held]:
     signal.setitimer(signal.ITIMER_REAL, request.stop_limit_s + _WATCHDOG_S)
-    held = hold(request.pid, request.stop_limit_s)
+    held = hold(
+        request.pid,
+        request.stop_limit_s,
+        when_over=lambda: signal.setitimer(signal.ITIMER_REAL, 0),
+    )
     try:
         if read_process(request.pid).id.start_ticks != request.start_ticks:
             raise errors.NoSuchProcess(f"process {request.pid} has ended, and another one has its number")
         yield held
     finally:
         held.let_go()
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _main(request: Any) -> Any:

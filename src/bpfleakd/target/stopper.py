@@ -18,6 +18,7 @@ import errno
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,9 +70,10 @@ class ThreadRegisters:
 class Held:
     """Threads that are held, from `hold` until `let_go`, or until the time is over."""
 
-    def __init__(self, pid: int, limit_s: float, proc: Path) -> None:
+    def __init__(self, pid: int, limit_s: float, when_over: Callable[[], None], proc: Path) -> None:
         self._pid = pid
         self._limit_s = limit_s
+        self._when_over = when_over
         self._proc = proc
         self._ready = threading.Event()
         self._release = threading.Event()
@@ -118,6 +120,7 @@ class Held:
             for tid, number in self._signals.items():
                 _ptrace(_PTRACE_DETACH, tid, number)
             self.stopped_s = time.monotonic() - began
+            self._when_over()
             self._ready.set()
 
     def _stop_all(self, deadline: float) -> None:
@@ -172,15 +175,19 @@ class Held:
             time.sleep(_POLL_S)
 
 
-def hold(pid: int, limit_s: float, proc: Path = PROC) -> Held:
-    """Stop all threads of a process, for at most `limit_s`.
+def _nothing() -> None:
+    pass
+
+
+def hold(pid: int, limit_s: float, *, when_over: Callable[[], None] = _nothing, proc: Path = PROC) -> Held:
+    """Stop all threads of a process, for at most `limit_s`; `when_over` is called as soon as they go on.
 
     Raises NoSuchProcess, AccessDenied, or TargetRefused: another one traces it, or it did not stop in time.
     """
     tracer = tracer_of(pid, proc)
     if tracer:
         raise traced_by_another(pid, tracer, proc)
-    return Held(pid, limit_s, proc)
+    return Held(pid, limit_s, when_over, proc)
 
 
 def tracer_of(pid: int, proc: Path = PROC) -> int:
