@@ -21,6 +21,7 @@ __all__ = [
     "CheckStatus",
     "CodeMapping",
     "DaemonStats",
+    "DiffReport",
     "Frame",
     "FrameKind",
     "FunctionRole",
@@ -48,7 +49,9 @@ __all__ = [
     "ScannedBlock",
     "ScannedSite",
     "SiteBlocks",
+    "SiteChange",
     "SiteCounters",
+    "SiteDifference",
     "SiteGroup",
     "SiteKey",
     "SiteReport",
@@ -362,6 +365,48 @@ class HeapProfile:
     time_s: float
     report: LeakReport
     mappings: tuple[CodeMapping, ...]
+
+
+class SiteChange(StrEnum):
+    """What became of a call site between two reports."""
+
+    NEW = "new"
+    GROWN = "grown"
+    SHRUNK = "shrunk"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteDifference:
+    """One call site that changed: what was live before and after. The rest is of the later report."""
+
+    site: str
+    kind: AllocationKind
+    change: SiteChange
+    function: str | None
+    module: str | None
+    location: str | None
+    before_bytes: int
+    before_count: int
+    after_bytes: int
+    after_count: int
+    stack: tuple[Frame, ...]
+    truncated: StackEnd | None
+
+
+@dataclass(frozen=True, slots=True)
+class DiffReport:
+    """Two reports compared: `sites` that changed, what gained most first.
+
+    `before_left_out_bytes` and `after_left_out_bytes` are live in the process, but in no site of its report.
+    """
+
+    before: ProcessSummary
+    after: ProcessSummary
+    before_left_out_bytes: int
+    after_left_out_bytes: int
+    unchanged_count: int
+    sites: tuple[SiteDifference, ...]
 
 
 class GroupKey(StrEnum):

@@ -20,6 +20,7 @@ _TYPES = [
     model.Check,
     model.CodeMapping,
     model.DaemonStats,
+    model.DiffReport,
     model.Frame,
     model.GroupedReport,
     model.HeapProfile,
@@ -33,6 +34,7 @@ _TYPES = [
     model.ScannedBlock,
     model.ScannedSite,
     model.SiteBlocks,
+    model.SiteDifference,
     model.SiteGroup,
     model.SiteReport,
     model.ThreadShare,
@@ -52,6 +54,7 @@ _CHOICES = [
     model.Reachability,
     model.ScanCaveat,
     model.ScanMethod,
+    model.SiteChange,
 ]
 
 

@@ -26,6 +26,7 @@ from bpfleakd.model import (
     BlocksReport,
     Check,
     CheckStatus,
+    DiffReport,
     GroupedReport,
     GroupKey,
     JitModule,
@@ -219,6 +220,19 @@ def test_scan(ctl):
 def test_report_of_what_is_not_there(ctl, error, words):
     """Of a process, or of a site."""
     assert ctl(FakeService(blocks=error), "report", "--pid", "23") == (5, "", words)
+
+
+def test_diff(ctl, tmp_path):
+    """Of two files, without a daemon: a table, or JSON that can be read back."""
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    before.write_bytes(msgspec.json.encode(a_report(sites=())))
+    after.write_bytes(msgspec.json.encode(a_report(sites=(a_site(),))))
+    code, out, err = ctl(FakeService(), "diff", str(before), str(after))
+    assert (code, err) == (0, "")
+    assert "call sites: 1 new, 0 grown, 0 shrunk, 0 gone, 0 unchanged" in out
+    assert "leak_here /src/leaky.c:23" in out
+    code, out, _ = ctl(FakeService(), "diff", str(after), str(after), "--json")
+    assert msgspec.json.decode(out, type=DiffReport).unchanged_count == 1
 
 
 def test_maps(ctl):

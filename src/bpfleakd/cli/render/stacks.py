@@ -5,7 +5,15 @@ from __future__ import annotations
 from rich.text import Text
 
 from bpfleakd.cli.render.names import readable_function
-from bpfleakd.model import Frame, ScannedSite, SiteBlocks, SiteGroup, SiteReport, StackEnd
+from bpfleakd.model import (
+    Frame,
+    ScannedSite,
+    SiteBlocks,
+    SiteDifference,
+    SiteGroup,
+    SiteReport,
+    StackEnd,
+)
 from bpfleakd.printable import printable, shortened
 
 __all__ = ["basename", "stack_lines"]
@@ -23,7 +31,9 @@ _TRUNCATED = {
 
 
 def stack_lines(
-    site: SiteReport | SiteGroup | SiteBlocks | ScannedSite, width: int | None, max_frames: int | None
+    site: SiteReport | SiteGroup | SiteBlocks | ScannedSite | SiteDifference,
+    width: int | None,
+    max_frames: int | None,
 ) -> list[Text]:
     """Return the lines of a call site's stack; that it is not whole is the last of them."""
     shown = site.stack[:max_frames]

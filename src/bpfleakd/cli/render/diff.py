@@ -1,0 +1,80 @@
+"""The view of `bpfleakctl diff`: a row for each call site that changed, stacks under the first few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bpfleakd.cli.render.names import readable_function
+from bpfleakd.cli.render.report import process_header
+from bpfleakd.cli.render.stacks import basename, stack_lines
+from bpfleakd.model import DiffReport, SiteChange, SiteDifference
+from bpfleakd.printable import printable, shortened
+from bpfleakd.units import human_bytes
+
+__all__ = ["diff_view"]
+
+_FIGURES = (("change", 6), ("bytes", 9), ("live", 8), ("count", 9))
+_FIGURES_WIDTH = sum(width + 1 for _, width in _FIGURES)
+_STYLES = {SiteChange.NEW: "bold red", SiteChange.GROWN: "red"}
+
+
+def diff_view(report: DiffReport, *, width: int | None, limit: int | None, stacks: int) -> RenderableType:
+    """Return the first `limit` sites; `width` is the terminal's (None: as wide as it gets)."""
+    shown = report.sites[:limit]
+    parts: list[RenderableType] = [
+        Text.assemble("before  ", process_header(report.before)),
+        Text.assemble("after   ", process_header(report.after)),
+    ]
+    for when, left_out in (("before", report.before_left_out_bytes), ("after", report.after_left_out_bytes)):
+        if left_out > 0:
+            words = f"{when}: {human_bytes(left_out)} in call sites that the report leaves out (--limit 0)"
+            parts.append(Text(words, "yellow"))
+    parts.append(Text(_summary(report)))
+    if shown:
+        parts.append(_table(shown[:0], width, header=True))
+    for site in shown[:stacks]:
+        parts += [_table([site], width), *stack_lines(site, width, None)]
+    if shown[stacks:]:
+        parts.append(_table(shown[stacks:], width))
+    if len(shown) < len(report.sites):
+        parts.append(Text(f"… {len(report.sites) - len(shown):,} more call sites (--limit)", "dim"))
+    return Group(*parts)
+
+
+def _summary(report: DiffReport) -> str:
+    counts = [
+        f"{sum(site.change == change for site in report.sites):,} {change.value}" for change in SiteChange
+    ]
+    return f"call sites: {', '.join(counts)}, {report.unchanged_count:,} unchanged"
+
+
+def _table(sites: Sequence[SiteDifference], width: int | None, *, header: bool = False) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=header, header_style="bold")
+    for index, (name, column_width) in enumerate(_FIGURES):
+        justify = "right" if index else "left"
+        table.add_column(name, justify=justify, width=column_width, no_wrap=True)
+    table.add_column("function", no_wrap=True)
+    for site in sites:
+        table.add_row(*_cells(site, width))
+    return table
+
+
+def _cells(site: SiteDifference, width: int | None) -> Iterable[RenderableType]:
+    gained = site.after_bytes - site.before_bytes
+    count = site.after_count - site.before_count
+    yield Text(site.change.value, _STYLES.get(site.change, ""))
+    yield f"{'+' if gained > 0 else ''}{human_bytes(gained)}"
+    yield human_bytes(site.after_bytes)
+    yield f"{count:+,}"
+    name = readable_function(site.function) if site.function else "[unknown]"
+    where = printable(site.location or basename(site.module or "-"))
+    if width is not None:
+        room = max(24, width - _FIGURES_WIDTH - 1)
+        name = shortened(name, max(12, room - min(cell_len(where), room // 2)))
+        where = shortened(where, max(8, room - cell_len(name)), keep_end=True)
+    yield Text.assemble((name, "bold"), f" {where}")
