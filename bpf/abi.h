@@ -58,6 +58,8 @@ enum recording_state {
 	STATE_RECORDING = 1,
 	/* It called exec: the addresses in its tables mean nothing any more. */
 	STATE_EXECED = 2,
+	/* No daemon has given a sign of life for so long that recording was stopped; frees are missed since. */
+	STATE_UNATTENDED = 3,
 };
 
 /* Every way to miss something. A counter of each is kept for each process. */
@@ -71,6 +73,7 @@ enum loss {
 	LOSS_RESULT_UNREADABLE,	/* a block was not recorded: its address could not be read */
 	LOSS_STACK_UNREADABLE,	/* a stack ended early: its memory could not be read */
 	LOSS_EVENT_FULL,	/* a change of the address space was not reported: no room in the ring */
+	LOSS_UNATTENDED,	/* recording was stopped: no daemon for too long */
 	LOSS_KINDS,
 };
 
@@ -121,6 +124,12 @@ struct site {
 	/* Blocks freed by the thread that allocated them, which had not allocated another since. */
 	__u64 temporary_count;
 	__s64 peak_live_bytes;
+};
+
+/* Written by the daemon at each tick. A timeout of 0 is for ever. */
+struct heartbeat {
+	__u64 beat_ns;
+	__u64 timeout_ns;
 };
 
 struct stack_key {

@@ -170,13 +170,15 @@ static __always_inline int record_block(struct process *process, void *blocks, u
 	u32 tgid = id >> 32;
 	struct site *site;
 
+	block.born_ns = bpf_ktime_get_ns();
+	if (!is_attended(process, block.born_ns))
+		return 0;
 	if (thread->stack.end == END_READ_FAULT)
 		count_loss(process, LOSS_STACK_UNREADABLE);
 	site = site_of(process, tgid, KIND_HEAP, &thread->stack, &stack_id);
 	if (!site)
 		return 0;
 	block.size = pending->size;
-	block.born_ns = bpf_ktime_get_ns();
 	block.stack_id = stack_id;
 	block.tid = (u32)id;
 	block.kind = KIND_HEAP;

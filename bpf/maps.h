@@ -24,6 +24,9 @@ BPF_F_TABLE("hash", struct stack_key, struct stack, stacks, MAX_STACKS, ALLOCATE
 /* (tgid, tid) -> call under way and scratch memory. Full: the thread's allocations are not recorded. */
 BPF_F_TABLE("hash", u64, struct thread, threads, MAX_THREADS, ALLOCATED_ON_DEMAND);
 
+/* 0 -> the last sign of life of a daemon. */
+BPF_ARRAY(heartbeat, struct heartbeat, 1);
+
 /* Zeroes to insert a thread from: the value is larger than a program's stack. */
 BPF_ARRAY(new_thread, struct thread, 1);
 

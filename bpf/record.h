@@ -7,6 +7,24 @@
  * that, subtracts it.
  */
 
+/*
+ * Whether somebody reads what is recorded at `now_ns`. Where nobody has for too long, recording stops: probes
+ * in place cost little as long as they do nothing. A daemon that comes back begins anew, since frees are missed
+ * from here on. Asked only where the time is known anyway.
+ */
+static __always_inline bool is_attended(struct process *process, u64 now_ns)
+{
+	u32 zero = 0;
+	struct heartbeat *last = heartbeat.lookup(&zero);
+
+	/* The beat may be a little later than now. */
+	if (!last || !last->timeout_ns || (s64)(now_ns - last->beat_ns) <= (s64)last->timeout_ns)
+		return true;
+	process->state = STATE_UNATTENDED;
+	count_loss(process, LOSS_UNATTENDED);
+	return false;
+}
+
 /* How often a thread tries to raise a peak that others are raising too. */
 #define PEAK_ROUNDS 4
 

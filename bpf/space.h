@@ -62,6 +62,8 @@ static __always_inline void report(struct process *process, u64 id, u32 number, 
 		.inside_allocator = inside_allocator,
 	};
 
+	if (!is_attended(process, event.time_ns))
+		return;
 	if (space_events.ringbuf_output(&event, sizeof(event), BPF_RB_NO_WAKEUP)) {
 		count_loss(process, LOSS_EVENT_FULL);
 		raise_peak(&process->peak_live_bytes, heap_peak_bytes);

@@ -153,6 +153,7 @@ class Config(_Section, frozen=True):
     attach_method: AttachMethod = AttachMethod.AUTO
     walker: Walker = Walker.AUTO
     tick_s: Annotated[float, msgspec.Meta(ge=0.1, le=60)] = 1.0
+    unattended_s: Annotated[float, msgspec.Meta(ge=1, le=604_800)] = 900.0
     pids: tuple[Pid, ...] = ()
     metrics: MetricsConfig = MetricsConfig()
     limits: LimitsConfig = LimitsConfig()
@@ -274,6 +275,9 @@ def _contradictions(config: Config) -> Iterator[tuple[list[str], str]]:
     """Yield (the keys that are to blame, words) for what no type can express."""
     if len(bytes(config.socket)) > _SOCKET_PATH_BYTES:
         yield ["socket"], f"a unix socket's path has at most {_SOCKET_PATH_BYTES} bytes"
+    if config.unattended_s < 5 * config.tick_s:
+        words = f"has to be five ticks or more (tick_s: {config.tick_s:g})"
+        yield ["unattended_s", "tick_s"], words
     if config.history.window_s < 2 * config.tick_s:
         words = f"growth needs a window of two ticks or more (tick_s: {config.tick_s:g})"
         yield ["history.window_s", "tick_s"], words

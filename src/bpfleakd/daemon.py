@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import faulthandler
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -38,13 +38,14 @@ from bpfleakd.model import (
     HeapProfile,
     LeakReport,
     MetricsSnapshot,
+    ProcessId,
     ScanReport,
     SortKey,
     TracedProcess,
     TracingMode,
     WatchedProcess,
 )
-from bpfleakd.monitor.attach import Attacher, Attachment
+from bpfleakd.monitor.attach import GONE, Attacher, Attachment
 from bpfleakd.monitor.auto import AutoOptions, GrowthWatcher
 from bpfleakd.monitor.monitor import Monitor
 from bpfleakd.monitor.report import Reporter
@@ -56,7 +57,8 @@ from bpfleakd.symbols.module_cache import ModuleCache
 from bpfleakd.symbols.perf_map import PerfMap
 from bpfleakd.symbols.source_lines import SourceLines
 from bpfleakd.symbols.symbolizer import Symbolizer
-from bpfleakd.target.mappings import mapped_file
+from bpfleakd.target.mappings import mapped_file, same_file
+from bpfleakd.target.process import read_process
 
 __all__ = ["Daemon", "run"]
 
@@ -68,16 +70,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def run(config: Config, reload: Callable[[], Config]) -> int:
+def run(config: Config, reload: Callable[[], Config], *, keep_on_stop: bool = False) -> int:
     """Run in the foreground until SIGTERM or SIGINT; returns the exit code.
 
-    `reload` reads the configuration again, on SIGHUP. Raises BpfleakdError if the daemon cannot start.
+    `reload` reads the configuration again, on SIGHUP. `keep_on_stop`: after SIGTERM probes and tables go on,
+    for the next daemon. Raises BpfleakdError if the daemon cannot start.
     """
     configure_logging(config.log)
     # The watchdog ends us by SIGABRT: the log then has where every thread was.
     faulthandler.enable()
     _give_memory_back()
-    asyncio.run(Daemon(config, reload).serve())
+    asyncio.run(Daemon(config, reload, keep_on_stop=keep_on_stop).serve())
     return 0
 
 
@@ -94,15 +97,16 @@ def _give_memory_back() -> None:
 class Daemon:
     """One run of the daemon."""
 
-    def __init__(self, config: Config, reload: Callable[[], Config]) -> None:
+    def __init__(self, config: Config, reload: Callable[[], Config], *, keep_on_stop: bool) -> None:
         self._config = config
+        self._keep = keep_on_stop
         self._load_config = reload
         self._stop = asyncio.Event()
         self._reload = asyncio.Event()
         self._manager = ServiceManager.from_environment()
 
     async def serve(self) -> None:
-        """Start, work until told to stop, leave nothing behind."""
+        """Start, work until told to stop, leave nothing behind (or all of it to the next daemon)."""
         self._install_signal_handlers()
         async with contextlib.AsyncExitStack() as stack:
             worker = stack.enter_context(_Worker())
@@ -113,7 +117,7 @@ class Daemon:
             stack.push_async_callback(api.stop)
             self._manager.starting("loading the BPF programs")
             await service.start()
-            stack.push_async_callback(service.stop)
+            stack.push_async_callback(lambda: service.stop(keep=self._keep))
             await self._attach_configured(service)
             self._manager.ready(status_line(service.snapshot))
             await self._tick_until_stopped(service, exporter)
@@ -123,9 +127,14 @@ class Daemon:
     def _install_signal_handlers(self) -> None:
         # A handler only records; the loop acts.
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGTERM, self._stop.set)
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
         loop.add_signal_handler(signal.SIGHUP, self._reload.set)
+
+    def _interrupt(self) -> None:
+        # Who types Ctrl-C has finished with it.
+        self._keep = False
+        self._stop.set()
 
     def _api(self, service: _Service, exporter: PrometheusExporter) -> ApiServer:
         metrics = self._config.metrics
@@ -181,6 +190,7 @@ class Daemon:
                 "history",
                 "auto",
                 "unwind",
+                "unattended_s",
             )
             if getattr(old, name) != getattr(new, name)
         ]
@@ -233,11 +243,11 @@ class _Service:
         """Load the programs. Questions that come meanwhile wait their turn in the worker's queue."""
         await self._worker.call(self._open)
 
-    async def stop(self) -> None:
-        """Detach from everything and unload."""
+    async def stop(self, *, keep: bool) -> None:
+        """Detach from everything and unload, or `keep` all for the next daemon."""
         if self._scan is not None:
             self._scan.cancel()
-        await self._worker.call(self._close)
+        await self._worker.call(self._close, keep=keep)
 
     async def attach(self, pid: int) -> TracedProcess:
         return await self._worker.call(lambda: self._monitor.attach(pid))
@@ -310,26 +320,57 @@ class _Service:
             None if config.walker is WantedWalker.AUTO else WalkerKind(config.walker.value),
         )
         self._kernel = kernel
-        log.info("kernel.loaded", method=kernel.method, walker=kernel.walker, passed_over=kernel.passed_over)
-        unwinding = Unwinding(kernel.maps.unwind, config.unwind.cache_dir)
+        try:
+            self._begin(kernel)
+        except BaseException:
+            kernel.close(keep=kernel.adopted)
+            self._kernel = None
+            raise
+
+    def _begin(self, kernel: KernelSession) -> None:
+        config = self._config
+        log.info(
+            "kernel.adopted" if kernel.adopted else "kernel.loaded",
+            method=kernel.method,
+            walker=kernel.walker,
+            passed_over=kernel.passed_over,
+        )
+        unwinding = Unwinding(kernel.maps.unwind, kernel.pins.record("unwinding"), config.unwind.cache_dir)
         self._monitor_or_none = Monitor(
             kernel.maps,
-            Attacher(kernel.maps, kernel.linker, unwinding, config.limits.live_blocks),
+            Attacher(kernel.maps, kernel.linker, unwinding, kernel.pins, config.limits.live_blocks),
             unwinding,
             kernel.watch_address_spaces,
             Reporter(config.history.window_s, kernel.method),
             self._symbolizer_of,
             attach_method=kernel.method,
             top_sites=config.metrics.top_sites,
+            unattended_s=config.unattended_s,
         )
+        anew = [*kernel.left_behind, *self._monitor.adopt(kernel.pins.processes())]
+        self._attach_anew(anew)
 
-    def _close(self) -> None:
+    def _attach_anew(self, processes: Iterable[ProcessId]) -> None:
+        """Attach to those that an earlier daemon traced, but whose tables could not be taken over."""
+        for id_ in processes:
+            try:
+                if read_process(id_.pid).id == id_:
+                    self._monitor.attach(id_.pid)
+            except errors.BpfleakdError as error:
+                log.warning("process.not-attached", pid=id_.pid, reason=error.message, hint=error.hint)
+
+    def _close(self, *, keep: bool) -> None:
         if self._monitor_or_none is not None:
-            self._monitor_or_none.close()
+            if keep:
+                self._monitor_or_none.leave()
+            else:
+                self._monitor_or_none.close()
         if self._kernel is not None:
-            self._kernel.close()
+            self._kernel.close(keep=keep)
 
     def _symbolizer_of(self, attachment: Attachment) -> Symbolizer:
+        if attachment.pidfd == GONE:
+            return self._symbolizer_of_files(attachment)
         process = attachment.process
         pid = process.id.pid
         root = Path(f"/proc/{pid}/root")
@@ -344,6 +385,13 @@ class _Service:
         )
         symbolizer.update_mappings(attachment.mappings)
         symbolizer.hold_files(attachment.mappings)
+        return symbolizer
+
+    def _symbolizer_of_files(self, attachment: Attachment) -> Symbolizer:
+        """Of a process that has ended: its files, where they are still what was mapped."""
+        pid = attachment.process.id.pid
+        symbolizer = Symbolizer(pid, same_file, self._modules, demangler=self._demangler, lines=self._lines)
+        symbolizer.update_mappings(attachment.mappings)
         return symbolizer
 
 

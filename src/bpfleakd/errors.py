@@ -3,6 +3,7 @@
     BpfleakdError
     ├── ConfigError             the configuration file is wrong
     ├── DaemonUnreachable       no daemon answers on the socket
+    ├── AlreadyRunning          another daemon has what this one wants
     ├── AccessDenied            this user may not do that
     ├── OutputFailed            the file that a command was to write
     ├── TargetError             this process cannot be traced
@@ -51,6 +52,13 @@ class DaemonUnreachable(BpfleakdError):
 
     exit_code = 3
     code = "daemon-unreachable"
+
+
+class AlreadyRunning(BpfleakdError):
+    """Another daemon uses the socket or the directory of pins."""
+
+    exit_code = 11
+    code = "already-running"
 
 
 class AccessDenied(BpfleakdError):

@@ -316,7 +316,8 @@ class ProbedFunction:
 class TracedProcess:
     """A row of `bpfleakctl ps`: the totals, how it is attached and what was missed.
 
-    `probe_hits` is how often the process ran into a program of ours.
+    `probe_hits` is how often the process ran into a program of ours. `adopted_count` daemons took it over
+    from one that had ended; `gap_s` is how long it was without any, in all.
     """
 
     process: ProcessSummary
@@ -325,6 +326,8 @@ class TracedProcess:
     probes: tuple[ProbedFunction, ...]
     losses: dict[str, int] = field(default_factory=dict)
     probe_hits: int = 0
+    adopted_count: int = 0
+    gap_s: float = 0.0
 
 
 class SortKey(StrEnum):

@@ -55,21 +55,13 @@ class Daemon:
         self.log_path = self.directory / "daemon.log"
         self._process: subprocess.Popen | None = None
         self._seen = KernelObjects()
+        self._config_path = self.directory / "bpfleakd.yaml"
 
     # -- its life ------------------------------------------------------------------------------------------
 
     def start(self, *arguments: str) -> Daemon:
         """Start it and wait until it answers. Raises DaemonFailed."""
-        config_path = self.directory / "bpfleakd.yaml"
-        config_path.write_text(json.dumps(self.configuration))  # JSON is YAML
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "bpfleakd.cli.bpfleakd", "--config", config_path, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self._environment(),
-            )
+        self.launch(*arguments)
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not self._answers():
             if self._process.poll() is not None:
@@ -80,6 +72,18 @@ class Daemon:
             time.sleep(0.02)
         self.note_objects()
         return self
+
+    def launch(self, *arguments: str) -> None:
+        """Start it, and do not wait for anything."""
+        self._config_path.write_text(json.dumps(self.configuration))  # JSON is YAML
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "bpfleakd.cli.bpfleakd", "--config", self._config_path, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment(),
+            )
 
     @property
     def pid(self) -> int:
@@ -100,19 +104,25 @@ class Daemon:
         self._process.kill()
         self._process.wait()
 
-    def stop(self) -> None:
-        """End it by SIGTERM: exit code 0, no pin, no BPF object of it left."""
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """End it by a signal: exit code 0, no pin, no BPF object of it left."""
+        self.end(number)
+        self.check_nothing_left()
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """End it by a signal: exit code 0."""
         assert self.is_alive, f"the daemon had ended by itself:\n{self.log}"
         self.note_objects()
-        self._process.send_signal(signal.SIGTERM)
+        self._process.send_signal(number)
         try:
             exit_code = self._process.wait(timeout=_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"no end within {_STOP_TIMEOUT_S} s after SIGTERM:\n{self.log}") from None
-        assert exit_code == 0, f"exit code {exit_code} after SIGTERM:\n{self.log}"
+            raise AssertionError(
+                f"no end within {_STOP_TIMEOUT_S} s after {number.name}:\n{self.log}"
+            ) from None
+        assert exit_code == 0, f"exit code {exit_code} after {number.name}:\n{self.log}"
         assert "Traceback" not in self.log, self.log
-        self.check_nothing_left()
 
     def note_objects(self) -> KernelObjects:
         """Return the BPF objects that are its own now, and remember them for the check at the end."""
@@ -129,6 +139,17 @@ class Daemon:
         assert pins == [], "pins are left"
         left = wait_until_gone(self._seen)
         assert not left, f"left in the kernel: {left}"
+
+    def clean_up(self) -> subprocess.CompletedProcess:
+        """Run `bpfleakd --cleanup`."""
+        return subprocess.run(
+            [sys.executable, "-m", "bpfleakd.cli.bpfleakd", "--config", self._config_path, "--cleanup"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env=self._environment(),
+        )
 
     # -- its commands --------------------------------------------------------------------------------------
 

@@ -10,10 +10,10 @@ import stat
 import struct
 from pathlib import Path
 
-from bpfleakd.errors import AccessDenied, BpfleakdError, ConfigError
+from bpfleakd.errors import AccessDenied, AlreadyRunning, ConfigError
 from bpfleakd.logs import get_logger
 
-__all__ = ["BACKLOG", "bind_tcp", "bind_unix"]
+__all__ = ["BACKLOG", "bind_tcp", "bind_unix", "remove_stale"]
 
 BACKLOG = 64
 
@@ -27,11 +27,12 @@ log = get_logger()
 def bind_unix(path: Path) -> socket.socket:
     """Return a socket that listens on `path`, its directory made and a dead daemon's socket file removed.
 
-    Raises BpfleakdError if a daemon answers there, AccessDenied, or ConfigError naming `socket`.
+    Raises AlreadyRunning if a daemon answers there, AccessDenied, or ConfigError naming `socket`.
     """
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _remove_stale(path)
+        if remove_stale(path):
+            log.info("api.stale_socket_removed", socket=path)
         listener = socket.socket(socket.AF_UNIX)
         try:
             listener.bind(str(path))
@@ -50,12 +51,15 @@ def bind_unix(path: Path) -> socket.socket:
     return listener
 
 
-def _remove_stale(path: Path) -> None:
-    """Remove the socket file of a daemon that died; a living one is an error."""
+def remove_stale(path: Path) -> bool:
+    """Remove the socket file of a daemon that died; returns whether there was one.
+
+    Raises AlreadyRunning if a daemon answers there, ConfigError if it is no socket, OSError.
+    """
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
-        return
+        return False
     if not stat.S_ISSOCK(mode):
         raise ConfigError(f"socket: {path} exists and is no socket", "remove it, or set another socket")
     with socket.socket(socket.AF_UNIX) as probe:
@@ -64,8 +68,7 @@ def _remove_stale(path: Path) -> None:
             probe.connect(str(path))
         except ConnectionRefusedError:
             path.unlink()
-            log.info("api.stale_socket_removed", socket=path)
-            return
+            return True
         except TimeoutError:  # it is listened to, and its queue is full
             pid = 0
         else:
@@ -73,7 +76,7 @@ def _remove_stale(path: Path) -> None:
             credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
             pid = struct.unpack("3i", credentials)[0]
     who = f"a daemon (pid {pid})" if pid else "a daemon"
-    raise BpfleakdError(f"{who} answers on {path} already", "stop it, or give this one another --socket")
+    raise AlreadyRunning(f"{who} answers on {path} already", "stop it, or give this one another --socket")
 
 
 async def bind_tcp(address: str, port: int) -> socket.socket:

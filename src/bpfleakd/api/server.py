@@ -51,7 +51,7 @@ class ApiServer:
         """Bind both sockets and serve; at return a client can connect.
 
         Raises ConfigError for an address that cannot be used, AccessDenied for a directory or port that
-        needs more rights, BpfleakdError if another daemon answers on the socket. Nothing is left bound then.
+        needs more rights, AlreadyRunning if another daemon answers on the socket. Nothing is left bound then.
         """
         with contextlib.ExitStack() as undo:
             unix = undo.enter_context(contextlib.closing(bind_unix(self._socket_path)))

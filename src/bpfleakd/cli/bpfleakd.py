@@ -29,10 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.check_config:
             print(_checked(arguments.config))
             return 0
+        if arguments.cleanup:
+            return _cleaned_up(config, arguments.unless_restarting)
         # Only now: everything of the daemon comes with it.
         from bpfleakd import daemon
 
-        return daemon.run(config, lambda: _load(arguments))
+        return daemon.run(config, lambda: _load(arguments), keep_on_stop=arguments.keep_on_stop)
     except BpfleakdError as error:
         print(f"bpfleakd: {printable(error.message)}", file=sys.stderr)
         if error.hint:
@@ -66,6 +68,21 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="listen here (also: BPFLEAKD_SOCKET; over the configuration)",
     )
+    parser.add_argument(
+        "--keep-on-stop",
+        action="store_true",
+        help="after SIGTERM leave probes and tables to the next daemon (after Ctrl-C nothing is left)",
+    )
+    parser.add_argument(
+        "--cleanup",
+        action="store_true",
+        help="remove what a daemon that was killed left in the kernel, and end; refused while one runs",
+    )
+    parser.add_argument(
+        "--unless-restarting",
+        metavar="UNIT",
+        help="with --cleanup, in ExecStopPost: do nothing if systemd is going to start the unit again",
+    )
     parser.add_argument("--check-config", action="store_true", help="check the configuration and end")
     parser.add_argument("--version", action="version", version=f"bpfleakd {__version__}")
     return parser
@@ -80,6 +97,17 @@ def _load(arguments: argparse.Namespace) -> Config:
         socket=socket.absolute() if socket else config.socket,
         pids=tuple(dict.fromkeys((*config.pids, *arguments.pids))),
     )
+
+
+def _cleaned_up(config: Config, unit: str | None) -> int:
+    from bpfleakd.cleanup import clean_up, comes_back
+
+    if unit is not None and comes_back(unit):
+        print(f"{unit} is going to be started again: everything is left to it")
+        return 0
+    for line in clean_up(config.bpffs_dir, config.socket) or ["there was nothing to remove"]:
+        print(printable(line))
+    return 0
 
 
 def _checked(named: Path | None) -> str:

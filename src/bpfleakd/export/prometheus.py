@@ -100,6 +100,28 @@ _PROCESS_METRICS: tuple[tuple[_Family, str, str, Callable[[ProcessSummary], floa
     ),
 )
 
+# Of the rows of `ps`.
+_TRACED_METRICS: tuple[tuple[_Family, str, str, Callable[[TracedProcess], float]], ...] = (
+    (
+        CounterMetricFamily,
+        "probe_hits",
+        "How often the process ran into a probe: what tracing costs it, in units of about 0.5 us.",
+        lambda row: row.probe_hits,
+    ),
+    (
+        CounterMetricFamily,
+        "adoptions",
+        "Daemons that took the process over from one that had ended.",
+        lambda row: row.adopted_count,
+    ),
+    (
+        CounterMetricFamily,
+        "gap_seconds",
+        "Time without a daemon: the programs counted on, but new libraries were not probed.",
+        lambda row: row.gap_s,
+    ),
+)
+
 _SITE_METRICS: tuple[tuple[_Family, str, str, Callable[[SiteReport], float]], ...] = (
     (
         GaugeMetricFamily,
@@ -215,14 +237,11 @@ def _process_families(processes: Iterable[TracedProcess]) -> Iterator[Metric]:
         for summary in summaries:
             metric.add_metric(_process_labels(summary), value(summary))
         yield metric
-    hits = CounterMetricFamily(
-        "bpfleakd_process_probe_hits",
-        "How often the process ran into a probe: what tracing costs it, in units of about 0.5 us.",
-        labels=_PROCESS_LABELS,
-    )
-    for process in processes:
-        hits.add_metric(_process_labels(process.process), process.probe_hits)
-    yield hits
+    for traced_family, name, documentation, figure in _TRACED_METRICS:
+        metric = traced_family(f"bpfleakd_process_{name}", documentation, labels=_PROCESS_LABELS)
+        for process in processes:
+            metric.add_metric(_process_labels(process.process), figure(process))
+        yield metric
     losses = CounterMetricFamily(
         "bpfleakd_process_losses",
         "What was missed, by reason: the other figures do not include it.",

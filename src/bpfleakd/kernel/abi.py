@@ -19,6 +19,7 @@ __all__ = [
     "COOKIE_REGISTER_BITS",
     "COOKIE_ROLE_BITS",
     "FUNCTION_ROLES",
+    "HEARTBEAT",
     "KINDS",
     "LIVE_BLOCK",
     "LOSS_REASONS",
@@ -54,6 +55,7 @@ class RecordingState(IntEnum):
     STOPPED = 0
     RECORDING = 1
     EXECED = 2
+    UNATTENDED = 3
 
 
 # enum loss, allocation_kind, function_role, argument_register and stack_end, in their order.
@@ -67,6 +69,7 @@ LOSS_REASONS = (
     "result_unreadable",
     "stack_unreadable",
     "event_full",
+    "unattended",
 )
 KINDS = (AllocationKind.HEAP,)
 FUNCTION_ROLES = (
@@ -132,6 +135,7 @@ SPACE_EVENT = np.dtype(
         ("reserved", "u4"),
     ]
 )
+HEARTBEAT = np.dtype([("beat_ns", "u8"), ("timeout_ns", "u8")])
 UNWIND_MAPPING = np.dtype(
     [("start", "u8"), ("end", "u8"), ("bias", "u8"), ("shard", "u4"), ("index_base", "u4")]
 )

@@ -30,6 +30,7 @@ __all__ = [
     "map_batches",
     "map_create",
     "map_delete",
+    "map_get",
     "map_info",
     "map_keys",
     "map_lookup",
@@ -59,6 +60,7 @@ class _Command(IntEnum):
     PROG_LOAD = 5
     OBJ_PIN = 6
     OBJ_GET = 7
+    MAP_GET_FD_BY_ID = 14
     OBJ_GET_INFO_BY_FD = 15
     RAW_TRACEPOINT_OPEN = 17
     MAP_LOOKUP_BATCH = 24
@@ -139,6 +141,11 @@ def map_create(
         "=IIIIIII16s", map_type, key_bytes, value_bytes, entries, flags, 0, 0, _name(name)
     )
     return _bpf(_Command.MAP_CREATE, attributes)
+
+
+def map_get(map_id: int) -> int:
+    """Open a map by its id, which a look-up in a map of maps gives. FileNotFoundError if it is gone."""
+    return _bpf(_Command.MAP_GET_FD_BY_ID, struct.pack("=III", map_id, 0, 0))
 
 
 def map_info(fd: int) -> tuple[int, int, int]:

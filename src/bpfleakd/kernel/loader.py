@@ -2,7 +2,8 @@
 
 bcc brings LLVM, some 100 MB that the daemon has no use for afterwards, so this module runs as a child
 (`python -m bpfleakd.kernel.loader`) that pins what it made under bpffs and ends. `load` is the daemon's
-side of it.
+side of it. The set of pins is named after the version of all that it was made of: a daemon that finds the set
+of its own version goes on with it and starts no child.
 
 The methods to attach are tried from the best to the oldest, unless one was asked for; the first that
 records rightly (kernel/trial.py) is taken.
@@ -10,6 +11,8 @@ records rightly (kernel/trial.py) is taken.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import mmap
 import os
 import shutil
@@ -23,6 +26,7 @@ from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.child import run_child, serve
 from bpfleakd.kernel.links import Linker
 from bpfleakd.kernel.maps import PINNED_MAPS, SPACE_EVENT_BYTES, Maps
+from bpfleakd.kernel.pins import MAKING, PinnedSet, remove_pins
 from bpfleakd.kernel.programs import (
     LIFE_PROGRAMS,
     SPACE_PROGRAMS,
@@ -35,10 +39,14 @@ from bpfleakd.kernel.programs import (
 from bpfleakd.kernel.source import bpf_directory, flattened
 from bpfleakd.kernel.trial import try_linker
 
-__all__ = ["Capacities", "Loaded", "available_methods", "load", "unpin"]
+__all__ = ["Capacities", "Loaded", "available_methods", "load", "reload", "version_of"]
 
 # inode of the initial pid namespace: PROC_PID_INIT_INO of include/linux/proc_ns.h
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+
+# To be raised whenever what is kept beside the programs (kernel/blob.py) changes its form or its meaning.
+_PINS_FORMAT = 1
+_LOADED = "loaded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +70,49 @@ class Loaded:
     passed_over: dict[str, str]
 
 
+def version_of(capacities: Capacities, method: AttachMethod | None, walker: WalkerKind | None) -> str:
+    """What a set of programs is known by: its sources, what it is compiled for, and the kernel's release."""
+    digest = hashlib.blake2b(digest_size=16)
+    directory = bpf_directory()
+    for path in sorted(path for path in directory.rglob("*") if path.suffix in (".c", ".h")):
+        digest.update(f"{path.relative_to(directory)}\0".encode() + path.read_bytes())
+    request = _request(None, capacities, method, walker)
+    made_of = [_PINS_FORMAT, os.uname().release, request, _pid_namespace_flags(), SPACE_EVENT_BYTES]
+    digest.update(json.dumps(made_of).encode())
+    return digest.hexdigest()
+
+
 def load(
-    directory: Path,
+    pins: PinnedSet,
     capacities: Capacities,
     method: AttachMethod | None = None,
     walker: WalkerKind | None = None,
 ) -> Loaded:
-    """Compile, load and pin under `directory` (made, and emptied of what was pinned there before).
+    """Compile, load and pin as the set `pins`, in place of what is pinned there.
 
     `method` and `walker` None take the best that works. Raises KernelUnsupported if none does,
     AccessDenied without the privileges, KernelError for the rest.
     """
+    directory = pins.directory.with_name(MAKING)
     reply = run_child(__spec__.name, _request(directory, capacities, method, walker))
+    pins.remove()
+    PinnedSet(directory).record(_LOADED).write(json.dumps(reply).encode())
+    os.rename(directory, pins.directory)
+    return _loaded(reply)
+
+
+def reload(pins: PinnedSet) -> Loaded:
+    """What was loaded as a set that is pinned. Raises KernelError if that cannot be read."""
+    record = pins.record(_LOADED)
+    try:
+        return _loaded(json.loads(record.read() or b"nothing"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise errors.KernelError(f"{pins.directory} does not say what it is: {error}") from error
+    finally:
+        record.close()
+
+
+def _loaded(reply: dict[str, Any]) -> Loaded:
     return Loaded(AttachMethod(reply["method"]), WalkerKind(reply["walker"]), reply["passed_over"])
 
 
@@ -92,15 +131,6 @@ def _request(
         "methods": [method] if method else list(AttachMethod),
         "walker": walker,
     }
-
-
-def unpin(directory: Path) -> None:
-    """Remove our pins below `directory`; objects that nothing else holds go with them."""
-    if not directory.is_dir():
-        return
-    for pin in directory.iterdir():
-        pin.unlink()
-    directory.rmdir()
 
 
 # The child's side
@@ -177,7 +207,7 @@ class _Module:
 
     def pin(self, directory: Path) -> None:
         """Pin maps and programs, in place of what was pinned there."""
-        unpin(directory)
+        remove_pins(directory)
         try:
             directory.mkdir(parents=True)
             for name in self._map_names():

@@ -41,6 +41,7 @@ PINNED_MAPS: dict[str, tuple[np.dtype, np.dtype]] = {
     "unwind_shards": (np.dtype("u4"), np.dtype("u4")),
     "unwind_mappings": (np.dtype("u4"), np.dtype("u4")),
     "space_events": (_NOTHING, _NOTHING),
+    "heartbeat": (np.dtype("u4"), abi.HEARTBEAT),
 }
 
 # Some 16,000 events between two readings.
@@ -133,6 +134,18 @@ class Maps:
                 "detach another one, or raise limits.processes and limits.sites",
             ) from error
 
+    def adopt_process(self, pid: int) -> bool:
+        """Open the tables of a process that an earlier daemon added; False if there are none."""
+        found = bpf.map_lookup(self._fds["live"], _u32(pid), 4)
+        if found is None or bpf.map_lookup(self._fds["processes"], _u32(pid), abi.PROCESS.itemsize) is None:
+            return False
+        self._live_fds[pid] = bpf.map_get(int.from_bytes(found, "little"))
+        return True
+
+    def pids(self) -> list[int]:
+        """The processes that have an entry."""
+        return [int.from_bytes(key, "little") for key in bpf.map_keys(self._fds["processes"], 4)]
+
     def set_state(self, pid: int, state: abi.RecordingState) -> None:
         """Start or stop the recording of a process that was added."""
         key = _u32(pid)
@@ -194,8 +207,33 @@ class Maps:
     # All processes
 
     def space_events(self) -> Iterator[SpaceEvent]:
-        """Changes of address spaces since the last call, in order."""
+        """Changes of address spaces since the last call, in order. They take room until they are released."""
         return read_space_events(self._space_events)
+
+    @property
+    def space_position(self) -> int:
+        """The position behind the last event that was read."""
+        return self._space_events.position
+
+    @property
+    def space_unreleased_share(self) -> float:
+        """How much of the ring (0 to 1) is taken by events that were read."""
+        return self._space_events.unreleased_bytes / self._space_events.size_bytes
+
+    def release_space_events(self) -> None:
+        """Forget the events that were read: another daemon would not see them again."""
+        self._space_events.release()
+
+    def beat(self, now_ns: int, timeout_ns: int) -> None:
+        """Tell the programs that somebody reads; for `timeout_ns` they go on without (0: for ever)."""
+        value = np.zeros(1, abi.HEARTBEAT)
+        value["beat_ns"], value["timeout_ns"] = now_ns, timeout_ns
+        bpf.map_update(self._fds["heartbeat"], bytes(4), value.tobytes())
+
+    def last_beat_ns(self) -> int:
+        """When a daemon last said that it reads; 0 if none ever did."""
+        value = bpf.map_lookup(self._fds["heartbeat"], bytes(4), abi.HEARTBEAT.itemsize)
+        return int(np.frombuffer(value or bytes(abi.HEARTBEAT.itemsize), abi.HEARTBEAT)["beat_ns"][0])
 
     def sites(self) -> tuple[np.ndarray, np.ndarray]:
         """Every site of every process: arrays of SITE_KEY and of SITE, row by row."""

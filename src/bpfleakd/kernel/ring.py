@@ -21,29 +21,45 @@ _DISCARDED = 1 << 30
 
 
 class RingReader:
-    """Reads what programs put into the ring buffer `fd` of `size_bytes`. There may be only one reader."""
+    """Reads what programs put into the ring buffer `fd` of `size_bytes`. There may be only one reader.
+
+    Room is given back by `release` and not before: what was read and not released is read again by the
+    next reader.
+    """
 
     def __init__(self, fd: int, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
         self._mask = size_bytes - 1
         self._consumer = mmap.mmap(fd, _PAGE_BYTES)
         self._producer = mmap.mmap(fd, _PAGE_BYTES + 2 * size_bytes, prot=mmap.PROT_READ, offset=_PAGE_BYTES)
+        (self._released,) = struct.unpack_from("=Q", self._consumer)
+        self.position = self._released
+        """Where the next record will be read; positions only grow."""
+
+    @property
+    def unreleased_bytes(self) -> int:
+        """How much was read, and takes room all the same."""
+        return self.position - self._released
 
     def close(self) -> None:
         """Unmap it."""
         self._consumer.close()
         self._producer.close()
 
-    def records(self) -> Iterator[bytes]:
-        """The records that are there, in their order; what comes meanwhile is read too."""
-        (position,) = struct.unpack_from("=Q", self._consumer)
-        while position < struct.unpack_from("=Q", self._producer)[0]:
-            start = _PAGE_BYTES + (position & self._mask)
+    def records(self) -> Iterator[tuple[int, bytes]]:
+        """The records that are there, in their order, each with its position; what comes meanwhile too."""
+        while self.position < struct.unpack_from("=Q", self._producer)[0]:
+            start = _PAGE_BYTES + (self.position & self._mask)
             (length,) = struct.unpack_from("=I", self._producer, start)
             if length & _BUSY:
                 return
             size = length & ~(_BUSY | _DISCARDED)
+            found = self.position, self._producer[start + _HEADER_BYTES : start + _HEADER_BYTES + size]
+            self.position += (size + _HEADER_BYTES + 7) & ~7
             if not length & _DISCARDED:
-                yield self._producer[start + _HEADER_BYTES : start + _HEADER_BYTES + size]
-            position += (size + _HEADER_BYTES + 7) & ~7
-            # The room is given back record by record, so that programs find it while we read.
-            struct.pack_into("=Q", self._consumer, 0, position)
+                yield found
+
+    def release(self) -> None:
+        """Give the room of all that was read back to the programs."""
+        self._released = self.position
+        struct.pack_into("=Q", self._consumer, 0, self.position)

@@ -1,4 +1,4 @@
-"""The loaded programs and their maps, for as long as the daemon runs."""
+"""The loaded programs and their maps: those that an earlier daemon left, or new ones."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import contextlib
 import os
 from pathlib import Path
 
+import structlog
+
 from bpfleakd import errors
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.links import Linker, close_all
-from bpfleakd.kernel.loader import Capacities, Loaded, load, unpin
+from bpfleakd.kernel.loader import Capacities, Loaded, load, reload, version_of
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.mounts import ensure_bpffs, ensure_tracefs
+from bpfleakd.kernel.pins import MAKING, DirectoryLock, PinnedSet, pinned_sets, remove_pins
 from bpfleakd.kernel.programs import (
     LIFE_PROGRAMS,
     SPACE_PROGRAMS,
@@ -20,22 +23,32 @@ from bpfleakd.kernel.programs import (
     WalkerKind,
     programs_of,
 )
+from bpfleakd.model import ProcessId
 
 __all__ = ["KernelSession"]
 
+log = structlog.get_logger()
+
 
 class KernelSession:
-    """Everything of ours in the kernel. `close` leaves nothing of it."""
+    """Everything of ours in the kernel.
 
-    def __init__(self, directory: Path, loaded: Loaded, maps: Maps) -> None:
+    `adopted`: the programs are those of an earlier daemon, with all that they recorded. `left_behind` are the
+    processes that another version's programs recorded, which are gone with these.
+    """
+
+    def __init__(self, pins: PinnedSet, loaded: Loaded, lock: DirectoryLock, *, adopted: bool) -> None:
         self.method = loaded.method
         self.walker = loaded.walker
         self.passed_over = loaded.passed_over
-        self.maps = maps
-        self._directory = directory
+        self.pins = pins
+        self.adopted = adopted
+        self.left_behind: tuple[ProcessId, ...] = ()
+        self._lock = lock
         self._program_fds: dict[str, int] = {}
         self._life_links: list[int] = []
-        self._space_links: list[int] = []
+        self._space_links: dict[str, int] = {}
+        self.maps = Maps.open_pinned(pins.directory)
 
     @classmethod
     def open(
@@ -45,18 +58,60 @@ class KernelSession:
         method: AttachMethod | None = None,
         walker: WalkerKind | None = None,
     ) -> KernelSession:
-        """Load and pin under `directory`, and start to watch for execs and ends of threads.
+        """Take over what is pinned under `directory`, or load, and watch for execs and ends of threads.
 
-        Raises KernelUnsupported, AccessDenied or KernelError.
+        Only what this very version would load itself is taken over; anything else is removed. Raises
+        AlreadyRunning, KernelUnsupported, AccessDenied or KernelError.
         """
         ensure_bpffs(directory)
-        loaded = load(directory, capacities, method, walker)
-        session = cls(directory, loaded, Maps.open_pinned(directory))
+        try:
+            lock = DirectoryLock(directory)
+        except OSError as error:
+            raise errors.KernelError(
+                f"cannot pin under {directory}: {error.strerror}",
+                "bpffs must be mounted there: mount -t bpf bpf /sys/fs/bpf",
+            ) from error
+        try:
+            return cls._open_locked(directory, lock, capacities, method, walker)
+        except BaseException:
+            lock.release(remove=True)
+            raise
+
+    @classmethod
+    def _open_locked(
+        cls,
+        directory: Path,
+        lock: DirectoryLock,
+        capacities: Capacities,
+        method: AttachMethod | None,
+        walker: WalkerKind | None,
+    ) -> KernelSession:
+        pins = PinnedSet.of(directory, version_of(capacities, method, walker))
+        left_behind = _remove_others(directory, pins)
+        if pins.exists:
+            try:
+                return cls._adopted(pins, lock)
+            except (OSError, errors.KernelError) as error:
+                log.warning("pins.unusable", directory=pins.directory, reason=str(error))
+                left_behind += tuple(process.id for process in pins.processes())
+                pins.remove()
+        session = cls(pins, load(pins, capacities, method, walker), lock, adopted=False)
+        session.left_behind = left_behind
         try:
             session._open_programs()
         except OSError as error:
-            session.close()
+            session.close(keep=False)
             raise errors.KernelError(f"the programs cannot be used: {error.strerror or error}") from error
+        return session
+
+    @classmethod
+    def _adopted(cls, pins: PinnedSet, lock: DirectoryLock) -> KernelSession:
+        session = cls(pins, reload(pins), lock, adopted=True)
+        try:
+            session._open_programs()
+        except OSError:
+            session._close_descriptors()
+            raise
         return session
 
     @property
@@ -73,21 +128,33 @@ class KernelSession:
         if wanted == bool(self._space_links):
             return
         if not wanted:
-            close_all(self._space_links)
-            self._space_links = []
+            self._let_go_of_spaces()
             return
         ensure_tracefs()
         try:
             for program, tracepoints in SPACE_PROGRAMS.items():
                 for tracepoint in tracepoints:
-                    self._space_links.append(self._link_tracepoint(program, tracepoint))
+                    name = _pin_name(tracepoint)
+                    self._space_links[name] = link = self._link_tracepoint(program, tracepoint)
+                    self.pins.pin_link(name, link)
         except OSError as error:
-            close_all(self._space_links)
-            self._space_links = []
+            self._let_go_of_spaces()
             raise errors.KernelError(
                 f"the syscall tracepoints cannot be used: {error.strerror or error}",
                 "mount tracefs: mount -t tracefs tracefs /sys/kernel/tracing",
             ) from error
+
+    def close(self, *, keep: bool) -> None:
+        """Close everything. `keep`: programs and tables go on for the next daemon, else nothing is left."""
+        if not keep:
+            with contextlib.suppress(OSError):
+                self.pins.remove()
+        self._close_descriptors()
+        self._lock.release(remove=not keep)
+
+    def _close_descriptors(self) -> None:
+        close_all((*self._space_links.values(), *self._life_links, *self._program_fds.values()))
+        self.maps.close()
 
     def _link_tracepoint(self, program: Program, tracepoint: str) -> int:
         event_fd = bpf.open_tracepoint_event(tracepoint)
@@ -96,16 +163,45 @@ class KernelSession:
         finally:
             os.close(event_fd)
 
-    def close(self) -> None:
-        """Unlink, unpin and close."""
-        close_all((*self._space_links, *self._life_links, *self._program_fds.values()))
-        self.maps.close()
-        with contextlib.suppress(OSError):
-            unpin(self._directory)
+    def _let_go_of_spaces(self) -> None:
+        for name in self._space_links:
+            self.pins.unpin_link(name)
+        close_all(tuple(self._space_links.values()))
+        self._space_links = {}
 
     def _open_programs(self) -> None:
         for program in (*programs_of(self.method), *LIFE_PROGRAMS, *SPACE_PROGRAMS):
-            self._program_fds[program.function] = bpf.object_get(self._directory / program.function)
+            self._program_fds[program.function] = bpf.object_get(self.pins.directory / program.function)
         for program in LIFE_PROGRAMS:
-            fd = self._program_fds[program.function]
-            self._life_links.append(bpf.raw_tracepoint_open(fd, program.tracepoint or ""))
+            link = self.pins.link(program.function)
+            if link is None:
+                fd = self._program_fds[program.function]
+                link = bpf.raw_tracepoint_open(fd, program.tracepoint or "")
+                self.pins.pin_link(program.function, link)
+            self._life_links.append(link)
+        names = [
+            _pin_name(tracepoint) for tracepoints in SPACE_PROGRAMS.values() for tracepoint in tracepoints
+        ]
+        found = {name: self.pins.link(name) for name in names}
+        self._space_links = {name: link for name, link in found.items() if link is not None}
+        if len(self._space_links) < len(names):
+            self._let_go_of_spaces()  # all or none
+
+
+def _remove_others(directory: Path, ours: PinnedSet) -> tuple[ProcessId, ...]:
+    """Remove what is half made and the sets of other versions; returns the processes that these recorded."""
+    left_behind: list[ProcessId] = []
+    try:
+        remove_pins(directory / MAKING)
+        for other in pinned_sets(directory):
+            if other.directory != ours.directory:
+                left_behind += (process.id for process in other.processes())
+                removed = other.remove()
+                log.warning("pins.other-version", directory=other.directory, removed=removed)
+    except OSError as error:
+        raise errors.KernelError(f"cannot remove {error.filename}: {error.strerror}") from error
+    return tuple(left_behind)
+
+
+def _pin_name(tracepoint: str) -> str:
+    return tracepoint.rpartition("/")[2]

@@ -32,7 +32,8 @@ class SpaceEvent:
     """One call. munmap and mremap are reported `at_entry` too; `result` is negative for a failure.
 
     `stack_id` 0: no stack was recorded, since the call was made `inside_allocator` or takes memory away.
-    `heap_peak_bytes` is the most that was live in the heap since the event before.
+    `heap_peak_bytes` is the most that was live in the heap since the event before. `position` grows from
+    report to report, and is the same when one is read again.
     """
 
     time_ns: int
@@ -45,14 +46,25 @@ class SpaceEvent:
     syscall: int
     at_entry: bool
     inside_allocator: bool
+    position: int = 0
 
 
 def read_space_events(ring: RingReader) -> Iterator[SpaceEvent]:
     """The events that are there, in the order of the programs."""
-    for record in ring.records():
+    for position, record in ring.records():
         time_ns, stack_id, *arguments, result, peak, pid, tid, syscall, phase, inside, _ = (
             _LAYOUT.unpack_from(record)
         )
         yield SpaceEvent(
-            time_ns, stack_id, tuple(arguments), result, peak, pid, tid, syscall, phase == 0, bool(inside)
+            time_ns,
+            stack_id,
+            tuple(arguments),
+            result,
+            peak,
+            pid,
+            tid,
+            syscall,
+            phase == 0,
+            bool(inside),
+            position,
         )

@@ -8,19 +8,21 @@ Rules:
   - Words are given back when the last process that used a table lets go of it, and a shard with its
     last table.
   - Rules are shared by all tables and are never given back: there are some hundreds of them.
+  - The tables outlive the daemon, so what is where (`tables`) has to be kept before words that were given
+    back are written to again, and before a new table is published: `generation` changes whenever it has to.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from bpfleakd.kernel import abi, bpf
-from bpfleakd.unwind.rules import PACKED_RULE_BYTES, RuleSet
+from bpfleakd.unwind.rules import GAP, PACKED_RULE_BYTES, RuleSet, unpack
 from bpfleakd.unwind.table import PAGE_BITS, PAGE_BYTES, UnwindTable
 
 __all__ = ["Piece", "StoreFull", "TableMapping", "UnwindStore"]
@@ -70,6 +72,9 @@ class _Shard:
     free: list[tuple[int, int]]
 
 
+# In place of a process.
+_EARLIER_DAEMON = 0
+
 _WHOLE = (0, abi.UNWIND_SHARD_WORDS)
 
 
@@ -84,6 +89,7 @@ class UnwindStore:
         self._rules_written = 0
         self._shards: dict[int, _Shard] = {}
         self._tables: dict[str, _Stored] = {}
+        self.generation = 0
         self._write_rules()
 
     @property
@@ -95,6 +101,43 @@ class UnwindStore:
     def words_used(self) -> int:
         """How many words of the shards they take."""
         return sum(piece.words for stored in self._tables.values() for piece in stored.pieces)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no shard is in the kernel."""
+        return not self._shard_numbers()
+
+    @property
+    def tables(self) -> dict[str, tuple[Piece, ...]]:
+        """Where all tables are, by their digest."""
+        return {digest: stored.pieces for digest, stored in self._tables.items()}
+
+    def restore(self, tables: Mapping[str, tuple[Piece, ...]]) -> None:
+        """Go on with tables that an earlier daemon wrote; they stay until `drop_unused`.
+
+        What is in the maps and in no table is given back. Called before anything is added.
+        """
+        self._read_rules()
+        for number in self._shard_numbers():
+            pieces = [piece for stored in tables.values() for piece in stored if piece.shard == number]
+            if not pieces:
+                bpf.map_delete(self._fds["unwind_shards"], _u32(number))
+                continue
+            found = bpf.map_lookup(self._fds["unwind_shards"], _u32(number), 4)
+            self._shards[number] = _Shard(bpf.map_get(int.from_bytes(found or b"", "little")), _free(pieces))
+        for digest, stored in tables.items():
+            if all(piece.shard in self._shards for piece in stored):
+                self._tables[digest] = _Stored(tuple(stored), {_EARLIER_DAEMON})
+        self.generation += 1
+
+    def drop_unused(self, pids: Collection[int]) -> None:
+        """Forget all processes but `pids`, and the tables that none of these uses."""
+        for key in list(bpf.map_keys(self._fds["unwind_mappings"], 4)):
+            if int.from_bytes(key, "little") not in pids:
+                bpf.map_delete(self._fds["unwind_mappings"], key)
+        for stored in self._tables.values():
+            stored.users.intersection_update(pids)
+        self._drop_tables()
 
     def close(self) -> None:
         """Close the shards."""
@@ -120,6 +163,7 @@ class UnwindStore:
             self._give_back(pieces)
             raise
         self._tables[digest] = _Stored(tuple(pieces))
+        self.generation += 1
 
     def use(self, digest: str, pid: int) -> tuple[Piece, ...]:
         """Note that a process uses a table; return where it is. KeyError if it is not here."""
@@ -147,11 +191,33 @@ class UnwindStore:
         kept = set(keep)
         if not kept:
             bpf.map_delete(self._fds["unwind_mappings"], _u32(pid))
-        for digest, stored in list(self._tables.items()):
+        for digest, stored in self._tables.items():
             if digest not in kept:
                 stored.users.discard(pid)
-            if not stored.users:
-                self._give_back(self._tables.pop(digest).pieces)
+        self._drop_tables()
+
+    def _drop_tables(self) -> None:
+        for digest in [digest for digest, stored in self._tables.items() if not stored.users]:
+            self._give_back(self._tables.pop(digest).pieces)
+            self.generation += 1
+
+    def _shard_numbers(self) -> list[int]:
+        keys = (_u32(number) for number in range(self._shards_max))
+        return [
+            int.from_bytes(key, "little")
+            for key in keys
+            if bpf.map_lookup(self._fds["unwind_shards"], key, 4) is not None
+        ]
+
+    def _read_rules(self) -> None:
+        while self._rules_written < self._rules.limit:
+            key = _u32(self._rules_written)
+            packed = bpf.map_lookup(self._fds["unwind_rules"], key, PACKED_RULE_BYTES)
+            (rule,) = unpack(packed or bytes(PACKED_RULE_BYTES))
+            if rule == GAP:  # number 0 only: here nothing was written
+                return
+            self._rules.number_of(rule)
+            self._rules_written += 1
 
     def _write_rules(self) -> None:
         packed = self._rules.packed(self._rules_written)
@@ -207,6 +273,19 @@ class UnwindStore:
             if shard.free == [_WHOLE]:
                 bpf.map_delete(self._fds["unwind_shards"], _u32(piece.shard))
                 os.close(self._shards.pop(piece.shard).fd)
+
+
+def _free(pieces: Iterable[Piece]) -> list[tuple[int, int]]:
+    """What of a shard none of the pieces takes."""
+    free: list[tuple[int, int]] = []
+    position = 0
+    for piece in sorted(pieces, key=lambda piece: piece.first_word):
+        if piece.first_word > position:
+            free.append((position, piece.first_word - position))
+        position = piece.first_word + piece.words
+    if position < abi.UNWIND_SHARD_WORDS:
+        free.append((position, abi.UNWIND_SHARD_WORDS - position))
+    return free
 
 
 def _joined(extents: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -42,14 +42,20 @@ class AddressSpaces:
         self._proc = proc
         self._processes: dict[int, _Process] = {}
 
-    def follow(self, process: ProcessInfo) -> None:
-        """Begin: growth is counted from now on. A process that cannot be read has no growth."""
+    def follow(self, process: ProcessInfo) -> tuple[UseSummary, ...]:
+        """Begin: growth is counted from what is returned. A process that cannot be read has no growth."""
         pid = process.id.pid
         first: tuple[UseSummary, ...] = ()
         try:
             first = summarise(self._parts(pid, read_smaps(pid, self._proc), None))
         except errors.BpfleakdError as error:
             log.warning("memory.not-read", pid=pid, reason=error.message, hint=error.hint)
+        self.restore(process, first)
+        return first
+
+    def restore(self, process: ProcessInfo, first: tuple[UseSummary, ...]) -> None:
+        """Go on: growth is counted from `first`."""
+        pid = process.id.pid
         perf_map = self._proc / str(pid) / "root" / "tmp" / f"perf-{process.namespace_pid}.map"
         self._processes[pid] = _Process(process, first, PerfMapTail(perf_map, process.uid))
 

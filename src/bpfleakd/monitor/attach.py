@@ -4,7 +4,10 @@ Order matters, and all of it is undone if a step fails:
   1. The process is identified and held by a pidfd, so that its pid cannot come to mean another.
   2. Its tables are made, stopped, and the walker gets the unwind tables of its files.
   3. The probes are linked. Those already there see calls and record nothing.
-  4. Recording starts with one write: no free can be missed between a malloc's probe and its own.
+  4. What the next daemon has to know is written down, then the links get their final names.
+  5. Recording starts with one write: no free can be missed between a malloc's probe and its own.
+
+Whatever is found pinned of a process that is not recording was not finished, by an attach or by a detach.
 """
 
 from __future__ import annotations
@@ -21,35 +24,69 @@ from bpfleakd.elf.image import EM_X86_64, ElfImage
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.links import Linker, close_all
 from bpfleakd.kernel.maps import Maps
+from bpfleakd.kernel.pins import PinnedSet, ProcessPins
 from bpfleakd.model import FunctionRole, Mapping, ProbedFunction
 from bpfleakd.monitor.discovery import Discovery, FileId, ProbedFile
+from bpfleakd.monitor.record import read_record, write_record
 from bpfleakd.monitor.unwinding import Unwinding
 from bpfleakd.target.allocators import ALLOCATORS
 from bpfleakd.target.mappings import read_mappings
 from bpfleakd.target.process import ProcessInfo, check_traceable, read_process
 
-__all__ = ["Attacher", "Attachment"]
+__all__ = ["GONE", "Attacher", "Attachment", "LinkedFile"]
 
 log = structlog.get_logger()
 
 
+# In place of a pidfd: the process has ended, or is another program by now.
+GONE = -1
+
+_RECORD = "attachment"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedFile:
+    """A file with probes in it, and the number that its links are pinned under."""
+
+    id: FileId
+    number: int
+    probes: tuple[ProbedFunction, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """An attached process. `pidfd` and `links` are open descriptors; `files` hold the `probes`."""
+    """An attached process. `pidfd` (or GONE) and `links` are open descriptors."""
 
     process: ProcessInfo
     pidfd: int
     links: tuple[int, ...]
-    probes: tuple[ProbedFunction, ...]
     mappings: tuple[Mapping, ...]
-    files: frozenset[FileId] = frozenset()
+    files: tuple[LinkedFile, ...]
+    pins: ProcessPins
+
+    @property
+    def probes(self) -> tuple[ProbedFunction, ...]:
+        """The allocators' functions under a probe."""
+        return tuple(probe for file in self.files for probe in file.probes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What the next daemon has to know of an attachment."""
+
+    process: ProcessInfo
+    mappings: tuple[Mapping, ...]
+    files: tuple[LinkedFile, ...]
 
 
 class Attacher:
     """Attaches and detaches."""
 
-    def __init__(self, maps: Maps, linker: Linker, unwinding: Unwinding, live_blocks: int) -> None:
+    def __init__(
+        self, maps: Maps, linker: Linker, unwinding: Unwinding, pins: PinnedSet, live_blocks: int
+    ) -> None:
         self._maps = maps
+        self._pins = pins
         self._unwinding = unwinding
         self._linker = linker
         self._live_blocks = live_blocks
@@ -70,12 +107,35 @@ class Attacher:
             files = self._discovery.files(pid, mappings)
             if not any(file.has_allocator for file in files):
                 raise _no_allocator(process)
-            links = self._link_all(pid, files, mappings)
+            return self._link_all(process, pidfd, files, mappings)
         except BaseException:
             os.close(pidfd)
             raise
-        file_ids = frozenset(file.id for file in files)
-        return Attachment(process, pidfd, tuple(links), _shown(files), mappings, file_ids)
+
+    def adopt(self, pins: ProcessPins) -> Attachment:
+        """Go on with a process that an earlier daemon attached to.
+
+        GONE is its pidfd if it has ended or called exec: then the tables are to be read and dropped. Raises
+        ValueError if what is pinned is not whole, or OSError; `discard` removes it then.
+        """
+        pid = pins.id.pid
+        kept = read_record(pins.record(_RECORD), _Kept)
+        if not self._maps.adopt_process(pid):
+            raise ValueError("its tables are missing")
+        state = self._maps.process(pid).state
+        if state is RecordingState.STOPPED:
+            raise ValueError("it was being attached or detached")
+        opened = pins.open_links()
+        links = tuple(link for links in opened.values() for link in links)
+        pidfd = GONE if state is RecordingState.EXECED else _hold_again(kept.process)
+        # The links of a file that is not there were being made.
+        files = tuple(file for file in kept.files if file.number in opened)
+        return Attachment(kept.process, pidfd, links, kept.mappings, files, pins)
+
+    def discard(self, pins: ProcessPins) -> None:
+        """Remove all that is pinned of a process, and its tables."""
+        self._maps.remove_process(pins.id.pid)
+        pins.remove()
 
     def follow(self, attachment: Attachment, mappings: tuple[Mapping, ...]) -> Attachment:
         """Probe the allocators that have come with new libraries.
@@ -83,70 +143,111 @@ class Attacher:
         What cannot be probed is left out and logged: the rest of the process goes on being recorded.
         """
         pid = attachment.process.id.pid
-        links = list(attachment.links)
-        followed: list[ProbedFile] = []
+        known = {file.id for file in attachment.files}
         try:
-            files = self._discovery.files(pid, mappings, passed_over=attachment.files)
+            files = self._discovery.files(pid, mappings, passed_over=known)
         except errors.BpfleakdError as error:
             log.warning("allocator.not-followed", pid=pid, reason=str(error))
             return attachment
+        attachment = replace(attachment, mappings=mappings)
         for file in files:
+            number = 1 + max((linked.number for linked in attachment.files), default=0)
+            module = file.functions[0].module
+            links: list[int] = []
             try:
-                links += self._linker.link(file.path, file.points, pid)
-                followed.append(file)
+                links = self._linker.link(file.path, file.points, pid)
+                attachment.pins.stage_links(number, links)
+                grown = replace(
+                    attachment,
+                    links=attachment.links + tuple(links),
+                    files=(*attachment.files, LinkedFile(file.id, number, _shown(file))),
+                )
+                _keep(grown)
+                attachment.pins.commit_links(number)
             except OSError as error:
-                module = file.functions[0].module
+                close_all(links)
                 log.warning("allocator.not-followed", pid=pid, path=module, reason=str(error))
-        for file in followed:
-            log.info("allocator.followed", pid=pid, path=file.functions[0].module, probes=len(file.points))
-        return replace(
-            attachment,
-            links=tuple(links),
-            probes=attachment.probes + _shown(followed),
-            mappings=mappings,
-            files=attachment.files | {file.id for file in followed},
-        )
+                continue
+            attachment = grown
+            log.info("allocator.followed", pid=pid, path=module, probes=len(file.points))
+        return attachment
 
     def stop(self, attachment: Attachment) -> None:
         """Stop recording and take the breakpoints out; the tables stay to be read."""
         self._maps.set_state(attachment.process.id.pid, RecordingState.STOPPED)
-        close_all((*attachment.links, attachment.pidfd))
+        attachment.pins.remove_links()
+        self.let_go(attachment)
+
+    def let_go(self, attachment: Attachment) -> None:
+        """Close what is open of a process, and leave what is pinned to the next daemon."""
+        close_all(attachment.links if attachment.pidfd == GONE else (*attachment.links, attachment.pidfd))
 
     def clear(self, attachment: Attachment) -> None:
         """Drop the tables of a process that was stopped."""
-        self._clear(attachment.process.id.pid)
+        self._clear(attachment.process.id.pid, attachment.pins)
 
-    def _clear(self, pid: int) -> None:
+    def _clear(self, pid: int, pins: ProcessPins) -> None:
         self._maps.remove_process(pid)
         self._unwinding.release(pid)
+        pins.remove()
 
-    def _link_all(self, pid: int, files: Sequence[ProbedFile], mappings: Sequence[Mapping]) -> list[int]:
+    def _link_all(
+        self, process: ProcessInfo, pidfd: int, files: Sequence[ProbedFile], mappings: tuple[Mapping, ...]
+    ) -> Attachment:
+        pid = process.id.pid
         links: list[int] = []
+        linked = tuple(LinkedFile(file.id, number, _shown(file)) for number, file in enumerate(files))
+        pins = self._pins.process(process.id)
         self._maps.add_process(pid, self._live_blocks)
         try:
+            pins.make()
             self._unwinding.follow(pid, mappings)
-            for file in files:
-                links += self._linker.link(file.path, file.points, pid)
+            for number, file in enumerate(files):
+                to_file = self._linker.link(file.path, file.points, pid)
+                links += to_file
+                pins.stage_links(number, to_file)
+            attachment = Attachment(process, pidfd, tuple(links), mappings, linked, pins)
+            _keep(attachment)
+            for file in linked:
+                pins.commit_links(file.number)
             if self._maps.process(pid).state is RecordingState.EXECED:
                 raise errors.NoSuchProcess(f"process {pid} called exec during the attach", "attach once more")
             self._maps.set_state(pid, RecordingState.RECORDING)
         except BaseException as error:
+            pins.remove_links()
             close_all(links)
-            self._clear(pid)
+            self._clear(pid, pins)
             if isinstance(error, OSError):
                 raise _link_error(pid, error) from error
             raise
-        return links
+        return attachment
 
 
-def _shown(files: Sequence[ProbedFile]) -> tuple[ProbedFunction, ...]:
-    """The allocators' functions; the dynamic loader's is our own affair."""
-    return tuple(
-        function
-        for file in files
-        for function in file.functions
-        if function.role is not FunctionRole.LIBRARIES_CHANGED
-    )
+def _shown(file: ProbedFile) -> tuple[ProbedFunction, ...]:
+    """The allocator's functions; the dynamic loader's is our own affair."""
+    return tuple(f for f in file.functions if f.role is not FunctionRole.LIBRARIES_CHANGED)
+
+
+def _keep(attachment: Attachment) -> None:
+    """Write down what the next daemon has to know. Raises OSError."""
+    record = attachment.pins.record(_RECORD)
+    write_record(record, _Kept(attachment.process, attachment.mappings, attachment.files))
+    record.close()
+
+
+def _hold_again(process: ProcessInfo) -> int:
+    """A pidfd of a process if it is still the same one, or GONE."""
+    try:
+        pidfd = os.pidfd_open(process.id.pid)
+    except OSError:
+        return GONE
+    try:
+        if read_process(process.id.pid).id == process.id:
+            return pidfd
+    except errors.BpfleakdError:
+        pass
+    os.close(pidfd)
+    return GONE
 
 
 def _hold(pid: int) -> int:

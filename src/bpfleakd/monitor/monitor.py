@@ -16,6 +16,7 @@ from bpfleakd.analysis.grouping import grouped
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import Maps
+from bpfleakd.kernel.pins import ProcessPins
 from bpfleakd.model import (
     AddressSpaceReport,
     AllocationKind,
@@ -27,6 +28,7 @@ from bpfleakd.model import (
     LeakReport,
     Mapping,
     MetricsSnapshot,
+    ProcessId,
     ProcessState,
     ScanReport,
     SiteKey,
@@ -34,11 +36,13 @@ from bpfleakd.model import (
     TracedProcess,
 )
 from bpfleakd.monitor.address_space import AddressSpaces
+from bpfleakd.monitor.adoption import Adopter, KeptTraced, keep_traced
 from bpfleakd.monitor.attach import Attacher, Attachment
 from bpfleakd.monitor.blocks import Blocks, narrowed
 from bpfleakd.monitor.report import Reporter, sorted_sites
 from bpfleakd.monitor.scan_reply import ScanReply
 from bpfleakd.monitor.scans import PendingScan, ScanOptions, reachable_sites, scan_report
+from bpfleakd.monitor.space_feed import SpaceFeed
 from bpfleakd.monitor.spaces import AddressMaps
 from bpfleakd.monitor.traced import NamedStack, Traced
 from bpfleakd.monitor.unwinding import Unwinding
@@ -69,7 +73,8 @@ class _Totals:
 class Monitor:
     """Traces processes with loaded programs. `symbolizer_of` makes the symbolizer of a process.
 
-    `top_sites` is how many sites a process has in a snapshot. `clock_ns` is CLOCK_MONOTONIC, which the
+    `top_sites` is how many sites a process has in a snapshot; `unattended_s` after the last tick the programs
+    stop to record. `clock_ns` is CLOCK_MONOTONIC, which the
     programs' times are in.
     """
 
@@ -84,6 +89,7 @@ class Monitor:
         *,
         attach_method: str,
         top_sites: int,
+        unattended_s: float,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._maps = maps
@@ -91,11 +97,13 @@ class Monitor:
         self._unwinding = unwinding
         self._watch_address_spaces = watch_address_spaces
         self._spaces = AddressMaps(self._is_in_free)
+        self._feed = SpaceFeed(maps, self._spaces, clock_ns)
         self._memory = AddressSpaces()
         self._reporter = reporter
         self._symbolizer_of = symbolizer_of
         self._attach_method = attach_method
         self._top_sites = top_sites
+        self._unattended_ns = round(unattended_s * 1e9)
         self._clock_ns = clock_ns
         self._started_ns = clock_ns()
         self._traced: dict[int, Traced] = {}
@@ -117,8 +125,10 @@ class Monitor:
             self._watch_while(bool(self._traced))
             raise
         self._spaces.follow(pid, _mappings_now(attachment))
-        self._memory.follow(attachment.process)
+        self._feed.keep(pid, attachment.pins.record("space"))
         now_ns = self._clock_ns()
+        keep_traced(attachment.pins, KeptTraced(now_ns, self._memory.follow(attachment.process)))
+        self._beat(now_ns)
         traced = Traced(
             attachment=attachment,
             symbolizer=self._symbolizer_of(attachment),
@@ -138,6 +148,41 @@ class Monitor:
         )
         return self._reporter.row(traced, now_ns)
 
+    def adopt(self, found: Iterable[ProcessPins]) -> list[ProcessId]:
+        """Go on with the processes of an earlier daemon; returns those that are to be attached anew."""
+        now_ns = self._clock_ns()
+        gap_s = round(max(0, now_ns - self._maps.last_beat_ns()) / 1e9, 3)
+        adopter = Adopter(
+            self._maps,
+            self._attacher,
+            self._unwinding,
+            self._spaces,
+            self._feed,
+            self._memory,
+            gap_s,
+            now_ns,
+        )
+        self._unwinding.restore()
+        anew: list[ProcessId] = []
+        for pins in found:
+            try:
+                attachment, kept = adopter.adopt(pins)
+            except (ValueError, OSError, errors.BpfleakdError) as error:
+                log.warning("process.not-adopted", pid=pins.id.pid, gap_s=gap_s, reason=str(error))
+                self._feed.forget(pins.id.pid)
+                anew.append(pins.id)
+                continue
+            self._traced[pins.id.pid] = self._adopted(attachment, kept, now_ns)
+        for pid in set(self._maps.pids()) - self._traced.keys():
+            self._maps.remove_process(pid)
+        self._beat(now_ns)
+        if self._traced:
+            self._watch_while(True)
+            self._settle_adopted(gap_s)
+        self._unwinding.drop_unused()
+        self._watch_while(bool(self._traced))
+        return anew
+
     def detach(self, pid: int) -> TracedProcess:
         """Stop tracing and forget the process; returns its last figures. Raises NotAttached."""
         if pid in self._ended:
@@ -153,6 +198,17 @@ class Monitor:
         """Stop tracing a process that is traced, and keep its last report."""
         self._end(self._traced[pid], ProcessState.DETACHED)
 
+    def leave(self) -> None:
+        """Close everything, and leave the processes as they are to the next daemon."""
+        self._read_sites(self._clock_ns())
+        self._feed.save()
+        self._beat(self._clock_ns())
+        for traced in self._traced.values():
+            self._feed.forget(traced.pid)
+            self._attacher.let_go(traced.attachment)
+            traced.close()
+        self._traced.clear()
+
     def close(self) -> None:
         """Detach from everything."""
         for pid in list(self._traced):
@@ -165,6 +221,7 @@ class Monitor:
     def tick(self) -> float:
         """Read the counters of all sites, notice ends and execs; returns the seconds that it took."""
         began_ns = self._clock_ns()
+        self._beat(began_ns)
         self._read_sites(began_ns)
         self._unwinding.poll()
         for traced in list(self._traced.values()):
@@ -303,10 +360,41 @@ class Monitor:
         except errors.KernelError as error:
             log.warning("space.not-watched", reason=error.message, hint=error.hint)
 
+    def _beat(self, now_ns: int) -> None:
+        self._maps.beat(now_ns, self._unattended_ns)
+
+    def _adopted(self, attachment: Attachment, kept: KeptTraced, now_ns: int) -> Traced:
+        return Traced(
+            attachment=attachment,
+            symbolizer=self._symbolizer_of(attachment),
+            attached_ns=kept.attached_ns,
+            # Growth is that since now: nobody has written down how it was before.
+            table=SiteTable(now_ns),
+            counters=self._maps.process(attachment.process.id.pid),
+            adopted_count=kept.adopted_count,
+            gap_s=kept.gap_s,
+        )
+
+    def _settle_adopted(self, gap_s: float) -> None:
+        """Take in what waited, probe what came, and end what ended meanwhile."""
+        self._read_sites(self._clock_ns())
+        for traced in list(self._traced.values()):
+            log.info(
+                "process.adopted",
+                pid=traced.pid,
+                comm=traced.attachment.process.comm,
+                gap_s=gap_s,
+                live_bytes=traced.table.totals.live_bytes,
+                losses={reason: count for reason, count in traced.counters.losses.items() if count},
+            )
+            if not traced.is_gone:
+                self._follow_libraries(traced)
+            self._end_if_over(traced)
+
     def _read_sites(self, now_ns: int) -> None:
         # First, so that a peak of the heap can be told from those that the events bring.
         counters = {pid: self._maps.process(pid) for pid in self._traced}
-        for pid in self._spaces.apply(self._maps.space_events()):
+        for pid in self._feed.read():
             if pid in self._traced:
                 self._follow_libraries(self._traced[pid])
         keys, sites = self._maps.sites()
@@ -319,7 +407,8 @@ class Monitor:
                     keys["kind"][rows].tolist(), keys["stack_id"][rows].tolist(), strict=True
                 )
             ]
-            self._spaces.repair(pid, traced.counters.losses["event_full"])
+            if not traced.is_gone:
+                self._spaces.repair(pid, traced.counters.losses["event_full"])
             space = self._spaces.map_of(pid)
             traced.unrecorded_regions = space.unrecorded_count if space else 0
             space_keys, space_columns = space.counters() if space else ([], columns[:0])
@@ -334,7 +423,7 @@ class Monitor:
 
     def _follow_libraries(self, traced: Traced) -> None:
         # After exec the libraries are those of another program.
-        if self._maps.process(traced.pid).state is not RecordingState.RECORDING:
+        if traced.is_gone or self._maps.process(traced.pid).state is not RecordingState.RECORDING:
             return
         try:
             mappings = read_mappings(traced.pid)
@@ -380,6 +469,17 @@ class Monitor:
             self._end(traced, ProcessState.EXECED)
         elif traced.has_ended():
             self._end(traced, ProcessState.EXITED)
+        elif traced.counters.state is RecordingState.UNATTENDED:
+            self._begin_anew(traced)
+
+    def _begin_anew(self, traced: Traced) -> None:
+        """Frees were missed while the programs had stopped (the daemon was, for too long)."""
+        log.warning("process.unattended", pid=traced.pid, live_bytes=traced.table.totals.live_bytes)
+        self._end(traced, ProcessState.DETACHED)
+        try:
+            self.attach(traced.pid)
+        except errors.BpfleakdError as error:
+            log.warning("process.not-attached", pid=traced.pid, reason=error.message, hint=error.hint)
 
     def _end(self, traced: Traced, state: ProcessState) -> None:
         """Take the probes out, keep the last report, drop the tables."""
@@ -397,7 +497,7 @@ class Monitor:
             # Whatever the report ran into: nothing of the process may stay behind.
             del self._traced[traced.pid]
             self._attacher.clear(traced.attachment)
-            self._spaces.forget(traced.pid)
+            self._feed.forget(traced.pid)
             self._memory.forget(traced.pid)
             self._watch_while(bool(self._traced))
             traced.close()

@@ -92,6 +92,8 @@ class Reporter:
             sites=traced.table.used_count,
             probes=traced.attachment.probes,
             losses=traced.losses,
+            adopted_count=traced.adopted_count,
+            gap_s=traced.gap_s,
             probe_hits=traced.counters.probe_hits,
         )
 

@@ -21,9 +21,10 @@ from bpfleakd import errors
 from bpfleakd.kernel.space_events import SpaceEvent, Syscall
 from bpfleakd.model import AllocationKind, Mapping, SiteKey
 from bpfleakd.table.address_map import AddressMap, Owner, Special
+from bpfleakd.table.saved_map import SavedMap
 from bpfleakd.target.mappings import read_mappings
 
-__all__ = ["AddressMaps"]
+__all__ = ["AddressMaps", "SavedSpace"]
 
 log = structlog.get_logger()
 
@@ -48,10 +49,29 @@ class _Process:
     broken: bool = False
     last_event_ns: int = 0
     peak_live_bytes: int = 0
+    position: int = 0
 
     def note_heap(self, peak_bytes: int) -> None:
         """So much was live in the heap while the map was as it is."""
         self.peak_live_bytes = max(self.peak_live_bytes, self.map.live_bytes + peak_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSpace:
+    """What outlives the daemon of a process' address space.
+
+    All reports before `position` are in it; `lost` of them had not come when the map was last repaired. A
+    `stale` one lacks later reports that nobody can read again.
+    """
+
+    map: SavedMap
+    program_break: int
+    lost: int
+    broken: bool
+    last_event_ns: int
+    peak_live_bytes: int
+    position: int
+    stale: bool = False
 
 
 class AddressMaps:
@@ -63,11 +83,44 @@ class AddressMaps:
     def __init__(self, is_in_free: Callable[[int, int], bool]) -> None:
         self._is_in_free = is_in_free
         self._processes: dict[int, _Process] = {}
+        self._changed: set[int] = set()
 
     def follow(self, pid: int, mappings: Sequence[Mapping]) -> None:
         """Begin with the mappings of a process, read after its recording began."""
         heap_ends = [mapping.end for mapping in mappings if mapping.path == "[heap]"]
         self._processes[pid] = _Process(AddressMap(mappings), max(heap_ends, default=0))
+        self._changed.add(pid)
+
+    def restore(self, pid: int, saved: SavedSpace) -> None:
+        """Go on where an earlier daemon stopped. Raises ValueError or LookupError if that makes no sense."""
+        self._processes[pid] = _Process(
+            AddressMap.restored(saved.map),
+            saved.program_break,
+            lost=saved.lost,
+            broken=saved.broken or saved.stale,
+            last_event_ns=saved.last_event_ns,
+            peak_live_bytes=saved.peak_live_bytes,
+            position=saved.position,
+        )
+
+    def saved(self, pid: int, position: int, *, stale: bool) -> SavedSpace:
+        """What to write down of a process of which all reports before `position` were taken in."""
+        process = self._processes[pid]
+        return SavedSpace(
+            process.map.saved(),
+            process.program_break,
+            process.lost,
+            process.broken,
+            process.last_event_ns,
+            process.peak_live_bytes,
+            position,
+            stale,
+        )
+
+    def take_changed(self) -> set[int]:
+        """The processes whose maps have changed since this was last asked."""
+        changed, self._changed = self._changed, set()
+        return changed & self._processes.keys()
 
     def forget(self, pid: int) -> None:
         """The process is not traced any more."""
@@ -83,8 +136,9 @@ class AddressMaps:
         mapped_code = set()
         for event in events:
             process = self._processes.get(event.pid)
-            if process is None:
+            if process is None or event.position < process.position:
                 continue
+            self._changed.add(event.pid)
             process.note_heap(event.heap_peak_bytes)
             process.last_event_ns = event.time_ns
             if event.stack_id and self._is_allocators(process, event):
@@ -118,6 +172,7 @@ class AddressMaps:
         if process is None or (process.lost == lost and not process.broken):
             return
         process.lost, process.broken = lost, False
+        self._changed.add(pid)
         try:
             differing_bytes = process.map.resynchronise(read_mappings(pid))
         except errors.BpfleakdError:

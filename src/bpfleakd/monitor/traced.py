@@ -28,7 +28,7 @@ from bpfleakd.model import (
     Stack,
     StackEnd,
 )
-from bpfleakd.monitor.attach import Attachment
+from bpfleakd.monitor.attach import GONE, Attachment
 from bpfleakd.symbols.symbolizer import LOSS_REASONS as NAMING_LOSS_REASONS
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.address_map import AddressMap
@@ -66,6 +66,7 @@ class Traced:
     """A process from its attach on. `final`, `final_blocks` and `final_code` are of one that ended.
 
     `reachable` is what the last scan for lost blocks, at `scanned_ns`, has found of its sites.
+    `adopted_count` daemons took it over from another; together they found it alone for `gap_s`.
     """
 
     attachment: Attachment
@@ -83,6 +84,8 @@ class Traced:
     thread_names: dict[int, str] = field(default_factory=dict)
     reachable: dict[SiteKey, bool | None] = field(default_factory=dict)
     scanned_ns: int | None = None
+    adopted_count: int = 0
+    gap_s: float = 0.0
     _census_due_ns: int = 0
     _mappings_due_ns: int = 0
     _named: OrderedDict[SiteKey, NamedStack] = field(default_factory=OrderedDict)
@@ -123,8 +126,15 @@ class Traced:
         for tid in list(islice(self.thread_names, max(0, excess))):
             del self.thread_names[tid]
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process had ended, or become another program, when it was adopted."""
+        return self.attachment.pidfd == GONE
+
     def has_ended(self) -> bool:
         """Whether the process is gone, with its last thread (a pidfd is readable then)."""
+        if self.is_gone:
+            return True
         poll = select.poll()
         poll.register(self.attachment.pidfd, select.POLLIN)
         return bool(poll.poll(0))
@@ -167,7 +177,7 @@ class Traced:
     def _refresh_mappings(self, stacks: Iterable[RawStack], now_ns: int) -> None:
         addresses = {address for stack in stacks for address in stack.addresses}
         # After exec the mappings are those of another program, and after the end those of another process.
-        if self.counters.state is not RecordingState.RECORDING:
+        if self.is_gone or self.counters.state is not RecordingState.RECORDING:
             return
         if now_ns < self._mappings_due_ns or self.symbolizer.covers(addresses):
             return

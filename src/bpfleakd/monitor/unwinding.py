@@ -3,6 +3,9 @@
 Building runs in a child process, fed by a thread of its own. An attach waits for its tables, but not for
 long: what is not ready by then is published when it is (`poll`). Until then the walker follows frame
 pointers in the files that lack one.
+
+What is where in the kernel's maps is kept in a record beside them, for the next daemon: written before
+anything new is published and after anything was dropped.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from pathlib import Path
 import structlog
 
 from bpfleakd.elf.vdso import VDSO
-from bpfleakd.kernel.unwind_store import StoreFull, TableMapping, UnwindStore
+from bpfleakd.kernel.unwind_store import Piece, StoreFull, TableMapping, UnwindStore
 from bpfleakd.model import Mapping
+from bpfleakd.monitor.record import Record, read_record, write_record
 from bpfleakd.target.mappings import mapped_file
 from bpfleakd.unwind.table import PAGE_BYTES
 from bpfleakd.unwind.worker import BuiltTable, build_tables
@@ -61,11 +65,24 @@ class _File:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What the record holds: the tables, and the files that they are of."""
+
+    tables: dict[str, tuple[Piece, ...]]
+    files: list[tuple[FileKey, _File]]
+
+
 class Unwinding:
     """Tables of all traced processes. Used from the tracing thread; only the builder runs beside it."""
 
-    def __init__(self, store: UnwindStore, cache_directory: Path | None = None) -> None:
+    def __init__(
+        self, store: UnwindStore, record: Record | None = None, cache_directory: Path | None = None
+    ) -> None:
+        """`record` None: no other daemon is going to take the tables over."""
         self._store = store
+        self._record = record
+        self._kept_generation = store.generation
         self._cache_directory = cache_directory
         self._processes: dict[int, _Process] = {}
         self._files: dict[FileKey, _File] = {}
@@ -73,6 +90,27 @@ class Unwinding:
         # Files whose table found no room, and how many words were in use then.
         self._without_room: dict[FileKey, int] = {}
         self._finished: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+
+    def restore(self) -> None:
+        """Go on with the tables of an earlier daemon, until `drop_unused`.
+
+        Where it is not known any more where they are, they are built anew.
+        """
+        if self._record is None or self._store.is_empty:
+            return
+        try:
+            kept = read_record(self._record, _Kept)
+        except ValueError as error:
+            log.warning("unwind.tables-lost", reason=str(error))
+            kept = _Kept({}, [])
+        self._record.close()
+        self._store.restore(kept.tables)
+        self._files = {key: file for key, file in kept.files if self._store.has(file.digest)}
+
+    def drop_unused(self) -> None:
+        """Give back what no process that is followed uses."""
+        self._store.drop_unused(self._processes)
+        self._keep()
 
     def follow(self, pid: int, mappings: Sequence[Mapping], wait_s: float = _ATTACH_WAIT_S) -> None:
         """Give the walker the tables of a process, now or as they get ready; again when its maps changed."""
@@ -103,6 +141,7 @@ class Unwinding:
         """The process is not traced any more."""
         if self._processes.pop(pid, None) is not None:
             self._store.release(pid)
+            self._keep()
 
     def missing(self, pid: int) -> list[str]:
         """The files of a process that the walker has no table for."""
@@ -190,11 +229,22 @@ class Unwinding:
             self._files[key] = _File()
             self._without_room[key] = self._store.words_used
 
+    def _keep(self) -> None:
+        if self._record is None or self._kept_generation == self._store.generation:
+            return
+        tables = self._store.tables
+        files = [(key, file) for key, file in self._files.items() if file.digest in tables]
+        write_record(self._record, _Kept(tables, files))
+        self._record.close()
+        self._kept_generation = self._store.generation
+
     def _publish(self, pids: Iterable[int]) -> None:
+        self._keep()
         # All take theirs before one lets go of its own: the store drops a table that nobody uses.
         used = {pid: self._publish_to(pid) for pid in pids}
         for pid, digests in used.items():
             self._store.release(pid, keep=digests)
+        self._keep()
 
     def _publish_to(self, pid: int) -> list[str]:
         process = self._processes[pid]

@@ -32,6 +32,7 @@ from bpfleakd.model import AllocationKind, Mapping, SiteCounters, SiteKey
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.intervals import Intervals, Piece, without
 from bpfleakd.table.regions import UNUSED, Owner, Region, Special, Totals, count_out, kind_of, owner_of_growth
+from bpfleakd.table.saved_map import Regions, SavedMap, SavedTaken, of_owner, owner_of
 from bpfleakd.table.site_table import COUNTERS
 
 __all__ = ["AddressMap", "LiveRegion", "Owner", "Special"]
@@ -221,6 +222,50 @@ class AddressMap:
         differing_bytes += count_out(self._map.overlapping(covered_to, 1 << 64))
         self._map = Intervals(pieces)
         return differing_bytes
+
+    # What outlives the daemon
+
+    def saved(self) -> SavedMap:
+        """All of it in plain numbers, for `restored`."""
+        regions = Regions()
+        pieces = [regions.piece(piece) for piece in self._map]
+        taken = [
+            SavedTaken(
+                tid,
+                one.start,
+                one.end,
+                [regions.piece(piece) for piece in one.pieces],
+                None if one.last is None else of_owner(one.last),
+                one.reused,
+            )
+            for tid, one in self._taken.items()
+        ]
+        totals = [(of_owner(owner), _counters_of(totals)) for owner, totals in self._totals.items()]
+        all_live = _counters_of(self._all_live)
+        return SavedMap(pieces, regions.rows, totals, all_live, taken, self.unrecorded_count)
+
+    @classmethod
+    def restored(cls, saved: SavedMap) -> AddressMap:
+        """The map that was `saved`. Raises ValueError if it makes no sense."""
+        space = cls()
+        space.unrecorded_count = saved.unrecorded_count
+        space._all_live = Totals(*saved.all_live)
+        for owner, counters in ((owner_of(owner), counters) for owner, counters in saved.totals):
+            counted = kind_of(owner) not in (None, AllocationKind.FILE)
+            space._totals[owner] = Totals(*counters, part_of=space._all_live if counted else None)
+        regions: list[Region] = []
+        for owner, born_ns, tid, live_bytes in saved.regions:
+            known = owner_of(owner)
+            regions.append(Region(known, space._totals[known], born_ns, tid, live_bytes))
+        # Of a special owner there is one region, which may have nothing at the moment.
+        space._special = {special: Region(special, space._totals[special]) for special in Special}
+        space._special |= {region.owner: region for region in regions if isinstance(region.owner, Special)}
+        space._map = Intervals((start, end, regions[number]) for start, end, number in saved.pieces)
+        for one in saved.taken:
+            pieces = [(start, end, regions[number]) for start, end, number in one.pieces]
+            last = None if one.last is None else owner_of(one.last)
+            space._taken[one.tid] = _Taken(one.start, one.end, pieces, last, list(one.reused))
+        return space
 
     # What there is
 

@@ -19,7 +19,7 @@ def started(monkeypatch):
     """Stand in for bpfleakd.daemon; return what it was started with."""
     calls: list[tuple[Config, Callable[[], Config]]] = []
 
-    def run(config: Config, reload: Callable[[], Config]) -> int:
+    def run(config: Config, reload: Callable[[], Config], *, keep_on_stop: bool) -> int:
         calls.append((config, reload))
         return 23
 
@@ -92,7 +92,7 @@ def test_a_wrong_configuration_ends_with_2(started, config_path, capsys):
 def test_an_error_of_the_daemon_ends_with_its_exit_code(monkeypatch, config_path, capsys):
     """The one try of the command."""
 
-    def run(*_: object) -> int:
+    def run(*_: object, keep_on_stop: bool) -> int:
         raise errors.AccessDenied("the fact", "the way out")
 
     monkeypatch.setitem(sys.modules, "bpfleakd.daemon", SimpleNamespace(run=run))

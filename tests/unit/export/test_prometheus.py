@@ -144,7 +144,7 @@ def test_the_number_of_series_is_bounded(processes, sites, fingerprints, top_sit
     read = samples(snapshot, top_sites)
     expected = processes * min(top_sites, sites, fingerprints)
     assert len(named(read, "bpfleakd_site_")) == 5 * expected
-    assert len(named(read, "bpfleakd_process_")) == processes * (10 + 2)
+    assert len(named(read, "bpfleakd_process_")) == processes * (12 + 2)
 
 
 def test_top_sites_can_be_set_anew():

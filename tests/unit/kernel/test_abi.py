@@ -250,11 +250,12 @@ def test_events_are_unpacked_as_they_are_laid_out(compiled: Compiled) -> None:
     record["phase"] = compiled.numbers["SPACE_ENTRY"]
 
     class Ring:
-        def records(self) -> list[bytes]:
-            return [record.tobytes()]
+        def records(self) -> list[tuple[int, bytes]]:
+            return [(23, record.tobytes())]
 
     (event,) = read_space_events(Ring())  # type: ignore[arg-type]
 
+    assert event.position == 23
     assert event.at_entry
     assert event.inside_allocator
     assert event.arguments == (11, 12, 13, 14, 15, 16)

@@ -25,7 +25,7 @@ from bpfleakd.model import (
     Stack,
     StackEnd,
 )
-from bpfleakd.monitor.attach import Attachment
+from bpfleakd.monitor.attach import Attachment, LinkedFile
 from bpfleakd.monitor.traced import Traced
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.target.process import ProcessInfo, read_process
@@ -35,7 +35,9 @@ __all__ = [
     "Clock",
     "FakeAttacher",
     "FakeMaps",
+    "FakePins",
     "FakeProcess",
+    "FakeRecord",
     "FakeSymbolizer",
     "FakeUnwinding",
     "a_traced",
@@ -78,6 +80,7 @@ class FakeMaps:
 
     def __init__(self) -> None:
         self.processes: dict[int, FakeProcess] = {}
+        self.last_beat = 0, 0
 
     def process(self, pid: int) -> ProcessCounters:
         process = self.processes[pid]
@@ -110,6 +113,79 @@ class FakeMaps:
     def space_events(self) -> Iterator[object]:
         return iter(())
 
+    space_position = 0
+    space_unreleased_share = 0.0
+
+    def release_space_events(self) -> None:
+        pass
+
+    def beat(self, now_ns: int, timeout_ns: int) -> None:
+        self.last_beat = now_ns, timeout_ns
+
+    def last_beat_ns(self) -> int:
+        return self.last_beat[0]
+
+    def pids(self) -> list[int]:
+        return list(self.processes)
+
+    def remove_process(self, pid: int) -> None:
+        del self.processes[pid]
+
+
+class FakeRecord:
+    """kernel.blob.Blob: bytes that are kept."""
+
+    def __init__(self) -> None:
+        self.text: bytes | None = None
+
+    def read(self) -> bytes | None:
+        return self.text
+
+    def write(self, text: bytes) -> None:
+        self.text = text
+
+    def remove(self) -> None:
+        self.text = None
+
+    def close(self) -> None:
+        pass
+
+
+class FakePins:
+    """kernel.pins.ProcessPins: what is pinned of a process. `staged` and `committed` are links to files."""
+
+    def __init__(self, id_: ProcessId | None = None) -> None:
+        self.id = id_ or ProcessId(4_711, 8_009)
+        self.records: dict[str, FakeRecord] = {}
+        self.staged: dict[int, list[int]] = {}
+        self.committed: dict[int, list[int]] = {}
+        self.exists = False
+
+    def make(self) -> None:
+        self.exists = True
+
+    def record(self, name: str) -> FakeRecord:
+        return self.records.setdefault(name, FakeRecord())
+
+    def stage_links(self, number: int, links: Sequence[int]) -> None:
+        self.staged[number] = list(links)
+
+    def commit_links(self, number: int) -> None:
+        self.committed[number] = self.staged.pop(number)
+
+    def open_links(self) -> dict[int, list[int]]:
+        self.staged.clear()
+        return {number: list(map(os.dup, links)) for number, links in self.committed.items()}
+
+    def remove_links(self) -> None:
+        self.staged.clear()
+        self.committed.clear()
+
+    def remove(self) -> None:
+        self.remove_links()
+        self.records.clear()
+        self.exists = False
+
 
 class FakeAttacher:
     """monitor.attach.Attacher: holds real processes by a pidfd, and attaches nothing."""
@@ -135,6 +211,10 @@ class FakeAttacher:
     def stop(self, attachment: Attachment) -> None:
         self._maps.processes[attachment.process.id.pid].state = RecordingState.STOPPED
         os.close(attachment.pidfd)
+
+    def let_go(self, attachment: Attachment) -> None:
+        os.close(attachment.pidfd)
+        self.attached.remove(attachment.process.id.pid)
 
     def clear(self, attachment: Attachment) -> None:
         del self._maps.processes[attachment.process.id.pid]
@@ -208,7 +288,7 @@ def counter_rows(rows: Iterable[tuple[int, ...]]) -> np.ndarray:
     return np.array([(*row, *(0,) * (len(COUNTERS) - len(row))) for row in rows], np.int64)
 
 
-def an_attachment(pid: int = 4_711, *, pidfd: int = -1, start_ticks: int = 8_009) -> Attachment:
+def an_attachment(pid: int = 4_711, *, pidfd: int = 999_999, start_ticks: int = 8_009) -> Attachment:
     info = ProcessInfo(
         id=ProcessId(pid, start_ticks),
         namespace_pid=pid,
@@ -221,7 +301,8 @@ def an_attachment(pid: int = 4_711, *, pidfd: int = -1, start_ticks: int = 8_009
         seccomp_filtered=False,
     )
     probe = ProbedFunction("glibc", "malloc", FunctionRole.SIZE_FIRST, "libc.so.6", 0x99E00, True)
-    return Attachment(info, pidfd, (), (probe,), ())
+    file = LinkedFile((0, 0, 0, 0), 0, (probe,))
+    return Attachment(info, pidfd, (), (), (file,), FakePins())  # type: ignore[arg-type]
 
 
 def a_traced(

@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,12 +16,12 @@ from bpfleakd import errors
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.links import ProbePoint
 from bpfleakd.kernel.probe_points import FunctionProbe, SearchedFile, WantedFunction, search_files
-from bpfleakd.model import FunctionRole, Mapping
+from bpfleakd.model import FunctionRole, Mapping, ProcessId
 from bpfleakd.monitor.attach import Attacher
 from bpfleakd.target.mappings import read_mappings
 
 from ..elf.building import compiled
-from .doubles import FakeMaps, FakeProcess
+from .doubles import FakeMaps, FakePins, FakeProcess
 from .programs import running, without_main_thread
 
 
@@ -36,6 +37,11 @@ class Kernel(FakeMaps):
         self.fails: dict[str, BaseException] = {}
         self.points: dict[str, Sequence[ProbePoint]] = {}
         self.links: list[int] = []
+        self.pins = FakePins()
+
+    def process_pins(self, id_: ProcessId) -> FakePins:
+        self.pins.id = id_
+        return self.pins
 
     def _step(self, name: str) -> None:
         self.steps.append(name)
@@ -123,7 +129,8 @@ def kernel() -> Kernel:
 
 @pytest.fixture
 def attacher(kernel: Kernel) -> Attacher:
-    return Attacher(kernel, kernel, kernel, live_blocks=1_009)  # type: ignore[arg-type]
+    pins = SimpleNamespace(process=kernel.process_pins)
+    return Attacher(kernel, kernel, kernel, pins, live_blocks=1_009)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -156,6 +163,7 @@ def test_everything_in_order(attacher: Attacher, kernel: Kernel, pid: int) -> No
     assert kernel.steps == ["stopped"]
     assert kernel.open_links == 0
     assert pid in kernel.processes
+    assert not kernel.pins.committed
     attacher.clear(attachment)
     assert kernel.steps == ["stopped", "remove", "release"]
 
@@ -269,6 +277,7 @@ def test_all_or_nothing(
         attacher.attach(pid)
     assert kernel.processes == {}
     assert kernel.steps[-2:] == ["remove", "release"]
+    assert not kernel.pins.exists
 
 
 def test_no_room_in_the_tables(attacher: Attacher, kernel: Kernel, pid: int) -> None:

@@ -38,6 +38,7 @@ class World:
             self._symbolizer_of,  # type: ignore[arg-type]
             attach_method="session",
             top_sites=3,
+            unattended_s=900,
             clock_ns=self.clock,
         )
 

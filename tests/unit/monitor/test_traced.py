@@ -21,6 +21,7 @@ from bpfleakd.model import (
     StackEnd,
 )
 from bpfleakd.monitor import traced as module
+from bpfleakd.monitor.attach import LinkedFile
 from bpfleakd.monitor.traced import Traced
 
 from .doubles import NS_PER_S, Clock, FakeMaps, FakeProcess, FakeSymbolizer, a_traced
@@ -138,7 +139,8 @@ class TestReleaseFunctions:
             ProbedFunction("other", "_Znwm", FunctionRole.SIZE_FIRST, "/lib/own.so", 0x1334, True),
             ProbedFunction("glibc", "free", FunctionRole.RELEASE, "/lib/libc.so.6", 0x1434, True),
         )
-        traced.attachment = replace(traced.attachment, probes=probes, mappings=(library, data))
+        files = (LinkedFile((0, 0, 0, 0), 0, probes),)
+        traced.attachment = replace(traced.attachment, files=files, mappings=(library, data))
         assert traced.release_functions() == {("shop", f"function_{0x7234}")}
 
     def test_what_has_no_name_is_left_out(self) -> None:
@@ -146,7 +148,8 @@ class TestReleaseFunctions:
         traced = a_traced()
         library = Mapping(0x7000, 0x9000, 0, "fe:01", 23, "/lib/own.so", True, False, True)
         probe = ProbedFunction("other", "free", FunctionRole.RELEASE, "/lib/own.so", 0x10, True)
-        traced.attachment = replace(traced.attachment, probes=(probe,), mappings=(library,))
+        files = (LinkedFile((0, 0, 0, 0), 0, (probe,)),)
+        traced.attachment = replace(traced.attachment, files=files, mappings=(library,))
         symbolizer_of(traced).unnamed = {0x7010}
         assert traced.release_functions() == frozenset()
 

@@ -25,6 +25,7 @@ from bpfleakd.unwind.table import UnwindTable
 from bpfleakd.unwind.worker import BuiltTable
 
 from ..kernel.fake_kernel import FakeKernel, store_in
+from .doubles import FakeRecord
 
 PAGE = 0x1000
 TEXT = 0x4000
@@ -103,7 +104,7 @@ def store(kernel: FakeKernel) -> Iterator[UnwindStore]:
 
 @pytest.fixture
 def tables(store: UnwindStore) -> Unwinding:
-    return Unwinding(store)
+    return Unwinding(store, FakeRecord())
 
 
 @pytest.fixture

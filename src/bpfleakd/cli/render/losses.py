@@ -19,6 +19,7 @@ _WORDS = {
     "result_unreadable": "blocks not recorded: their address could not be read",
     "stack_unreadable": "stacks cut short: their memory could not be read",
     "event_full": "changes of the address space not seen: too many between two ticks",
+    "unattended": "recording had stopped: there was no daemon for too long (unattended_s)",
     "region_full": "mappings not recorded: the address space is in too many pieces",
     "unknown_addresses": "frames without a name: in no mapping",
     "unreadable_files": "files that could not be opened: their frames have no names",

@@ -45,4 +45,17 @@ def processes_view(processes: Sequence[TracedProcess]) -> RenderableType:
         for traced in processes
         for line in loss_lines(traced.losses)
     ]
-    return Group(table, *missed)
+    gaps = [
+        Text(
+            f"{row.process.pid} taken over {_times(row.adopted_count)}: "
+            f"{human_duration(row.gap_s)} without a daemon",
+            style="dim",
+        )
+        for row in processes
+        if row.adopted_count
+    ]
+    return Group(table, *missed, *gaps)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"

@@ -1,0 +1,75 @@
+"""`bpfleakd --cleanup`: remove what a daemon left that nobody is going to take over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from bpfleakd import errors
+from bpfleakd.api.listeners import remove_stale
+from bpfleakd.kernel.mounts import is_bpffs
+from bpfleakd.kernel.pins import MAKING, DirectoryLock, pinned_sets, remove_pins
+
+__all__ = ["clean_up", "comes_back"]
+
+_SYSTEMCTL_TIMEOUT_S = 10.0
+
+
+def clean_up(bpffs_dir: Path, socket: Path) -> list[str]:
+    """Remove all pins of ours, and with them probes and tables, and a dead daemon's socket; says what.
+
+    Raises AlreadyRunning while a daemon is alive, KernelError for a pin that stays.
+    """
+    removed: list[str] = []
+    try:
+        if bpffs_dir.is_dir() and is_bpffs(bpffs_dir):
+            removed += _remove_sets(bpffs_dir)
+        if remove_stale(socket):
+            removed.append(f"removed the socket {socket}")
+    except OSError as error:
+        raise errors.KernelError(
+            f"cannot remove {error.filename}: {error.strerror}", "run it as root"
+        ) from error
+    return removed
+
+
+def comes_back(unit: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether systemd starts `unit` again after this stop: as it failed, or because a restart was asked for.
+
+    To be asked in ExecStopPost (systemd.exec(5): SERVICE_RESULT), while the job that stops the unit is under
+    way. One that cannot be asked is taken to say no: what is removed costs a report, what stays costs always.
+    """
+    if environ.get("SERVICE_RESULT", "success") != "success":
+        return True
+    try:
+        jobs = subprocess.run(
+            ["systemctl", "list-jobs", "--no-legend", "--plain", "--full", unit],
+            capture_output=True,
+            text=True,
+            timeout=_SYSTEMCTL_TIMEOUT_S,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return False
+    # A line is: number, unit, type, state.
+    fields = [line.split() for line in jobs.splitlines()]
+    return any(len(job) > 2 and job[1] == unit and job[2] in ("start", "restart") for job in fields)
+
+
+def _remove_sets(bpffs_dir: Path) -> list[str]:
+    lock = DirectoryLock(bpffs_dir)
+    removed: list[str] = []
+    try:
+        for pins in pinned_sets(bpffs_dir):
+            processes = [process.id.pid for process in pins.processes()]
+            count = pins.remove()
+            traced = f", which traced {', '.join(map(str, processes))}" if processes else ""
+            removed.append(f"removed {count} pins in {pins.directory}{traced}")
+        half_made = remove_pins(bpffs_dir / MAKING)
+        if half_made:
+            removed.append(f"removed {half_made} pins of a start that was not finished")
+    finally:
+        lock.release(remove=True)
+    return removed

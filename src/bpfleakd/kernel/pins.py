@@ -1,0 +1,198 @@
+"""Where things of ours are pinned, and who may touch them.
+
+    BPFFS_DIR/                        locked (flock) by the daemon that uses it
+      set-HASH/                       programs and maps of one version, complete
+        MAP, PROGRAM, …
+        links/                        those of all processes: exec, exit, system calls
+        traced/PID-START/             one traced process, by pid and start time
+          file-N/                     the links to one of its files
+          RECORD, …                   what the daemon knows of it (blob.py)
+      making/                         a set that the loader has not finished
+
+Rules:
+  - What is named `making…` is half made: whoever finds it removes it. It gets its name by rename(2).
+  - A set is used only by programs of the same hash (loader.version_of). Another one's is removed.
+  - To remove a pin is to let go: an object ends with its last pin and descriptor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from bpfleakd import errors
+from bpfleakd.kernel import bpf
+from bpfleakd.kernel.blob import Blob
+from bpfleakd.model import ProcessId
+
+__all__ = ["MAKING", "DirectoryLock", "PinnedSet", "ProcessPins", "pinned_sets", "remove_pins"]
+
+MAKING = "making"
+_SET = "set-"
+
+
+def remove_pins(directory: Path) -> int:
+    """Remove all pins at and below `directory`, and it; returns how many there were. OSError if one stays."""
+    removed = 0
+    if not directory.is_dir():
+        return removed
+    for entry in directory.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            removed += remove_pins(entry)
+        else:
+            entry.unlink()
+            removed += 1
+    directory.rmdir()
+    return removed
+
+
+def pinned_sets(directory: Path) -> list[PinnedSet]:
+    """The complete sets below a bpffs_dir."""
+    if not directory.is_dir():
+        return []
+    return [PinnedSet(path) for path in sorted(directory.iterdir()) if path.name.startswith(_SET)]
+
+
+class DirectoryLock:
+    """The right to use a bpffs_dir, which one daemon has at a time, and loses with its end."""
+
+    def __init__(self, directory: Path) -> None:
+        """Make the directory and lock it. Raises AlreadyRunning, or OSError."""
+        self.directory = directory
+        while True:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # The one that had the lock may have removed the directory with its last breath.
+                if os.path.samestat(os.fstat(self._fd), os.stat(directory)):
+                    return
+            except BlockingIOError as error:
+                os.close(self._fd)
+                raise errors.AlreadyRunning(
+                    f"another bpfleakd uses {directory}",
+                    "stop it (systemctl stop bpfleakd), or set another bpffs_dir and socket",
+                ) from error
+            except FileNotFoundError:
+                pass
+            os.close(self._fd)
+
+    def release(self, *, remove: bool) -> None:
+        """Give the lock back, and `remove` the directory if nothing is in it."""
+        if remove:
+            with contextlib.suppress(OSError):
+                self.directory.rmdir()
+        os.close(self._fd)
+
+
+class PinnedSet:
+    """One set of programs and maps."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @classmethod
+    def of(cls, directory: Path, version: str) -> PinnedSet:
+        """The set of a version below a bpffs_dir, which need not be there."""
+        return cls(directory / f"{_SET}{version}")
+
+    @property
+    def exists(self) -> bool:
+        """Whether it is there, which means that it is complete."""
+        return self.directory.is_dir()
+
+    def record(self, name: str) -> Blob:
+        """Bytes that are kept with the set."""
+        return Blob(self.directory / name)
+
+    def link(self, name: str) -> int | None:
+        """Open a link of all processes; None if it is not there."""
+        try:
+            return bpf.object_get(self.directory / "links" / name)
+        except FileNotFoundError:
+            return None
+
+    def pin_link(self, name: str, fd: int) -> None:
+        """Pin a link of all processes."""
+        (self.directory / "links").mkdir(exist_ok=True)
+        bpf.object_pin(fd, self.directory / "links" / name)
+
+    def unpin_link(self, name: str) -> None:
+        """Remove the pin of a link, if it is there."""
+        (self.directory / "links" / name).unlink(missing_ok=True)
+
+    def processes(self) -> list[ProcessPins]:
+        """The processes that something is pinned of."""
+        found = []
+        with contextlib.suppress(FileNotFoundError):
+            for path in sorted((self.directory / "traced").iterdir()):
+                pid, _, start_ticks = path.name.partition("-")
+                found.append(ProcessPins(path, ProcessId(int(pid), int(start_ticks))))
+        return found
+
+    def process(self, id_: ProcessId) -> ProcessPins:
+        """What is pinned of a process, which may be nothing."""
+        return ProcessPins(self.directory / "traced" / f"{id_.pid}-{id_.start_ticks}", id_)
+
+    def remove(self) -> int:
+        """Remove it with all that it holds; returns how many pins that were."""
+        return remove_pins(self.directory)
+
+
+class ProcessPins:
+    """What is pinned of one process."""
+
+    def __init__(self, directory: Path, id_: ProcessId) -> None:
+        self.directory = directory
+        self.id = id_
+
+    def make(self) -> None:
+        """Begin, with nothing in it."""
+        self.directory.parent.mkdir(exist_ok=True)
+        remove_pins(self.directory)
+        self.directory.mkdir()
+
+    def record(self, name: str) -> Blob:
+        """Bytes that are kept with the process."""
+        return Blob(self.directory / name)
+
+    def stage_links(self, number: int, links: Sequence[int]) -> None:
+        """Pin the links to a file; until `commit_links` they count as half made."""
+        staged = self.directory / f"{MAKING}-{number}"
+        remove_pins(staged)
+        staged.mkdir()
+        for index, fd in enumerate(links):
+            bpf.object_pin(fd, staged / f"link-{index}")
+
+    def commit_links(self, number: int) -> None:
+        """From now on the links to this file are found again."""
+        os.rename(self.directory / f"{MAKING}-{number}", self.directory / f"file-{number}")
+
+    def open_links(self) -> dict[int, list[int]]:
+        """Open all links, by the number of their file; what is half made is removed."""
+        opened: dict[int, list[int]] = {}
+        for path in sorted(self.directory.iterdir()):
+            if path.name.startswith(MAKING):
+                remove_pins(path)
+            elif path.name.startswith("file-"):
+                opened[int(path.name.removeprefix("file-"))] = list(_open_all(path.iterdir()))
+        return opened
+
+    def remove_links(self) -> None:
+        """Remove the pins of all links."""
+        with contextlib.suppress(FileNotFoundError):
+            for path in list(self.directory.iterdir()):
+                if path.is_dir():
+                    remove_pins(path)
+
+    def remove(self) -> None:
+        """Remove all that is pinned of the process."""
+        remove_pins(self.directory)
+
+
+def _open_all(paths: Iterable[Path]) -> Iterator[int]:
+    for path in sorted(paths):
+        yield bpf.object_get(path)

@@ -1,0 +1,199 @@
+"""Daemons are killed, restarted, replaced: what they traced goes on, and is taken over or cleanly removed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from .daemons import DaemonFailed
+from .kernel_objects import changed_text
+from .truth import by_function, expect_ledger, expect_no_losses
+from .waiting import wait_until
+
+ALREADY_RUNNING = 11
+START, STOP = 1, 0
+
+
+def _pins(tracer) -> list[Path]:
+    return [path for path in tracer.bpffs_dir.rglob("*") if not path.is_dir()]
+
+
+def test_killed_twenty_times_nothing_is_lost(daemon, workload):
+    """Heap and mappings of a busy program are exact after SIGKILLs at any moment, also of the start."""
+    program = workload("busy")
+    tracer = daemon()
+    tracer.attach(program.pid)
+    program.step(START)
+    moments = random.Random(23)
+
+    for number in range(20):
+        tracer.kill()
+        tracer.launch()
+        if number % 4:
+            adopted = tracer.log.count("kernel.adopted")
+            wait_until(lambda before=adopted: tracer.log.count("kernel.adopted") > before)
+        time.sleep(moments.uniform(0, 0.4))
+    tracer.kill()
+    tracer.start()
+    ledger = program.step(STOP)
+
+    report = tracer.top_after_tick(program.pid)
+    expect_no_losses(report)
+    expect_ledger(report, ledger)
+    assert [site["truncated"] for site in report["sites"]] == [None] * len(report["sites"])
+    row = tracer.process(program.pid)
+    assert row["adopted_count"] >= 10
+    assert row["gap_s"] > 0
+    assert "Traceback" not in tracer.log
+
+
+def test_a_program_that_ends_without_a_daemon_gets_its_last_report(daemon, workload):
+    """By the next one, from the tables, with the functions' names."""
+    program = workload("many_sites", 23)
+    tracer = daemon()
+    tracer.attach(program.pid)
+    tracer.kill()
+    ledger = program.step()
+    program.exit()
+
+    tracer.start()
+
+    assert tracer.process(program.pid)["process"]["state"] == "exited"
+    expect_ledger(tracer.top(program.pid), ledger)
+    assert [path for path in _pins(tracer) if "traced" in path.parts] == []
+
+
+def test_a_program_that_calls_exec_without_a_daemon(daemon, workload):
+    """What was allocated before is reported; the program behind the old pid can be attached to."""
+    program = workload("exec_fork", "exec")
+    tracer = daemon()
+    tracer.attach(program.pid)
+    tracer.kill()
+    program.start_step()
+    program.wait_ready()
+
+    tracer.start()
+
+    assert tracer.process(program.pid)["process"]["state"] == "execed"
+    assert "allocate_after" not in by_function(tracer.top(program.pid))
+    assert changed_text(program.pid) == []
+    tracer.attach(program.pid)
+    ledger = program.step()
+    expect_ledger(tracer.top_after_tick(program.pid), ledger)
+
+
+def test_another_version_is_replaced(daemon, workload):
+    """Its links and maps go, and what it traced is attached to anew."""
+    program = workload("many_sites", 23)
+    tracer = daemon()
+    tracer.attach(program.pid)
+    program.step()
+    before = set(_pins(tracer))
+    tracer.kill()
+    old = tracer.note_objects()
+
+    tracer.configuration["limits"] = {"sites": 1009}
+    tracer.start()
+
+    assert not before & set(_pins(tracer))
+    wait_until(lambda: not set(old.ids["link"]) & set(tracer.note_objects().ids["link"]))
+    row = tracer.process(program.pid)
+    assert (row["process"]["state"], row["process"]["live_count"]) == ("traced", 0)
+    assert row["adopted_count"] == 0
+
+
+def test_what_cannot_be_understood_is_begun_anew(daemon, workload):
+    """A record that is missing, a link that is half made: the process is attached to again, once."""
+    program, whole = workload("many_sites", 23), workload("many_sites", 7)
+    tracer = daemon()
+    tracer.attach(program.pid)
+    tracer.attach(whole.pid)
+    before = program.step()
+    ledger = whole.step()
+    tracer.kill()
+    (record,) = tracer.bpffs_dir.glob(f"set-*/traced/{program.pid}-*/attachment")
+    record.unlink()
+    (links,) = tracer.bpffs_dir.glob(f"set-*/traced/{whole.pid}-*/file-0")
+    (links.parent / "making-7").mkdir()
+
+    tracer.start()
+
+    after = program.step()
+    report = tracer.top_after_tick(program.pid)
+    assert report["process"]["live_count"] == after["live_count"] - before["live_count"]
+    expect_ledger(tracer.top(whole.pid), ledger)
+    assert not (links.parent / "making-7").exists()
+
+
+def test_kept_on_stop(daemon, workload):
+    """With --keep-on-stop SIGTERM leaves all of it to the next daemon; Ctrl-C leaves nothing all the same."""
+    program = workload("every_function", 1)
+    tracer = daemon("--keep-on-stop")
+    tracer.attach(program.pid)
+    program.step()
+    tracer.end(signal.SIGTERM)
+    program.step()
+
+    tracer.start("--keep-on-stop")
+    ledger = program.step()
+
+    expect_ledger(tracer.top_after_tick(program.pid), ledger)
+    assert tracer.process(program.pid)["adopted_count"] == 1
+    tracer.stop(signal.SIGINT)
+    assert changed_text(program.pid) == []
+
+
+def test_cleanup(daemon, workload):
+    """It removes all that a dead daemon left and says so, and touches nothing of a living one."""
+    program = workload("churn", 1)
+    tracer = daemon()
+    tracer.attach(program.pid)
+    refused = tracer.clean_up()
+    assert refused.returncode == ALREADY_RUNNING, refused
+    assert "another bpfleakd" in refused.stderr
+    tracer.kill()
+
+    done = tracer.clean_up()
+
+    assert done.returncode == 0, done
+    assert f"which traced {program.pid}" in done.stdout
+    assert str(tracer.socket) in done.stdout
+    assert not tracer.socket.exists()
+    assert not tracer.bpffs_dir.exists()
+    tracer.check_nothing_left()
+    assert changed_text(program.pid) == []
+    assert "nothing to remove" in tracer.clean_up().stdout
+
+
+def test_two_daemons_with_one_directory(daemon, tmp_path):
+    """The second is refused, and does the first no harm."""
+    first = daemon()
+    with pytest.raises(DaemonFailed) as failed:
+        daemon(bpffs_dir=str(first.bpffs_dir), socket=str(tmp_path / "other.sock"))
+    assert failed.value.exit_code == ALREADY_RUNNING
+    assert first.ps() == []
+
+
+def test_recording_stops_when_no_daemon_comes_back(daemon, workload):
+    """Then frees are missed, so that the next daemon begins anew and says so."""
+    program = workload("churn", 1, 1009)
+    tracer = daemon(unattended_s=1)
+    tracer.attach(program.pid)
+    program.step()
+    tracer.kill()
+    time.sleep(1.5)
+    program.step()
+    program.step()
+
+    tracer.start()
+
+    assert "no daemon for too long" in tracer.log
+    assert tracer.process(program.pid)["process"]["allocated_count"] == 0
+    ledger = program.step()
+    report = tracer.top_after_tick(program.pid)
+    assert report["process"]["allocated_count"] == 1009
+    assert report["process"]["live_bytes"] == ledger["live_bytes"] == 0
