@@ -149,6 +149,7 @@ class Config(_Section, frozen=True):
     """Everything that can be configured."""
 
     socket: Path = DEFAULT_SOCKET_PATH
+    socket_group: Annotated[str, msgspec.Meta(min_length=1)] | None = "bpfleakd"
     bpffs_dir: Path = Path("/sys/fs/bpf/bpfleakd")
     attach_method: AttachMethod = AttachMethod.AUTO
     walker: Walker = Walker.AUTO

@@ -142,6 +142,7 @@ class Daemon:
             service,
             exporter.expose,
             socket_path=self._config.socket,
+            socket_group=self._config.socket_group,
             tcp_address=metrics.address if metrics.enabled else None,
             tcp_port=metrics.port,
         )
@@ -182,6 +183,7 @@ class Daemon:
             name
             for name in (
                 "socket",
+                "socket_group",
                 "bpffs_dir",
                 "attach_method",
                 "walker",

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -59,6 +60,9 @@ _Choice = TypeVar("_Choice", GroupKey, SortKey)
 _PID_MAX = 4_194_304  # PID_MAX_LIMIT of a 64-bit kernel
 _READING = ("GET", "HEAD")
 
+# A Host header with an address, or a name that is always this machine's (RFC 6761), and maybe a port.
+_LOCAL_NAME = re.compile(r"(\[[0-9a-f:.]+\]|[0-9.]+|([a-z0-9-]+\.)*localhost\.?)(:[0-9]+)?", re.IGNORECASE)
+
 # The status of an error class holds for its subclasses, unless they have their own.
 _STATUS: dict[type[errors.BpfleakdError], HTTPStatus] = {
     errors.BpfleakdError: HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -82,8 +86,13 @@ class _BadRequest(errors.BpfleakdError):
     code = "bad-request"
 
 
-def create_app(service: Service, exposition: Exposition, *, read_only: bool) -> Starlette:
-    """Return the application; `read_only` refuses every method but GET."""
+def create_app(
+    service: Service, exposition: Exposition, *, read_only: bool, local_names_only: bool = False
+) -> Starlette:
+    """Return the application.
+
+    `read_only` refuses every method but GET; `local_names_only` whoever knows us by a name of the world.
+    """
     api = _Api(service, exposition)
     routes = [
         _route("/v1/status", "GET", api.status),
@@ -103,7 +112,10 @@ def create_app(service: Service, exposition: Exposition, *, read_only: bool) -> 
         routes.append(_route("/v1/processes/{pid}/scan", "POST", api.scan))
     return Starlette(
         routes=routes,
-        middleware=[Middleware(_ReadOnly)] if read_only else [],
+        middleware=[
+            *([Middleware(_LocalNamesOnly)] if local_names_only else []),
+            *([Middleware(_ReadOnly)] if read_only else []),
+        ],
         exception_handlers={HTTPException: _routing_error},
     )
 
@@ -129,11 +141,15 @@ class _Api:
 
     async def attach(self, request: Request) -> Response:
         _only_parameters(request)
-        return _json(await self._service.attach(_pid(request)), HTTPStatus.CREATED)
+        pid = _pid(request)
+        _log_who_asked("attach", pid, request)
+        return _json(await self._service.attach(pid), HTTPStatus.CREATED)
 
     async def detach(self, request: Request) -> Response:
         _only_parameters(request)
-        return _json(await self._service.detach(_pid(request)))
+        pid = _pid(request)
+        _log_who_asked("detach", pid, request)
+        return _json(await self._service.detach(pid))
 
     async def sites(self, request: Request) -> Response:
         _only_parameters(request, "limit", "sort", "group")
@@ -231,6 +247,37 @@ class _ReadOnly:
         )
         refusal.headers["allow"] = ", ".join(_READING)
         await refusal(scope, receive, send)
+
+
+class _LocalNamesOnly:
+    """Refuses requests to another host than an address or localhost.
+
+    A web page can have its own name resolve to 127.0.0.1 and then read, from the browser of whoever looks at
+    it, what this address answers (DNS rebinding). The browser still sends the page's name.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            host = Headers(scope=scope).get("host", "localhost")
+            if not _LOCAL_NAME.fullmatch(host):
+                refusal = _error(
+                    HTTPStatus.MISDIRECTED_REQUEST,
+                    "not-this-host",
+                    f"{printable(host)!r} is not a name of this address",
+                    "ask by address or as localhost",
+                )
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _log_who_asked(what: str, pid: int, request: Request) -> None:
+    peer = request.scope.get("state", {}).get("peer")
+    if peer is not None:
+        log.info(f"api.{what}", pid=pid, by_user=peer.user, by_uid=peer.uid, by_pid=peer.pid)
 
 
 async def _routing_error(request: Request, error: Exception) -> Response:

@@ -5,6 +5,7 @@ An error that the daemon sends is raised here as the class that was raised there
 
 from __future__ import annotations
 
+import grp
 import http.client
 import socket
 from pathlib import Path
@@ -175,7 +176,7 @@ class DaemonClient:
             raise DaemonUnreachable(f"no daemon answers on {self._path}", _START_IT) from error
         except PermissionError as error:
             words = f"no access to the daemon's socket {self._path}"
-            raise AccessDenied(words, "run as root, or as a member of the socket's group") from error
+            raise AccessDenied(words, _way_in(self._path)) from error
         except TimeoutError as error:
             words = f"the daemon on {self._path} did not answer within {timeout_s:g} s"
             raise DaemonUnreachable(words, _SEE_LOG) from error
@@ -187,3 +188,15 @@ class DaemonClient:
             raise DaemonUnreachable(words, _START_IT) from error
         finally:
             connection.close()
+
+
+def _way_in(path: Path) -> str:
+    """How a user gets access to the socket."""
+    try:
+        status = path.stat()
+        group = grp.getgrgid(status.st_gid).gr_name
+    except (OSError, KeyError):
+        return "run as root"
+    if status.st_gid == 0:
+        return "run as root: the socket has no group of its own (socket_group in the configuration)"
+    return f"run as root, or join the socket's group: `usermod -aG {group} USER`, then log in again"

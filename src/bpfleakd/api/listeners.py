@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import grp
 import os
 import socket
 import stat
-import struct
 from pathlib import Path
 
+from bpfleakd.api.peer import peer_of
 from bpfleakd.errors import AccessDenied, AlreadyRunning, ConfigError
 from bpfleakd.logs import get_logger
 
@@ -24,8 +25,10 @@ _PROBE_TIMEOUT_S = 1.0
 log = get_logger()
 
 
-def bind_unix(path: Path) -> socket.socket:
+def bind_unix(path: Path, group: str | None = None) -> socket.socket:
     """Return a socket that listens on `path`, its directory made and a dead daemon's socket file removed.
+
+    The file is given to `group`; if there is no such group, it is our own one's, and the log says so.
 
     Raises AlreadyRunning if a daemon answers there, AccessDenied, or ConfigError naming `socket`.
     """
@@ -38,6 +41,7 @@ def bind_unix(path: Path) -> socket.socket:
             listener.bind(str(path))
             # Nobody can connect before listen, so there is no moment with the umask's mode.
             path.chmod(_SOCKET_MODE)
+            _give_to_group(path, group)
             listener.listen(BACKLOG)
         except OSError:
             listener.close()
@@ -49,6 +53,19 @@ def bind_unix(path: Path) -> socket.socket:
         reason = error.strerror or error
         raise ConfigError(f"socket: cannot create {path}: {reason}", "set another socket") from error
     return listener
+
+
+def _give_to_group(path: Path, group: str | None) -> None:
+    if group is None:
+        return
+    try:
+        os.chown(path, -1, grp.getgrnam(group).gr_gid, follow_symlinks=False)
+    except KeyError:
+        hint = f"groupadd --system {group}, and restart the daemon; or set socket_group"
+        log.warning("api.only-root", reason=f"there is no group {group}", hint=hint)
+    except PermissionError as error:
+        hint = f"run as root, or as a member of {group}"
+        log.warning("api.only-root", reason=f"cannot give the socket to {group}: {error.strerror}", hint=hint)
 
 
 def remove_stale(path: Path) -> bool:
@@ -72,9 +89,7 @@ def remove_stale(path: Path) -> bool:
         except TimeoutError:  # it is listened to, and its queue is full
             pid = 0
         else:
-            # struct ucred: pid, uid, gid of whoever called listen (unix(7)).
-            credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            pid = struct.unpack("3i", credentials)[0]
+            pid = peer_of(probe).pid
     who = f"a daemon (pid {pid})" if pid else "a daemon"
     raise AlreadyRunning(f"{who} answers on {path} already", "stop it, or give this one another --socket")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bpfleakd.api.app import Exposition, create_app
 from bpfleakd.api.listeners import BACKLOG, bind_tcp, bind_unix
+from bpfleakd.api.peer import peer_of
 from bpfleakd.api.service import Service
 from bpfleakd.logs import get_logger
 
@@ -36,12 +38,14 @@ class ApiServer:
         exposition: Exposition,
         *,
         socket_path: Path,
+        socket_group: str | None = None,
         tcp_address: str | None = None,
         tcp_port: int = 0,
     ) -> None:
         self._service = service
         self._exposition = exposition
         self._socket_path = socket_path
+        self._socket_group = socket_group
         self._tcp_address = tcp_address
         self._tcp_port = tcp_port
         self._inode = 0
@@ -54,18 +58,22 @@ class ApiServer:
         needs more rights, AlreadyRunning if another daemon answers on the socket. Nothing is left bound then.
         """
         with contextlib.ExitStack() as undo:
-            unix = undo.enter_context(contextlib.closing(bind_unix(self._socket_path)))
+            unix = undo.enter_context(contextlib.closing(bind_unix(self._socket_path, self._socket_group)))
             self._inode = self._socket_path.lstat().st_ino
             undo.callback(self._unlink)
-            listeners = [(unix, False)]
+            apps = [(unix, create_app(self._service, self._exposition, read_only=False))]
             if self._tcp_address is not None:
                 tcp = await bind_tcp(self._tcp_address, self._tcp_port)
                 self._tcp_port = tcp.getsockname()[1]
                 undo.enter_context(contextlib.closing(tcp))
-                listeners.append((tcp, True))
+                local_names_only = ipaddress.ip_address(tcp.getsockname()[0]).is_loopback
+                reading = create_app(
+                    self._service, self._exposition, read_only=True, local_names_only=local_names_only
+                )
+                apps.append((tcp, reading))
             undo.pop_all()
-        for listener, read_only in listeners:
-            await self._serve(listener, create_app(self._service, self._exposition, read_only=read_only))
+        for listener, app in apps:
+            await self._serve(listener, app)
         log.info("api.listening", socket=self._socket_path, tcp=self._tcp_address, port=self.tcp_port)
 
     async def stop(self) -> None:
@@ -116,10 +124,20 @@ class _Server(uvicorn.Server):
         await self.stopping.wait()
 
 
+class _Protocol(H11Protocol):
+    """HTTP/1.1, with `peer` in the state of every request that comes over the unix socket."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        if connection.family == socket.AF_UNIX:
+            self.app_state = {**self.app_state, "peer": peer_of(connection)}
+
+
 def _uvicorn_config(app: Starlette) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=H11Protocol,
+        http=_Protocol,
         ws="none",
         loop="none",
         lifespan="off",

@@ -55,11 +55,21 @@ def exposition(accept: str) -> tuple[bytes, str]:
 
 @contextlib.contextmanager
 def running(
-    service: FakeService, socket_path: Path, *, tcp: bool = False, metrics: Any = exposition
+    service: FakeService,
+    socket_path: Path,
+    *,
+    group: str | None = None,
+    tcp: bool | str = False,
+    metrics: Any = exposition,
 ) -> Iterator[ApiServer]:
-    """Serve on `socket_path`, and on a free port of localhost if `tcp`."""
+    """Serve on `socket_path`, and on a free port of `tcp`, or of localhost if that is True."""
     server = ApiServer(
-        service, metrics, socket_path=socket_path, tcp_address="127.0.0.1" if tcp else None, tcp_port=0
+        service,
+        metrics,
+        socket_path=socket_path,
+        socket_group=group,
+        tcp_address="127.0.0.1" if tcp is True else tcp or None,
+        tcp_port=0,
     )
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import grp
 import http.client
 import json
 import os
+import pwd
 import socket
 import stat
+import tempfile
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from bpfleakd import errors
 from bpfleakd.api.client import DaemonClient
@@ -139,6 +144,61 @@ def test_tcp_reads_and_refuses_to_change(path):
         connection.close()
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:9797", 200),
+        ("metrics.localhost:9797", 200),
+        ("127.0.0.1:9797", 200),
+        ("127.8.8.8", 200),
+        ("[::1]:9797", 200),
+        ("example.org:9797", 421),
+        ("localhost.example.org", 421),
+        ("127.0.0.1.example.org", 421),
+        ("example.org@localhost", 421),
+        ("localhost:9797 example.org", 421),
+        ("", 421),
+    ],
+)
+def test_tcp_on_loopback_answers_to_no_name_of_the_world(path, host, status):
+    """DNS rebinding: a web page whose name resolves to 127.0.0.1 must not read what is traced."""
+    with running(FakeService(stats=some_stats()), path, tcp=True) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.tcp_port, timeout=5)
+        connection.request("GET", "/v1/status", headers={"Host": host})
+        response = connection.getresponse()
+        body = json.loads(response.read())
+        connection.close()
+    assert response.status == status
+    if status == 421:
+        assert body["error"]["code"] == "not-this-host"
+        assert host in body["error"]["message"]
+
+
+def test_an_address_for_other_machines_answers_to_any_name(path):
+    """They know this machine by a name of the world."""
+    with running(FakeService(stats=some_stats()), path, tcp="0.0.0.0") as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.tcp_port, timeout=5)
+        connection.request("GET", "/v1/status", headers={"Host": "leaky.example.org:9797"})
+        assert connection.getresponse().status == 200
+        connection.close()
+
+
+def test_attach_and_detach_are_logged_with_who_asked(path):
+    """User and process, as the kernel knows them; the questions of everybody are not logged."""
+    service = FakeService(attach=a_traced_process(), detach=a_traced_process(), stats=some_stats())
+    with capture_logs() as lines, running(service, path):
+        client = DaemonClient(path)
+        client.stats()
+        client.attach(23)
+        client.detach(23)
+    me = {"by_user": pwd.getpwuid(os.geteuid()).pw_name, "by_uid": os.geteuid(), "by_pid": os.getpid()}
+    assert [line for line in lines if "by_pid" in line] == [
+        {"event": "api.attach", "log_level": "info", "pid": 23, **me},
+        {"event": "api.detach", "log_level": "info", "pid": 23, **me},
+    ]
+
+
 def test_rubbish_on_the_socket_does_not_end_the_daemon(path):
     """A request that is none gets 400, and the next one an answer."""
     with running(FakeService(stats=some_stats()), path):
@@ -161,6 +221,23 @@ def test_the_socket_comes_and_goes(path):
         assert stat.S_ISSOCK(mode)
         assert stat.S_IMODE(mode) == 0o660
     assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to any group: run as root")
+def test_the_socket_is_its_groups(path):
+    """Whoever is in it may ask."""
+    with running(FakeService(stats=some_stats()), path, group=grp.getgrgid(65534).gr_name):
+        status = path.lstat()
+        assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, 65534, 0o660)
+
+
+def test_without_the_group_the_socket_stays_our_own(path):
+    """The daemon starts all the same, and its log says what to do."""
+    with capture_logs() as lines, running(FakeService(), path, group="no-such-group"):
+        assert path.lstat().st_gid == os.getegid()
+    (line,) = [line for line in lines if line["event"] == "api.only-root"]
+    assert "no-such-group" in line["reason"]
+    assert line["hint"].startswith("groupadd --system no-such-group")
 
 
 def test_the_socket_of_a_dead_daemon_is_replaced(path):
@@ -287,18 +364,23 @@ def test_nobody_behind_the_socket(path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user: run as root")
-def test_no_access_to_the_socket(path):
-    """A user who may not write to it."""
-    with running(FakeService(), path):
+def test_no_access_to_the_socket():
+    """A user who may not write to it is told how to become one who may; nothing is attached."""
+    group = grp.getgrgid(12).gr_name
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+        Path(directory).chmod(0o755)
+        path = Path(directory, "bpfleakd.sock")
+        stack.enter_context(running(FakeService(), path, group=group))
+        way_in = f"usermod -aG {group} USER"
         child = os.fork()
         if child == 0:
             os.setgroups([])
             os.setgid(65534)
             os.setuid(65534)
             try:
-                DaemonClient(path).stats()
+                DaemonClient(path).attach(1)
             except errors.AccessDenied as denied:
-                os._exit(0 if str(path) in denied.message else 1)
+                os._exit(0 if str(path) in denied.message and way_in in denied.hint else 1)
             finally:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
