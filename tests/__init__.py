@@ -1,0 +1,1 @@
+"""Tests: without privileges (unit), with BPF (kernel), under a real systemd (system)."""

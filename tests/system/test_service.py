@@ -1,0 +1,213 @@
+"""The unit under a real systemd: ready, status, sandbox, reload, watchdog, restarts, stop."""
+
+from __future__ import annotations
+
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ..kernel.kernel_objects import wait_until_gone
+from ..kernel.waiting import wait_until
+from ..kernel.workloads import BUILD, Workload
+from .container import CommandFailed, Container
+from .service import CONFIG, UNIT, Service
+
+HOLD_THREADS = Path(__file__).with_name("hold_threads.py")
+
+# linux/capability.h: DAC_READ_SEARCH, NET_ADMIN, SYS_PTRACE, SYS_ADMIN
+CAPABILITIES = 1 << 2 | 1 << 12 | 1 << 19 | 1 << 21
+
+
+def status_text(service: Service) -> str:
+    return service.show("StatusText")
+
+
+def attach(service: Service, program: str) -> int:
+    """Trace a program of nobody's; returns its pid."""
+    pid = service.start_program(program)
+    service.control("attach", pid)
+    return pid
+
+
+# -- what it does ------------------------------------------------------------------------------------------
+
+
+def test_it_finds_a_leak_and_its_status_says_so(service: Service, leaker: str):
+    """In a program that only its user may read, with a line of source; systemd shows what is going on."""
+    assert status_text(service) == "0 traced, 0 growing, 0 lost"
+    pid = attach(service, leaker)
+    wait_until(lambda: status_text(service) == "1 traced, 1 growing, 0 lost")
+    site = max(service.top(pid)["sites"], key=lambda site: site["live_bytes"])
+    assert (site["function"], site["live_bytes"] % 101) == ("leak_here", 0)
+    assert re.search(r"leaker\.c:\d+$", site["location"])
+    assert site["stack"][-1]["function"] == "_start"
+
+
+def test_the_sandbox_leaves_it_no_more_than_it_needs(service: Service):
+    """Four capabilities and no way to get others; its children have no more."""
+    status = service.machine.run("cat", f"/proc/{service.pid}/status")
+    assert int(re.findall(r"^CapEff:\s*(\w+)", status, re.MULTILINE)[0], 16) == CAPABILITIES
+    assert int(re.findall(r"^CapBnd:\s*(\w+)", status, re.MULTILINE)[0], 16) == CAPABILITIES
+    assert re.search(r"^NoNewPrivs:\s*1$", status, re.MULTILINE)
+    assert re.search(r"^Seccomp:\s*2$", status, re.MULTILINE)
+
+
+def test_perf_maps_are_read_in_spite_of_its_own_tmp(service: Service):
+    """PrivateTmp gives the daemon another /tmp than the program whose JIT code is named there."""
+    program = Workload([*service.machine.entrance(), BUILD / "jit"])
+    try:
+        pid = int(service.machine.run("pgrep", "--exact", "--newest", "jit"))
+        service.control("attach", pid)
+        program.step()
+        functions = {site["function"] for site in service.top(pid)["sites"]}
+        assert "LeakyTemplate::render" in functions
+    finally:
+        program.kill()
+
+
+def test_systemd_finds_no_fault_in_the_unit(service: Service):
+    """`verify` says nothing, and the exposure is at most 4.0."""
+    assert service.machine.run("systemd-analyze", "verify", UNIT) == ""
+    verdict = service.machine.run("systemd-analyze", "security", "--offline=true", UNIT).splitlines()[-1]
+    exposure = re.search(r"exposure level for \S+: ([0-9.]+)", verdict)
+    assert exposure
+    assert float(exposure[1]) <= 4.0
+
+
+def test_without_sys_admin_it_works_where_the_unit_says_so(service: Service, leaker: str):
+    """The capabilities that the unit's comment gives for kernels that need no perf events."""
+    (event,) = service.events("kernel.loaded")[-1:]
+    if event["method"] == "perf":
+        pytest.skip("this kernel links uprobes by perf events only, which need CAP_SYS_ADMIN")
+    unit = service.machine.run("cat", f"/usr/lib/systemd/system/{UNIT}")
+    smaller = re.findall(r"^# +(CapabilityBoundingSet=.*)", unit, re.MULTILINE)
+    assert len(smaller) == 2
+    service.start_with("\n".join(smaller))
+    pid = attach(service, leaker)
+    wait_until(lambda: any(site["function"] == "leak_here" for site in service.top(pid)["sites"]))
+
+
+# -- who may use it ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def user(machine: Container, name: str, *groups: str) -> Iterator[str]:
+    machine.run("useradd", "--no-create-home", *(["--groups", ",".join(groups)] if groups else []), name)
+    try:
+        yield name
+    finally:
+        machine.run("userdel", name)
+
+
+def test_the_group_may_trace_and_others_are_told_the_way(service: Service, leaker: str):
+    """The socket is root's and the group's; the log has who asked."""
+    status = service.machine.run("stat", "--format=%U:%G %a", "/run/bpfleakd/bpfleakd.sock")
+    assert status.strip() == "root:bpfleakd 660"
+    pid = service.start_program(leaker)
+    attach_it = ("bpfleakctl", "attach", str(pid))
+    with user(service.machine, "alice", "bpfleakd") as alice, user(service.machine, "mallory") as mallory:
+        with pytest.raises(CommandFailed, match="usermod -aG bpfleakd") as refused:
+            service.machine.run("runuser", "-u", mallory, "--", *attach_it)
+        assert refused.value.exit_code == 4
+        assert service.processes() == []
+        service.machine.run("runuser", "-u", alice, "--", *attach_it)
+        assert [process["pid"] for process in service.processes()] == [pid]
+        (event,) = service.events("api.attach")[-1:]
+        assert (event["pid"], event["by_user"]) == (pid, "alice")
+
+
+# -- reload ------------------------------------------------------------------------------------------------
+
+
+def test_reload_takes_a_changed_configuration_over(service: Service):
+    """With the same process, which says when it is done."""
+    pid = service.pid
+    service.machine.write(CONFIG, "tick_s: 0.5\n")
+    service.systemctl("reload", UNIT)
+    wait_until(lambda: any(event["tick_s"] == 0.5 for event in service.events("config.reloaded")))
+    assert (service.pid, service.show("SubState")) == (pid, "running")
+
+
+def test_reload_refuses_a_wrong_configuration(service: Service):
+    """systemctl fails, the journal has the line, and the daemon goes on."""
+    pid = service.pid
+    service.machine.write(CONFIG, "tick_s: 0.5\ntick: 3\n")
+    with pytest.raises(CommandFailed):
+        service.systemctl("reload", UNIT)
+    assert f"{CONFIG}:2: tick: unknown key" in service.journal()
+    assert (service.pid, service.show("ActiveState")) == (pid, "active")
+
+
+def test_a_wrong_configuration_is_no_reason_to_try_again(service: Service):
+    """No restart repairs it."""
+    with pytest.raises(CommandFailed):
+        service.start_with(configuration="tick: 3\n")
+    assert service.show("ActiveState") == "failed"
+    assert service.show("NRestarts") == "0"
+
+
+# -- when it hangs or dies ---------------------------------------------------------------------------------
+
+
+def test_the_watchdog_restarts_it_when_only_the_tracer_hangs(service: Service):
+    """Its API still answers, and still it is restarted; the log has where the threads were."""
+    service.start_with("WatchdogSec=2")
+    pid = service.pid
+    program = [*service.machine.entrance(), sys.executable, HOLD_THREADS, str(pid)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        service.wait_for_another_daemon(pid)
+    journal = service.journal()
+    assert "Watchdog timeout" in journal
+    assert "Fatal Python error: Aborted" in journal
+    assert re.search(r"^Thread 0x\w+", journal, re.MULTILINE)
+
+
+def test_the_watchdog_restarts_it_when_all_of_it_stands_still(service: Service):
+    """SIGSTOP, as a stuck disk would do it."""
+    service.start_with("WatchdogSec=2")
+    pid = service.pid
+    service.machine.run("kill", "-STOP", str(pid))
+    service.wait_for_another_daemon(pid)
+    assert service.show("NRestarts") == "1"
+
+
+def test_the_watchdog_is_content_with_a_daemon_that_works(service: Service, leaker: str):
+    """Several times the watchdog's period, while it traces."""
+    service.start_with("WatchdogSec=2", "tick_s: 0.9\n")
+    pid = service.pid
+    attach(service, leaker)
+    service.machine.run("sleep", "5")
+    assert service.pid == pid
+
+
+def test_kill_9_is_repaired(service: Service):
+    """By a new daemon that is ready again, on the same socket."""
+    pid = service.pid
+    service.machine.run("kill", "-KILL", str(pid))
+    service.wait_for_another_daemon(pid)
+    assert service.processes() == []
+    assert stat.S_ISSOCK(service.machine.path("/run/bpfleakd/bpfleakd.sock").stat().st_mode)
+
+
+# -- stop --------------------------------------------------------------------------------------------------
+
+
+def test_stop_leaves_nothing(service: Service, leaker: str):
+    """No process, no pin, no BPF object, no socket, while what was traced runs on."""
+    pid = attach(service, leaker)
+    objects = service.kernel_objects()
+    assert objects
+    service.systemctl("stop", UNIT)
+    assert service.show("Result") == "success"
+    assert service.show("ExecMainStatus") == "0"
+    assert sorted(service.machine.bpffs.iterdir()) == []
+    assert not wait_until_gone(objects)
+    assert not service.machine.path("/run/bpfleakd").exists()
+    service.machine.run("kill", "-0", str(pid))
