@@ -49,6 +49,11 @@ test-kernel: FOR := test
 test-kernel: setup ## Load BPF and trace real programs (as root)
 	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal tests/kernel $(PYTEST_ARGS)
 
+.PHONY: test-system
+test-system: FOR := test
+test-system: setup ## The package and the service under a real systemd, in a container (as root)
+	$(PYTHON) -m pytest tests/system $(PYTEST_ARGS)
+
 .PHONY: fuzz
 fuzz: FOR := test
 fuzz: setup ## Damaged ELF files, unwind information and perf maps, for FUZZ_S seconds (300)
