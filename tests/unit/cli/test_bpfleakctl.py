@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from bpfleakd import errors
 from bpfleakd.cli import bpfleakctl
@@ -73,7 +74,7 @@ def ctl(path, capsys):
     """Run bpfleakctl against a service; return exit code, standard output and standard error."""
 
     def run(service: FakeService, *arguments: str) -> tuple[int, str, str]:
-        with running(service, path):
+        with capture_logs(), running(service, path):  # the daemon's, which is in this process here
             capsys.readouterr()
             code = bpfleakctl.main(["--socket", str(path), *arguments])
             return code, *capsys.readouterr()
