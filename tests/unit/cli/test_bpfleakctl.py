@@ -533,7 +533,7 @@ def test_top_is_live_on_a_terminal(path):
     assert b"Traceback" not in rest
 
 
-def _read_until(terminal: int, words: bytes | None, timeout_s: float = 10.0) -> bytes:
+def _read_until(terminal: int, words: bytes | None, timeout_s: float = 60.0) -> bytes:
     """Read until `words`, or until the other end is closed."""
     read = b""
     deadline = time.monotonic() + timeout_s

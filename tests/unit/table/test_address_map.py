@@ -428,12 +428,12 @@ def test_operations_stay_fast_with_100_000_intervals():
     for n in range(100_000):
         space.mapped(page(2 * n), PAGE, A, n, 1)
     numbers = random.Random(23)
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     for _ in range(1_000):
         first = 2 * numbers.randrange(100_000)
         space.unmapped(page(first), PAGE)
         space.mapped(page(first), PAGE, B, 1, 1)
-    assert time.perf_counter() - began_s < 1
+    assert time.process_time() - began_s < 1
     assert len(space) == 100_000
 
 
