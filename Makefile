@@ -36,8 +36,8 @@ test: lint test-unit test-kernel ## Everything: lint, unit tests, kernel tests
 lint: FOR := test
 lint: setup ## Check the style of Python and shell
 	$(PYTHON) -m ruff check .
-	shellcheck scripts/setup scripts/demo scripts/fuzz scripts/vendor-assets scripts/build-deb deploy/deb/postinst deploy/deb/prerm \
-		deploy/deb/postrm .ci/run
+	shellcheck scripts/setup scripts/demo scripts/fuzz scripts/vendor-assets scripts/build-deb scripts/test-vm \
+		deploy/deb/postinst deploy/deb/prerm deploy/deb/postrm .ci/run
 
 .PHONY: test-unit
 test-unit: FOR := test
@@ -53,6 +53,16 @@ test-kernel: setup ## Load BPF and trace real programs (as root)
 test-system: FOR := test
 test-system: setup ## The package and the service under a real systemd, in a container (as root)
 	$(PYTHON) -m pytest tests/system $(PYTEST_ARGS)
+
+.PHONY: test-stress
+test-stress: FOR := test
+test-stress: setup ## Targets that end, exec and fork at any moment; the daemon's own memory (5 minutes, as root)
+	$(PYTHON) -m pytest tests/stress -v -rP $(PYTEST_ARGS)
+
+.PHONY: test-vm
+test-vm: FOR := test
+test-vm: setup ## The core of the kernel tests on Debian's kernel 6.1, in qemu (as root)
+	scripts/test-vm
 
 .PHONY: fuzz
 fuzz: FOR := test
