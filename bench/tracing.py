@@ -52,7 +52,12 @@ class RunningDaemon:
         self._log_path = self._directory / "log"
         self.socket = self._directory / "socket"
         self.client = DaemonClient(self.socket)
-        defaults = {"socket": str(self.socket), "bpffs_dir": str(self._pins), "metrics": {"enabled": False}}
+        defaults = {
+            "socket": str(self.socket),
+            "bpffs_dir": str(self._pins),
+            "metrics": {"enabled": False},
+            "policy": {"default": "off"},
+        }
         self._config_path = self._directory / "config.yaml"
         self._config_path.write_text(json.dumps(defaults | configuration))  # JSON is YAML
         self._process: subprocess.Popen | None = None

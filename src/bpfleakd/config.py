@@ -12,14 +12,16 @@ import re
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import yaml
 
 from bpfleakd.api import DEFAULT_SOCKET_PATH
 from bpfleakd.errors import ConfigError
+from bpfleakd.model import TracingMode
 from bpfleakd.printable import printable, shortened
+from bpfleakd.target.policy import Match, Policy, Rule
 
 __all__ = [
     "DEFAULT_CONFIG_PATH",
@@ -31,7 +33,13 @@ __all__ = [
     "LogConfig",
     "LogFormat",
     "LogLevel",
+    "MatchConfig",
     "MetricsConfig",
+    "PolicyConfig",
+    "ProcessEventsConfig",
+    "ProcessSource",
+    "RuleConfig",
+    "RuleLimits",
     "UnwindConfig",
     "Walker",
     "WindowMode",
@@ -44,6 +52,7 @@ DEFAULT_CONFIG_PATH = Path("/etc/bpfleakd/config.yaml")
 _SOCKET_PATH_BYTES = 107
 
 Pid = Annotated[int, msgspec.Meta(ge=1, le=4_194_304)]  # PID_MAX_LIMIT of a 64-bit kernel
+Glob = Annotated[str, msgspec.Meta(min_length=1)]
 TableSize = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 
 
@@ -62,6 +71,13 @@ class Walker(StrEnum):
     AUTO = "auto"
     MAY_GOTO = "may_goto"
     TAIL_CALLS = "tail_calls"
+
+
+class ProcessSource(StrEnum):
+    """How processes are noticed; AUTO takes the kernel's events where they are to be had."""
+
+    AUTO = "auto"
+    SCAN = "scan"
 
 
 class LogLevel(StrEnum):
@@ -83,6 +99,67 @@ class LogFormat(StrEnum):
 
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options that belong together."""
+
+
+class MatchConfig(_Section, frozen=True):
+    """What a process has to be; each key that is given has to match. See target/policy.py."""
+
+    pid: Pid | msgspec.UnsetType = msgspec.UNSET
+    comm: Glob | msgspec.UnsetType = msgspec.UNSET
+    exe: Glob | msgspec.UnsetType = msgspec.UNSET
+    cmdline: Glob | msgspec.UnsetType = msgspec.UNSET
+    user: Glob | msgspec.UnsetType = msgspec.UNSET
+    unit: Glob | msgspec.UnsetType = msgspec.UNSET
+    cgroup: Glob | msgspec.UnsetType = msgspec.UNSET
+    container: Glob | msgspec.UnsetType = msgspec.UNSET
+
+    def given(self) -> dict[str, Any]:
+        """The keys that are in the file."""
+        values = msgspec.structs.asdict(self)
+        return {key: value for key, value in values.items() if value is not msgspec.UNSET}
+
+
+class RuleLimits(_Section, frozen=True):
+    """Limits for each process of a rule; what is not given is as for all (`limits`)."""
+
+    live_blocks: TableSize | msgspec.UnsetType = msgspec.UNSET
+
+
+class RuleConfig(_Section, frozen=True):
+    """What to do with the processes that match."""
+
+    match: MatchConfig
+    mode: TracingMode
+    follow_children: bool = False
+    limits: RuleLimits = RuleLimits()
+
+    def rule(self) -> Rule:
+        """The rule as the policy has it."""
+        live_blocks = self.limits.live_blocks
+        return Rule(
+            Match(**self.match.given()),
+            self.mode,
+            self.follow_children,
+            None if live_blocks is msgspec.UNSET else live_blocks,
+        )
+
+
+class PolicyConfig(_Section, frozen=True):
+    """Which processes are looked at, and how closely: the first rule that matches decides."""
+
+    default: TracingMode = TracingMode.AUTO
+    rules: tuple[RuleConfig, ...] = ()
+
+    def policy(self) -> Policy:
+        """The policy itself."""
+        return Policy(tuple(rule.rule() for rule in self.rules), self.default)
+
+
+class ProcessEventsConfig(_Section, frozen=True):
+    """How processes are noticed; `scan_s` is the time between scans of /proc, where those are needed."""
+
+    source: ProcessSource = ProcessSource.AUTO
+    scan_s: Annotated[float, msgspec.Meta(ge=0.1, le=60)] = 1.0
 
 
 class MetricsConfig(_Section, frozen=True):
@@ -155,7 +232,8 @@ class Config(_Section, frozen=True):
     walker: Walker = Walker.AUTO
     tick_s: Annotated[float, msgspec.Meta(ge=0.1, le=60)] = 1.0
     unattended_s: Annotated[float, msgspec.Meta(ge=1, le=604_800)] = 900.0
-    pids: tuple[Pid, ...] = ()
+    policy: PolicyConfig = PolicyConfig()
+    process_events: ProcessEventsConfig = ProcessEventsConfig()
     metrics: MetricsConfig = MetricsConfig()
     limits: LimitsConfig = LimitsConfig()
     history: HistoryConfig = HistoryConfig()
@@ -182,7 +260,15 @@ def load_config(path: Path | None = None, *, default_path: Path = DEFAULT_CONFIG
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader, except that a value it cannot make is an error with a position too."""
+    """SafeLoader, except that a value it cannot make is an error with a position too.
+
+    Of the words for truth only `true` and `false` are (as in YAML 1.2): `mode: off` is a mode.
+    """
+
+    yaml_implicit_resolvers: ClassVar = {
+        first: [(tag, pattern) for tag, pattern in resolvers if first in "tTfF" or not tag.endswith(":bool")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -225,7 +311,8 @@ class _Document:
             raise self._explained(root, str(error)) from error
         for keys, words in _contradictions(config):
             given = (_node_at(root, key.split(".")) for key in keys)
-            raise self._error(_line(next(filter(None, given))), f"{keys[0]}: {words}")
+            line = _line(next(filter(None, given)))
+            raise self._error(line, f"{_dotted(keys[0].split('.'))}: {words}")
         return config
 
     def _check_keys(self, node: yaml.Node, dotted: str, seen: set[int]) -> None:
@@ -256,10 +343,16 @@ class _Document:
         unknown = re.fullmatch(r"Object contains unknown field `(.*)`", reason, re.DOTALL)
         if unknown:
             key = next(key for key, _ in _node_at(root, steps).value if key.value == unknown[1])
-            dotted = ".".join([*steps, key.value])
+            dotted = _dotted([*steps, key.value])
             return self._error(_line(key), f"{dotted}: unknown key", _meant(steps, key.value))
         node = _node_at(root, steps)
-        dotted = re.sub(r"\.(\d+)", r"[\1]", ".".join(steps)) or "the whole file"
+        dotted = _dotted(steps) or "the whole file"
+        missing = re.fullmatch(r"Object missing required field `(.*)`", reason)
+        if missing:
+            known = ", ".join(_known_keys()[_section(steps)])
+            return self._error(
+                _line(node), f"{dotted}: the key {missing[1]} is missing", f"known here: {known}"
+            )
         return self._error(_line(node), f"{dotted}: {_in_words(reason, steps)}, got {_source(node)}")
 
     def _error(self, line: int, words: str, hint: str = "") -> ConfigError:
@@ -291,6 +384,11 @@ def _contradictions(config: Config) -> Iterator[tuple[list[str], str]]:
             ["auto.pause_max_s", "auto.pause_s"],
             f"less than the first pause (auto.pause_s: {auto.pause_s:g})",
         )
+
+    for index, rule in enumerate(config.policy.rules):
+        if not rule.match.given():
+            words = "expected one key at least (what holds for all others is policy.default)"
+            yield [f"policy.rules.{index}.match"], words
 
 
 def _node_at(node: yaml.Node | None, steps: list[str]) -> yaml.Node | None:
@@ -330,27 +428,49 @@ _TYPE_WORDS = {
 
 def _in_words(reason: str, steps: list[str]) -> str:
     if reason.startswith("Invalid enum value"):
-        default: Any = Config()
-        for step in steps:
-            default = getattr(default, step)
-        return f"expected one of {', '.join(type(default))}"
+        return f"expected one of {', '.join(_type_at(steps).cls)}"
     wanted = reason.partition(", got ")[0].replace("Expected", "expected")
     return re.sub(r"`(\w+)`", lambda match: _TYPE_WORDS.get(match[1], match[1]), wanted)
 
 
+def _type_at(steps: list[str]) -> Any:
+    """Return the type that a key path stands for, as msgspec.inspect describes it."""
+    kind: Any = msgspec.inspect.type_info(Config)
+    for step in steps:
+        if isinstance(kind, msgspec.inspect.StructType):
+            kind = next(field.type for field in kind.fields if field.encode_name == step)
+        else:
+            kind = kind.item_type
+    return kind
+
+
+def _dotted(steps: list[str]) -> str:
+    return re.sub(r"\.(\d+)", r"[\1]", ".".join(steps))
+
+
+def _section(steps: list[str]) -> str:
+    """Return the name of a section: all items of a list have the same."""
+    return ".".join(step for step in steps if not step.isdigit())
+
+
 def _known_keys() -> dict[str, list[str]]:
     """Return the keys of each section; the section "" is the top of the file."""
-    keys = {"": list(Config.__struct_fields__)}
-    for name, default in zip(Config.__struct_fields__, Config.__struct_defaults__, strict=True):
-        if isinstance(default, _Section):
-            keys[name] = list(default.__struct_fields__)
+    keys: dict[str, list[str]] = {}
+    pending = [("", msgspec.inspect.type_info(Config))]
+    while pending:
+        name, kind = pending.pop(0)
+        if isinstance(kind, msgspec.inspect.StructType):
+            keys[name] = [field.encode_name for field in kind.fields]
+            pending += [(f"{name}.{field.encode_name}".strip("."), field.type) for field in kind.fields]
+        elif isinstance(kind, msgspec.inspect.VarTupleType):
+            pending.append((name, kind.item_type))
     return keys
 
 
 def _meant(steps: list[str], key: str) -> str:
     """Return a hint for an unknown key: the likeliest one here, else elsewhere, else the list."""
     known = _known_keys()
-    section = ".".join(steps)
+    section = _section(steps)
     homes = {name: home for home, names in known.items() for name in names}
     homes |= dict.fromkeys(known[section], section)
     close = (

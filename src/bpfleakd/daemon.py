@@ -1,7 +1,7 @@
 """The daemon: everything put together, from start to stop.
 
-One thread does all that touches processes and kernel (`_Worker`), so that its code needs no locks; the
-asyncio loop serves the API and keeps the time.
+One thread does all that touches processes and kernel (worker.py); the asyncio loop serves the API and keeps
+the time.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import contextlib
 import ctypes
 import faulthandler
 import signal
+import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from bpfleakd import __version__, errors
 from bpfleakd.analysis.growth_watch import GrowthOptions
@@ -39,8 +38,10 @@ from bpfleakd.model import (
     LeakReport,
     MetricsSnapshot,
     ProcessId,
+    ProcessState,
     ScanReport,
     SortKey,
+    SupervisedProcess,
     TracedProcess,
     TracingMode,
     WatchedProcess,
@@ -50,8 +51,10 @@ from bpfleakd.monitor.auto import AutoOptions, GrowthWatcher
 from bpfleakd.monitor.monitor import Monitor
 from bpfleakd.monitor.report import Reporter
 from bpfleakd.monitor.scans import PendingScan, ScanOptions
+from bpfleakd.monitor.supervisor import Supervisor
 from bpfleakd.monitor.unwinding import Unwinding
 from bpfleakd.service_manager import ServiceManager, status_line
+from bpfleakd.supervision import Supervision
 from bpfleakd.symbols.demangle import Demangler
 from bpfleakd.symbols.module_cache import ModuleCache
 from bpfleakd.symbols.perf_map import PerfMap
@@ -59,15 +62,13 @@ from bpfleakd.symbols.source_lines import SourceLines
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.target.mappings import mapped_file, same_file
 from bpfleakd.target.process import read_process
+from bpfleakd.worker import Worker
 
 __all__ = ["Daemon", "run"]
 
 log = get_logger()
 
 _M_MMAP_THRESHOLD = -3  # malloc.h
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 def run(config: Config, reload: Callable[[], Config], *, keep_on_stop: bool = False) -> int:
@@ -109,7 +110,7 @@ class Daemon:
         """Start, work until told to stop, leave nothing behind (or all of it to the next daemon)."""
         self._install_signal_handlers()
         async with contextlib.AsyncExitStack() as stack:
-            worker = stack.enter_context(_Worker())
+            worker = stack.enter_context(Worker())
             service = _Service(worker, self._config)
             exporter = PrometheusExporter(lambda: service.snapshot, top_sites=self._config.metrics.top_sites)
             api = self._api(service, exporter)
@@ -118,7 +119,6 @@ class Daemon:
             self._manager.starting("loading the BPF programs")
             await service.start()
             stack.push_async_callback(lambda: service.stop(keep=self._keep))
-            await self._attach_configured(service)
             self._manager.ready(status_line(service.snapshot))
             await self._tick_until_stopped(service, exporter)
             self._manager.stopping("detaching")
@@ -146,13 +146,6 @@ class Daemon:
             tcp_address=metrics.address if metrics.enabled else None,
             tcp_port=metrics.port,
         )
-
-    async def _attach_configured(self, service: _Service) -> None:
-        for pid in self._config.pids:
-            try:
-                await service.attach(pid)
-            except errors.BpfleakdError as error:
-                log.error("process.not-attached", pid=pid, reason=error.message, hint=error.hint)
 
     async def _tick_until_stopped(self, service: _Service, exporter: PrometheusExporter) -> None:
         while not self._stop.is_set():
@@ -187,6 +180,7 @@ class Daemon:
                 "bpffs_dir",
                 "attach_method",
                 "walker",
+                "process_events",
                 "metrics",
                 "limits",
                 "history",
@@ -199,35 +193,13 @@ class Daemon:
         if fixed:
             log.warning("config.needs-restart", keys=fixed)
         log.info("config.reloaded", tick_s=new.tick_s)
-        traced = {row.process.pid for row in await service.processes()}
-        for pid in new.pids:
-            if pid not in traced:
-                with contextlib.suppress(errors.BpfleakdError):
-                    await service.attach(pid)
-
-
-class _Worker:
-    """The one thread that traces."""
-
-    def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tracer")
-
-    def __enter__(self) -> _Worker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._executor.shutdown()
-
-    async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run `function` in the thread and return what it returns."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
+        await service.use(new)
 
 
 class _Service:
     """The monitor in its thread, as the API asks for it (api.service.Service)."""
 
-    def __init__(self, worker: _Worker, config: Config) -> None:
+    def __init__(self, worker: Worker, config: Config) -> None:
         self._worker = worker
         self._config = config
         self._kernel: KernelSession | None = None
@@ -238,30 +210,42 @@ class _Service:
         self._watcher = GrowthWatcher(_auto_options(config.auto))
         self._scanning = asyncio.Lock()
         self._scan: PendingScan | None = None
+        self._supervision: Supervision | None = None
         # What the metrics show, as of the last tick: a scrape never waits for the worker.
         self.snapshot = MetricsSnapshot(DaemonStats(__version__, "none", 0.0, 0, 0.0, 0, 0), (), {})
 
     async def start(self) -> None:
         """Load the programs. Questions that come meanwhile wait their turn in the worker's queue."""
-        await self._worker.call(self._open)
+        loop = asyncio.get_running_loop()
+        await self._worker.call(lambda: self._open(loop))
+        self._started.start()
 
     async def stop(self, *, keep: bool) -> None:
         """Detach from everything and unload, or `keep` all for the next daemon."""
         if self._scan is not None:
             self._scan.cancel()
+        if self._supervision is not None:
+            await self._supervision.stop()
         await self._worker.call(self._close, keep=keep)
 
     async def attach(self, pid: int) -> TracedProcess:
-        return await self._worker.call(lambda: self._monitor.attach(pid))
+        return await self._worker.call(lambda: self._supervisor.attach(pid, time.monotonic_ns()))
 
     async def detach(self, pid: int) -> TracedProcess:
-        return await self._worker.call(lambda: self._monitor.detach(pid))
+        return await self._worker.call(lambda: self._supervisor.detach(pid, time.monotonic_ns()))
 
     async def processes(self) -> tuple[TracedProcess, ...]:
         return await self._worker.call(lambda: self._monitor.processes())
 
     async def watched(self) -> tuple[WatchedProcess, ...]:
         return await self._worker.call(self._watcher.processes)
+
+    async def supervised(self) -> tuple[SupervisedProcess, ...]:
+        return await self._worker.call(lambda: self._started.processes())
+
+    async def use(self, config: Config) -> None:
+        """Take over what can be changed while running."""
+        await self._started.use(config)
 
     async def report(self, pid: int, *, limit: int | None, sort: SortKey) -> LeakReport:
         return await self._worker.call(lambda: self._monitor.report(pid, limit=limit, sort=sort))
@@ -294,16 +278,31 @@ class _Service:
         return await self._worker.call(lambda: self._monitor.address_space(pid))
 
     async def stats(self) -> DaemonStats:
-        return await self._worker.call(lambda: self._monitor.stats())
+        return await self._worker.call(self._stats)
 
     async def tick(self) -> float:
         """One tick; returns how many seconds reading the counters took."""
         took_s = await self._worker.call(self._monitor.tick)
+        await self._worker.call(lambda: self._supervisor.tick(time.monotonic_ns()))
+        self._started.wake()
         self.snapshot = await self._worker.call(self._snapshot)
         return took_s
 
+    def _stats(self) -> DaemonStats:
+        return replace(self._monitor.stats(), life=self._started.stats())
+
     def _snapshot(self) -> MetricsSnapshot:
-        return replace(self._monitor.snapshot(), watch=self._watcher.summary())
+        return replace(self._monitor.snapshot(), daemon=self._stats(), watch=self._watcher.summary())
+
+    @property
+    def _started(self) -> Supervision:
+        if self._supervision is None:
+            raise errors.DaemonUnreachable("the daemon is still starting", "try again in a second")
+        return self._supervision
+
+    @property
+    def _supervisor(self) -> Supervisor:
+        return self._started.supervisor
 
     @property
     def _monitor(self) -> Monitor:
@@ -311,7 +310,7 @@ class _Service:
             raise errors.DaemonUnreachable("the daemon is still starting", "try again in a second")
         return self._monitor_or_none
 
-    def _open(self) -> None:
+    def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         config = self._config
         wanted = config.attach_method
         limits = config.limits
@@ -323,13 +322,13 @@ class _Service:
         )
         self._kernel = kernel
         try:
-            self._begin(kernel)
+            self._begin(kernel, loop)
         except BaseException:
             kernel.close(keep=kernel.adopted)
             self._kernel = None
             raise
 
-    def _begin(self, kernel: KernelSession) -> None:
+    def _begin(self, kernel: KernelSession, loop: asyncio.AbstractEventLoop) -> None:
         config = self._config
         log.info(
             "kernel.adopted" if kernel.adopted else "kernel.loaded",
@@ -351,6 +350,11 @@ class _Service:
         )
         anew = [*kernel.left_behind, *self._monitor.adopt(kernel.pins.processes())]
         self._attach_anew(anew)
+        self._supervision = Supervision(config, self._worker, self._monitor, self._watcher, loop)
+        traced = [
+            row.process.pid for row in self._monitor.processes() if row.process.state == ProcessState.TRACED
+        ]
+        self._supervision.supervisor.adopt(traced)
 
     def _attach_anew(self, processes: Iterable[ProcessId]) -> None:
         """Attach to those that an earlier daemon traced, but whose tables could not be taken over."""

@@ -45,6 +45,12 @@ def _available_attach_methods() -> tuple[str, ...]:
     return available_methods()
 
 
+def _subscribe_for_once() -> None:
+    from bpfleakd.kernel.process_events import ProcessEvents
+
+    ProcessEvents().close()
+
+
 def run_checks(
     *,
     socket_path: Path = DEFAULT_SOCKET_PATH,
@@ -52,14 +58,18 @@ def run_checks(
     sys_root: Path = Path("/sys"),
     uname: os.uname_result | None = None,
     attach_methods: Callable[[], tuple[str, ...]] = _available_attach_methods,
+    process_events: Callable[[], object] = _subscribe_for_once,
 ) -> tuple[Check, ...]:
-    """Run every check, from the ground up. `attach_methods` tries which of them the kernel has."""
+    """Run every check, from the ground up. `attach_methods` tries which of them the kernel has,
+    `process_events` subscribes to them and raises if they are not to be had.
+    """
     uname = uname or os.uname()
     return (
         _kernel(uname.release),
         _architecture(uname.machine),
         _root(os.geteuid()),
         *_capabilities(proc_root / "self/status"),
+        _process_events(process_events),
         _mounted("tracefs", "tracefs", "/sys/kernel/tracing", proc_root / "self/mounts"),
         _mounted("bpffs", "bpf", "/sys/fs/bpf", proc_root / "self/mounts"),
         _lockdown(sys_root / "kernel/security/lockdown"),
@@ -113,6 +123,17 @@ def _capability(effective: int, name: str, bit: int, purpose: str, needed: bool)
         return Check(check, OK, f"missing, and included in SYS_ADMIN: {purpose}")
     way_out = f"run as root, or add {check} to the service's AmbientCapabilities (containers: --cap-add)"
     return Check(check, FAIL if needed else WARN, f"missing: {purpose}", way_out)
+
+
+def _process_events(subscribe: Callable[[], object]) -> Check:
+    name = "process events"
+    try:
+        subscribe()
+    except BpfleakdError as error:
+        return Check(name, WARN, f"{error.message}: /proc is scanned instead, more slowly", error.hint)
+    except Exception as error:
+        return Check(name, WARN, f"{type(error).__name__}: {error}", "/proc is scanned instead, more slowly")
+    return Check(name, OK, "processes are noticed when they start, execute and end")
 
 
 def _mounted(name: str, kind: str, place: str, mounts: Path) -> Check:

@@ -30,6 +30,9 @@ __all__ = [
     "HeapProfile",
     "JitModule",
     "LeakReport",
+    "LifeChange",
+    "LifeEvent",
+    "LifeStats",
     "Mapping",
     "MappingUsage",
     "MemoryShares",
@@ -38,6 +41,7 @@ __all__ = [
     "MetricsSnapshot",
     "ProbedFunction",
     "ProcessId",
+    "ProcessLabels",
     "ProcessState",
     "ProcessSummary",
     "RawStack",
@@ -58,6 +62,8 @@ __all__ = [
     "SortKey",
     "Stack",
     "StackEnd",
+    "SupervisedProcess",
+    "SupervisionState",
     "ThreadShare",
     "TracedProcess",
     "TracingMode",
@@ -259,6 +265,96 @@ class ProcessState(StrEnum):
     DETACHED = "detached"
 
 
+class LifeChange(StrEnum):
+    """What happened to a process. GAP is of no process: events were missed, and all have to be looked at.
+
+    CHANGED is another name or user: rules may decide otherwise.
+    """
+
+    FORK = "fork"
+    EXEC = "exec"
+    CHANGED = "changed"
+    EXIT = "exit"
+    GAP = "gap"
+
+
+@dataclass(frozen=True, slots=True)
+class LifeEvent:
+    """A change in the life of process `pid`; `parent_pid` is known of a FORK, and 0 otherwise."""
+
+    change: LifeChange
+    pid: int = 0
+    parent_pid: int = 0
+
+
+class SupervisionState(StrEnum):
+    """What is being done with a process of this host.
+
+    DECIDING: it has just started, or executed something. OFF: nothing, by the policy. WATCHED: its memory is
+    sampled from /proc. ATTACHING: about to be traced. TRACED. WAITING: it should be traced, but a limit was
+    reached. REFUSED: it should be traced, but cannot be. DETACHED: somebody detached it by hand.
+    """
+
+    DECIDING = "deciding"
+    OFF = "off"
+    WATCHED = "watched"
+    ATTACHING = "attaching"
+    TRACED = "traced"
+    WAITING = "waiting"
+    REFUSED = "refused"
+    DETACHED = "detached"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLabels:
+    """What a process belongs to; None where there is no such thing.
+
+    `unit` is the innermost systemd unit, `container` the container's id (64 hexadecimal digits), `pod` the
+    Kubernetes pod's uid.
+    """
+
+    user: str | None = None
+    cgroup: str | None = None
+    unit: str | None = None
+    container: str | None = None
+    pod: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedProcess:
+    """A process of this host, what the policy says of it and what is done with it.
+
+    `rule` is what decided: "rule 2", "default", "by hand", or what excludes it. `reason` is why it is in this
+    state, "" if that says it all.
+    """
+
+    pid: int
+    comm: str
+    mode: TracingMode
+    state: SupervisionState
+    rule: str
+    reason: str
+    labels: ProcessLabels
+
+
+@dataclass(frozen=True, slots=True)
+class LifeStats:
+    """How processes are noticed, and what became of them.
+
+    `source` is "events" (the kernel tells) or "scan" (/proc is read, more slowly). `gaps_total` is how often
+    events were missed, `short_lived_total` how many processes ended before they were looked at,
+    `refused_total` by error code. `by_state` is of processes now.
+    """
+
+    source: str = "none"
+    events_total: int = 0
+    gaps_total: int = 0
+    rescans_total: int = 0
+    short_lived_total: int = 0
+    refused_total: dict[str, int] = field(default_factory=dict)
+    by_state: dict[str, int] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessSummary:
     """One traced process in totals. `unmatched_frees` were of blocks from before the attach."""
@@ -278,6 +374,7 @@ class ProcessSummary:
     growth_bytes_per_s: float
     temporary_count: int
     peak_live_bytes: int
+    labels: ProcessLabels = ProcessLabels()
 
 
 class FunctionRole(StrEnum):
@@ -743,6 +840,7 @@ class DaemonStats:
     last_tick_s: float
     processes_attached_total: int
     processes_ended_total: int
+    life: LifeStats = LifeStats()
 
 
 @dataclass(frozen=True, slots=True)

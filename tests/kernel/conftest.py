@@ -35,6 +35,7 @@ def _place_of_daemon(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pa
         "bpffs_dir": str(bpffs_dir),
         "tick_s": TICK_S,
         "metrics": {"enabled": False},
+        "policy": {"default": "off"},
     }
     return directory, bpffs_dir, configuration
 

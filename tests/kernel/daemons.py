@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from bpfleakd.api.client import DaemonClient
+
 from .kernel_objects import KernelObjects, objects_held_by, objects_pinned_below, wait_until_gone
 from .waiting import wait_until
 
@@ -75,7 +79,7 @@ class Daemon:
 
     def launch(self, *arguments: str) -> None:
         """Start it, and do not wait for anything."""
-        self._config_path.write_text(json.dumps(self.configuration))  # JSON is YAML
+        self.configure()
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "bpfleakd.cli.bpfleakd", "--config", self._config_path, *arguments],
@@ -84,6 +88,11 @@ class Daemon:
                 stderr=log,
                 env=self._environment(),
             )
+
+    def configure(self, **changes: Any) -> None:
+        """Write the configuration file, with changes."""
+        self.configuration |= changes
+        self._config_path.write_text(json.dumps(self.configuration))  # JSON is YAML
 
     @property
     def pid(self) -> int:
@@ -97,6 +106,11 @@ class Daemon:
     @property
     def log(self) -> str:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def events(self, name: str) -> list[dict]:
+        """What its log says of one kind of event, oldest first."""
+        lines = (line for line in self.log.splitlines() if f'"{name}"' in line)
+        return [event for event in map(json.loads, lines) if event["event"] == name]
 
     def kill(self) -> None:
         """End it by SIGKILL, as an out-of-memory killer would: nothing is cleaned up."""
@@ -183,6 +197,10 @@ class Daemon:
         self.note_objects()
         self.control("detach", pid)
 
+    def status(self) -> dict:
+        """The daemon's own figures."""
+        return msgspec.to_builtins(DaemonClient(self.socket).stats())
+
     def ps(self) -> list[dict]:
         """The traced processes."""
         return json.loads(self.control("ps", "--json"))["processes"]
@@ -190,6 +208,11 @@ class Daemon:
     def process(self, pid: int) -> dict | None:
         """The row of `ps` of one process."""
         return next((row for row in self.ps() if row["process"]["pid"] == pid), None)
+
+    def supervised(self, pid: int) -> dict | None:
+        """What is done with one process, and why."""
+        rows = json.loads(self.control("policy", "--json"))["supervised"]
+        return next((row for row in rows if row["pid"] == pid), None)
 
     def top(self, pid: int, *, limit: int = _ALL_SITES) -> dict:
         """The report of one process, with all its sites."""

@@ -22,6 +22,7 @@ from bpfleakd.model import (
     MemoryUse,
     MetricsSnapshot,
     ProbedFunction,
+    ProcessLabels,
     ProcessState,
     ProcessSummary,
     Reachability,
@@ -33,6 +34,8 @@ from bpfleakd.model import (
     SiteBlocks,
     SiteGroup,
     SiteReport,
+    SupervisedProcess,
+    SupervisionState,
     ThreadShare,
     TracedProcess,
     TracingMode,
@@ -56,6 +59,7 @@ __all__ = [
     "a_site",
     "a_snapshot",
     "a_stack",
+    "a_supervised_process",
     "a_traced_process",
     "a_watched_process",
     "an_address_space",
@@ -135,6 +139,18 @@ def a_process(pid: int = 4_711, **changes: Any) -> ProcessSummary:
         "peak_live_bytes": 6_000_011,
     }
     return ProcessSummary(pid, **{**fields, **changes})
+
+
+def a_supervised_process(pid: int = 4_711, **changes: Any) -> SupervisedProcess:
+    fields = {
+        "comm": "leaky",
+        "mode": TracingMode.EXACT,
+        "state": SupervisionState.REFUSED,
+        "rule": "rule 2",
+        "reason": "it is a Go program",
+        "labels": ProcessLabels("shop", "/system.slice/shop.service", "shop.service"),
+    }
+    return SupervisedProcess(pid, **{**fields, **changes})
 
 
 def a_traced_process(pid: int = 4_711, **changes: Any) -> TracedProcess:

@@ -37,6 +37,7 @@ def machine(tmp_path: Path):
             sys_root=tmp_path / "sys",
             uname=os.uname_result(("Linux", "host", release, "version", architecture)),
             attach_methods=lambda: ("session", "multi", "perf"),
+            process_events=lambda: None,
         )
         assert len({check.name for check in found}) == len(found)
         assert all(check.way_out for check in found if check.status != OK)
@@ -176,6 +177,18 @@ def test_attach_methods():
         raise ZeroDivisionError("oh")
 
     assert doctor._attach_method(breaks).detail == "ZeroDivisionError: oh"
+
+
+def test_process_events():
+    """Without them it works, only slower: a warning."""
+
+    def refuses() -> None:
+        raise KernelUnsupported("the fact", "the way out")
+
+    check = doctor._process_events(refuses)
+    assert (check.status, check.way_out) == (WARN, "the way out")
+    assert check.detail == "the fact: /proc is scanned instead, more slowly"
+    assert doctor._process_events(lambda: None).status == OK
 
 
 def test_missing_tools_are_warned_of(monkeypatch):

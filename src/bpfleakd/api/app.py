@@ -3,6 +3,7 @@
     GET    /v1/status                       DaemonStats
     GET    /v1/processes                    {"processes": [TracedProcess, …]}
     GET    /v1/watched                      {"watched": [WatchedProcess, …]}
+    GET    /v1/supervised                   {"supervised": [SupervisedProcess, …]}
     POST   /v1/processes/{pid}              attach → TracedProcess
     DELETE /v1/processes/{pid}              detach → TracedProcess
     GET    /v1/processes/{pid}/sites        LeakReport; ?limit=K&sort=growth|live|count
@@ -42,6 +43,7 @@ from bpfleakd.api.service import (
     STOP_LIMIT_S,
     ProcessList,
     Service,
+    SupervisedList,
     WatchedList,
 )
 from bpfleakd.export.pprof import pprof_profile
@@ -98,6 +100,7 @@ def create_app(
         _route("/v1/status", "GET", api.status),
         _route("/v1/processes", "GET", api.processes),
         _route("/v1/watched", "GET", api.watched),
+        _route("/v1/supervised", "GET", api.supervised),
         _route("/v1/processes/{pid}/sites", "GET", api.sites),
         _route("/v1/processes/{pid}/blocks", "GET", api.blocks),
         _route("/v1/processes/{pid}/maps", "GET", api.maps),
@@ -138,6 +141,10 @@ class _Api:
     async def watched(self, request: Request) -> Response:
         _only_parameters(request)
         return _json(WatchedList(await self._service.watched()))
+
+    async def supervised(self, request: Request) -> Response:
+        _only_parameters(request)
+        return _json(SupervisedList(await self._service.supervised()))
 
     async def attach(self, request: Request) -> Response:
         _only_parameters(request)

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from bpfleakd.api import DEFAULT_SOCKET_PATH
-from bpfleakd.api.service import BLOCKS_LISTED, STOP_LIMIT_S, ProcessList, WatchedList
+from bpfleakd.api.service import BLOCKS_LISTED, STOP_LIMIT_S, ProcessList, SupervisedList, WatchedList
 from bpfleakd.errors import AccessDenied, BpfleakdError, DaemonUnreachable, by_code
 from bpfleakd.model import (
     AddressSpaceReport,
@@ -27,6 +27,7 @@ from bpfleakd.model import (
     LeakReport,
     ScanReport,
     SortKey,
+    SupervisedProcess,
     TracedProcess,
     WatchedProcess,
 )
@@ -94,6 +95,10 @@ class DaemonClient:
     def watched(self) -> tuple[WatchedProcess, ...]:
         """Return every process whose memory is watched, those that grow first."""
         return self._request("GET", "/v1/watched", WatchedList).watched
+
+    def supervised(self) -> tuple[SupervisedProcess, ...]:
+        """Return every process of this host, with what the policy says of it."""
+        return self._request("GET", "/v1/supervised", SupervisedList).supervised
 
     def report(self, pid: int, *, limit: int | None = None, sort: SortKey = SortKey.GROWTH) -> LeakReport:
         """Return the largest `limit` call sites of a process (all of them for None)."""

@@ -18,6 +18,7 @@ from bpfleakd.model import (
     LeakReport,
     ScanReport,
     SortKey,
+    SupervisedProcess,
     TracedProcess,
     WatchedProcess,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "ProcessList",
     "Service",
     "SortKey",
+    "SupervisedList",
     "WatchedList",
 ]
 
@@ -56,6 +58,13 @@ class WatchedList:
     watched: tuple[WatchedProcess, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SupervisedList:
+    """The answer to "what is done with the processes of this host, and why"."""
+
+    supervised: tuple[SupervisedProcess, ...]
+
+
 class Service(Protocol):
     """The daemon, as the API sees it. `pid` is in the daemon's pid namespace."""
 
@@ -73,6 +82,10 @@ class Service(Protocol):
 
     async def watched(self) -> tuple[WatchedProcess, ...]:
         """Return every process whose memory is watched, those that grow first."""
+        ...
+
+    async def supervised(self) -> tuple[SupervisedProcess, ...]:
+        """Return every process of this host, with what the policy says of it."""
         ...
 
     async def report(self, pid: int, *, limit: int | None, sort: SortKey) -> LeakReport:

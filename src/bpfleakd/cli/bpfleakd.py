@@ -12,8 +12,9 @@ import msgspec
 # First, so that structlog is imported in the way that logs.py explains.
 from bpfleakd import __version__, logs  # noqa: F401
 from bpfleakd.cli.arguments import pid, socket_from_environment
-from bpfleakd.config import DEFAULT_CONFIG_PATH, Config, load_config
+from bpfleakd.config import DEFAULT_CONFIG_PATH, Config, MatchConfig, RuleConfig, load_config
 from bpfleakd.errors import BpfleakdError
+from bpfleakd.model import TracingMode
 from bpfleakd.printable import printable
 
 __all__ = ["main"]
@@ -60,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="N",
         dest="pids",
-        help="attach to these processes at the start, too",
+        help="trace these processes exactly, whatever the policy says of them",
     )
     parser.add_argument(
         "--socket",
@@ -92,10 +93,11 @@ def _load(arguments: argparse.Namespace) -> Config:
     """Return the configuration with the command line on top."""
     config = load_config(arguments.config)
     socket = arguments.socket or socket_from_environment()
+    wanted = [RuleConfig(match=MatchConfig(pid=pid), mode=TracingMode.EXACT) for pid in arguments.pids]
     return msgspec.structs.replace(
         config,
         socket=socket.absolute() if socket else config.socket,
-        pids=tuple(dict.fromkeys((*config.pids, *arguments.pids))),
+        policy=msgspec.structs.replace(config.policy, rules=(*wanted, *config.policy.rules)),
     )
 
 

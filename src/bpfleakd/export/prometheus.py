@@ -26,6 +26,7 @@ from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.export.watch_metrics import watch_families
 from bpfleakd.model import (
     DaemonStats,
+    LifeStats,
     MetricsSnapshot,
     ProcessState,
     ProcessSummary,
@@ -228,6 +229,37 @@ def _daemon_families(daemon: DaemonStats, processes: int) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "bpfleakd_processes_ended", "Traced processes that exited or called exec.", ended
     )
+    yield from _life_families(daemon.life)
+
+
+def _life_families(life: LifeStats) -> Iterator[Metric]:
+    yield InfoMetricFamily(
+        "bpfleakd_life_source",
+        "How processes are noticed: by the kernel's events, or by scans of /proc.",
+        {"source": _label(life.source)},
+    )
+    yield CounterMetricFamily(
+        "bpfleakd_life_events", "Forks, execs, ends and changes of processes.", life.events_total
+    )
+    yield CounterMetricFamily("bpfleakd_life_gaps", "Times that process events were missed.", life.gaps_total)
+    yield CounterMetricFamily("bpfleakd_rescans", "Looks at all processes.", life.rescans_total)
+    yield CounterMetricFamily(
+        "bpfleakd_short_lived_processes",
+        "Processes that ended before they were looked at.",
+        life.short_lived_total,
+    )
+    refused = CounterMetricFamily(
+        "bpfleakd_refused",
+        "Processes that should have been traced and could not be.",
+        labels=["reason"],
+    )
+    for reason, count in life.refused_total.items():
+        refused.add_metric([_label(reason)], count)
+    yield refused
+    states = GaugeMetricFamily("bpfleakd_processes", "Processes of this host by state.", labels=["state"])
+    for state, count in life.by_state.items():
+        states.add_metric([_label(state)], count)
+    yield states
 
 
 def _process_families(processes: Iterable[TracedProcess]) -> Iterator[Metric]:

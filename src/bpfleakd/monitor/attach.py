@@ -25,7 +25,7 @@ from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.links import Linker, close_all
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import PinnedSet, ProcessPins
-from bpfleakd.model import FunctionRole, Mapping, ProbedFunction
+from bpfleakd.model import FunctionRole, Mapping, ProbedFunction, ProcessId
 from bpfleakd.monitor.discovery import Discovery, FileId, ProbedFile
 from bpfleakd.monitor.record import read_record, write_record
 from bpfleakd.monitor.unwinding import Unwinding
@@ -92,8 +92,10 @@ class Attacher:
         self._live_blocks = live_blocks
         self._discovery = Discovery()
 
-    def attach(self, pid: int) -> Attachment:
-        """Start recording process `pid`.
+    def attach(
+        self, pid: int, *, expected: ProcessId | None = None, live_blocks: int | None = None
+    ) -> Attachment:
+        """Start recording process `pid`, if it is the one `expected`, with room for so many live blocks.
 
         Raises NoSuchProcess, TargetRefused, NoAllocator, BadElf, AccessDenied, CapacityError or
         KernelError; then nothing is left behind.
@@ -101,13 +103,15 @@ class Attacher:
         pidfd = _hold(pid)
         try:
             process = read_process(pid)
+            if expected is not None and process.id != expected:
+                raise errors.NoSuchProcess(f"process {pid} has ended, and its pid is another's by now")
             check_traceable(process, os.getpid(), os.uname().release)
             mappings = read_mappings(pid)
             _refuse_go(process)
             files = self._discovery.files(pid, mappings)
             if not any(file.has_allocator for file in files):
                 raise _no_allocator(process)
-            return self._link_all(process, pidfd, files, mappings)
+            return self._link_all(process, pidfd, files, mappings, live_blocks or self._live_blocks)
         except BaseException:
             os.close(pidfd)
             raise
@@ -192,13 +196,18 @@ class Attacher:
         pins.remove()
 
     def _link_all(
-        self, process: ProcessInfo, pidfd: int, files: Sequence[ProbedFile], mappings: tuple[Mapping, ...]
+        self,
+        process: ProcessInfo,
+        pidfd: int,
+        files: Sequence[ProbedFile],
+        mappings: tuple[Mapping, ...],
+        live_blocks: int,
     ) -> Attachment:
         pid = process.id.pid
         links: list[int] = []
         linked = tuple(LinkedFile(file.id, number, _shown(file)) for number, file in enumerate(files))
         pins = self._pins.process(process.id)
-        self._maps.add_process(pid, self._live_blocks)
+        self._maps.add_process(pid, live_blocks)
         try:
             pins.make()
             self._unwinding.follow(pid, mappings)

@@ -34,6 +34,7 @@ from bpfleakd.model import (
     SiteKey,
     SortKey,
     TracedProcess,
+    TracingMode,
 )
 from bpfleakd.monitor.address_space import AddressSpaces
 from bpfleakd.monitor.adoption import Adopter, KeptTraced, keep_traced
@@ -48,6 +49,7 @@ from bpfleakd.monitor.traced import NamedStack, Traced
 from bpfleakd.monitor.unwinding import Unwinding
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.site_table import COUNTERS, SiteTable
+from bpfleakd.target.identity import read_labels
 from bpfleakd.target.mappings import read_mappings
 from bpfleakd.target.memory_sampler import read_anonymous_bytes
 from bpfleakd.target.process import thread_commands
@@ -112,15 +114,27 @@ class Monitor:
 
     # Processes come and go
 
-    def attach(self, pid: int) -> TracedProcess:
-        """Start tracing. Raises AlreadyAttached and what Attacher.attach raises."""
+    def attach(
+        self,
+        pid: int,
+        *,
+        expected: ProcessId | None = None,
+        mode: TracingMode = TracingMode.EXACT,
+        live_blocks: int | None = None,
+    ) -> TracedProcess:
+        """Start tracing: the process `expected`, if one is, with room for so many blocks.
+
+        Raises AlreadyAttached and what Attacher.attach raises.
+        """
+        if mode is TracingMode.SAMPLED:
+            raise errors.TargetRefused("sampled tracing is not possible yet", "use exact")
         if pid in self._traced:
             self._end_if_over(self._traced[pid])
         if pid in self._traced:
             raise errors.AlreadyAttached(f"process {pid} is being traced already", "`bpfleakctl ps` shows it")
         self._watch_while(True)
         try:
-            attachment = self._attacher.attach(pid)
+            attachment = self._attacher.attach(pid, expected=expected, live_blocks=live_blocks)
         except errors.BpfleakdError:
             self._watch_while(bool(self._traced))
             raise
@@ -135,6 +149,7 @@ class Monitor:
             attached_ns=now_ns,
             table=SiteTable(now_ns),
             counters=self._maps.process(pid),
+            labels=read_labels(pid),
         )
         self._forget_ended(pid)
         self._traced[pid] = traced
@@ -208,6 +223,21 @@ class Monitor:
             self._attacher.let_go(traced.attachment)
             traced.close()
         self._traced.clear()
+
+    def mode_of(self, pid: int) -> TracingMode | None:
+        """How a process is traced; None if it is not."""
+        return TracingMode.EXACT if pid in self._traced else None
+
+    def still_traced(self, pid: int) -> bool:
+        """Whether a process is traced, after a look whether it has ended or called exec meanwhile."""
+        if pid in self._traced:
+            # Only the state: the next tick compares the other counters with those of the last.
+            self._end_if_over(self._traced[pid], self._maps.process(pid).state)
+        return pid in self._traced
+
+    def traced_count(self) -> int:
+        """How many processes are traced."""
+        return len(self._traced)
 
     def close(self) -> None:
         """Detach from everything."""
@@ -464,8 +494,8 @@ class Monitor:
         releasing = traced.release_functions()
         return any((frame.module, frame.function) in releasing for frame in frames)
 
-    def _end_if_over(self, traced: Traced) -> None:
-        if traced.counters.state is RecordingState.EXECED:
+    def _end_if_over(self, traced: Traced, now: RecordingState | None = None) -> None:
+        if (now or traced.counters.state) is RecordingState.EXECED:
             self._end(traced, ProcessState.EXECED)
         elif traced.has_ended():
             self._end(traced, ProcessState.EXITED)

@@ -82,6 +82,7 @@ class Reporter:
             ),
             temporary_count=totals.temporary_count,
             peak_live_bytes=totals.peak_live_bytes,
+            labels=traced.labels,
         )
 
     def row(self, traced: Traced, now_ns: int) -> TracedProcess:

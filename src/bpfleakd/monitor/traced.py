@@ -22,6 +22,7 @@ from bpfleakd.model import (
     LeakReport,
     Mapping,
     ProbedFunction,
+    ProcessLabels,
     ProcessState,
     RawStack,
     SiteKey,
@@ -74,6 +75,7 @@ class Traced:
     attached_ns: int
     table: SiteTable
     counters: ProcessCounters
+    labels: ProcessLabels = field(default_factory=ProcessLabels)
     state: ProcessState = ProcessState.TRACED
     ended_ns: int | None = None
     final: LeakReport | None = None

@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias
 from bpfleakd.model import ProcessId, TracingMode
 from bpfleakd.target.policy import Decision
 
-__all__ = ["Action", "Close", "Open", "Watcher", "WatchesNothing"]
+__all__ = ["Action", "Close", "Open", "Watcher"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +76,3 @@ class Watcher(Protocol):
     def failed(self, process: ProcessId, now_ns: int, reason: str, *, for_good: bool) -> None:
         """It could not be attached: `for_good`, or only now (a limit was reached)."""
         ...
-
-
-class WatchesNothing:
-    """A watcher for where there is none."""
-
-    def add(self, process: ProcessId, decision: Decision) -> None:
-        """Nothing."""
-
-    def remove(self, process: ProcessId) -> None:
-        """Nothing."""
-
-    def step(self, now_ns: int) -> Sequence[Action]:
-        """Want nothing."""
-        return ()
-
-    def opened(self, process: ProcessId, now_ns: int) -> None:
-        """Nothing."""
-
-    def closed(self, process: ProcessId, now_ns: int) -> None:
-        """Nothing."""
-
-    def failed(self, process: ProcessId, now_ns: int, reason: str, *, for_good: bool) -> None:
-        """Nothing."""

@@ -21,10 +21,7 @@ from typing import Protocol
 
 from bpfleakd.model import TracingMode
 
-__all__ = ["BY_HAND", "Decision", "Match", "Policy", "Rule", "Subject"]
-
-# What `Decision.rule` says of a process that somebody attached or detached.
-BY_HAND = "by hand"
+__all__ = ["Decision", "Match", "Policy", "Rule", "Subject"]
 
 _INIT_PID = 1
 
@@ -100,16 +97,24 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be done with a process, and by which rule: "rule 2" (counted from 1), "default", or why not.
+    """What is to be done with a process, and why: "rule 2" (counted from 1), "default", or what excludes it.
 
-    `rule_index` is the rule's place (from 0), None for what no rule decided.
+    `rule` is the one that decided, None if none did.
     """
 
     mode: TracingMode
-    rule: str
-    rule_index: int | None = None
-    follow_children: bool = False
-    live_blocks: int | None = None
+    why: str
+    rule: Rule | None = None
+
+    @property
+    def follows_children(self) -> bool:
+        """Whether the process' children are decided by the same rule."""
+        return self.rule is not None and self.rule.follow_children
+
+    @property
+    def live_blocks(self) -> int | None:
+        """The most outstanding blocks that are recorded; None if the rule has no limit of its own."""
+        return self.rule.live_blocks if self.rule is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +124,14 @@ class Policy:
     rules: Sequence[Rule] = ()
     default: TracingMode = TracingMode.AUTO
 
-    def decide(self, subject: Subject, own_pid: int, parent: Decision | None = None) -> Decision:
-        """What is to be done with the process, `parent` being what was decided of the one that forked it."""
+    def decide(self, subject: Subject, own_pid: int, inherited: Rule | None = None) -> Decision:
+        """What is to be done with the process, `inherited` being the rule that follows it from its parent."""
         excluded = _never(subject, own_pid)
         if excluded is not None:
             return Decision(TracingMode.OFF, excluded)
-        inherited = parent.rule_index if parent is not None and parent.follow_children else None
-        for index, rule in enumerate(self.rules):
-            if index == inherited or rule.match.matches(subject):
-                return Decision(rule.mode, f"rule {index + 1}", index, rule.follow_children, rule.live_blocks)
+        for number, rule in enumerate(self.rules, start=1):
+            if rule == inherited or rule.match.matches(subject):
+                return Decision(rule.mode, f"rule {number}", rule)
         return Decision(self.default, "default")
 
 

@@ -25,6 +25,7 @@ from ..samples import (
     a_report,
     a_scan_report,
     a_site,
+    a_supervised_process,
     a_traced_process,
     a_watched_process,
     an_address_space,
@@ -94,6 +95,14 @@ def test_status():
     answer = ask(FakeService(stats=some_stats()), "GET", "/v1/status")
     assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
     assert answer.json["processes_attached_total"] == 19
+
+
+def test_supervised():
+    """Every process of the host, what is done with it and why."""
+    answer = ask(FakeService(supervised=(a_supervised_process(23),)), "GET", "/v1/supervised")
+    (row,) = answer.json["supervised"]
+    assert (row["pid"], row["mode"], row["state"], row["rule"]) == (23, "exact", "refused", "rule 2")
+    assert row["labels"]["unit"] == "shop.service"
 
 
 def test_processes():

@@ -32,6 +32,7 @@ from bpfleakd.model import (
     GroupKey,
     JitModule,
     LeakReport,
+    ProcessLabels,
     ScanReport,
     SortKey,
 )
@@ -50,6 +51,7 @@ from ..samples import (
     a_scan_report,
     a_scanned_site,
     a_site,
+    a_supervised_process,
     a_traced_process,
     a_watched_process,
     an_address_space,
@@ -124,6 +126,20 @@ def test_ps_all(ctl):
     answer = json.loads(out)
     assert [row["process"]["pid"] for row in answer["processes"]] == [23]
     assert [(row["pid"], row["state"]) for row in answer["watched"]] == [(101, "paused")]
+
+
+def test_policy(ctl):
+    """What decided about every process of the host, or about one."""
+    service = FakeService(supervised=(a_supervised_process(23), a_supervised_process(101)))
+    code, out, _ = ctl(service, "policy")
+    assert (code, [line.split()[0] for line in out.splitlines()]) == (0, ["pid", "23", "101"])
+    assert "exact rule 2 refused shop.service it is a Go program" in " ".join(out.split())
+    code, out, _ = ctl(service, "policy", "--json")
+    assert [row["pid"] for row in json.loads(out)["supervised"]] == [23, 101]
+    code, out, _ = ctl(service, "policy", "101", "--json")
+    assert [row["pid"] for row in json.loads(out)["supervised"]] == [101]
+    code, _, err = ctl(service, "policy", "7")
+    assert (code, err.splitlines()[0]) == (6, "bpfleakctl: there is no process 7")
 
 
 def test_top_of_one_process(ctl):
@@ -316,6 +332,7 @@ def test_hostile_names_do_no_harm(ctl):
     service = FakeService(
         scan=scan,
         processes=(traced,),
+        supervised=(a_supervised_process(comm=HOSTILE, reason=HOSTILE, labels=ProcessLabels(unit=HOSTILE)),),
         attach=traced,
         detach=refusal,
         report=report,
@@ -327,7 +344,8 @@ def test_hostile_names_do_no_harm(ctl):
         ["ps"],
         ["ps", "--json"],
         ["ps", "--all"],
-        ["ps", "--all", "--json"],
+        ["policy"],
+        ["policy", "--json"],
         ["attach", "1"],
         ["detach", "1"],
         ["top"],

@@ -33,33 +33,39 @@ def started(monkeypatch):
 @pytest.fixture
 def config_path(tmp_path: Path) -> Path:
     path = tmp_path / "config.yaml"
-    path.write_text("pids: [7]\nsocket: /run/from-file.sock\n")
+    path.write_text("policy: {rules: [{match: {pid: 7}, mode: watch}]}\nsocket: /run/from-file.sock\n")
     return path
+
+
+def rules_of(config: Config) -> list[tuple[int, str]]:
+    """The pid and mode of each rule."""
+    return [(rule.match.pid, rule.mode) for rule in config.policy.rules]
 
 
 def test_the_daemon_is_run_with_the_configuration(started, config_path):
     """Its exit code is the command's."""
     assert bpfleakd.main(["--config", str(config_path)]) == 23
     ((config, _),) = started
-    assert (config.pids, config.socket) == ((7,), Path("/run/from-file.sock"))
+    assert (rules_of(config), config.socket) == ([(7, "watch")], Path("/run/from-file.sock"))
 
 
 def test_a_reload_reads_the_file_again_and_keeps_the_command_line(started, config_path):
     """What was typed at the start still holds after a SIGHUP."""
     bpfleakd.main(["--config", str(config_path), "--pid", "101", "--socket", "/tmp/a.sock"])
     ((_, reload),) = started
-    config_path.write_text("pids: [23]\ntick_s: 2.0\n")
+    config_path.write_text("tick_s: 2.0\n")
     config = reload()
-    assert (config.pids, config.socket, config.tick_s) == ((23, 101), Path("/tmp/a.sock"), 2.0)
+    assert (rules_of(config), config.socket) == ([(101, "exact")], Path("/tmp/a.sock"))
+    assert config.tick_s == 2.0
 
 
 def test_the_command_line_goes_before_the_file(started, config_path):
-    """Pids are added, the socket is replaced."""
+    """Pids become rules before all others, the socket is replaced."""
     bpfleakd.main(
         ["--config", str(config_path), "--pid", "101", "7", "--pid", "23", "--socket", "/tmp/a.sock"]
     )
     ((config, _),) = started
-    assert config.pids == (7, 101, 23)
+    assert rules_of(config) == [(101, "exact"), (7, "exact"), (23, "exact"), (7, "watch")]
     assert config.socket == Path("/tmp/a.sock")
 
 

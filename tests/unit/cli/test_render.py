@@ -227,9 +227,9 @@ def test_ps_is_a_row_a_process():
     lines = drawn(
         processes_view([a_traced_process(23), a_traced_process(101, process=ended, losses={"x": 7})])
     )
-    assert " ".join(lines[0].split()) == "pid comm live growth/s count sites for by state"
-    assert " ".join(lines[1].split()) == "23 leaky 4.77 MiB +7.82 KiB/s 10,007 17 3m31s session traced"
-    assert lines[2].endswith("session execed")
+    assert " ".join(lines[0].split()) == "pid comm live growth/s count sites for mode state"
+    assert " ".join(lines[1].split()) == "23 leaky 4.77 MiB +7.82 KiB/s 10,007 17 3m31s exact traced"
+    assert lines[2].endswith("exact execed")
     assert lines[3] == "101 missed: 7 x"
     assert drawn(processes_view([])) == ["no process is traced: bpfleakctl attach PID"]
 

@@ -196,7 +196,7 @@ class FakeAttacher:
         self.followed: list[int] = []
         self.refused: set[int] = set()
 
-    def attach(self, pid: int) -> Attachment:
+    def attach(self, pid: int, *, expected: ProcessId | None, live_blocks: int | None) -> Attachment:
         if pid in self.refused:
             raise errors.NoAllocator(f"process {pid} has none")
         self._maps.processes[pid] = FakeProcess()

@@ -41,8 +41,8 @@ class AsksNothing:
         raise AssertionError(f"{name} was asked for")
 
 
-def decide(process: Process, *rules: Rule, parent: Decision | None = None) -> Decision:
-    return Policy(rules).decide(process, OWN_PID, parent)
+def decide(process: Process, *rules: Rule, inherited: Rule | None = None) -> Decision:
+    return Policy(rules).decide(process, OWN_PID, inherited)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,9 @@ def test_the_first_rule_that_matches_decides():
         Rule(Match(user="www-data"), EXACT, live_blocks=1009),
         Rule(Match(comm="nginx"), OFF),
     )
-    assert decide(Process(), *rules) == Decision(EXACT, "rule 2", 1, live_blocks=1009)
+    decision = decide(Process(), *rules)
+    assert decision == Decision(EXACT, "rule 2", rules[1])
+    assert decision.live_blocks == 1009
 
 
 def test_what_no_rule_matches_has_the_default():
@@ -108,24 +110,30 @@ def test_a_child_is_followed_by_the_rule_that_decided_its_parent():
     """Also when it executes something that no rule matches."""
     rule = Rule(Match(comm="supervisord"), EXACT, follow_children=True)
     parent = decide(Process(comm="supervisord"), rule)
-    child = decide(Process(comm="worker"), rule, parent=parent)
+    assert parent.follows_children
+    child = decide(Process(comm="worker"), rule, inherited=parent.rule)
     assert child == parent
-    assert decide(Process(comm="grandchild"), rule, parent=child) == parent
+    assert decide(Process(comm="grandchild"), rule, inherited=child.rule) == parent
 
 
 def test_children_are_not_followed_unless_asked():
     """A child that does not match has the default."""
-    rule = Rule(Match(comm="supervisord"), EXACT)
-    parent = decide(Process(comm="supervisord"), rule)
-    assert decide(Process(comm="worker"), rule, parent=parent).mode is AUTO
+    parent = decide(Process(comm="supervisord"), Rule(Match(comm="supervisord"), EXACT))
+    assert not parent.follows_children
+    assert not Policy().decide(Process(), OWN_PID).follows_children
+
+
+def test_a_rule_that_is_gone_is_not_inherited():
+    """After the configuration was read again."""
+    rule = Rule(Match(comm="supervisord"), EXACT, follow_children=True)
+    assert decide(Process(comm="worker"), inherited=rule).mode is AUTO
 
 
 def test_a_rule_before_the_followed_one_goes_first():
     """So that some children can be left out."""
     rules = (Rule(Match(comm="sh"), OFF), Rule(Match(comm="make"), EXACT, follow_children=True))
-    parent = decide(Process(comm="make"), *rules)
-    assert decide(Process(comm="sh"), *rules, parent=parent).mode is OFF
-    assert decide(Process(comm="cc1"), *rules, parent=parent).mode is EXACT
+    assert decide(Process(comm="sh"), *rules, inherited=rules[1]).mode is OFF
+    assert decide(Process(comm="cc1"), *rules, inherited=rules[1]).mode is EXACT
 
 
 def test_a_process_is_asked_only_for_what_rules_need():
@@ -143,9 +151,10 @@ def test_the_rule_named_matches_and_none_before_it_does(matches, data):
         comm=data.draw(st.sampled_from(["ab", "ba", "a", "b"])), user=data.draw(st.sampled_from(["x", "y"]))
     )
     decision = Policy([Rule(match, EXACT) for match in matches]).decide(process, OWN_PID)
-    index = decision.rule_index
-    if index is None:
+    if decision.rule is None:
         assert not any(match.matches(process) for match in matches)
     else:
-        assert matches[index].matches(process)
-        assert not any(match.matches(process) for match in matches[:index])
+        number = int(decision.why.removeprefix("rule "))
+        assert decision.rule.match == matches[number - 1]
+        assert matches[number - 1].matches(process)
+        assert not any(match.matches(process) for match in matches[: number - 1])

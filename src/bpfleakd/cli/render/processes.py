@@ -25,7 +25,7 @@ def processes_view(processes: Sequence[TracedProcess]) -> RenderableType:
     table.add_column("comm", no_wrap=True, max_width=16)
     for name in ("live", "growth/s", "count", "sites", "for"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("by", no_wrap=True)
+    table.add_column("mode", no_wrap=True)
     table.add_column("state", no_wrap=True)
     for traced in processes:
         process = traced.process
@@ -37,7 +37,7 @@ def processes_view(processes: Sequence[TracedProcess]) -> RenderableType:
             f"{process.live_count:,}",
             f"{traced.sites:,}",
             human_duration(process.attached_s),
-            Text(printable(traced.attach_method)),
+            Text(printable(process.mode)),
             Text(process.state.value, style="" if process.state == ProcessState.TRACED else "yellow"),
         )
     missed = [

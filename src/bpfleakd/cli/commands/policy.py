@@ -1,0 +1,40 @@
+"""`bpfleakctl policy`: what is done with the processes of this host, and which rule decided."""
+
+from __future__ import annotations
+
+import argparse
+
+from bpfleakd.api.client import DaemonClient
+from bpfleakd.api.service import SupervisedList
+from bpfleakd.cli.arguments import pid
+from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.errors import NoSuchProcess
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = commands.add_parser("policy", help="show what is done with each process, and why")
+    parser.add_argument("pid", type=pid, metavar="PID", nargs="?", help="only this process")
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a table of the processes, or JSON."""
+    processes = DaemonClient(arguments.socket).supervised()
+    if arguments.pid is not None:
+        processes = tuple(process for process in processes if process.pid == arguments.pid)
+        if not processes:
+            raise NoSuchProcess(f"there is no process {arguments.pid}", "`ps -e` lists those that exist")
+    if arguments.json:
+        print(json_text(SupervisedList(processes)))
+        return 0
+    # rich takes longer to import than all the rest: only where a table is drawn.
+    from bpfleakd.cli.render.console import make_console
+    from bpfleakd.cli.render.supervised import supervised_view
+
+    make_console().print(supervised_view(processes))
+    return 0

@@ -1,0 +1,152 @@
+"""How processes are noticed: by the kernel's events, or where there are none by scans of /proc.
+
+A thread of its own reads, and only queues. Rules:
+  - The queue is bounded. What finds no room is a gap, as are events that the kernel had to drop: all
+    processes are looked at again then, so that a gap costs time and not truth.
+  - A subscription that breaks is replaced by scans at once, and tried again at times.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from bpfleakd import errors
+from bpfleakd.model import LifeChange, LifeEvent
+
+__all__ = ["LifeEvents", "LifeSource"]
+
+log = structlog.get_logger()
+
+_QUEUE_MAX = 65_536
+_RETRY_S = 30.0
+_READ_TIMEOUT_S = 0.5
+_STOP_TIMEOUT_S = 5.0
+
+
+class LifeSource(Protocol):
+    """A subscription to process events (kernel.process_events.ProcessEvents)."""
+
+    def read(self, timeout_s: float) -> Sequence[LifeEvent]: ...
+    def close(self) -> None: ...
+
+
+class LifeEvents:
+    """Reads in a thread from `start` to `stop`; `wake` is called in it when the queue is no longer empty.
+
+    `subscribe` opens the events (None: never), `scan` tells what changed in /proc.
+    """
+
+    def __init__(
+        self,
+        subscribe: Callable[[], LifeSource] | None,
+        scan: Callable[[], Sequence[LifeEvent]],
+        scan_s: float,
+        wake: Callable[[], None],
+        *,
+        queue_max: int = _QUEUE_MAX,
+        retry_s: float = _RETRY_S,
+    ) -> None:
+        self._subscribe = subscribe
+        self._scan = scan
+        self._scan_s = scan_s
+        self._wake = wake
+        self._queue_max = queue_max
+        self._retry_s = retry_s
+        self._lock = threading.Lock()
+        self._queue: list[LifeEvent] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="life", daemon=True)
+        self.source = "none"
+        self.events_total = 0
+        self.gaps_total = 0
+
+    def start(self) -> None:
+        """Subscribe or begin to scan."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(_STOP_TIMEOUT_S)
+
+    def take(self) -> list[LifeEvent]:
+        """What was queued since the last time, oldest first. Nothing counts that is before a GAP."""
+        with self._lock:
+            taken, self._queue = self._queue, []
+        return taken
+
+    def put(self, events: Sequence[LifeEvent]) -> None:
+        """Queue events, or one GAP in place of everything if they find no room."""
+        if not events:
+            return
+        with self._lock:
+            was_empty = not self._queue
+            self._queue += events
+            lost = any(event.change is LifeChange.GAP for event in events)
+            if len(self._queue) > self._queue_max:
+                self._queue = [LifeEvent(LifeChange.GAP)]
+                lost = True
+        self.events_total += len(events)
+        if lost:
+            self.gaps_total += 1
+            log.warning("life.gap", gaps=self.gaps_total, source=self.source)
+        if was_empty:
+            self._wake()
+
+    def _look_at_all(self) -> None:
+        with self._lock:
+            self._queue = [LifeEvent(LifeChange.GAP)]
+        self._wake()
+
+    # In the thread
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            subscription = self._open()
+            try:
+                if subscription is not None:
+                    self._read(subscription)
+                else:
+                    self._scan_for(self._retry_s)
+            except Exception as error:
+                # Whatever it was, it must not end the only thread that notices processes.
+                log.warning("life.source-failed", source=self.source, reason=str(error))
+                self._stop.wait(self._scan_s)
+            finally:
+                if subscription is not None:
+                    subscription.close()
+
+    def _open(self) -> LifeSource | None:
+        if self._subscribe is None:
+            self._use("scan")
+            return None
+        try:
+            subscription = self._subscribe()
+        except errors.BpfleakdError as error:
+            self._use("scan", reason=error.message, hint=error.hint)
+            return None
+        self._use("events")
+        return subscription
+
+    def _read(self, subscription: LifeSource) -> None:
+        # Whatever was before it: that is not told.
+        self._look_at_all()
+        while not self._stop.is_set():
+            self.put(subscription.read(_READ_TIMEOUT_S))
+
+    def _scan_for(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not self._stop.is_set() and (self._subscribe is None or time.monotonic() < until):
+            self.put(self._scan())
+            self._stop.wait(self._scan_s)
+
+    def _use(self, source: str, **why: str) -> None:
+        if source != self.source:
+            self.source = source
+            log.info("life.source", source=source, every_s=self._scan_s if source == "scan" else None, **why)
