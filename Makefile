@@ -77,6 +77,13 @@ verify-stacks: FOR := test
 verify-stacks: setup ## Compare thousands of stacks with gdb's, frame by frame (VERIFY_STACKS=1000 a program)
 	VERIFY_STACKS=$(VERIFY_STACKS) $(PYTHON) -m pytest tests/kernel/test_stacks_against_gdb.py -v -rP $(PYTEST_ARGS)
 
+VERDICTS_ARGS ?=
+
+.PHONY: verdicts
+verdicts: FOR := test
+verdicts: setup ## Try the verdicts on programs of known truth, for 10 minutes; writes docs/verdicts.md (as root)
+	$(PYTHON) -m bench.verdicts $(VERDICTS_ARGS)
+
 .PHONY: bench
 bench: FOR := test
 bench: setup ## Measure what tracing costs, against its peers (BENCH_ARGS=--short, --strict)

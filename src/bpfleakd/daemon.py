@@ -39,6 +39,7 @@ from bpfleakd.model import (
     MetricsSnapshot,
     ProcessId,
     ProcessState,
+    SavedHistory,
     ScanReport,
     SortKey,
     SupervisedProcess,
@@ -274,6 +275,9 @@ class _Service:
             finally:
                 self._scan = None
 
+    async def history(self, pid: int, *, limit: int | None) -> SavedHistory:
+        return await self._worker.call(lambda: self._monitor.history(pid, limit=limit))
+
     async def address_space(self, pid: int) -> AddressSpaceReport:
         return await self._worker.call(lambda: self._monitor.address_space(pid))
 
@@ -347,6 +351,7 @@ class _Service:
             attach_method=kernel.method,
             top_sites=config.metrics.top_sites,
             unattended_s=config.unattended_s,
+            leak_after_s=config.history.leak_after_s,
         )
         anew = [*kernel.left_behind, *self._monitor.adopt(kernel.pins.processes())]
         self._attach_anew(anew)

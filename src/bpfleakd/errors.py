@@ -6,6 +6,7 @@
     ├── AlreadyRunning          another daemon has what this one wants
     ├── AccessDenied            this user may not do that
     ├── OutputFailed            the file that a command was to write
+    ├── BadHistory              the file that `analyze` was to read
     ├── TargetError             this process cannot be traced
     │   ├── NoSuchProcess       ... it does not exist, or has ended
     │   ├── TargetRefused       ... by its nature: kernel thread, zombie, ourselves, unsafe to probe
@@ -72,6 +73,12 @@ class OutputFailed(BpfleakdError):
     """What a command was to write cannot be written there."""
 
     code = "output"
+
+
+class BadHistory(BpfleakdError):
+    """The file is no history that can be analysed."""
+
+    code = "bad-history"
 
 
 class TargetError(BpfleakdError):

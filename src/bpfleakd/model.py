@@ -35,6 +35,8 @@ __all__ = [
     "LifeStats",
     "Mapping",
     "MappingUsage",
+    "MemoryLimit",
+    "MemoryLimitKind",
     "MemoryShares",
     "MemoryStatus",
     "MemoryUse",
@@ -44,9 +46,12 @@ __all__ = [
     "ProcessLabels",
     "ProcessState",
     "ProcessSummary",
+    "ProcessVerdict",
     "RawStack",
     "Reachability",
     "ReachabilitySums",
+    "SavedHistory",
+    "SavedSite",
     "ScanCaveat",
     "ScanMethod",
     "ScanReport",
@@ -59,6 +64,7 @@ __all__ = [
     "SiteGroup",
     "SiteKey",
     "SiteReport",
+    "SiteVerdict",
     "SortKey",
     "Stack",
     "StackEnd",
@@ -68,6 +74,7 @@ __all__ = [
     "TracedProcess",
     "TracingMode",
     "UseSummary",
+    "Verdict",
     "WatchState",
     "WatchSummary",
     "WatchedProcess",
@@ -216,11 +223,121 @@ class ThreadShare:
     live_count: int
 
 
+class Verdict(StrEnum):
+    """What becomes of the memory of a call site.
+
+    LEAK grows persistently, and what is old stays. GROWING may become one: it is too early, or may be a cache
+    that fills. PLATEAU grew and stopped. STEADY neither takes nor gives back, CHURN does both. UNKNOWN is
+    too little, or too much was missed.
+    """
+
+    LEAK = "leak"
+    GROWING = "growing"
+    PLATEAU = "plateau"
+    STEADY = "steady"
+    CHURN = "churn"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteVerdict:
+    """A verdict on a call site, the evidence for it from 0 to 1, and why, in words.
+
+    `leak_bytes_per_s` is what it gains for good, if it is a leak or may become one, else 0.
+    """
+
+    verdict: Verdict
+    confidence: float
+    reason: str
+    leak_bytes_per_s: float
+
+
+class MemoryLimitKind(StrEnum):
+    """Who limits the memory of a process: its control groups, RLIMIT_AS, RLIMIT_DATA, or the machine."""
+
+    CGROUP = "cgroup"
+    ADDRESS_SPACE = "address-space"
+    DATA = "data"
+    HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """A limit, and what is used of it."""
+
+    kind: MemoryLimitKind
+    limit_bytes: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessVerdict:
+    """Whether a process leaks, and why it is thought so, in words.
+
+    `leak_bytes_per_s` is what its call sites leak together. `memory_bytes_per_s` is how fast its anonymous
+    memory grows, between `_low` and `_high` with 95 % confidence; None while that cannot be told.
+    `explained_share`, 0 to 1, is what the call sites that leak or grow gain of that; None if it does not
+    grow. `limit` is the one with the least room, `limit_reached_s` when it is used up at this rate; None if
+    that is not to be foreseen.
+    """
+
+    verdict: Verdict
+    reason: str
+    leak_bytes_per_s: float
+    memory_bytes_per_s: float | None
+    memory_bytes_per_s_low: float | None
+    memory_bytes_per_s_high: float | None
+    explained_share: float | None
+    limit: MemoryLimit | None
+    limit_reached_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSite:
+    """One call site: the least that was live in each bin, what was born in it, and what of that lives."""
+
+    site: str
+    kind: AllocationKind
+    function: str | None
+    module: str | None
+    live_bytes: int
+    live_count: int
+    low_bytes: tuple[float, ...]
+    low_count: tuple[float, ...]
+    born_count: tuple[float, ...]
+    survivors_count: tuple[float, ...]
+    survivors_bytes: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedHistory:
+    """What the verdicts on a process are made of, to be judged elsewhere.
+
+    Bins of time end at `ends_s`, in seconds since the attach; each begins where the one before ends.
+    `replaced_count` to `lost_blocks` are as in analysis.verdict.Context. Anonymous memory was at least
+    `memory_bytes` in the bins that end at `memory_s`.
+    """
+
+    version: int
+    comm: str
+    leak_after_s: float
+    replaced_count: float
+    lost_frees: int
+    lost_blocks: int
+    ends_s: tuple[float, ...]
+    memory_s: tuple[float, ...]
+    memory_bytes: tuple[float, ...]
+    limits: tuple[MemoryLimit, ...]
+    sites: tuple[SavedSite, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class SiteReport:
     """One call site as it is shown. `site` is the fingerprint of the stack, stable between runs.
 
-    `temporary_count` is None for memory that is not the heap's.
+    `temporary_count` is None for memory that is not the heap's. `verdict` to `leak_bytes_per_s` are as in
+    SiteVerdict. `reachable` is whether something in the process still points to its blocks; None if nobody
+    has looked.
     """
 
     site: str
@@ -239,6 +356,11 @@ class SiteReport:
     truncated: StackEnd | None
     temporary_count: int | None
     peak_live_bytes: int
+    verdict: Verdict
+    confidence: float
+    reason: str
+    leak_bytes_per_s: float
+    reachable: bool | None
 
 
 class TracingMode(StrEnum):
@@ -428,8 +550,9 @@ class TracedProcess:
 
 
 class SortKey(StrEnum):
-    """What sites are sorted by, largest first."""
+    """What sites are sorted by, largest first. VERDICT: leaks, then what grows, the fastest first."""
 
+    VERDICT = "verdict"
     GROWTH = "growth"
     LIVE = "live"
     COUNT = "count"
@@ -442,6 +565,7 @@ class LeakReport:
     process: ProcessSummary
     sites: tuple[SiteReport, ...]
     losses: dict[str, int]
+    process_verdict: ProcessVerdict | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from bpfleakd.model import (
     TracedProcess,
     TracingMode,
     UseSummary,
+    Verdict,
     WatchedProcess,
     WatchState,
 )
@@ -117,6 +118,11 @@ def a_site(function: str | None = "leak_here", **changes: Any) -> SiteReport:
         "truncated": None,
         "temporary_count": 1_009,
         "peak_live_bytes": 2_500_009,
+        "verdict": Verdict.LEAK,
+        "confidence": 0.83,
+        "reason": "+23.0 KiB in 59s, steadily; 97 % of old blocks still live",
+        "leak_bytes_per_s": 6_007.5,
+        "reachable": None,
     }
     return SiteReport(**{**fields, **changes})
 

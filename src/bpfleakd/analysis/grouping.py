@@ -26,7 +26,10 @@ _NAMES: dict[GroupKey, Callable[[SiteReport], str | None]] = {
 
 
 def grouped(report: LeakReport, by: GroupKey, *, sort: SortKey, limit: int | None = None) -> GroupedReport:
-    """The sites of a report in groups, the largest `limit` of them; by thread, growth counts as live."""
+    """The sites of a report in groups, the largest `limit` of them; by thread, growth counts as live.
+
+    Groups have no verdict: what is sorted by that is sorted by growth.
+    """
     groups = _by_thread(report.sites) if by is GroupKey.THREAD else _by_name(report.sites, by)
     groups.sort(key=lambda group: _rank(group, sort), reverse=True)
     return GroupedReport(report.process, tuple(groups[:limit]), report.losses)
@@ -34,7 +37,7 @@ def grouped(report: LeakReport, by: GroupKey, *, sort: SortKey, limit: int | Non
 
 def _rank(group: SiteGroup, sort: SortKey) -> tuple[float, ...]:
     growth = group.growth_bytes_per_s or 0.0
-    if sort is SortKey.GROWTH:
+    if sort in (SortKey.GROWTH, SortKey.VERDICT):
         return growth, group.live_bytes
     return (group.live_bytes if sort is SortKey.LIVE else group.live_count), growth
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from bpfleakd.analysis.verdict import VERDICTS
 from bpfleakd.model import SiteReport, ThreadShare
 
 __all__ = ["merged_sites"]
@@ -25,8 +26,14 @@ def merged_sites(sites: Iterable[SiteReport]) -> list[SiteReport]:
 
 def _sum(one: SiteReport, other: SiteReport) -> SiteReport:
     ages = [age for age in (one.oldest_age_s, other.oldest_age_s) if age is not None]
+    worst = min(one, other, key=lambda site: VERDICTS.index(site.verdict))
     return replace(
         one,
+        verdict=worst.verdict,
+        confidence=worst.confidence,
+        reason=worst.reason,
+        leak_bytes_per_s=one.leak_bytes_per_s + other.leak_bytes_per_s,
+        reachable=one.reachable if one.reachable == other.reachable else None,
         live_bytes=one.live_bytes + other.live_bytes,
         live_count=one.live_count + other.live_count,
         allocated_bytes=one.allocated_bytes + other.allocated_bytes,

@@ -6,9 +6,10 @@
     GET    /v1/supervised                   {"supervised": [SupervisedProcess, …]}
     POST   /v1/processes/{pid}              attach → TracedProcess
     DELETE /v1/processes/{pid}              detach → TracedProcess
-    GET    /v1/processes/{pid}/sites        LeakReport; ?limit=K&sort=growth|live|count
+    GET    /v1/processes/{pid}/sites        LeakReport; ?limit=K&sort=verdict|growth|live|count
                                             GroupedReport with &group=function|module|thread|stack
     GET    /v1/processes/{pid}/blocks       BlocksReport; ?site=S&older_than_s=T&limit=K
+    GET    /v1/processes/{pid}/history      SavedHistory; ?limit=K
     GET    /v1/processes/{pid}/maps         AddressSpaceReport
     GET    /v1/processes/{pid}/profile      HeapProfile
     GET    /debug/pprof/heap?pid=N          gzipped pprof; without a pid of the one process that is traced
@@ -103,6 +104,7 @@ def create_app(
         _route("/v1/supervised", "GET", api.supervised),
         _route("/v1/processes/{pid}/sites", "GET", api.sites),
         _route("/v1/processes/{pid}/blocks", "GET", api.blocks),
+        _route("/v1/processes/{pid}/history", "GET", api.history),
         _route("/v1/processes/{pid}/maps", "GET", api.maps),
         _route("/v1/processes/{pid}/profile", "GET", api.profile),
         _route("/debug/pprof/heap", "GET", api.pprof),
@@ -160,7 +162,7 @@ class _Api:
 
     async def sites(self, request: Request) -> Response:
         _only_parameters(request, "limit", "sort", "group")
-        pid, limit, sort = _pid(request), _limit(request), _choice(request, "sort", SortKey.GROWTH)
+        pid, limit, sort = _pid(request), _limit(request), _choice(request, "sort", SortKey.VERDICT)
         by = _choice(request, "group", GroupKey.SITE)
         if by is GroupKey.SITE:
             return _json(await self._service.report(pid, limit=limit, sort=sort))
@@ -188,6 +190,10 @@ class _Api:
                 limit=_limit(request, BLOCKS_LISTED_MAX, lowest=0) or 0,
             )
         )
+
+    async def history(self, request: Request) -> Response:
+        _only_parameters(request, "limit")
+        return _json(await self._service.history(_pid(request), limit=_limit(request)))
 
     async def maps(self, request: Request) -> Response:
         _only_parameters(request)

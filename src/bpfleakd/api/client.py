@@ -25,6 +25,7 @@ from bpfleakd.model import (
     GroupKey,
     HeapProfile,
     LeakReport,
+    SavedHistory,
     ScanReport,
     SortKey,
     SupervisedProcess,
@@ -100,13 +101,13 @@ class DaemonClient:
         """Return every process of this host, with what the policy says of it."""
         return self._request("GET", "/v1/supervised", SupervisedList).supervised
 
-    def report(self, pid: int, *, limit: int | None = None, sort: SortKey = SortKey.GROWTH) -> LeakReport:
+    def report(self, pid: int, *, limit: int | None = None, sort: SortKey = SortKey.VERDICT) -> LeakReport:
         """Return the largest `limit` call sites of a process (all of them for None)."""
         query = {"sort": sort.value} | ({} if limit is None else {"limit": str(limit)})
         return self._request("GET", f"/v1/processes/{pid}/sites?{urlencode(query)}", LeakReport)
 
     def groups(
-        self, pid: int, *, by: GroupKey, limit: int | None = None, sort: SortKey = SortKey.GROWTH
+        self, pid: int, *, by: GroupKey, limit: int | None = None, sort: SortKey = SortKey.VERDICT
     ) -> GroupedReport:
         """Return the largest `limit` groups (all for None) of all call sites of a process."""
         query = {"group": by.value, "sort": sort.value} | ({} if limit is None else {"limit": str(limit)})
@@ -147,6 +148,11 @@ class DaemonClient:
         }
         timeout_s = max(self._timeout_s, _SCAN_TIMEOUT_S)
         return self._request("POST", f"/v1/processes/{pid}/scan?{urlencode(query)}", ScanReport, timeout_s)
+
+    def history(self, pid: int, *, limit: int | None = None) -> SavedHistory:
+        """Return what the verdicts on the `limit` first call sites (all for None) are made of."""
+        query = "" if limit is None else f"?limit={limit}"
+        return self._request("GET", f"/v1/processes/{pid}/history{query}", SavedHistory)
 
     def address_space(self, pid: int) -> AddressSpaceReport:
         """Return what the memory of a process is made of."""

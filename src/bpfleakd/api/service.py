@@ -16,6 +16,7 @@ from bpfleakd.model import (
     GroupKey,
     HeapProfile,
     LeakReport,
+    SavedHistory,
     ScanReport,
     SortKey,
     SupervisedProcess,
@@ -111,6 +112,10 @@ class Service(Protocol):
 
         The process is stopped for at most `stop_limit_s`, or not at all.
         """
+        ...
+
+    async def history(self, pid: int, *, limit: int | None) -> SavedHistory:
+        """Return what the verdicts on the `limit` first call sites (all for None) are made of."""
         ...
 
     async def address_space(self, pid: int) -> AddressSpaceReport:

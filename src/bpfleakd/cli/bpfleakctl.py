@@ -16,12 +16,14 @@ from bpfleakd import __version__
 from bpfleakd.api import DEFAULT_SOCKET_PATH
 from bpfleakd.cli.arguments import socket_from_environment
 from bpfleakd.cli.commands import (
+    analyze,
     attach,
     collapsed,
     detach,
     diff,
     doctor,
     flamegraph,
+    history,
     maps,
     policy,
     pprof,
@@ -47,6 +49,8 @@ _COMMANDS = (
     scan,
     diff,
     maps,
+    history,
+    analyze,
     flamegraph,
     pprof,
     speedscope,

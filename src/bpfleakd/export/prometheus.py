@@ -292,6 +292,14 @@ def _site_families(sites: Iterable[tuple[ProcessSummary, SiteReport]]) -> Iterat
         for labels, site in labelled:
             metric.add_metric(labels, value(site))
         yield metric
+    leaks = GaugeMetricFamily(
+        "bpfleakd_site_leak_bytes_per_second",
+        "What this call site gains for good, if its verdict is leak or growing, else 0.",
+        labels=(*_SITE_LABELS, "verdict"),
+    )
+    for labels, site in labelled:
+        leaks.add_metric((*labels, site.verdict.value), site.leak_bytes_per_s)
+    yield leaks
 
 
 def _one_per_pid(processes: Iterable[TracedProcess]) -> list[TracedProcess]:

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bpfleakd import errors
 from bpfleakd.analysis.callers import GivenBack, gives_back, keeper
-from bpfleakd.kernel.abi import KINDS, LIVE_BLOCK
+from bpfleakd.kernel.abi import KINDS
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.model import (
     AllocationKind,
@@ -26,6 +25,7 @@ from bpfleakd.model import (
     SiteCounters,
     SiteKey,
 )
+from bpfleakd.monitor.regions import BLOCK_KINDS, regions_as_blocks
 from bpfleakd.monitor.traced import NamedStack, Traced
 from bpfleakd.table.address_map import AddressMap, LiveRegion
 from bpfleakd.table.blocks import BlockSelection, SelectedSite, even_shares
@@ -33,8 +33,6 @@ from bpfleakd.table.blocks import BlockSelection, SelectedSite, even_shares
 __all__ = ["Blocks", "narrowed"]
 
 _NS_PER_S = 1_000_000_000
-# The numbers of the heap's kinds are those of the live table.
-_KINDS = (*KINDS, *(kind for kind in AllocationKind if kind not in KINDS))
 # To read a stack takes a few microseconds.
 _GIVEN_BACK_MAX = 4096
 
@@ -107,11 +105,11 @@ class Blocks:
             for addresses, blocks in self.maps.live_blocks(self.traced.pid):
                 selection.add(addresses, blocks)
         regions = self.space.live_regions() if self.space else []
-        selection.add(*_as_blocks([region for region in regions if _is_wanted(region[0], keys)]))
+        selection.add(*regions_as_blocks([region for region in regions if _is_wanted(region[0], keys)]))
         return selection
 
     def _site_blocks(self, sites: Sequence[SelectedSite]) -> Iterable[SiteBlocks]:
-        keys = [SiteKey(_KINDS[site.kind], site.stack_id) for site in sites]
+        keys = [SiteKey(BLOCK_KINDS[site.kind], site.stack_id) for site in sites]
         named = self.name(keys)
         stacks = self._given_back()
         given_back = GivenBack(stacks.values())
@@ -195,15 +193,6 @@ def _older(site: SiteBlocks, older_than_s: float) -> SiteBlocks:
 
 def _is_wanted(key: SiteKey, keys: set[SiteKey] | None) -> bool:
     return key.kind is not AllocationKind.FILE if keys is None else key in keys
-
-
-def _as_blocks(regions: Sequence[_Region]) -> tuple[NDArray[np.uint64], NDArray[np.void]]:
-    addresses = np.array([region.start for _key, region in regions], np.uint64)
-    blocks = [
-        (region.length_bytes, region.born_ns, key.stack_id, region.tid, _KINDS.index(key.kind))
-        for key, region in regions
-    ]
-    return addresses, np.array(blocks, LIVE_BLOCK)
 
 
 def _merged(sites: Iterable[SiteBlocks]) -> tuple[SiteBlocks, ...]:

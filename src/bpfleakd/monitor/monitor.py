@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from bpfleakd import __version__, errors
 from bpfleakd.analysis.grouping import grouped
+from bpfleakd.analysis.persistence import LEAK_AFTER_S
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import Maps
@@ -30,6 +33,7 @@ from bpfleakd.model import (
     MetricsSnapshot,
     ProcessId,
     ProcessState,
+    SavedHistory,
     ScanReport,
     SiteKey,
     SortKey,
@@ -40,6 +44,7 @@ from bpfleakd.monitor.address_space import AddressSpaces
 from bpfleakd.monitor.adoption import Adopter, KeptTraced, keep_traced
 from bpfleakd.monitor.attach import Attacher, Attachment
 from bpfleakd.monitor.blocks import Blocks, narrowed
+from bpfleakd.monitor.regions import regions_as_blocks
 from bpfleakd.monitor.report import Reporter, sorted_sites
 from bpfleakd.monitor.scan_reply import ScanReply
 from bpfleakd.monitor.scans import PendingScan, ScanOptions, reachable_sites, scan_report
@@ -47,10 +52,12 @@ from bpfleakd.monitor.space_feed import SpaceFeed
 from bpfleakd.monitor.spaces import AddressMaps
 from bpfleakd.monitor.traced import NamedStack, Traced
 from bpfleakd.monitor.unwinding import Unwinding
+from bpfleakd.monitor.verdicts import SiteVerdicts
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.target.identity import read_labels
 from bpfleakd.target.mappings import read_mappings
+from bpfleakd.target.memory_limits import read_memory_limits
 from bpfleakd.target.memory_sampler import read_anonymous_bytes
 from bpfleakd.target.process import thread_commands
 
@@ -62,6 +69,8 @@ log = structlog.get_logger()
 _ENDED_MAX = 16
 _FINAL_SITES = 100
 _FINAL_BLOCKS = 10_000
+# A program that leaks everywhere need not fill the log.
+_LEAKS_ANNOUNCED = 20
 
 
 @dataclass(slots=True)
@@ -92,6 +101,7 @@ class Monitor:
         attach_method: str,
         top_sites: int,
         unattended_s: float,
+        leak_after_s: float = LEAK_AFTER_S,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._maps = maps
@@ -106,6 +116,7 @@ class Monitor:
         self._attach_method = attach_method
         self._top_sites = top_sites
         self._unattended_ns = round(unattended_s * 1e9)
+        self._leak_after_s = leak_after_s
         self._clock_ns = clock_ns
         self._started_ns = clock_ns()
         self._traced: dict[int, Traced] = {}
@@ -150,6 +161,7 @@ class Monitor:
             table=SiteTable(now_ns),
             counters=self._maps.process(pid),
             labels=read_labels(pid),
+            verdicts=SiteVerdicts(self._leak_after_s),
         )
         self._forget_ended(pid)
         self._traced[pid] = traced
@@ -256,6 +268,12 @@ class Monitor:
         self._unwinding.poll()
         for traced in list(self._traced.values()):
             self._end_if_over(traced)
+        for traced in self._traced.values():
+            now_ns = self._clock_ns()
+            memory_bytes = read_anonymous_bytes(traced.attachment.process.id)
+            traced.verdicts.note_memory(now_ns, traced.table.began_ns, memory_bytes)
+            if traced.verdicts.is_due(now_ns):
+                self._judge(traced)
         took_s = (self._clock_ns() - began_ns) / 1e9
         self._totals.ticks += 1
         self._totals.last_tick_s = took_s
@@ -275,7 +293,10 @@ class Monitor:
         traced = self._find(pid)
         if traced.final is not None:
             return LeakReport(
-                traced.final.process, sorted_sites(traced.final.sites, sort, limit), traced.final.losses
+                traced.final.process,
+                sorted_sites(traced.final.sites, sort, limit),
+                traced.final.losses,
+                traced.final.process_verdict,
             )
         self._read_sites(self._clock_ns())
         return self._live_report(traced, limit, sort)
@@ -321,6 +342,17 @@ class Monitor:
             lambda keys: self._name(traced, keys),
         )
 
+    def history(self, pid: int, *, limit: int | None) -> SavedHistory:
+        """What the verdicts on a process are made of. Raises NotAttached, and NoSuchProcess if it ended."""
+        traced = self._find_with_memory(pid)
+        self._read_sites(self._clock_ns())
+        sites = self._reporter.ranked_sites(
+            traced, lambda keys: self._name(traced, keys), self._clock_ns(), SortKey.VERDICT, limit
+        )
+        limits = read_memory_limits(pid)
+        comm = traced.attachment.process.comm
+        return traced.verdicts.history(traced.table, self._all_blocks(traced), limits, sites, comm)
+
     def address_space(self, pid: int) -> AddressSpaceReport:
         """What the memory of a process is made of. Raises NotAttached, and NoSuchProcess if it ended."""
         traced = self._find_with_memory(pid)
@@ -357,12 +389,12 @@ class Monitor:
         for traced in self._traced.values():
             traced.note_threads(thread_commands(traced.pid))
             top_sites[traced.pid] = self._reporter.report(
-                traced, lambda keys, t=traced: self._name(t, keys), now_ns, SortKey.LIVE, self._top_sites
+                traced, lambda keys, t=traced: self._name(t, keys), now_ns, SortKey.VERDICT, self._top_sites
             ).sites
         kept = [traced for traced in self._ended.values() if _runs_on(traced)]
         for traced in kept:
             if traced.final is not None:
-                top_sites[traced.pid] = sorted_sites(traced.final.sites, SortKey.LIVE, self._top_sites)
+                top_sites[traced.pid] = sorted_sites(traced.final.sites, SortKey.VERDICT, self._top_sites)
         rows = tuple(self._reporter.row(traced, now_ns) for traced in (*self._traced.values(), *kept))
         return MetricsSnapshot(self.stats(), rows, top_sites)
 
@@ -400,6 +432,7 @@ class Monitor:
             attached_ns=kept.attached_ns,
             # Growth is that since now: nobody has written down how it was before.
             table=SiteTable(now_ns),
+            verdicts=SiteVerdicts(self._leak_after_s),
             counters=self._maps.process(attachment.process.id.pid),
             adopted_count=kept.adopted_count,
             gap_s=kept.gap_s,
@@ -447,6 +480,7 @@ class Monitor:
             )
             before, traced.counters = traced.counters, counters[pid]
             heap_peak_bytes = traced.counters.heap_peak_bytes
+            traced.verdicts.note(now_ns, traced.counters)
             traced.table.note_peak(self._spaces.peak_live_bytes(pid, heap_peak_bytes, now_ns))
             if traced.counters.library_changes != before.library_changes:
                 self._follow_libraries(traced)
@@ -465,11 +499,43 @@ class Monitor:
         self._unwinding.follow(traced.pid, mappings, wait_s=0.0)
         log.info("process.libraries-changed", pid=traced.pid, mappings=len(mappings))
 
+    def _judge(self, traced: Traced) -> None:
+        """Compute the verdicts on the sites of a process; leaks that are new go to the log."""
+        leaks = traced.verdicts.compute(traced.table, self._all_blocks(traced), self._clock_ns)[
+            :_LEAKS_ANNOUNCED
+        ]
+        if not leaks:
+            return
+        report = self._reporter.sites(traced, lambda keys: self._name(traced, keys), leaks, self._clock_ns())
+        for site in report:
+            log.warning(
+                "site.leak",
+                pid=traced.pid,
+                comm=traced.attachment.process.comm,
+                site=site.site,
+                function=site.function,
+                leak_bytes_per_s=site.leak_bytes_per_s,
+                confidence=site.confidence,
+                reason=site.reason,
+            )
+
+    def _all_blocks(self, traced: Traced) -> Iterator[NDArray[np.void]]:
+        """All blocks and mappings of a process: batches of LIVE_BLOCK records, kinds by BLOCK_KINDS."""
+        space = self._spaces.map_of(traced.pid)
+        return chain(
+            (values for _addresses, values in self._maps.live_blocks(traced.pid)),
+            [regions_as_blocks(space.live_regions())[1]] if space else [],
+        )
+
     def _live_report(self, traced: Traced, limit: int | None, sort: SortKey) -> LeakReport:
         now_ns = self._clock_ns()
         traced.take_census(self._maps, self._spaces.map_of(traced.pid), self._clock_ns)
+        if traced.verdicts.is_due(now_ns, asked=True):
+            self._judge(traced)
         traced.note_threads(thread_commands(traced.pid))
-        return self._reporter.report(traced, lambda keys: self._name(traced, keys), now_ns, sort, limit)
+        report = self._reporter.report(traced, lambda keys: self._name(traced, keys), now_ns, sort, limit)
+        verdict = traced.verdicts.of_process(traced.table, read_memory_limits(traced.pid))
+        return replace(report, process_verdict=verdict)
 
     def _blocks(self, traced: Traced, **wanted: Any) -> BlocksReport:
         now_ns = traced.ended_ns or self._clock_ns()
@@ -518,7 +584,7 @@ class Monitor:
             self._read_sites(self._clock_ns())
             traced.state = state
             traced.ended_ns = self._clock_ns()
-            traced.final = self._live_report(traced, _FINAL_SITES, SortKey.LIVE)
+            traced.final = self._live_report(traced, _FINAL_SITES, SortKey.VERDICT)
             traced.final_blocks = self._blocks(
                 traced, site=None, older_than_s=0.0, limit=_FINAL_BLOCKS, largest_sites=_FINAL_SITES
             )

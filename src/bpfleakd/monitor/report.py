@@ -21,6 +21,7 @@ from bpfleakd.model import (
     SortKey,
     ThreadShare,
     TracedProcess,
+    Verdict,
 )
 from bpfleakd.monitor.traced import NamedStack, Traced
 from bpfleakd.table.census import SiteCensus
@@ -29,6 +30,9 @@ from bpfleakd.table.site_table import COUNTERS
 __all__ = ["Reporter", "sorted_sites"]
 
 _NS_PER_S = 1_000_000_000
+
+
+_ATTENTION = {Verdict.LEAK: 2, Verdict.GROWING: 1}
 
 
 def _rank(sort: SortKey, growth: float, counters: SiteCounters | SiteReport) -> tuple[float, float]:
@@ -40,12 +44,20 @@ def _rank(sort: SortKey, growth: float, counters: SiteCounters | SiteReport) -> 
 
 def sorted_sites(sites: Iterable[SiteReport], sort: SortKey, limit: int | None) -> tuple[SiteReport, ...]:
     """The first `limit` sites, largest first."""
+    if sort is SortKey.VERDICT:
+        by_verdict = sorted(sites, key=_verdict_rank, reverse=True)
+        return tuple(by_verdict[:limit])
     ordered = sorted(sites, key=lambda site: _rank(sort, site.growth_bytes_per_s, site), reverse=True)
     return tuple(ordered[:limit])
 
 
+def _verdict_rank(site: SiteReport) -> tuple[float, float, float]:
+    return _ATTENTION.get(site.verdict, 0), site.leak_bytes_per_s, site.live_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class _Ranked:
+    row: int
     key: SiteKey
     counters: SiteCounters
     growth_bytes_per_s: float
@@ -118,25 +130,50 @@ class Reporter:
             losses=traced.losses,
         )
 
+    def sites(
+        self,
+        traced: Traced,
+        name: Callable[[list[SiteKey]], dict[SiteKey, NamedStack]],
+        rows: list[int],
+        now_ns: int,
+    ) -> list[SiteReport]:
+        """The sites in these rows of the table, one by one."""
+        keys = traced.table.keys
+        ranked = [self._look_at(traced, row, keys[row]) for row in rows]
+        named = name([site.key for site in ranked])
+        return [self._site(traced, site, named[site.key], now_ns) for site in ranked]
+
+    def ranked_sites(
+        self,
+        traced: Traced,
+        name: Callable[[list[SiteKey]], dict[SiteKey, NamedStack]],
+        now_ns: int,
+        sort: SortKey,
+        limit: int | None,
+    ) -> list[tuple[int, SiteReport]]:
+        """The `limit` largest sites with their rows in the table, one by one."""
+        rows = [site.row for site in self._ranked(traced, sort, limit)]
+        return list(zip(rows, self.sites(traced, name, rows, now_ns), strict=True))
+
+    def _look_at(self, traced: Traced, row: int, key: SiteKey) -> _Ranked:
+        table = traced.table
+        growth = growth_bytes_per_s(table.history(key), table.began_ns, table.updated_ns, self._window_s)
+        return _Ranked(row, key, table.counters(key), growth)
+
     def _ranked(self, traced: Traced, sort: SortKey, limit: int | None) -> list[_Ranked]:
         """The `limit` sites to look at more closely; growth of all sites is only computed to sort by it."""
         table = traced.table
         keys, columns = table.keys, table.columns()
         rows = table.used_rows
-        if sort is not SortKey.GROWTH and limit is not None:
+        if sort is SortKey.VERDICT and limit is not None:
+            attention, rates = traced.verdicts.ranks(rows)
+            live_bytes = columns[rows, COUNTERS.index("live_bytes")]
+            rows = rows[np.lexsort((live_bytes, rates, attention))[::-1][:limit]]
+        elif sort is not SortKey.GROWTH and limit is not None:
             column = columns[rows, COUNTERS.index("live_bytes" if sort is SortKey.LIVE else "live_count")]
             rows = rows[np.argsort(-column, kind="stable")[:limit]]
-        sites = (
-            _Ranked(
-                keys[row],
-                SiteCounters(*columns[row].tolist()),
-                growth_bytes_per_s(
-                    table.history(keys[row]), table.began_ns, table.updated_ns, self._window_s
-                ),
-            )
-            for row in rows.tolist()
-        )
-        if limit is None:
+        sites = (self._look_at(traced, row, keys[row]) for row in rows.tolist())
+        if limit is None or sort is SortKey.VERDICT:
             return list(sites)
         return heapq.nlargest(
             limit, sites, key=lambda site: _rank(sort, site.growth_bytes_per_s, site.counters)
@@ -145,6 +182,8 @@ class Reporter:
     def _site(self, traced: Traced, site: _Ranked, named: NamedStack, now_ns: int) -> SiteReport:
         blamed = blamed_frame(named.stack.frames)
         census = traced.census.get(site.key) if traced.census else None
+        counters = site.counters
+        verdict = traced.verdicts.of(site.row, counters.live_count, counters.allocated_count)
         return SiteReport(
             site=named.fingerprint,
             kind=site.key.kind,
@@ -162,6 +201,11 @@ class Reporter:
             truncated=named.stack.truncated,
             temporary_count=site.counters.temporary_count if site.key.kind is AllocationKind.HEAP else None,
             peak_live_bytes=site.counters.peak_live_bytes,
+            verdict=verdict.verdict,
+            confidence=verdict.confidence,
+            reason=verdict.reason,
+            leak_bytes_per_s=verdict.leak_bytes_per_s,
+            reachable=traced.reachable.get(site.key),
         )
 
 

@@ -30,6 +30,7 @@ from bpfleakd.model import (
     StackEnd,
 )
 from bpfleakd.monitor.attach import GONE, Attachment
+from bpfleakd.monitor.verdicts import SiteVerdicts
 from bpfleakd.symbols.symbolizer import LOSS_REASONS as NAMING_LOSS_REASONS
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.address_map import AddressMap
@@ -88,6 +89,7 @@ class Traced:
     scanned_ns: int | None = None
     adopted_count: int = 0
     gap_s: float = 0.0
+    verdicts: SiteVerdicts = field(default_factory=SiteVerdicts)
     _census_due_ns: int = 0
     _mappings_due_ns: int = 0
     _named: OrderedDict[SiteKey, NamedStack] = field(default_factory=OrderedDict)

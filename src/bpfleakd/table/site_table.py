@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bpfleakd.model import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.history import History
+from bpfleakd.table.timeline import Timeline
 
 __all__ = ["COUNTERS", "SiteTable"]
 
@@ -37,6 +38,7 @@ class SiteTable:
         self.began_ns = began_ns
         self.updated_ns = began_ns
         self.total_history = History(began_ns, 0)
+        self.timeline = Timeline(began_ns)
         self._peak_live_bytes = 0
         self._rows: dict[SiteKey, int] = {}
         self._keys: list[SiteKey] = []
@@ -58,6 +60,9 @@ class SiteTable:
         self._counters[rows] = counters
         for index in changed.tolist():
             self._histories[rows[index]].append(now_ns, int(counters[index, 0]))
+        names = "live_bytes", "live_count", "allocated_count"
+        columns = (self._counters[:, COUNTERS.index(name)] for name in names)
+        self.timeline.update(now_ns, rows[changed], *columns)
         self.updated_ns = now_ns
         live_bytes = self.totals.live_bytes
         self.note_peak(live_bytes)

@@ -133,8 +133,9 @@ def test_attach_and_detach():
 @pytest.mark.parametrize(
     ("query", "limit", "sort"),
     [
-        ("", None, SortKey.GROWTH),
-        ("?limit=7", 7, SortKey.GROWTH),
+        ("", None, SortKey.VERDICT),
+        ("?limit=7", 7, SortKey.VERDICT),
+        ("?sort=growth", None, SortKey.GROWTH),
         ("?sort=live", None, SortKey.LIVE),
         ("?sort=count&limit=1", 1, SortKey.COUNT),
     ],
@@ -150,7 +151,7 @@ def test_sites(query, limit, sort):
 def test_the_leak_report_is_the_contract():
     """Field for field as docs/json.md has it."""
     answer = ask(FakeService(report=a_report()), "GET", "/v1/processes/4711/sites").json
-    assert list(answer) == ["process", "sites", "losses"]
+    assert list(answer) == ["process", "sites", "losses", "process_verdict"]
     assert {"pid", "comm", "exe", "live_bytes", "live_count", "attached_s", "mode"} <= answer[
         "process"
     ].keys()
@@ -172,6 +173,11 @@ def test_the_leak_report_is_the_contract():
         "truncated",
         "temporary_count",
         "peak_live_bytes",
+        "verdict",
+        "confidence",
+        "reason",
+        "leak_bytes_per_s",
+        "reachable",
     ]
     assert site["kind"] == "heap"
     assert site["truncated"] is None
@@ -212,7 +218,7 @@ def test_grouped_by_site_is_the_leak_report():
     """The call sites themselves."""
     service = FakeService(report=a_report())
     assert "sites" in ask(service, "GET", "/v1/processes/4711/sites?group=site").json
-    assert service.calls == [("report", 4711, None, SortKey.GROWTH)]
+    assert service.calls == [("report", 4711, None, SortKey.VERDICT)]
 
 
 @pytest.mark.parametrize(
@@ -316,7 +322,7 @@ def test_metrics_get_the_accept_header():
         ("/v1/processes/1/sites?limit=0", "limit is a whole number from 1 to 1000000, not '0'"),
         ("/v1/processes/1/sites?limit=", "limit is a whole number from 1 to 1000000, not ''"),
         ("/v1/processes/1/sites?limit=all", "limit is a whole number from 1 to 1000000, not 'all'"),
-        ("/v1/processes/1/sites?sort=size", "sort is one of growth, live, count, not 'size'"),
+        ("/v1/processes/1/sites?sort=size", "sort is one of verdict, growth, live, count, not 'size'"),
         (
             "/v1/processes/1/sites?group=tid",
             "group is one of site, function, module, thread, stack, not 'tid'",

@@ -85,7 +85,7 @@ def test_everything_arrives_as_it_was_sent(path):
         ("detach", 23),
         ("processes",),
         ("report", 23, 7, SortKey.COUNT),
-        ("report", 23, None, SortKey.GROWTH),
+        ("report", 23, None, SortKey.VERDICT),
         ("groups", 23, GroupKey.MODULE, 7, SortKey.LIVE),
         ("blocks", 23, None, 0.0, 1_000),
         ("blocks", 23, "5d41402abc4b2a76", 61.5, 7),

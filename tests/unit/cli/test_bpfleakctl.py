@@ -162,7 +162,7 @@ def test_top_of_all_processes(ctl):
     code, out, _ = ctl(service, "top", "--once", "--stacks", "0", "--limit", "0")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines() if "attached" in line] == ["19", "101"]
-    assert service.calls[1] == ("report", 19, None, SortKey.GROWTH)
+    assert service.calls[1] == ("report", 19, None, SortKey.VERDICT)
 
 
 def test_top_json_is_the_contract(ctl):
@@ -188,8 +188,8 @@ def test_top_by_function(ctl):
     code, out, _ = ctl(service, "top", "--group", "module", "--sort", "live", "--json")
     assert msgspec.convert(json.loads(out)["processes"], list[GroupedReport]) == [a_grouped_report()]
     assert service.calls == [
-        ("groups", 4711, GroupKey.FUNCTION, None, SortKey.GROWTH),
-        ("groups", 4711, GroupKey.THREAD, 20, SortKey.GROWTH),
+        ("groups", 4711, GroupKey.FUNCTION, None, SortKey.VERDICT),
+        ("groups", 4711, GroupKey.THREAD, 20, SortKey.VERDICT),
         ("processes",),
         ("groups", 4711, GroupKey.MODULE, 20, SortKey.LIVE),
     ]

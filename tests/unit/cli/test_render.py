@@ -18,7 +18,7 @@ from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.cli.render.processes import processes_view
 from bpfleakd.cli.render.report import reports_view
 from bpfleakd.cli.render.watched import watched_view
-from bpfleakd.model import Check, CheckStatus, ProcessState, StackEnd, WatchState
+from bpfleakd.model import Check, CheckStatus, ProcessState, StackEnd, Verdict, WatchState
 
 from ..samples import (
     HOSTILE,
@@ -59,8 +59,9 @@ def test_top_is_a_header_a_row_and_a_stack():
     """All of it readable at 80 columns."""
     assert report_lines(a_report()) == [
         "4711 leaky  live 4.77 MiB in 10,007 blocks  +7.82 KiB/s  attached 3m31s  exact",
-        "   growth/s     live     count  oldest function  where",
-        "+7.73 KiB/s 1.91 MiB     4,201   3m13s leak_here /src/leaky.c:23",
+        "verdict    growth/s     live     count  oldest function  where",
+        "leak    +7.73 KiB/s 1.91 MiB     4,201   3m13s leak_here /src/leaky.c:23",
+        "  83% sure: +23.0 KiB in 59s, steadily; 97 % of old blocks still live",
         "      malloc  libc.so.6+0x99e00",
         "      leak_here  leaky  /src/leaky.c:23",
         "      main  leaky  /src/leaky.c:101",
@@ -73,10 +74,19 @@ def test_only_the_first_sites_have_their_stacks_shown():
     sites = tuple(a_site(f"leak_{n}", site=str(n)) for n in range(5))
     lines = report_lines(a_report(sites=sites), stacks=2)
     rows = [line for line in lines if "leak_" in line and "KiB/s" in line]
-    assert [row.split()[6] for row in rows] == [f"leak_{n}" for n in range(5)]
+    assert [row.split()[7] for row in rows] == [f"leak_{n}" for n in range(5)]
     assert len({row.index("leak_") for row in rows}) == 1
     assert sum("_start" in line for line in lines) == 2
     assert not any("_start" in line for line in report_lines(a_report(sites=sites), stacks=0))
+
+
+def test_why_is_said_of_what_grows_and_of_the_first():
+    """A screen full of reasons why steady sites are steady would hide the leak."""
+    verdicts = (Verdict.STEADY, Verdict.STEADY, Verdict.GROWING, Verdict.CHURN)
+    sites = tuple(a_site(site=str(n), verdict=each, reason=f"why {n}") for n, each in enumerate(verdicts))
+    lines = report_lines(a_report(sites=sites), stacks=1)
+    assert [line.strip() for line in lines if "why" in line] == ["83% sure: why 0", "83% sure: why 2"]
+    assert [line.split()[0] for line in lines if "KiB/s" in line and "leak_here" in line] == list(verdicts)
 
 
 def test_what_was_missed_is_said():
@@ -154,7 +164,7 @@ def test_frames_without_names_are_shown_by_what_is_known():
     site = a_site(None, module=None, location=None, stack=stack, oldest_age_s=None)
     lines = report_lines(a_report(sites=(site,)))
     assert lines[2].split()[-3:] == ["-", "[unknown]", "-"]
-    assert lines[3:] == [
+    assert lines[4:] == [
         "      0x555555555139  leaky+0x1139",
         "      0xdead  [unknown]",
         "      Main.Leak()  [jit]",
@@ -166,11 +176,11 @@ def test_long_names_are_cut_on_a_terminal_and_whole_in_a_pipe():
     """`bpfleakctl top | grep` must find them."""
     name, path = "std::vector<" + "x" * 300 + ">", "/src/" + "d/" * 100 + "leaky.cpp:23"
     report = a_report(sites=(a_site(name, location=path, stack=(a_frame(name, location=path),)),))
-    row, frame = report_lines(report)[2:]
+    row, _why, frame = report_lines(report)[2:]
     assert "std::vector<xx" in row
     assert row.endswith("leaky.cpp:23")
     assert frame.endswith("leaky.cpp:23")
-    row, frame = report_lines(report, columns=None)[2:]
+    row, _why, frame = report_lines(report, columns=None)[2:]
     assert name in row
     assert path in row
     assert name in frame
@@ -213,8 +223,8 @@ def test_markup_in_names_is_shown_as_it_is():
 def test_several_processes_one_under_the_other():
     """With a line between them; none at all is said with the way out."""
     lines = report_lines(a_report(23), a_report(101), stacks=0)
-    assert [line.split()[0] if line else "" for line in lines][::4] == ["23", "101"]
-    assert lines[3] == ""
+    assert [line.split()[0] if line else "" for line in lines][::5] == ["23", "101"]
+    assert lines[4] == ""
     assert report_lines() == ["no process is traced: bpfleakctl attach PID"]
 
 

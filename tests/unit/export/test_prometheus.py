@@ -74,6 +74,7 @@ def test_every_figure_of_a_call_site_is_there():
     assert value(read, "bpfleakd_site_growth_bytes_per_second", **labels) == -17
     assert value(read, "bpfleakd_site_allocated_bytes_total", **labels) == 3_000_017
     assert value(read, "bpfleakd_site_allocations_total", **labels) == 6_301
+    assert value(read, "bpfleakd_site_leak_bytes_per_second", **labels, verdict="leak") == 6_007.5
 
 
 def test_the_daemon_tells_of_itself():
@@ -143,7 +144,7 @@ def test_the_number_of_series_is_bounded(processes, sites, fingerprints, top_sit
     )
     read = samples(snapshot, top_sites)
     expected = processes * min(top_sites, sites, fingerprints)
-    assert len(named(read, "bpfleakd_site_")) == 5 * expected
+    assert len(named(read, "bpfleakd_site_")) == 6 * expected
     assert len(named(read, "bpfleakd_process_")) == processes * (12 + 2)
 
 

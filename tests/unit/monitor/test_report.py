@@ -19,6 +19,7 @@ from bpfleakd.model import (
     Stack,
     StackEnd,
     ThreadShare,
+    Verdict,
 )
 from bpfleakd.monitor.report import Reporter, sorted_sites
 from bpfleakd.monitor.traced import NamedStack, Traced
@@ -109,6 +110,7 @@ class TestOrder:
                 SortKey.LIVE: "live_bytes",
                 SortKey.COUNT: "live_count",
                 SortKey.GROWTH: "growth_bytes_per_s",
+                SortKey.VERDICT: "live_bytes",
             }
             return [getattr(site, figures[sort]) for site in report.sites]
 
@@ -117,14 +119,15 @@ class TestOrder:
     def test_a_report_that_was_kept_is_sorted_again(self) -> None:
         """The last report of a process that ended is shown by any key, and as short as asked for."""
         sites = [
-            a_site("large", live_bytes=100, live_count=1, growth_bytes_per_s=0.0),
-            a_site("many", live_bytes=10, live_count=10, growth_bytes_per_s=-1.0),
-            a_site("growing", live_bytes=1, live_count=5, growth_bytes_per_s=7.0),
+            a_site("large", verdict=Verdict.STEADY, live_bytes=100, live_count=1, growth_bytes_per_s=0.0),
+            a_site("many", verdict=Verdict.STEADY, live_bytes=10, live_count=10, growth_bytes_per_s=-1.0),
+            a_site("growing", verdict=Verdict.STEADY, live_bytes=1, live_count=5, growth_bytes_per_s=7.0),
+            a_site("leaking", live_bytes=7, live_count=7, growth_bytes_per_s=5.0, verdict=Verdict.LEAK),
         ]
-        for sort, function in zip(SortKey, ("growing", "large", "many"), strict=True):
+        for sort, function in zip(SortKey, ("leaking", "growing", "large", "many"), strict=True):
             (site,) = sorted_sites(sites, sort, 1)
             assert site.function == function
-        assert len(sorted_sites(sites, SortKey.LIVE, None)) == 3
+        assert len(sorted_sites(sites, SortKey.LIVE, None)) == 4
 
 
 class TestSites:

@@ -1,4 +1,4 @@
-"""`bpfleakctl top`: the call sites that hold or gain the most."""
+"""`bpfleakctl top`: the call sites that leak, or hold or gain the most."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--sort",
         choices=[key.value for key in SortKey],
-        default="growth",
-        help="largest first in (%(default)s)",
+        default="verdict",
+        help="largest first in (%(default)s: leaks, then what grows)",
     )
     parser.add_argument(
         "--group",

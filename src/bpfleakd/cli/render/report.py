@@ -1,4 +1,4 @@
-"""The view of `bpfleakctl top`: a header a process, a row a call site, stacks under the first few."""
+"""The view of `bpfleakctl top`: a header a process, a row a call site, why it is called so, and stacks."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from rich.text import Text
 
 from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.cli.render.names import readable_function
+from bpfleakd.cli.render.process_verdict import verdict_lines
 from bpfleakd.cli.render.stacks import basename, stack_lines
-from bpfleakd.model import LeakReport, ProcessState, ProcessSummary, SiteReport
+from bpfleakd.model import LeakReport, ProcessState, ProcessSummary, SiteReport, Verdict
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration, human_rate
 
 __all__ = ["process_header", "reports_view", "why_empty"]
 
 # What the figures need: "-99.9 MiB/s", "1023 KiB", "4,000,000", "23h59m".
+_VERDICT = ("verdict", 7)
 _FIGURE_COLUMNS = (("growth/s", 11), ("live", 8), ("count", 9), ("oldest", 7))
-_FIGURES_WIDTH = sum(width + 1 for _, width in _FIGURE_COLUMNS)
+_FIGURES_WIDTH = sum(width + 1 for _, width in (_VERDICT, *_FIGURE_COLUMNS))
+_STYLES = {Verdict.LEAK: "bold red", Verdict.GROWING: "yellow"}
 
 
 def reports_view(
@@ -43,17 +46,34 @@ def _report_parts(
     report: LeakReport, width: int | None, stacks: int, max_frames: int | None
 ) -> list[RenderableType]:
     parts: list[RenderableType] = [process_header(report.process)]
+    if report.process_verdict:
+        lines = verdict_lines(report.process_verdict)
+        parts += [Text(line if width is None else shortened(line, width)) for line in lines]
     parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
     if not report.sites:
         return [*parts, Text(why_empty(report.process))]
     names = _name_widths(report.sites, width)
     parts.append(_table(report.sites[:0], names, header=True))
     for site in report.sites[:stacks]:
-        parts.append(_table([site], names))
+        parts += [_table([site], names), _why(site, width)]
         parts += stack_lines(site, width, max_frames)
-    if report.sites[stacks:]:
-        parts.append(_table(report.sites[stacks:], names))
+    # As few tables as possible: they take time to draw.
+    rest: list[SiteReport] = []
+    for site in report.sites[stacks:]:
+        rest.append(site)
+        if site.verdict in _STYLES:
+            parts += [_table(rest, names), _why(site, width)]
+            rest = []
+    if rest:
+        parts.append(_table(rest, names))
     return parts
+
+
+def _why(site: SiteReport, width: int | None) -> Text:
+    """Return the line under a call site: how sure its verdict is, and the reason."""
+    sure = f"{site.confidence:.0%} sure: " if site.confidence else ""
+    line = f"  {sure}{printable(site.reason)}"
+    return Text(line if width is None else shortened(line, width), "dim")
 
 
 def process_header(process: ProcessSummary) -> Text:
@@ -83,12 +103,14 @@ def _table(sites: Sequence[SiteReport], names: tuple[int, int], *, header: bool 
     """Return rows with widths of their own, so that tables with stacks between them line up."""
     function_width, where_width = names
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=header, header_style="bold")
+    table.add_column(_VERDICT[0], width=_VERDICT[1], no_wrap=True)
     for name, width in _FIGURE_COLUMNS:
         table.add_column(name, justify="right", width=width, no_wrap=True)
     table.add_column("function", width=function_width, no_wrap=True)
     table.add_column("where", max_width=where_width, no_wrap=True)
     for site in sites:
         table.add_row(
+            Text(site.verdict, style=_STYLES.get(site.verdict, "")),
             Text(human_rate(site.growth_bytes_per_s), style="red" if site.growth_bytes_per_s > 0 else ""),
             human_bytes(site.live_bytes),
             f"{site.live_count:,}",

@@ -1,0 +1,172 @@
+"""Programs that nobody here wrote and that do not leak, under a load that stays the same."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bench.tracing import ended_with_us, free_port
+
+__all__ = ["CLEAN_PROGRAMS", "Missing"]
+
+_START_TIMEOUT_S = 20.0
+_KEYS = 2_000
+# Between two requests of a client: steady, and little enough for a small machine.
+_PAUSE_S = 0.005
+
+_PYTHON = """
+import collections, json, re, time
+latest = collections.deque(maxlen=500)
+while True:
+    for number in range(50):
+        text = json.dumps({"number": number, "text": "x" * number, "list": list(range(number))})
+        latest.append(json.loads(text))
+        re.findall("[0-9]+", text)
+    time.sleep(0.02)
+"""
+
+
+class Missing(Exception):
+    """The program is not installed."""
+
+
+@contextlib.contextmanager
+def redis() -> Iterator[int]:
+    """redis-server, whose values are replaced all the time by others of other sizes."""
+    port = free_port()
+    command = [_tool("redis-server"), "--port", port, "--save", "", "--appendonly", "no"]
+    with _running(*command) as server, _load(lambda: _redis_client(port)):
+        yield server.pid
+
+
+@contextlib.contextmanager
+def memcached() -> Iterator[int]:
+    """memcached, the same."""
+    port = free_port()
+    command = [_tool("memcached"), "-u", "root", "-l", "127.0.0.1", "-p", port, "-m", "64", "-t", "2"]
+    with _running(*command) as server, _load(lambda: _memcached_client(port)):
+        yield server.pid
+
+
+@contextlib.contextmanager
+def nginx() -> Iterator[int]:
+    """nginx as one process, that serves a file over connections that are kept for a while."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="bpfleakd-nginx-") as directory:
+        Path(directory, "index.html").write_text("x" * 10_000)
+        Path(directory, "nginx.conf").write_text(
+            "daemon off; master_process off; error_log stderr; pid nginx.pid; events {}\n"
+            f"http {{ access_log off; server {{ listen 127.0.0.1:{port}; root {directory}; }} }}\n"
+        )
+        command = [_tool("nginx"), "-p", directory, "-c", "nginx.conf"]
+        with _running(*command) as server, _load(lambda: _http_client(port)):
+            yield server.pid
+
+
+@contextlib.contextmanager
+def python() -> Iterator[int]:
+    """Python that makes and forgets objects; by malloc, so that each is seen."""
+    with _running("env", "PYTHONMALLOC=malloc", sys.executable, "-c", _PYTHON) as process:
+        yield process.pid
+
+
+CLEAN_PROGRAMS = {"redis": redis, "memcached": memcached, "nginx": nginx, "python": python}
+
+
+def _tool(name: str) -> str:
+    path = shutil.which(name, path="/usr/sbin:/usr/bin:/bin")
+    if path is None:
+        raise Missing(name)
+    return path
+
+
+@contextlib.contextmanager
+def _running(*command: object) -> Iterator[subprocess.Popen]:
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(ended_with_us(*command), stdin=quiet, stdout=quiet, stderr=quiet)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextlib.contextmanager
+def _load(client: Callable[[], Iterator[None]], clients: int = 2) -> Iterator[None]:
+    """Run clients until the end; each step of one is a request."""
+    stop = threading.Event()
+
+    def run() -> None:
+        for _ in client():
+            if stop.wait(_PAUSE_S):
+                return
+
+    threads = [threading.Thread(target=run) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def _redis_client(port: int) -> Iterator[None]:
+    with _connected(port) as connection, connection.makefile("rwb") as stream:
+        while True:
+            key, value = _entry()
+            stream.write(b"SET %b %b\r\nGET %b\r\n" % (key, value, key))
+            stream.flush()
+            for _ in range(3):
+                stream.readline()
+            yield
+
+
+def _memcached_client(port: int) -> Iterator[None]:
+    with _connected(port) as connection, connection.makefile("rwb") as stream:
+        while True:
+            key, value = _entry()
+            stream.write(b"set %b 0 0 %d\r\n%b\r\nget %b\r\n" % (key, len(value), value, key))
+            stream.flush()
+            while stream.readline() != b"END\r\n":
+                pass
+            yield
+
+
+def _http_client(port: int) -> Iterator[None]:
+    _connected(port).close()
+    while True:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        for _ in range(50):
+            connection.request("GET", "/")
+            connection.getresponse().read()
+            yield
+        connection.close()
+
+
+def _entry() -> tuple[bytes, bytes]:
+    return b"key-%d" % random.randrange(_KEYS), b"v" * random.randrange(1, 2_000)
+
+
+def _connected(port: int) -> socket.socket:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while True:
+        try:
+            connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return connection

@@ -1,0 +1,244 @@
+"""Call sites that never were: blocks with times of birth and death, read once a second and judged.
+
+Pure: no kernel, no clock. What is drawn comes from the generator that is handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.analysis.persistence import SiteHistories, persistence_of
+from bpfleakd.analysis.verdict import Context, judge
+from bpfleakd.model import SiteVerdict
+from bpfleakd.table.timeline import Timeline
+
+__all__ = [
+    "Blocks",
+    "cache",
+    "churn",
+    "growing_block",
+    "histories_at",
+    "judged",
+    "leak",
+    "lru",
+    "mixed",
+    "queue",
+    "sampled",
+    "sessions",
+    "start_up",
+    "steps",
+    "stopping",
+    "warm_up",
+]
+
+_FOR_EVER_S = 1e9
+_NS_PER_S = 1_000_000_000
+
+Random = np.random.Generator
+Make = Callable[[Random, float], "Blocks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The blocks of one site. Those born before 0 are from before the attach: only their frees are seen."""
+
+    born_s: NDArray[np.float64]
+    life_s: NDArray[np.float64]
+    size_bytes: NDArray[np.float64]
+    weight: NDArray[np.float64]
+
+    @staticmethod
+    def of(born_s: Iterable[float], life_s: float | NDArray, size_bytes: float | NDArray) -> Blocks:
+        """In order of birth."""
+        born = np.asarray(list(born_s) if not isinstance(born_s, np.ndarray) else born_s, np.float64)
+        order = np.argsort(born, kind="stable")
+        lives, sizes = (np.broadcast_to(each, born.shape).astype(np.float64) for each in (life_s, size_bytes))
+        return Blocks(born[order], lives[order], sizes[order], np.ones(len(born)))
+
+
+def leak(per_s: float, size_bytes: float = 64) -> Make:
+    """Blocks at random times that are never freed."""
+    return lambda random, until_s: Blocks.of(_poisson(random, per_s, 0, until_s), _FOR_EVER_S, size_bytes)
+
+
+def stopping(per_s: float, stop_s: float, size_bytes: float = 512) -> Make:
+    """A cache that fills, or a leak that stops."""
+    return lambda random, until_s: Blocks.of(
+        _poisson(random, per_s, 0, min(stop_s, until_s)), _FOR_EVER_S, size_bytes
+    )
+
+
+cache = stopping
+
+
+def steps(interval_s: float, blocks: int = 100, size_bytes: float = 1000) -> Make:
+    """So many blocks at once, again and again, never freed."""
+
+    def make(random: Random, until_s: float) -> Blocks:
+        times_s = np.arange(random.uniform(0, interval_s), until_s, interval_s)
+        return Blocks.of(np.repeat(times_s, blocks), _FOR_EVER_S, size_bytes)
+
+    return make
+
+
+def growing_block(interval_s: float, more_bytes: float = 4096) -> Make:
+    """One block that is made larger again and again."""
+
+    def make(random: Random, until_s: float) -> Blocks:
+        times_s = np.arange(random.uniform(0, interval_s), until_s + 2 * interval_s, interval_s)
+        return Blocks.of(times_s, interval_s, more_bytes * np.arange(1, len(times_s) + 1))
+
+    return make
+
+
+def sessions(per_s: float, mean_life_s: float, attached_after_s: float = 0, size_bytes: float = 500) -> Make:
+    """Blocks that live for a random time."""
+
+    def make(random: Random, until_s: float) -> Blocks:
+        born_s = _poisson(random, per_s, -attached_after_s, until_s)
+        return Blocks.of(born_s, random.exponential(mean_life_s, len(born_s)), size_bytes)
+
+    return make
+
+
+churn = sessions
+
+
+def lru(per_s: float, life_s: float, attached_after_s: float = 0, size_bytes: float = 500) -> Make:
+    """A cache whose oldest entry goes when a new one comes."""
+    return lambda random, until_s: Blocks.of(
+        _poisson(random, per_s, -attached_after_s, until_s), life_s, size_bytes
+    )
+
+
+def queue(per_s: float, period_s: float, size_bytes: float = 500) -> Make:
+    """Blocks that pile up and are all freed at the end of each period."""
+
+    def make(random: Random, until_s: float) -> Blocks:
+        phase_s = random.uniform(0, period_s)
+        born_s = _poisson(random, per_s, 0, until_s)
+        return Blocks.of(born_s, period_s - (born_s + phase_s) % period_s, size_bytes)
+
+    return make
+
+
+def warm_up(blocks: int, time_constant_s: float, size_bytes: float = 500) -> Make:
+    """Blocks that stay, fewer and fewer of them."""
+    return lambda random, until_s: Blocks.of(
+        random.exponential(time_constant_s, blocks), _FOR_EVER_S, size_bytes
+    )
+
+
+def start_up(blocks: int, size_bytes: float = 1000) -> Make:
+    """Blocks allocated in the first second, for good."""
+    return lambda random, until_s: Blocks.of(random.uniform(0, 1, blocks), _FOR_EVER_S, size_bytes)
+
+
+def mixed(*makes: Make) -> Make:
+    """Several kinds of blocks from one site."""
+
+    def make(random: Random, until_s: float) -> Blocks:
+        parts = [each(random, until_s) for each in makes]
+        born_s = np.concatenate([part.born_s for part in parts])
+        lives, sizes = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("life_s", "size_bytes")
+        )
+        return Blocks.of(born_s, lives, sizes)
+
+    return make
+
+
+def sampled(make: Make, mean_bytes: float) -> Make:
+    """Only a sample is seen: a block of n bytes with probability 1 - exp(-n / mean_bytes)."""
+
+    def thinned(random: Random, until_s: float) -> Blocks:
+        blocks = make(random, until_s)
+        chance = -np.expm1(-blocks.size_bytes / mean_bytes)
+        seen = random.random(len(chance)) < chance
+        return Blocks(blocks.born_s[seen], blocks.life_s[seen], blocks.size_bytes[seen], 1 / chance[seen])
+
+    return thinned
+
+
+def judged(sites: Sequence[Blocks], at_s: Sequence[float]) -> list[list[SiteVerdict]]:
+    """The verdicts on sites of one process at each of these times, in whole seconds and rising."""
+    is_sampled = any((site.weight != 1).any() for site in sites)
+    verdicts = []
+    for now_s, histories in zip(at_s, histories_at(sites, at_s), strict=True):
+        # In a sample, the frees of blocks that are not in it tell nothing.
+        replaced = 0 if is_sampled else sum(_replaced(site, now_s) for site in sites)
+        judgement = judge(persistence_of(histories), Context(replaced_count=replaced))
+        verdicts.append([judgement.of(site) for site in range(len(sites))])
+    return verdicts
+
+
+def histories_at(sites: Sequence[Blocks], at_s: Sequence[float]) -> Iterator[SiteHistories]:
+    """What is known of sites at each of these times."""
+    read_at_s = np.arange(1.0, at_s[-1] + 1)
+    readings = [_read(site, read_at_s) for site in sites]
+    live_bytes, live_count, allocated_count = (np.stack(each, axis=1) for each in zip(*readings, strict=True))
+    timeline, rows = Timeline(0), np.arange(len(sites))
+    for now_s, *reading in zip(read_at_s, live_bytes, live_count, allocated_count, strict=True):
+        timeline.update(round(now_s * _NS_PER_S), rows, *reading)
+        if now_s in at_s:
+            yield _histories(sites, timeline, reading[0], reading[1], now_s)
+
+
+def _histories(
+    sites: Sequence[Blocks],
+    timeline: Timeline,
+    live_bytes: NDArray[np.int64],
+    live_count: NDArray[np.int64],
+    now_s: float,
+) -> SiteHistories:
+    columns = timeline.columns(np.arange(len(sites)))
+    edges_s = timeline.edges_ns[1:-1] / _NS_PER_S
+    survivors = [_survivors(site, edges_s, now_s) for site in sites]
+    return SiteHistories(
+        columns.ends_s,
+        columns.low_bytes,
+        columns.low_count,
+        columns.born_count,
+        live_bytes.astype(np.float64),
+        live_count.astype(np.float64),
+        np.stack([count for count, _ in survivors], axis=1),
+        np.stack([size for _, size in survivors], axis=1),
+        np.array([site.weight.mean() if len(site.weight) else 1.0 for site in sites]),
+    )
+
+
+def _read(site: Blocks, times_s: NDArray[np.float64]) -> tuple[NDArray[np.int64], ...]:
+    seen = (site.born_s > 0) & (site.born_s <= times_s[-1])
+    births, weight = np.searchsorted(times_s, site.born_s[seen]), site.weight[seen]
+    deaths = np.searchsorted(times_s, (site.born_s + site.life_s)[seen])
+    sizes = site.size_bytes[seen] * weight
+
+    def summed(at: NDArray, what: NDArray) -> NDArray:
+        return np.cumsum(np.bincount(at, what, len(times_s) + 1)[: len(times_s)])
+
+    born = summed(births, weight)
+    live = summed(births, sizes) - summed(deaths, sizes), born - summed(deaths, weight), born
+    return tuple(np.rint(each).astype(np.int64) for each in live)
+
+
+def _survivors(site: Blocks, edges_s: NDArray, now_s: float) -> tuple[NDArray, NDArray]:
+    alive = (site.born_s > 0) & (site.born_s <= now_s) & (site.born_s + site.life_s > now_s)
+    stretches = np.searchsorted(edges_s, site.born_s[alive])
+    weight = site.weight[alive]
+    return (
+        np.bincount(stretches, weight, len(edges_s) + 1),
+        np.bincount(stretches, weight * site.size_bytes[alive], len(edges_s) + 1),
+    )
+
+
+def _replaced(site: Blocks, now_s: float) -> int:
+    died_s = (site.born_s + site.life_s)[site.born_s <= 0]
+    return int(((died_s > now_s * 2 / 3) & (died_s <= now_s)).sum())
+
+
+def _poisson(random: Random, per_s: float, from_s: float, until_s: float) -> NDArray[np.float64]:
+    return random.uniform(from_s, until_s, random.poisson(per_s * (until_s - from_s)))

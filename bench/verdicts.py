@@ -1,0 +1,229 @@
+"""The verdicts on programs whose truth is known: `make verdicts` writes it to docs/verdicts.md.
+
+Every program of tests/workloads/verdicts, built in every way, is traced for a minute; real programs that do
+not leak for three, under load. All programs of a way run side by side, since they mostly sleep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.kernel.workloads import BUILD as BUILD_ROOT
+from tests.kernel.workloads import SOURCES as SOURCES_ROOT
+
+from bench.clean_programs import CLEAN_PROGRAMS, Missing
+from bench.tracing import RunningDaemon, ended_with_us
+from bpfleakd.model import LeakReport, SiteReport, Verdict
+
+__all__ = ["main"]
+
+_SOURCES = SOURCES_ROOT / "verdicts"
+_BUILD = BUILD_ROOT / "verdicts"
+_DOCUMENT = SOURCES_ROOT.parents[1] / "docs" / "verdicts.md"
+_BEGIN, _END = "<!-- make verdicts: begin -->\n", "<!-- make verdicts: end -->\n"
+_WAYS = ("O0", "O0-nofp", "O2", "O2-fp", "O2-stripped")
+_ATTENTION = (
+    Verdict.LEAK,
+    Verdict.GROWING,
+    Verdict.PLATEAU,
+    Verdict.UNKNOWN,
+    Verdict.CHURN,
+    Verdict.STEADY,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What was said of a function, and what is right; `site` is None if it was not found at all."""
+
+    program: str
+    way: str
+    function: str
+    right: tuple[str, ...]
+    site: SiteReport | None
+    observed_s: float
+
+    @property
+    def verdict(self) -> str:
+        return self.site.verdict.value if self.site else "not found"
+
+    @property
+    def is_right(self) -> bool:
+        return self.verdict in self.right
+
+
+def main() -> int:
+    """Run everything; the exit code is 1 if a verdict is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="how long each is traced (%(default)s)")
+    parser.add_argument("--clean-seconds", type=float, default=180, help="real programs (%(default)s)")
+    parser.add_argument("--only", default="", help="programs whose name has this in it")
+    arguments = parser.parse_args()
+    subprocess.run(["make", "--silent", "-C", _SOURCES, f"BUILD={_BUILD}", "all"], check=True)
+    programs = sorted(path.stem for path in _SOURCES.glob("*.json") if arguments.only in path.stem)
+    results = [
+        result for way in _WAYS for result in _of_way(programs, way, arguments.seconds) if _show(result)
+    ]
+    clean = list(_of_clean_programs(arguments.clean_seconds)) if not arguments.only else []
+    text = _report(results, clean, arguments.seconds, arguments.clean_seconds)
+    print(text)
+    if not arguments.only:
+        _write(text)
+    false_alarms = sum(1 for _name, _report_of, leaks in clean if leaks)
+    return 1 if false_alarms or not all(result.is_right for result in results) else 0
+
+
+def _of_way(programs: Sequence[str], way: str, seconds: float) -> Iterator[_Result]:
+    with RunningDaemon() as daemon, contextlib.ExitStack() as stack:
+        running = [(name, *stack.enter_context(_running(_BUILD / f"{name}-{way}"))) for name in programs]
+        for _name, process, pid in running:
+            daemon.control("attach", pid)
+            process.stdin.write("\n")
+            process.stdin.flush()
+        for name, _process, pid in running:
+            report = _after(daemon, pid, seconds)
+            truth = json.loads((_SOURCES / f"{name}.json").read_text())
+            symbols = _functions(_BUILD / f"{name}-{way.removesuffix('-stripped')}")
+            for function, right in truth.items():
+                site = _site_of(report, function, symbols.get(function, range(0)))
+                yield _Result(name, way, function, tuple(right), site, report.process.attached_s)
+
+
+def _of_clean_programs(seconds: float) -> Iterator[tuple[str, LeakReport | None, list[SiteReport]]]:
+    with RunningDaemon() as daemon, contextlib.ExitStack() as stack:
+        running = []
+        for name, start in CLEAN_PROGRAMS.items():
+            try:
+                running.append((name, stack.enter_context(start())))
+            except Missing:
+                yield name, None, []
+        time.sleep(5)
+        for _name, pid in running:
+            daemon.control("attach", pid)
+        for name, pid in running:
+            report = _after(daemon, pid, seconds)
+            yield name, report, [site for site in report.sites if site.verdict is Verdict.LEAK]
+
+
+@contextlib.contextmanager
+def _running(program: Path) -> Iterator[tuple[subprocess.Popen, int]]:
+    """The program, and the process of it to be watched."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(ended_with_us(program), stdin=pipe, stdout=pipe, text=True)
+    assert process.stdout
+    pid = int(process.stdout.readline().split()[1])
+    try:
+        yield process, pid
+    finally:
+        if pid != process.pid:
+            subprocess.run(["kill", str(pid)], check=False)
+        process.kill()
+        process.wait()
+
+
+def _after(daemon: RunningDaemon, pid: int, seconds: float) -> LeakReport:
+    """The report, once the process was traced for so long."""
+    while (left_s := seconds - daemon.client.report(pid, limit=1).process.attached_s) > 0:
+        time.sleep(left_s)
+    return daemon.client.report(pid)
+
+
+def _functions(program: Path) -> dict[str, range]:
+    """Where each function of a program is; C++ without its arguments."""
+    text = subprocess.run(["nm", "-S", "-C", program], check=True, capture_output=True, text=True).stdout
+    found = re.findall(r"^([0-9a-f]+) ([0-9a-f]+) [tT] ([^\s(]+)", text, re.MULTILINE)
+    return {name: range(int(start, 16), int(start, 16) + int(size, 16)) for start, size, name in found}
+
+
+def _site_of(report: LeakReport, function: str, addresses: range) -> SiteReport | None:
+    """The call site of a function that deserves most attention, told by name or, without names, by offset."""
+    sites = [site for site in report.sites if _is_in(site, function, addresses)]
+    return min(sites, key=lambda site: _ATTENTION.index(site.verdict), default=None)
+
+
+def _is_in(site: SiteReport, function: str, addresses: range) -> bool:
+    return any(
+        (frame.function or "").partition("(")[0] == function
+        or (frame.function is None and frame.offset is not None and frame.offset - 1 in addresses)
+        for frame in site.stack
+    )
+
+
+def _show(result: _Result) -> bool:
+    """Progress, on standard error."""
+    mark = "" if result.is_right else f"  WRONG, {' or '.join(result.right)} would be right"
+    why = f"{result.site.confidence:.0%}: {result.site.reason}" if result.site else ""
+    name = f"{result.program}-{result.way} {result.function}"
+    print(f"{name:36} {result.verdict:10} {why}{mark}", file=sys.stderr, flush=True)
+    return True
+
+
+def _report(
+    results: Sequence[_Result],
+    clean: Sequence[tuple[str, LeakReport | None, list[SiteReport]]],
+    seconds: float,
+    clean_seconds: float,
+) -> str:
+    leaks = [result for result in results if result.right == ("leak",)]
+    found = [result for result in leaks if result.is_right]
+    called = [result for result in results if result.verdict == "leak"]
+    observed = sorted(result.observed_s for result in results)
+    lines = [
+        f"Traced for {observed[0]:.0f} to {observed[-1]:.0f} s (asked for: {seconds:.0f} s).",
+        "",
+        f"- Recall: {len(found)} of {len(leaks)} leaks are called `leak`.",
+        f"- Precision: {len(found)} of {len(called)} call sites that are called `leak` leak.",
+        f"- Other verdicts: {sum(r.is_right for r in results if r not in leaks)} of "
+        f"{len(results) - len(leaks)} are right.",
+        "",
+        f"| program | function | right | {' | '.join(_WAYS)} |",
+        f"|---|---|---|{'---|' * len(_WAYS)}",
+    ]
+    for program, function, right in dict.fromkeys((r.program, r.function, r.right) for r in results):
+        cells = {r.way: r for r in results if (r.program, r.function) == (program, function)}
+        verdicts = [_cell(cells[way]) for way in _WAYS if way in cells]
+        lines.append(f"| `{program}` | `{function}` | {', '.join(right)} | {' | '.join(verdicts)} |")
+    if clean:
+        lines += [
+            "",
+            f"Real programs that do not leak, under a steady load, traced for {clean_seconds:.0f} s:",
+            "",
+            "| program | call sites | allocations | called `leak` | called `growing` |",
+            "|---|---|---|---|---|",
+        ]
+    for name, report, false_alarms in clean:
+        if report is None:
+            lines.append(f"| {name} | not installed | | | |")
+            continue
+        growing = sum(site.verdict is Verdict.GROWING for site in report.sites)
+        lines.append(
+            f"| {name} | {len(report.sites):,} | {report.process.allocated_count:,} | "
+            f"{len(false_alarms)} | {growing} |"
+        )
+        for site in false_alarms:
+            print(f"false alarm: {name} {site.function} {site.confidence} {site.reason}", file=sys.stderr)
+    return "\n".join(lines) + "\n"
+
+
+def _cell(result: _Result) -> str:
+    share = f" {result.site.confidence:.0%}" if result.site else ""
+    return f"{result.verdict}{share}" if result.is_right else f"**{result.verdict}**{share}"
+
+
+def _write(text: str) -> None:
+    before, _, rest = _DOCUMENT.read_text().partition(_BEGIN)
+    _old, _, after = rest.partition(_END)
+    _DOCUMENT.write_text(f"{before}{_BEGIN}{text}{_END}{after}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

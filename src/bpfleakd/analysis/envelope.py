@@ -1,0 +1,131 @@
+"""What of memory stays: rising curves of many call sites at once, and tests of how they rise.
+
+Rules:
+  - Two curves never fall. The *lower envelope* is the least that was live from a time on until now: what is
+    taken and given back does not raise it, however often and however much. The *survivors* are what is live
+    now of what was born until a time. Survivors <= envelope <= live, at every time.
+  - The end of the envelope proves nothing: it is whatever is live now. A site that once came down again
+    after 10 s may be about to do so again, so that the last 10 s do not count (`longest_excursion_s`).
+  - How a curve rises within a window is told by what it gains in `CELLS` equal parts of it. The number of
+    *effective steps* is (sum of gains)^2 / (sum of squared gains), the participation ratio: as many equal
+    steps would look the same. One jump is 1, however large; a straight line is CELLS.
+  - Under the hypothesis of a constant rate, steps fall anywhere in the window with equal probability. So no
+    step in a part s of it has probability (1 - s)^n; at most a share f of n steps in a third of it has at
+    most exp(-n KL(f, 1/3)) (Chernoff 1952, for the binomial distribution); and the mean time of n steps, as a
+    part of the window, is normal around 1/2 with variance 1 / 12n: Laplace's test of a point process for a
+    trend of its rate (Cox and Lewis, The statistical analysis of series of events, 1966).
+
+Matrices have a row for each bin of the timeline and a column for each site; all times are seconds since the
+recording began.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["CELLS", "Rise", "grid_of", "longest_excursion_s", "lower_envelope", "rise_of", "values_at"]
+
+CELLS = 24
+# What is left of the rise when it counts as over.
+_REST = 0.02
+_THIRD = CELLS // 3
+
+Matrix = NDArray[np.float64]
+Row = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rise:
+    """How curves rise in their windows, a figure for each site.
+
+    `gain` is in the curve's unit, `steps` the effective steps, `silence` the part of the window (0 to 1) at
+    its end without a step worth mentioning; `first_third` and `last_third` are those thirds' parts of the
+    gain. All are 0 where nothing was gained. `z_rate` is the deviate of Laplace's test: below 0 the rate
+    falls.
+    """
+
+    gain: Row
+    steps: Row
+    silence: Row
+    first_third: Row
+    last_third: Row
+    z_rate: Row
+
+    @property
+    def log_p_silence(self) -> Row:
+        """The logarithm of how probable this silence is if the curve still rises as before."""
+        return self.steps * np.log1p(-np.minimum(self.silence, 1 - 1e-9))
+
+    @property
+    def log_p_first_third(self) -> Row:
+        """The same of so little, or less, in the first third; 0 where it is a third or more."""
+        return _log_chernoff(self.first_third, self.steps)
+
+
+def lower_envelope(low: Matrix) -> Matrix:
+    """The least from each bin to the end."""
+    return np.minimum.accumulate(low[::-1], axis=0)[::-1]
+
+
+def longest_excursion_s(low: Matrix, envelope: Matrix, widths_s: Row) -> Row:
+    """The longest time that each site was above its envelope, and so came down again."""
+    above = low > envelope
+    longest = np.zeros(low.shape[1])
+    current = np.zeros(low.shape[1])
+    for row, width_s in zip(above, widths_s, strict=True):
+        current = np.where(row, current + width_s, 0.0)
+        np.maximum(longest, current, out=longest)
+    return longest
+
+
+def grid_of(start_s: Row, end_s: Row) -> Matrix:
+    """The edges of CELLS equal parts of each site's window: CELLS + 1 rows."""
+    return start_s + np.linspace(0.0, 1.0, CELLS + 1)[:, None] * (end_s - start_s)
+
+
+def values_at(curve: Matrix, ends_s: Row, times_s: Matrix, *, from_zero: bool) -> Matrix:
+    """Each site's curve at its own times; straight lines between the ends of bins.
+
+    `from_zero`: a sum over bins is 0 at the beginning; an envelope is in the first bin what it is at its end.
+    """
+    after = np.minimum(np.searchsorted(ends_s, times_s, side="left"), len(ends_s) - 1)
+    starts_s = np.concatenate([[0.0], ends_s[:-1]])
+    later = np.take_along_axis(curve, after, axis=0)
+    earlier = np.take_along_axis(curve, np.maximum(after - 1, 0), axis=0)
+    if from_zero:
+        earlier = np.where(after > 0, earlier, 0.0)
+    part = np.clip((times_s - starts_s[after]) / np.maximum(ends_s - starts_s, 1e-9)[after], 0.0, 1.0)
+    return earlier + part * (later - earlier)
+
+
+def rise_of(values: Matrix) -> Rise:
+    """How curves rise over a grid: `values` as from `values_at`."""
+    gains = np.maximum(np.diff(values, axis=0), 0.0)
+    gain = gains.sum(axis=0)
+    share = gains / np.where(gain > 0, gain, 1.0)
+    squares = (share**2).sum(axis=0)
+    steps = np.where(gain > 0, 1.0 / np.where(squares > 0, squares, 1.0), 0.0)
+    reached = np.cumsum(share, axis=0) >= 1.0 - _REST
+    silence = np.where(gain > 0, 1.0 - (np.argmax(reached, axis=0) + 1) / CELLS, 0.0)
+    middles = (np.arange(CELLS) + 0.5) / CELLS
+    mean_time = np.where(gain > 0, (share * middles[:, None]).sum(axis=0), 0.5)
+    return Rise(
+        gain=gain,
+        steps=steps,
+        silence=silence,
+        first_third=share[:_THIRD].sum(axis=0),
+        last_third=share[-_THIRD:].sum(axis=0),
+        z_rate=(mean_time - 0.5) * np.sqrt(12 * steps),
+    )
+
+
+def _log_chernoff(share: Row, steps: Row) -> Row:
+    """Of at most this share of the steps in a third of the window."""
+    expected = 1 / 3
+    low = np.clip(share, 1e-12, 1.0)
+    high = np.clip(1 - share, 1e-12, 1.0)
+    divergence = low * np.log(low / expected) + high * np.log(high / (1 - expected))
+    return np.where(share < expected, -steps * divergence, 0.0)

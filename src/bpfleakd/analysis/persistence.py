@@ -1,0 +1,347 @@
+"""What is measured of call sites before they are judged: how what stays grows, and whether old blocks die.
+
+Everything is computed for many sites at once. Windows end where a site's own past makes it trustworthy (see
+`envelope`), begin after the start-up, and are halved down to the horizon: the first, longest one in which the
+site grows as a leak does is taken, so that the number of looks at a site grows with the logarithm of time
+only. Since a new growth must last for an eighth of the whole history to be taken for a leak, daemons that
+watch for days are not startled by a busy minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.analysis.envelope import (
+    CELLS,
+    Matrix,
+    Rise,
+    Row,
+    grid_of,
+    longest_excursion_s,
+    lower_envelope,
+    rise_of,
+    values_at,
+)
+from bpfleakd.analysis.survival import NORMAL_95, Survival
+
+__all__ = ["LEAK_AFTER_S", "Persistence", "SiteHistories", "persistence_of"]
+
+# A cache that fills cannot be told from a leak until it stops. This is how long growth must have gone on to
+# be called a leak, unless it is configured: nothing but a convention.
+LEAK_AFTER_S = 45.0
+# What is allocated at first is neither: at least so long, or this part of the recording.
+_START_UP_S = 5.0
+_START_UP_SHARE = 0.1
+_WINDOWS = 4
+# Below this probability it is given up that a curve still rises as before.
+_LOG_ALPHA = np.log(0.02)
+# It began too late if the first third has less than half of its due share, and less by this probability.
+_THIN_THIRD = 1 / 6
+_LOG_ALPHA_THIRD = np.log(0.1)
+# It slows down if the last third has less than half of what the first has, beyond 95 % of chance.
+_SLOWER = 0.5
+# Evidence: so many effective steps, with so many blocks gained or so many more steps.
+_STEPS_MIN = 3.5
+_STEPS_ENOUGH = 5.0
+_BLOCKS_ENOUGH = 20.0
+_SURVIVORS_ENOUGH = 10.0
+# If less of what was gained consists of old blocks, they are being replaced.
+_REPLACED_SHARE = 0.3
+# Where the old blocks of a site leave, the envelope gains less than what survives of the new ones.
+_GAIN_OF_SURVIVORS = 0.5
+# Envelopes of sites that came down within such a part of the time are as good as what is live.
+_CALM_SHARE = 0.25
+# Growth of less than so many times the noise is none.
+_NOISE_FACTOR = 3.0
+_FEW = 3.0
+# Blocks born just now have not had the time to die: so long, and one of these parts of the recording.
+_YOUNG_S = 3.0
+_YOUNG_SHARES = (0.05, 0.25)
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class SiteHistories:
+    """What is known of sites: a row a bin of time, a column a site.
+
+    `ends_s` is when bins end, since the recording began; `low_bytes` and `low_count` the least that was live
+    in each, `born_count` what was allocated in it. `live_bytes` and `live_count` are what is live now.
+    `survivors_count` and `survivors_bytes` are what is live now of what was born in each bin; None if nobody
+    has counted. `weight` is how many blocks a recorded one stands for (None: all are recorded).
+    """
+
+    ends_s: Row
+    low_bytes: Matrix
+    low_count: Matrix
+    born_count: Matrix
+    live_bytes: Row
+    live_count: Row
+    survivors_count: Matrix | None = None
+    survivors_bytes: Matrix | None = None
+    weight: Row | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Persistence:
+    """Figures for each site.
+
+    `quiet_s` is for how long nothing was born, `excursion_s` the longest time after which the site came down
+    again. `persists` is whether it grows as a leak does, over `window_s`; `by_blocks` whether blocks become
+    more, and `by_survivors` whether only the survivors show it; `dies` whether old blocks go on dying, or are
+    replaced. For that window, `rate_bytes_per_s` is what it gains and `old_share` what still lives of the
+    blocks born in its first third (NaN: not known). `grows` and `stopped` are about the whole time after the
+    first seconds, with `grown_bytes`, `steps` and `silence_s`.
+    """
+
+    observed_s: float
+    leak_after_s: float
+    live_bytes: Row
+    live_count: Row
+    born_count: Row
+    born_lately: Row
+    quiet_s: Row
+    excursion_s: Row
+    persists: Flags
+    by_survivors: Flags
+    by_blocks: Flags
+    dies: Flags
+    window_s: Row
+    window_steps: Row
+    gained_bytes: Row
+    gained_count: Row
+    gained_lately_count: Row
+    rate_bytes_per_s: Row
+    old_share: Row
+    grows: Flags
+    stopped: Flags
+    grown_bytes: Row
+    steps: Row
+    silence_s: Row
+
+    @staticmethod
+    def joined(parts: list[Persistence]) -> Persistence:
+        """Several groups of sites as one."""
+        columns = {
+            field.name: np.concatenate([getattr(part, field.name) for part in parts])
+            for field in fields(Persistence)
+            if field.name not in ("observed_s", "leak_after_s")
+        }
+        return Persistence(parts[0].observed_s, parts[0].leak_after_s, **columns)
+
+
+def persistence_of(histories: SiteHistories, leak_after_s: float = LEAK_AFTER_S) -> Persistence:
+    """Measure sites; what grows for `leak_after_s` may leak. At least one bin of time is needed."""
+    return _Measurement(histories, leak_after_s).result()
+
+
+class _Measurement:
+    """One run over some sites."""
+
+    def __init__(self, histories: SiteHistories, leak_after_s: float) -> None:
+        self._histories = histories
+        self._leak_after_s = leak_after_s
+        self._ends_s = histories.ends_s
+        self._now_s = float(histories.ends_s[-1])
+        self._sites = histories.low_bytes.shape[1]
+        self._weight = np.ones(self._sites) if histories.weight is None else histories.weight
+        self._bytes = lower_envelope(histories.low_bytes)
+        self._count = lower_envelope(histories.low_count)
+        self._born = np.cumsum(histories.born_count, axis=0)
+        widths_s = np.diff(self._ends_s, prepend=0.0)
+        self._excursion_s = np.maximum(
+            longest_excursion_s(histories.low_bytes, self._bytes, widths_s),
+            longest_excursion_s(histories.low_count, self._count, widths_s),
+        )
+        self._start_up_s = max(_START_UP_S, _START_UP_SHARE * self._now_s)
+        self._survival = None
+        if histories.survivors_count is not None and histories.survivors_bytes is not None:
+            self._survival = Survival(
+                self._ends_s,
+                self._born,
+                np.cumsum(histories.survivors_count, axis=0),
+                np.cumsum(histories.survivors_bytes, axis=0),
+                self._weight,
+            )
+
+    def result(self) -> Persistence:
+        has_slowed, overall = self._since_first_seconds()
+        persists = np.zeros(self._sites, bool)
+        found: dict[str, NDArray] = {}
+        for does_persist, look in self._looks(has_slowed):
+            new = does_persist & ~persists
+            persists |= new
+            for name, values in look.items():
+                found[name] = np.where(new, values, found.get(name, np.zeros_like(values)))
+        newborn = self._histories.born_count > 0
+        last_birth = len(self._ends_s) - 1 - np.argmax(newborn[::-1], axis=0)
+        two_thirds_s = np.full((1, self._sites), self._now_s * 2 / 3)
+        return Persistence(
+            observed_s=self._now_s,
+            leak_after_s=self._leak_after_s,
+            live_bytes=self._histories.live_bytes,
+            live_count=self._histories.live_count,
+            born_count=self._born[-1],
+            born_lately=self._born[-1] - values_at(self._born, self._ends_s, two_thirds_s, from_zero=True)[0],
+            quiet_s=np.where(newborn.any(axis=0), self._now_s - self._ends_s[last_birth], self._now_s),
+            excursion_s=self._excursion_s,
+            persists=persists,
+            **found,
+            **overall,
+        )
+
+    def _looks(self, has_slowed: Flags) -> Iterator[tuple[Flags, dict[str, NDArray]]]:
+        """Windows from the longest to the shortest: first the envelopes, then the survivors."""
+        end_s = self._now_s - self._excursion_s
+        for halving in range(_WINDOWS):
+            yield self._look(end_s - (end_s - self._start_up_s) / 2**halving, end_s)
+        if self._survival is None:
+            return
+        for halving in range(_WINDOWS):
+            for young_share in _YOUNG_SHARES:
+                end_s = np.full(self._sites, self._now_s - _YOUNG_S - young_share * self._now_s)
+                start_s = end_s - (end_s - self._start_up_s) / 2**halving
+                persists, look = self._look_at_survivors(self._survival, start_s, end_s)
+                yield persists & ~has_slowed, look
+
+    def _look(self, start_s: Row, end_s: Row) -> tuple[Flags, dict[str, NDArray]]:
+        grid = grid_of(start_s, np.maximum(end_s, start_s + 1e-3))
+        values = [
+            values_at(curve, self._ends_s, grid, from_zero=False) for curve in (self._bytes, self._count)
+        ]
+        of_bytes, of_count = map(rise_of, values)
+        has_blocks = of_count.gain >= _BLOCKS_ENOUGH * self._weight
+        evident = [
+            _is_even(rise) & (rise.steps >= _STEPS_MIN) & ((rise.steps >= _STEPS_ENOUGH) | has_blocks)
+            for rise in (of_bytes, of_count)
+        ]
+        dies, old_share = np.zeros(self._sites, bool), np.full(self._sites, np.nan)
+        if self._survival is not None:
+            survival, gained = self._survival, of_count.gain
+            dies |= survival.falls_with_age(start_s, end_s)
+            dies |= (gained >= _BLOCKS_ENOUGH) & (
+                survival.old_count(start_s, end_s) < _REPLACED_SHARE * gained * 2 / 3
+            )
+            dies |= gained < _GAIN_OF_SURVIVORS * survival.between(start_s, end_s)
+            old_share = survival.old_share(start_s, end_s)
+        window_s = end_s - start_s
+        persists = (window_s >= self._leak_after_s) & (evident[0] | evident[1]) & (of_bytes.gain > 0)
+        return persists, {
+            "by_survivors": np.zeros(self._sites, bool),
+            "by_blocks": evident[1],
+            # One block that grows is always young.
+            "dies": dies & evident[1],
+            "window_s": window_s,
+            "window_steps": np.maximum(of_bytes.steps * evident[0], of_count.steps * evident[1]),
+            "gained_bytes": of_bytes.gain,
+            "gained_count": of_count.gain,
+            "gained_lately_count": of_count.gain * of_count.last_third,
+            "rate_bytes_per_s": _theil_sen(grid, values[0]),
+            "old_share": old_share,
+        }
+
+    def _look_at_survivors(
+        self, survival: Survival, start_s: Row, end_s: Row
+    ) -> tuple[Flags, dict[str, NDArray]]:
+        grid = grid_of(start_s, np.maximum(end_s, start_s + 1e-3))
+        rise, of_bytes = (
+            rise_of(values_at(curve, self._ends_s, grid, from_zero=True))
+            for curve in (survival.survived, survival.survived_bytes)
+        )
+        window_s = np.maximum(end_s - start_s, 1e-3)
+        per_s = rise.gain / window_s
+        persists = (window_s >= self._leak_after_s) & _is_even(rise) & (rise.steps >= _STEPS_ENOUGH)
+        # Blocks are counted one by one here, so that shares need no test.
+        persists &= (rise.gain >= _SURVIVORS_ENOUGH * self._weight) & (rise.first_third >= _THIN_THIRD)
+        persists &= ~_speeds_up(rise) & self._may_grow_by(per_s) & self._goes_on(survival, per_s, end_s)
+        return persists, {
+            "by_survivors": np.ones(self._sites, bool),
+            "by_blocks": np.ones(self._sites, bool),
+            "dies": survival.falls_with_age(start_s, end_s),
+            "window_s": window_s,
+            "window_steps": rise.steps,
+            "gained_bytes": of_bytes.gain,
+            "gained_count": rise.gain,
+            "gained_lately_count": rise.gain * rise.last_third,
+            "rate_bytes_per_s": of_bytes.gain / window_s,
+            "old_share": survival.old_share(start_s, end_s),
+        }
+
+    def _may_grow_by(self, per_s: Row) -> Flags:
+        """Whether the live blocks, however noisy, do not contradict such a growth."""
+        after = self._ends_s > self._start_up_s
+        if after.sum() < 6:
+            return np.ones(self._sites, bool)
+        low, times_s = self._histories.low_count[after], self._ends_s[after]
+        part = len(times_s) // 3
+        change = np.median(low[-part:], axis=0) - np.median(low[:part], axis=0)
+        elapsed_s = times_s[-part:].mean() - times_s[:part].mean()
+        return change >= 0.5 * per_s * elapsed_s - 3 * _noise(low) / np.sqrt(part)
+
+    def _goes_on(self, survival: Survival, per_s: Row, end_s: Row) -> Flags:
+        """Whether there are young blocks as well: of those, at least as many survive, so far."""
+        young = survival.between(end_s, np.full(self._sites, self._now_s))
+        expected = per_s * (self._now_s - end_s)
+        return young + 3 * np.sqrt(expected * self._weight) >= 0.5 * expected
+
+    def _since_first_seconds(self) -> tuple[Flags, dict[str, NDArray]]:
+        """Whether sites that are calm enough to tell have slowed down, and how they grew."""
+        end_s = np.maximum(self._now_s - self._excursion_s, 0.0)
+        start_s = np.minimum(_START_UP_S, end_s)
+        window_s = np.maximum(end_s - start_s, 1e-3)
+        grid = grid_of(start_s, start_s + window_s)
+        of_bytes, of_count = (
+            rise_of(values_at(curve, self._ends_s, grid, from_zero=False))
+            for curve in (self._bytes, self._count)
+        )
+        is_calm = self._excursion_s <= _CALM_SHARE * self._now_s
+        has_slowed = is_calm & (of_count.gain > 0) & (_has_stopped(of_count) | _slows_down(of_count))
+        is_more = of_bytes.gain > _NOISE_FACTOR * _noise(self._histories.low_bytes)
+        stays = is_more
+        if self._survival is not None:
+            lived = self._survival.between(start_s, end_s)
+            stays = stays & ((of_count.gain < _FEW) | (lived >= _REPLACED_SHARE * of_count.gain))
+        stopped = _has_stopped(of_bytes)
+        return has_slowed, {
+            "grows": stays & ~stopped,
+            "stopped": is_more & stopped,
+            "grown_bytes": of_bytes.gain,
+            "steps": np.maximum(of_bytes.steps, of_count.steps),
+            "silence_s": of_bytes.silence * window_s + (self._now_s - end_s),
+        }
+
+
+def _is_even(rise: Rise) -> Flags:
+    """Whether a curve rises from the beginning of its window to the end, and does not slow down."""
+    is_late = (rise.first_third < _THIN_THIRD) & (rise.log_p_first_third < _LOG_ALPHA_THIRD)
+    return (rise.gain > 0) & ~_has_stopped(rise) & ~_slows_down(rise) & ~is_late
+
+
+def _has_stopped(rise: Rise) -> Flags:
+    return (rise.log_p_silence < _LOG_ALPHA) | (rise.silence > 0.5)
+
+
+def _slows_down(rise: Rise) -> Flags:
+    return (rise.last_third < _SLOWER * rise.first_third) & (rise.z_rate < -NORMAL_95)
+
+
+def _speeds_up(rise: Rise) -> Flags:
+    return (rise.first_third < _SLOWER * rise.last_third) & (rise.z_rate > NORMAL_95)
+
+
+def _noise(low: Matrix) -> Row:
+    """The standard deviation of what comes and goes, from the changes between bins."""
+    # Of normal noise the median of the absolute differences is 0.954 standard deviations.
+    return np.median(np.abs(np.diff(low, axis=0)), axis=0) if len(low) > 1 else np.zeros(low.shape[1])
+
+
+def _theil_sen(grid: Matrix, values: Matrix) -> Row:
+    """The median of the slopes between every second point of the grid (see `trend`)."""
+    times_s, figures = grid[::2], values[::2]
+    later, earlier = np.tril_indices(CELLS // 2 + 1, -1)
+    elapsed = np.maximum(times_s[later] - times_s[earlier], 1e-9)
+    return np.median((figures[later] - figures[earlier]) / elapsed, axis=0)

@@ -1,0 +1,129 @@
+"""Whether a process leaks: how fast its memory grows, what its call sites explain of it, how long it lasts.
+
+Two figures are looked at apart from each other: what the call sites that leak gain (the rates of their
+verdicts), and the anonymous memory of the process (resident or swapped out), which is what limits are about.
+Memory may grow without any leak that is traced: memory from before the attach that is touched now,
+fragmentation, a heap that is not traced. That is said then.
+
+Method: the trend (Theil and Sen, with the test of Mann and Kendall; see `trend`) of the least in each of up
+to twelve equal parts of the time after the start-up, since minima do not follow what comes and goes, and are
+far enough apart to be independent. Memory grows if the test says so with 99 % confidence and the interval of
+the slope is above 0. A limit is reached when the room below it is used up at the rate of the memory, or of
+the leaks where the memory does not grow (freed memory is used first); a straight line is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.analysis.trend import Trend, trend
+from bpfleakd.model import MemoryLimit, ProcessVerdict, Verdict
+from bpfleakd.units import human_rate
+
+__all__ = ["FoundGrowth", "judge_process"]
+
+_START_UP_S = 5.0
+_START_UP_SHARE = 0.1
+_PARTS = 12
+_PARTS_MIN = 6
+_P_MAX = 0.01
+# The kernel's own counters of memory are that coarse.
+_NOISE_BYTES = 256 << 10
+# If sites explain less of the growth than this, the rest is the news.
+_EXPLAINED_MIN = 0.5
+# Beyond a month a straight line is a fairy tale.
+_FORESEEABLE_S = 30 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGrowth:
+    """What the call sites of a process gain together: those that leak, and those that may."""
+
+    leaks: int
+    leak_bytes_per_s: float
+    growing_bytes_per_s: float
+
+
+def judge_process(
+    times_s: NDArray[np.float64],
+    anonymous_bytes: NDArray[np.float64],
+    found: FoundGrowth,
+    limits: Sequence[MemoryLimit],
+) -> ProcessVerdict:
+    """Judge a process by its anonymous memory at some times since the attach, and what its sites gain.
+
+    `limits` are as they are now. The verdict is `unknown` until the memory was watched for a while, unless
+    sites leak.
+    """
+    memory = _memory_trend(times_s, anonymous_bytes)
+    leak_rate = found.leak_bytes_per_s
+    grows = memory is not None and _grows(memory, times_s)
+    share = None
+    if grows and memory is not None:
+        share = min(1.0, (leak_rate + found.growing_bytes_per_s) / memory.slope_per_s)
+    rate = memory.slope_per_s if grows and memory is not None else leak_rate
+    limit, seconds = _first_limit(limits, rate)
+    if found.leaks:
+        verdict = Verdict.LEAK
+    elif grows or found.growing_bytes_per_s > 0:
+        verdict = Verdict.GROWING
+    else:
+        verdict = Verdict.UNKNOWN if memory is None else Verdict.STEADY
+    return ProcessVerdict(
+        verdict=verdict,
+        reason=_reason(memory, grows, found.leaks, leak_rate, share),
+        leak_bytes_per_s=round(leak_rate, 1),
+        memory_bytes_per_s=_rounded(memory.slope_per_s if memory else None),
+        memory_bytes_per_s_low=_rounded(memory.slope_low if memory else None),
+        memory_bytes_per_s_high=_rounded(memory.slope_high if memory else None),
+        explained_share=None if share is None else round(share, 3),
+        limit=limit,
+        limit_reached_s=None if seconds is None else round(seconds, 1),
+    )
+
+
+def _memory_trend(times_s: NDArray[np.float64], anonymous_bytes: NDArray[np.float64]) -> Trend | None:
+    """Of the least in each part of the time; None if there are too few for an interval."""
+    if not len(times_s):
+        return None
+    now_s = float(times_s[-1])
+    start_s = max(_START_UP_S, _START_UP_SHARE * now_s)
+    edges = np.searchsorted(times_s, np.linspace(start_s, now_s, _PARTS + 1)[:-1])
+    edges = np.unique(edges[edges < len(times_s)])
+    if len(edges) < _PARTS_MIN:
+        return None
+    return trend(times_s[edges], np.minimum.reduceat(anonymous_bytes, edges))
+
+
+def _grows(memory: Trend, times_s: NDArray[np.float64]) -> bool:
+    gained_bytes = memory.slope_per_s * float(times_s[-1] - times_s[0])
+    return memory.p_increase < _P_MAX and memory.slope_low > 0 and gained_bytes > _NOISE_BYTES
+
+
+def _first_limit(limits: Sequence[MemoryLimit], rate: float) -> tuple[MemoryLimit | None, float | None]:
+    if not limits:
+        return None, None
+    limit = min(limits, key=lambda one: one.limit_bytes - one.used_bytes)
+    seconds = (limit.limit_bytes - limit.used_bytes) / rate if rate > 0 else None
+    return limit, max(0.0, seconds) if seconds is not None and seconds < _FORESEEABLE_S else None
+
+
+def _reason(memory: Trend | None, grows: bool, leaks: int, leak_rate: float, share: float | None) -> str:
+    sites = "1 call site leaks" if leaks == 1 else f"{leaks:,} call sites leak"
+    found = f"{sites} {human_rate(leak_rate)}" if leaks else "no call site leaks"
+    if memory is None:
+        return found if leaks else "watched too shortly to tell"
+    if not grows or share is None:
+        return f"{found}; the memory of the process does not grow{' yet' if leaks else ''}"
+    grown = f"{found}; memory grows {human_rate(memory.slope_per_s)}"
+    if share < _EXPLAINED_MIN:
+        return f"{grown}, and {1 - share:.0%} of that is not in what is traced"
+    return f"{grown}, {share:.0%} of it in call sites that grow"
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None or not np.isfinite(number) else round(number, 1)

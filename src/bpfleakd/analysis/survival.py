@@ -1,0 +1,79 @@
+"""Whether old blocks stay: what lives of the blocks born in each part of a window.
+
+For a leak, the share that lives of the blocks born long ago is what leaks of all blocks, whenever they were
+born: the curve of survival by age is flat, above zero. Where lives merely are long, blocks go on dying at the
+same pace (a constant hazard): the older, the fewer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.analysis.envelope import Matrix, Row, values_at
+
+__all__ = ["NORMAL_95", "Survival"]
+
+# 95 % of a normal distribution lie below this.
+NORMAL_95 = 1.645
+# Survival falls with age if less than nine tenths as much of the oldest third lives, beyond 95 % of chance;
+# or if it is so much less that it must not be called a leak even if it may be chance.
+_SAME_SHARE = 0.9
+_MUCH_LESS = 0.6
+# So many blocks of the middle third and none of the oldest: they die.
+_FEW = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Survival:
+    """The births and survivors of sites, as sums up to the end of each bin; `weight` as in SiteHistories."""
+
+    ends_s: Row
+    born: Matrix
+    survived: Matrix
+    survived_bytes: Matrix
+    weight: Row
+
+    def between(self, start_s: Row, end_s: Row) -> Row:
+        """How many of those born between two times live."""
+        return self._at(self.survived, end_s) - self._at(self.survived, start_s)
+
+    def falls_with_age(self, start_s: Row, end_s: Row) -> NDArray[np.bool_]:
+        """Whether blocks born in the window go on dying.
+
+        Its thirds by birth are compared: the first with the second, and the first with the last where deaths
+        do not become rarer with age. Differences of logarithms of shares are normal with the binomial
+        variance (the delta method).
+        """
+        born, lived = self._thirds(start_s, end_s)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares = np.minimum(lived / born, 1.0)
+            logarithms = np.log(shares)
+            variances = self.weight * (1 - shares) / lived
+            late, early = logarithms[1] - logarithms[0], logarithms[2] - logarithms[1]
+            falls = late - NORMAL_95 * np.sqrt(variances[0] + variances[1]) > -np.log(_SAME_SHARE)
+            falls |= late > -np.log(_MUCH_LESS)
+            both = late + early - NORMAL_95 * np.sqrt(variances[0] + variances[2])
+            falls |= (both > -2 * np.log(_SAME_SHARE)) & (late > early / 2)
+        return np.where(lived[0] > 0, falls, (lived[1] >= _FEW * self.weight) & (born[0] > 0))
+
+    def old_share(self, start_s: Row, end_s: Row) -> Row:
+        """What lives of the blocks born in the first third of the window; NaN where none were born."""
+        born, lived = self._thirds(start_s, end_s)
+        return np.where(born[0] > 0, np.minimum(lived[0] / np.maximum(born[0], 1e-9), 1.0), np.nan)
+
+    def old_count(self, start_s: Row, end_s: Row) -> Row:
+        """How many live that were born in the first two thirds of the window."""
+        return self.between(start_s, start_s + (end_s - start_s) * 2 / 3)
+
+    def _thirds(self, start_s: Row, end_s: Row) -> tuple[Matrix, Matrix]:
+        edges = [start_s + part / 3 * np.maximum(end_s - start_s, 1e-3) for part in range(4)]
+        born, lived = (
+            np.diff([self._at(curve, edge) for edge in edges], axis=0) for curve in (self.born, self.survived)
+        )
+        return born, lived
+
+    def _at(self, curve: Matrix, times_s: Row) -> Row:
+        return values_at(curve, self.ends_s, times_s[None, :], from_zero=True)[0]

@@ -1,0 +1,245 @@
+"""Which call sites leak: a verdict on each, how sure it is, and why, in words.
+
+A **leak** is memory that is taken again and again and stays. Whether anything still points to it is another
+question: a list that only grows is a leak as well.
+
+Method. Of each site the *lower envelope* of what is live is looked at: the least from a time on until now. It
+does not rise with what is taken and given back, whatever the period. A site leaks if its envelope rises
+throughout a window of at least 45 s (`history.leak_after_s`): in at least four steps (five if they are of few
+blocks), neither only at the beginning nor only at the end, and still (a silence at the end is no surprise at
+the rate until then); and if its old blocks do not go on dying. Where the blocks in flight hide the rise, the
+survivors, which are the live blocks by their time of birth, are looked at in the same way. Envelopes are of
+bytes and of blocks: a single block that grows shows in the bytes only. See `envelope` for the curves and
+tests, `survival` for blocks by age, `persistence` for windows and thresholds.
+
+Assumptions, and what follows from them where they do not hold:
+  - What will stop after more than 45 s looks like a leak until it stops (then it is a plateau). A site that
+    came down again after t seconds is not believed for its last t seconds.
+  - Blocks from before the attach are not seen. While they are replaced by new ones, what is seen grows though
+    the memory does not. Their frees are seen: as long as these are as many as the blocks that the largest
+    sites gained, those are called growing, not leaks.
+  - Between two readings (1 s) anything may have happened.
+
+False alarms. A site that only fluctuates has an envelope that rises at its end only, which does not count,
+whatever its noise is like: no probability is involved. What does pass is what grows for 45 s and an eighth
+of its whole history without coming down: long-lived blocks that become more by chance. Then survival falls
+with age, which is tested with 99 % confidence. `docs/verdicts.md` has the error rates of a simulation.
+
+Confidence orders verdicts by the evidence for them; it is no probability. It grows with the number of steps
+and with time, and is less where survivors were not counted or something was lost.
+
+Sources: the participation ratio as a number of effective events is that of Bell and Dean (Atomic vibrations
+in vitreous silica, 1970) and of Kish's effective sample size (Survey sampling, 1965). Survival by age as the
+mark of a leak: Hauswirth and Chilimbi, SWAT: Low-overhead memory leak detection using adaptive statistical
+profiling, ASPLOS 2004 (staleness), and the "fraction of survivors" of Jump and McKinley, Cork, POPL 2007.
+The robust slope is Theil's and Sen's (see `trend`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.analysis.persistence import Persistence, Row
+from bpfleakd.model import SiteVerdict, Verdict
+from bpfleakd.units import human_bytes, human_duration, human_rate
+
+__all__ = ["VERDICTS", "Context", "Judgement", "judge"]
+
+# By how much attention they deserve.
+VERDICTS = (
+    Verdict.LEAK,
+    Verdict.GROWING,
+    Verdict.PLATEAU,
+    Verdict.UNKNOWN,
+    Verdict.CHURN,
+    Verdict.STEADY,
+)
+_LEAK, _GROWING, _PLATEAU, _UNKNOWN, _CHURN, _STEADY = range(len(VERDICTS))
+
+_OBSERVED_MIN_S = 10.0
+# Growth of less than so much of what is live is not worth a word.
+_PLATEAU_SHARE = 0.1
+_REPLACED_MIN = 10
+_LOSSY = 0.7
+_SURVIVORS_UNKNOWN = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is known of the whole process.
+
+    `replaced_count` are the frees of blocks from before the attach in the last third of the time observed,
+    which may be why as many new ones stay; 0 where such frees mean nothing. `lost_frees` and `lost_blocks`
+    are how often a free was not seen and a block was not recorded; `survivors_known` whether blocks were
+    counted by age.
+    """
+
+    replaced_count: float = 0.0
+    lost_frees: int = 0
+    lost_blocks: int = 0
+    survivors_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdicts on sites: `codes` are positions in VERDICTS."""
+
+    codes: NDArray[np.int8]
+    confidence: Row
+    leak_bytes_per_s: Row
+    _measured: Persistence
+    _context: Context
+    _replaced: NDArray[np.bool_]
+
+    def of(self, site: int) -> SiteVerdict:
+        """The verdict on one site, with the reason in words."""
+        verdict = VERDICTS[self.codes[site]]
+        return SiteVerdict(
+            verdict,
+            round(float(self.confidence[site]), 2),
+            _reason(self._measured, self._context, site, int(self.codes[site]), bool(self._replaced[site])),
+            round(float(self.leak_bytes_per_s[site]), 1),
+        )
+
+
+def judge(measured: Persistence, context: Context) -> Judgement:
+    """Judge all sites of a process together."""
+    m = measured
+    replaced = _replaced(m, context.replaced_count)
+    leaks = m.persists & ~m.dies & ~replaced
+    growing = ~leaks & ((m.grows & (m.steps >= 2)) | (m.persists & ~(m.by_survivors & m.dies)))
+    plateau = m.stopped & (m.grown_bytes >= _PLATEAU_SHARE * m.live_bytes) & ~m.persists
+    unknown = (m.grows & (m.steps < 2)) | (m.born_count == 0)
+    if context.lost_blocks:
+        # No room: then what is live stands still.
+        unknown |= ~m.persists
+        plateau &= False
+    churn = m.born_lately > 0
+    codes = np.select(
+        [np.full(len(leaks), m.observed_s < _OBSERVED_MIN_S), leaks, growing, plateau, unknown, churn],
+        [_UNKNOWN, _LEAK, _GROWING, _PLATEAU, _UNKNOWN, _CHURN],
+        default=_STEADY,
+    ).astype(np.int8)
+    rate = np.where(leaks, m.rate_bytes_per_s, 0.0)
+    rate = np.where(codes == _GROWING, _growing_rate(m), rate)
+    return Judgement(codes, _confidence(m, context, codes), rate, m, context, replaced)
+
+
+def _replaced(m: Persistence, replaced_count: float) -> NDArray[np.bool_]:
+    """Sites whose growth may be old blocks, which are not seen, being replaced: the largest explain first."""
+    replaced = np.zeros(len(m.persists), bool)
+    if replaced_count < _REPLACED_MIN:
+        return replaced
+    rows = np.flatnonzero(m.persists & m.by_blocks)
+    left = replaced_count
+    for row in rows[np.argsort(-m.gained_lately_count[rows], kind="stable")].tolist():
+        if left < 0.5 * m.gained_lately_count[row]:
+            continue
+        replaced[row] = True
+        left -= m.gained_lately_count[row]
+    return replaced
+
+
+def _growing_rate(m: Persistence) -> Row:
+    window_s = np.maximum(m.observed_s - m.excursion_s, 1.0)
+    return np.where(m.persists, m.rate_bytes_per_s, m.grown_bytes / window_s)
+
+
+def _confidence(m: Persistence, context: Context, codes: NDArray[np.int8]) -> Row:
+    evidence = 1 - np.exp2(-(np.maximum(m.window_steps, m.steps) - 1) / 2)
+    time = m.observed_s / (m.observed_s + 15)
+    still_rising = np.exp(m.steps * np.log1p(-np.minimum(m.silence_s / max(m.observed_s, 1.0), 0.999)))
+    confidence = np.select(
+        [codes == _LEAK, codes == _GROWING, codes == _PLATEAU, codes == _UNKNOWN],
+        [
+            evidence * np.clip(0.8 + (m.window_s - m.leak_after_s) / 600, 0.8, 1.0),
+            0.3 + 0.4 * evidence,
+            1 - still_rising,
+            np.zeros(len(codes)),
+        ],
+        default=time,
+    )
+    if not context.survivors_known:
+        confidence = np.where((codes == _LEAK) & m.by_blocks, confidence * _SURVIVORS_UNKNOWN, confidence)
+    if context.lost_frees or context.lost_blocks:
+        confidence = confidence * _LOSSY
+    return np.clip(confidence, 0.0, 0.99)
+
+
+def _reason(m: Persistence, context: Context, site: int, code: int, replaced: bool) -> str:
+    words = {
+        _LEAK: _why_leak,
+        _GROWING: _why_growing,
+        _PLATEAU: _why_plateau,
+        _CHURN: _why_churn,
+        _STEADY: _why_steady,
+        _UNKNOWN: _why_unknown,
+    }[code]
+    text = _WHY_REPLACED if replaced and code == _GROWING else words(m, site)
+    if context.lost_blocks:
+        text += "; blocks were not recorded"
+    elif context.lost_frees and code in (_LEAK, _GROWING):
+        text += "; frees were missed"
+    return text
+
+
+_WHY_REPLACED = "grows as blocks from before the attach go: they may be replaced"
+
+
+def _why_leak(m: Persistence, site: int) -> str:
+    grown = f"+{human_bytes(m.gained_bytes[site])} in {human_duration(m.window_s[site])}, steadily"
+    if not m.by_blocks[site]:
+        return f"{grown}; blocks get larger, not more"
+    old_share = m.old_share[site]
+    if np.isnan(old_share):
+        return f"{grown}, {_count(m.gained_count[site])} blocks"
+    return f"{grown}; {_share(old_share)} of old blocks still live"
+
+
+def _why_growing(m: Persistence, site: int) -> str:
+    if m.dies[site]:
+        return f"{human_rate(m.rate_bytes_per_s[site])}, but old blocks go on dying"
+    grown = f"+{human_bytes(m.grown_bytes[site])}"
+    if m.window_s[site] < m.leak_after_s and m.observed_s < m.leak_after_s + 10:
+        return f"{grown} in {human_duration(m.observed_s)}: too early to tell from a cache"
+    return f"{grown}, but too unevenly or too lately for a leak"
+
+
+def _why_plateau(m: Persistence, site: int) -> str:
+    grown, silence = human_bytes(m.grown_bytes[site]), human_duration(m.silence_s[site])
+    return f"+{grown}, then stopped: no more for {silence}"
+
+
+def _why_churn(m: Persistence, site: int) -> str:
+    lately = f"{_count(m.born_lately[site])} blocks in {human_duration(m.observed_s / 3)}"
+    if m.excursion_s[site] >= 2:
+        return f"{lately} come and go: back down after {human_duration(m.excursion_s[site])} at most"
+    return f"{lately} come and go"
+
+
+def _why_steady(m: Persistence, site: int) -> str:
+    if m.live_count[site] == 0:
+        return f"nothing live, and nothing allocated for {human_duration(m.quiet_s[site])}"
+    return f"nothing allocated for {human_duration(m.quiet_s[site])}"
+
+
+def _why_unknown(m: Persistence, site: int) -> str:
+    if m.observed_s < _OBSERVED_MIN_S:
+        return f"observed for {human_duration(m.observed_s)} only"
+    if m.born_count[site] == 0:
+        return "nothing was allocated"
+    return f"+{human_bytes(m.grown_bytes[site])} at once, too lately to tell"
+
+
+def _count(number: float) -> str:
+    return f"{round(number):,}"
+
+
+def _share(share: float) -> str:
+    if share <= 0:
+        return "none"
+    percent = 100 * share
+    return f"{percent:.0f} %" if percent >= 1 else f"{percent:.2g} %"

@@ -1,0 +1,74 @@
+"""`bpfleakctl analyze FILE`: the verdicts on a history that was saved. Asks no daemon."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.errors import BadHistory
+from bpfleakd.model import SavedHistory
+
+__all__ = ["add_parser", "run"]
+
+_BYTES_MAX = 256 << 20
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = commands.add_parser("analyze", help="judge a history that `history` has saved")
+    parser.add_argument("file", type=Path, metavar="FILE", help="what `bpfleakctl history` wrote")
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the verdicts, or JSON. Raises BadHistory."""
+    # numpy takes longer to import than most commands take.
+    from bpfleakd.analysis.saved_history import SAVED_VERSION, judged
+
+    history = _read(arguments.file)
+    if history.version != SAVED_VERSION:
+        raise BadHistory(
+            f"{arguments.file} is of version {history.version}, not {SAVED_VERSION}",
+            "use the bpfleakctl that wrote it, or save it again",
+        )
+    try:
+        process, sites = judged(history)
+    except ValueError as error:
+        raise BadHistory(f"{arguments.file}: {error}") from None
+    if arguments.json:
+        rows = [
+            {
+                "site": site.site,
+                "function": site.function,
+                "module": site.module,
+                **msgspec.to_builtins(verdict),
+            }
+            for site, verdict in sites
+        ]
+        print(json_text({"process_verdict": process, "sites": rows}))
+        return 0
+    from bpfleakd.cli.render.analyzed import analyzed_view
+    from bpfleakd.cli.render.console import fitting_width, make_console
+
+    console = make_console()
+    console.print(analyzed_view(history, process, sites, width=fitting_width(console)))
+    return 0
+
+
+def _read(path: Path) -> SavedHistory:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_BYTES_MAX + 1)
+    except OSError as error:
+        raise BadHistory(f"{path} cannot be read: {error.strerror}") from None
+    if len(data) > _BYTES_MAX:
+        raise BadHistory(f"{path} has more than {_BYTES_MAX >> 20} MiB")
+    try:
+        return msgspec.json.decode(data, type=SavedHistory)
+    except msgspec.MsgspecError as error:
+        raise BadHistory(f"{path} is no saved history: {error}", "`bpfleakctl history` writes them") from None

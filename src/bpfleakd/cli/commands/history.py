@@ -1,0 +1,35 @@
+"""`bpfleakctl history`: save what the verdicts on a process are made of."""
+
+from __future__ import annotations
+
+import argparse
+
+from bpfleakd.api.client import DaemonClient
+from bpfleakd.cli.arguments import pid, whole_number_from
+from bpfleakd.cli.output_file import add_output, write_output
+from bpfleakd.cli.render.json_text import json_text
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = commands.add_parser("history", help="save the history of a process, for `analyze`")
+    parser.add_argument("--pid", type=pid, required=True, metavar="N", help="a traced process")
+    parser.add_argument(
+        "--limit",
+        type=whole_number_from(0),
+        default=200,
+        metavar="K",
+        help="call sites, those that leak or grow first; 0: all (%(default)s)",
+    )
+    add_output(parser, "history.json")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write JSON (docs/json.md)."""
+    history = DaemonClient(arguments.socket).history(arguments.pid, limit=arguments.limit or None)
+    write_output(arguments.output, f"{json_text(history)}\n".encode())
+    return 0

@@ -1,0 +1,251 @@
+"""The verdicts on the call sites of one traced process, as of the last time that they were computed.
+
+Rules:
+  - Nothing is judged at every tick: every few seconds, and less often where that takes long (`_SHARE` of the
+    time). What is asked for meanwhile gets the last verdict.
+  - Only sites with live blocks are measured. Of the others all blocks were freed, which is all there is to
+    say of them.
+  - A leak is announced once, when two verdicts in a row say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.analysis.persistence import LEAK_AFTER_S, Persistence, SiteHistories, persistence_of
+from bpfleakd.analysis.process_verdict import FoundGrowth, judge_process
+from bpfleakd.analysis.saved_history import SAVED_VERSION
+from bpfleakd.analysis.verdict import VERDICTS, Context, Judgement, judge
+from bpfleakd.kernel.maps import ProcessCounters
+from bpfleakd.model import (
+    AllocationKind,
+    MemoryLimit,
+    ProcessVerdict,
+    SavedHistory,
+    SavedSite,
+    SiteKey,
+    SiteReport,
+    SiteVerdict,
+    Verdict,
+)
+from bpfleakd.monitor.regions import BLOCK_KINDS
+from bpfleakd.table.history import History
+from bpfleakd.table.site_table import COUNTERS, SiteTable
+from bpfleakd.table.survivors import Survivors, count_survivors
+from bpfleakd.table.timeline import Timeline
+
+__all__ = ["NOT_YET", "SiteVerdicts"]
+
+_NS_PER_S = 1_000_000_000
+_PAUSE_NS = 5 * _NS_PER_S
+_PAUSE_WHEN_ASKED_NS = _NS_PER_S
+_SHARE = 0.05
+_CHUNK_SITES = 2048
+
+NOT_YET = SiteVerdict(Verdict.UNKNOWN, 0.0, "not looked at yet", 0.0)
+_NO_BLOCKS = 0.9
+_LEAKS, _GROWS = 2, 1
+_ONLY_ROW = np.zeros(1, np.intp)
+
+Blocks = Iterable[NDArray[np.void]]
+
+
+class SiteVerdicts:
+    """The verdicts on the sites of a table, by row."""
+
+    def __init__(self, leak_after_s: float = LEAK_AFTER_S) -> None:
+        self._leak_after_s = leak_after_s
+        self._unmatched_frees: History | None = None
+        self._lost_blocks: History | None = None
+        self._lost_frees = 0
+        self._computed_ns = 0
+        self._took_ns = 0
+        self._judgement: Judgement | None = None
+        self._memory: Timeline | None = None
+        # Where a row of the table is in the judgement; -1: it had no live blocks.
+        self._positions: NDArray[np.intp] = np.zeros(0, np.intp)
+        self._leaking: set[int] = set()
+        self._announced: set[int] = set()
+
+    def note(self, now_ns: int, counters: ProcessCounters) -> None:
+        """Remember what the process' counters were."""
+        lost_blocks = counters.losses["live_full"] + counters.losses["thread_full"]
+        if self._unmatched_frees is None or self._lost_blocks is None:
+            self._unmatched_frees = History(now_ns, counters.unmatched_frees)
+            self._lost_blocks = History(now_ns, lost_blocks)
+        self._unmatched_frees.append(now_ns, counters.unmatched_frees)
+        self._lost_blocks.append(now_ns, lost_blocks)
+        self._lost_frees = counters.losses["free_missed"]
+
+    def note_memory(self, now_ns: int, began_ns: int, anonymous_bytes: int | None) -> None:
+        """Remember how much anonymous memory the process has; None if it cannot be read."""
+        if anonymous_bytes is None:
+            return
+        if self._memory is None:
+            self._memory = Timeline(began_ns)
+        figures = np.array([anonymous_bytes]), np.zeros(1, np.int64), np.zeros(1, np.int64)
+        self._memory.update(now_ns, _ONLY_ROW, *figures)
+
+    def is_due(self, now_ns: int, *, asked: bool = False) -> bool:
+        """Whether it is time to compute them again; sooner if somebody asks."""
+        pause_ns = max(_PAUSE_WHEN_ASKED_NS if asked else _PAUSE_NS, round(self._took_ns / _SHARE))
+        return now_ns - self._computed_ns >= pause_ns
+
+    def compute(self, table: SiteTable, blocks: Blocks, clock_ns: Callable[[], int]) -> list[int]:
+        """Judge all sites; `blocks` are all that live (LIVE_BLOCK records, kinds by BLOCK_KINDS).
+
+        Returns the rows of sites that have turned out to leak.
+        """
+        began_ns = self._computed_ns = clock_ns()
+        live = table.columns()[:, COUNTERS.index("live_count")] > 0
+        rows = np.flatnonzero(live)
+        if not len(rows) or not len(table.timeline):
+            self._judgement, self._positions = None, np.full(len(table), -1)
+            return []
+        positions = np.where(live, np.cumsum(live) - 1, -1)
+        survivors, of_survivors = self._survivors(table, blocks)
+        chunks = [rows[start : start + _CHUNK_SITES] for start in range(0, len(rows), _CHUNK_SITES)]
+        measured = [
+            persistence_of(_histories(table, chunk, survivors, of_survivors), self._leak_after_s)
+            for chunk in chunks
+        ]
+        self._judgement = judge(Persistence.joined(measured), self._context(table))
+        self._positions = positions
+        self._took_ns = clock_ns() - began_ns
+        return self._announce(rows)
+
+    def of(self, row: int, live_count: int, allocated_count: int) -> SiteVerdict:
+        """The verdict on the site in a row of the table, which has these counters."""
+        if live_count == 0 and allocated_count:
+            return SiteVerdict(
+                Verdict.CHURN, _NO_BLOCKS, f"all {allocated_count:,} blocks were freed again", 0.0
+            )
+        position = int(self._positions[row]) if row < len(self._positions) else -1
+        if self._judgement is not None and position >= 0:
+            return self._judgement.of(position)
+        if allocated_count > live_count:
+            # There were none when it was looked at.
+            freed = f"{allocated_count - live_count:,} of {allocated_count:,} blocks were freed again"
+            return SiteVerdict(Verdict.CHURN, _NO_BLOCKS, freed, 0.0)
+        return NOT_YET
+
+    def of_process(self, table: SiteTable, limits: Sequence[MemoryLimit]) -> ProcessVerdict:
+        """The verdict on the whole process, under these limits."""
+        rows = np.array(
+            [row for row, key in enumerate(table.keys) if key.kind is not AllocationKind.FILE], np.intp
+        )
+        ranks, rates = self.ranks(rows)
+        found = FoundGrowth(
+            int((ranks == _LEAKS).sum()),
+            float(rates[ranks == _LEAKS].sum()),
+            float(rates[ranks == _GROWS].sum()),
+        )
+        if self._memory is None:
+            return judge_process(np.zeros(0), np.zeros(0), found, limits)
+        memory = self._memory.columns(_ONLY_ROW)
+        return judge_process(memory.ends_s, memory.low_bytes[:, 0], found, limits)
+
+    def history(
+        self,
+        table: SiteTable,
+        blocks: Blocks,
+        limits: Sequence[MemoryLimit],
+        sites: Sequence[tuple[int, SiteReport]],
+        comm: str,
+    ) -> SavedHistory:
+        """What the verdicts are made of, of some sites with their rows in the table."""
+        context = self._context(table)
+        rows = np.array([row for row, _site in sites], np.intp)
+        order = np.argsort(rows)
+        known = _histories(table, rows[order], *self._survivors(table, blocks)) if len(rows) else None
+        saved = []
+        for place, (_row, site) in zip(np.argsort(order), sites, strict=True):
+            assert known is not None
+            columns = known.low_bytes, known.low_count, known.born_count
+            survivors = known.survivors_count, known.survivors_bytes
+            figures = [tuple(column[:, place].tolist()) for column in (*columns, *survivors)]
+            module = (site.module or "").rpartition("/")[2] or None
+            live = site.live_bytes, site.live_count
+            saved.append(SavedSite(site.site, site.kind, site.function, module, *live, *figures))
+        memory = self._memory.columns(_ONLY_ROW) if self._memory else None
+        return SavedHistory(
+            version=SAVED_VERSION,
+            comm=comm,
+            leak_after_s=self._leak_after_s,
+            replaced_count=context.replaced_count,
+            lost_frees=context.lost_frees,
+            lost_blocks=context.lost_blocks,
+            ends_s=tuple(known.ends_s.tolist()) if known else (),
+            memory_s=tuple(memory.ends_s.tolist()) if memory else (),
+            memory_bytes=tuple(memory.low_bytes[:, 0].tolist()) if memory else (),
+            limits=tuple(limits),
+            sites=tuple(saved),
+        )
+
+    def ranks(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+        """For sorting rows of the table: 2 for a leak, 1 for what grows, else 0; and their rates."""
+        ranks, rates = np.zeros(len(rows), np.int8), np.zeros(len(rows))
+        known = np.flatnonzero(rows < len(self._positions))
+        known = known[self._positions[rows[known]] >= 0]
+        if self._judgement is not None:
+            positions = self._positions[rows[known]]
+            codes = self._judgement.codes[positions]
+            ranks[known] = np.select(
+                [codes == VERDICTS.index(Verdict.LEAK), codes == VERDICTS.index(Verdict.GROWING)],
+                [_LEAKS, _GROWS],
+                0,
+            )
+            rates[known] = self._judgement.leak_bytes_per_s[positions]
+        return ranks, rates
+
+    @staticmethod
+    def _survivors(table: SiteTable, blocks: Blocks) -> tuple[Survivors, NDArray[np.intp]]:
+        """With the row in the table of each of its sites; -1 for those that are not in it yet."""
+        survivors = count_survivors(blocks, table.timeline.edges_ns)
+        row_of = {key: row for row, key in enumerate(table.keys)}
+        rows = [row_of.get(SiteKey(BLOCK_KINDS[kind], stack_id), -1) for kind, stack_id in survivors.sites()]
+        return survivors, np.array(rows, np.intp)
+
+    def _context(self, table: SiteTable) -> Context:
+        lately_ns = table.updated_ns - (table.updated_ns - table.began_ns) // 3
+
+        def gained(history: History | None) -> int:
+            return history.last - history.at(max(lately_ns, history.first_ns)) if history else 0
+
+        return Context(
+            replaced_count=gained(self._unmatched_frees),
+            lost_frees=self._lost_frees,
+            lost_blocks=gained(self._lost_blocks),
+        )
+
+    def _announce(self, rows: NDArray[np.intp]) -> list[int]:
+        assert self._judgement is not None
+        leaking = set(rows[self._judgement.codes == VERDICTS.index(Verdict.LEAK)].tolist())
+        new = (leaking & self._leaking) - self._announced
+        self._announced |= new
+        self._leaking = leaking
+        return sorted(new)
+
+
+def _histories(
+    table: SiteTable, rows: NDArray[np.intp], survivors: Survivors, of_survivors: NDArray[np.intp]
+) -> SiteHistories:
+    columns = table.timeline.columns(rows)
+    counters = table.columns()[rows]
+    index = np.searchsorted(rows, of_survivors)
+    there = (of_survivors >= rows[0]) & (of_survivors <= rows[-1])
+    there &= rows[np.minimum(index, len(rows) - 1)] == of_survivors
+    live_count, live_bytes = survivors.matrices(np.where(there, index, -1), len(rows))
+    return SiteHistories(
+        columns.ends_s,
+        columns.low_bytes,
+        columns.low_count,
+        columns.born_count,
+        counters[:, COUNTERS.index("live_bytes")].astype(np.float64),
+        counters[:, COUNTERS.index("live_count")].astype(np.float64),
+        live_count,
+        live_bytes,
+    )

@@ -1,0 +1,90 @@
+"""Which blocks survive: how many of those born in each stretch of time are still outstanding, by site.
+
+Like the census it is made of batches of block records (size, born_ns, stack_id, tid, kind), so that a million
+blocks need little more memory than a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["SURVIVORS", "Survivors", "count_survivors"]
+
+# So many blocks of this site, born in this stretch, are outstanding, with so many bytes.
+SURVIVORS = np.dtype(
+    [("kind", "u4"), ("stretch", "u4"), ("stack_id", "u8"), ("live_count", "f8"), ("live_bytes", "f8")]
+)
+
+_ROWS_MAX = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Survivors:
+    """SURVIVORS rows, one for each site and stretch that has any, sorted by site and stretch."""
+
+    rows: NDArray[np.void]
+    stretches: int
+
+    def sites(self) -> list[tuple[int, int]]:
+        """Kind number and stack id of the sites that have any, in the order of the rows."""
+        return self.rows[["kind", "stack_id"]][self._starts()].tolist()
+
+    def matrices(
+        self, columns: NDArray[np.intp], width: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Outstanding blocks and bytes: row i of stretch i, column `columns[j]` of `width` of site j.
+
+        Sites with a negative column are left out.
+        """
+        of_site = np.repeat(columns, np.diff(self._starts(), append=len(self.rows)))
+        chosen = self.rows[of_site >= 0]
+        cells = chosen["stretch"].astype(np.intp) * width + of_site[of_site >= 0]
+        shape = self.stretches, width
+        live_count = np.bincount(cells, chosen["live_count"], self.stretches * width).reshape(shape)
+        live_bytes = np.bincount(cells, chosen["live_bytes"], self.stretches * width).reshape(shape)
+        return live_count, live_bytes
+
+    def _starts(self) -> NDArray[np.intp]:
+        return _starts(self.rows, ("kind", "stack_id"))
+
+
+def count_survivors(batches: Iterable[NDArray[np.void]], edges_ns: NDArray[np.int64]) -> Survivors:
+    """Count LIVE_BLOCK records by site and birth; stretch i reaches from `edges_ns[i]` to the next edge.
+
+    What was born before the first edge or after the last counts in the first or last stretch.
+    """
+    stretches = len(edges_ns) - 1
+    parts: list[NDArray[np.void]] = []
+    for blocks in batches:
+        rows = np.empty(len(blocks), SURVIVORS)
+        rows["kind"], rows["stack_id"] = blocks["kind"], blocks["stack_id"]
+        born_ns = blocks["born_ns"].astype(np.int64)
+        rows["stretch"] = np.searchsorted(edges_ns[1:-1], born_ns, side="left")
+        rows["live_count"], rows["live_bytes"] = 1, blocks["size"]
+        parts.append(_summed(rows))
+        if sum(map(len, parts)) > _ROWS_MAX:
+            parts = [_summed(np.concatenate(parts))]
+    return Survivors(_summed(np.concatenate(parts)) if parts else np.empty(0, SURVIVORS), stretches)
+
+
+def _summed(rows: NDArray[np.void]) -> NDArray[np.void]:
+    rows = rows[np.lexsort((rows["stretch"], rows["stack_id"], rows["kind"]))]
+    starts = _starts(rows, ("kind", "stack_id", "stretch"))
+    if len(starts) == len(rows):
+        return rows
+    summed = rows[starts]
+    for name in ("live_count", "live_bytes"):
+        summed[name] = np.add.reduceat(rows[name], starts)
+    return summed
+
+
+def _starts(rows: NDArray[np.void], names: tuple[str, ...]) -> NDArray[np.intp]:
+    first = np.ones(len(rows), bool)
+    first[1:] = False
+    for name in names:
+        first[1:] |= rows[name][1:] != rows[name][:-1]
+    return np.flatnonzero(first)

@@ -1,0 +1,70 @@
+"""Verdicts on a real program whose truth is known; `make verdicts` has many more."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .machine import need_tool
+from .workloads import BUILD, SOURCES, building_alone
+
+TRUTH = json.loads((SOURCES / "verdicts" / "several.json").read_text())
+
+
+@pytest.fixture
+def several() -> Iterator[subprocess.Popen]:
+    """A program with a leak, a cache, a queue and churn, that waits for a line."""
+    need_tool("make")
+    program = BUILD / "verdicts" / "several-O2"
+    with building_alone():
+        subprocess.run(
+            ["make", "--silent", "-C", SOURCES / "verdicts", f"BUILD={program.parent}", program], check=True
+        )
+    process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == f"ready {process.pid}\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_leak_is_told_from_a_cache_a_queue_and_churn(daemon, several, tmp_path: Path):
+    """Each has its verdict soon, nothing else was ever called a leak, and the log says it once."""
+    # given a daemon that calls growth of ten seconds a leak
+    tracer = daemon(history={"leak_after_s": 10})
+    tracer.attach(several.pid)
+    several.stdin.write("\n")
+    several.stdin.flush()
+
+    # when it watches
+    deadline, verdicts, called = time.monotonic() + 60, {}, set()
+    while not is_right(verdicts) and time.monotonic() < deadline:
+        time.sleep(2)
+        report = tracer.top(several.pid)
+        verdicts = {site["function"]: site["verdict"] for site in report["sites"]}
+        called |= {function for function, verdict in verdicts.items() if verdict == "leak"}
+
+    # then every function has the verdict that is right
+    assert is_right(verdicts), report
+    assert called == {"leak"}
+    assert report["process_verdict"]["verdict"] == "leak"
+    assert report["sites"][0]["function"] == "leak"
+    assert report["sites"][0]["leak_bytes_per_s"] == pytest.approx(230 / 0.2, rel=0.35)
+
+    # and a saved history is judged alike, without the daemon
+    saved = tmp_path / "history.json"
+    tracer.control("history", "--pid", several.pid, "-o", saved)
+    again = json.loads(tracer.control("analyze", saved, "--json"))
+    assert [site["function"] for site in again["sites"] if site["verdict"] == "leak"] == ["leak"]
+
+    # and the log has it, once
+    time.sleep(6)
+    assert tracer.log.count('"event": "site.leak"') == 1
+
+
+def is_right(verdicts: dict[str, str]) -> bool:
+    return all(verdicts.get(function) in right for function, right in TRUTH.items())

@@ -1,0 +1,81 @@
+"""Verdicts on whole processes, from made-up memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bpfleakd.analysis.process_verdict import FoundGrowth, judge_process
+from bpfleakd.model import MemoryLimit, MemoryLimitKind, ProcessVerdict, Verdict
+
+MIB = 1 << 20
+NOTHING = FoundGrowth(0, 0.0, 0.0)
+LIMIT = MemoryLimit(MemoryLimitKind.CGROUP, 512 * MIB, 412 * MIB)
+
+
+def judged(
+    per_s: float, found: FoundGrowth = NOTHING, *, seconds: int = 120, limits: tuple[MemoryLimit, ...] = ()
+) -> ProcessVerdict:
+    """Of a process that has 100 MiB and some noise, and gains so much."""
+    times_s = np.arange(1.0, seconds + 1)
+    noise = np.random.default_rng(23).uniform(0, MIB, seconds)
+    return judge_process(times_s, 100 * MIB + per_s * times_s + noise, found, limits)
+
+
+def test_a_leak_that_explains_the_growth() -> None:
+    """The rate is found with an interval around it, and the share is what the sites gain of it."""
+    verdict = judged(MIB, FoundGrowth(2, 0.9 * MIB, 0.0))
+    assert verdict.verdict is Verdict.LEAK
+    assert verdict.memory_bytes_per_s == pytest.approx(MIB, rel=0.05)
+    assert verdict.memory_bytes_per_s_low < MIB < verdict.memory_bytes_per_s_high
+    assert verdict.explained_share == pytest.approx(0.9, abs=0.05)
+    assert verdict.reason.startswith("2 call sites leak +922 KiB/s; memory grows +1.0")
+
+
+def test_growth_that_is_not_traced() -> None:
+    """It is said honestly, and is no leak of anybody's."""
+    verdict = judged(MIB, FoundGrowth(0, 0.0, 0.1 * MIB))
+    assert verdict.verdict is Verdict.GROWING
+    assert verdict.reason.endswith("90% of that is not in what is traced")
+
+
+def test_a_leak_that_does_not_show_in_the_memory() -> None:
+    """64 bytes a second fit into what the heap has."""
+    verdict = judged(0, FoundGrowth(1, 64.0, 0.0))
+    assert verdict.verdict is Verdict.LEAK
+    assert verdict.explained_share is None
+    assert verdict.reason == "1 call site leaks +64 B/s; the memory of the process does not grow yet"
+
+
+def test_nothing_grows() -> None:
+    """Noise alone is steady, for whatever seed of it."""
+    assert judged(0).verdict is Verdict.STEADY
+    assert judged(-MIB / 10).verdict is Verdict.STEADY
+
+
+def test_too_short() -> None:
+    """A few seconds tell nothing, unless call sites do."""
+    assert judged(MIB, seconds=8).verdict is Verdict.UNKNOWN
+    assert judge_process(np.zeros(0), np.zeros(0), NOTHING, ()).memory_bytes_per_s is None
+
+
+def test_time_until_the_limit() -> None:
+    """100 MiB of room at 1 MiB/s last for 100 s; without growth nothing is to be foreseen."""
+    host = MemoryLimit(MemoryLimitKind.HOST, 1 << 40, 1 << 38)
+    verdict = judged(MIB, limits=(host, LIMIT))
+    assert verdict.limit == LIMIT
+    assert verdict.limit_reached_s == pytest.approx(100, rel=0.05)
+    assert judged(0, limits=(LIMIT,)).limit_reached_s is None
+    full = MemoryLimit(MemoryLimitKind.CGROUP, 1, 2)
+    assert judged(MIB, limits=(full,)).limit_reached_s == 0
+
+
+def test_false_alarms_are_rare() -> None:
+    """Of 300 processes whose memory only fluctuates, hardly any grows."""
+    random = np.random.default_rng(23)
+    times_s = np.arange(1.0, 121)
+    verdicts = [
+        judge_process(times_s, 100 * MIB + random.exponential(5 * MIB, 120), NOTHING, ()).verdict
+        for _ in range(300)
+    ]
+    assert verdicts.count(Verdict.GROWING) <= 6

@@ -1,0 +1,178 @@
+"""Verdicts on sites whose truth is known, because they were made up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from bench import simulated_sites as sites
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bpfleakd.analysis.persistence import SiteHistories, persistence_of
+from bpfleakd.analysis.verdict import Context, judge
+from bpfleakd.model import SiteVerdict, Verdict
+
+LEAKS = {
+    "one block a second": sites.leak(1),
+    "among two thousand": sites.mixed(sites.leak(1), sites.churn(2000, 0.001)),
+    "a step every ten seconds": sites.steps(10),
+    "a megabyte every eight seconds": sites.steps(8, blocks=1, size_bytes=1e6),
+    "one block that grows": sites.growing_block(0.5),
+    "beside a queue of ten seconds": sites.mixed(sites.leak(20), sites.queue(200, 10)),
+    "beside blocks that live for three seconds": sites.mixed(sites.leak(20), sites.churn(500, 3)),
+}
+CLEAN = {
+    "cache of 20 s": sites.cache(100, 20),
+    "cache of 40 s": sites.cache(100, 40),
+    "leak that stops": sites.stopping(50, 30),
+    "queue of 10 s": sites.queue(200, 10),
+    "queue of 30 s": sites.queue(50, 30),
+    "LRU of 20 s": sites.lru(100, 20),
+    "warm-up": sites.warm_up(3000, 15),
+    "short lives": sites.churn(500, 0.01),
+    "lives of 5 s": sites.churn(300, 5),
+    "lives of 60 s": sites.sessions(100, 60),
+    "start-up": sites.start_up(1000),
+    "lives of 100 s, seen from their middle": sites.sessions(100, 100, attached_after_s=600),
+    "LRU of 100 s, seen from its middle": sites.lru(100, 100, attached_after_s=600),
+}
+
+
+def verdicts(make: sites.Make, *at_s: float, seed: int = 23) -> list[SiteVerdict]:
+    made = make(np.random.default_rng(seed), at_s[-1])
+    return [of_site[0] for of_site in sites.judged([made], at_s)]
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_leaks_are_found_in_a_minute(name: str) -> None:
+    """After 62 s every one is a leak, and it still is after three minutes."""
+    for verdict in verdicts(LEAKS[name], 62.0, 180.0):
+        assert verdict.verdict is Verdict.LEAK, verdict
+        assert verdict.leak_bytes_per_s > 0
+        assert verdict.confidence >= 0.5
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_what_is_clean_is_never_called_a_leak(name: str) -> None:
+    """At no time within three minutes, looked at every ten seconds."""
+    called = verdicts(CLEAN[name], *np.arange(10.0, 181, 10))
+    assert [verdict for verdict in called if verdict.verdict is Verdict.LEAK] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("cache of 40 s", Verdict.PLATEAU),
+        ("leak that stops", Verdict.PLATEAU),
+        ("queue of 10 s", Verdict.CHURN),
+        ("short lives", Verdict.CHURN),
+        ("start-up", Verdict.STEADY),
+        ("lives of 60 s", Verdict.GROWING),
+    ],
+)
+def test_what_it_is_instead(name: str, verdict: Verdict) -> None:
+    """After a minute and a half each has the name that a person would give it."""
+    (found,) = verdicts(CLEAN[name], 90.0)
+    assert found.verdict is verdict, found
+
+
+def test_a_cache_while_it_fills_is_growing() -> None:
+    """Until it stops it cannot be told from a leak; then it is a plateau, and the reason says since when."""
+    filling, full = verdicts(sites.cache(100, 40), 30.0, 80.0)
+    assert filling.verdict is Verdict.GROWING
+    assert filling.reason.endswith("in 30s: too early to tell from a cache")
+    assert full.verdict is Verdict.PLATEAU
+    assert "then stopped" in full.reason
+
+
+def test_a_leak_that_stops_after_it_was_called_one() -> None:
+    """The verdict is taken back."""
+    leaking, stopped = verdicts(sites.stopping(20, 100), 90.0, 300.0)
+    assert (leaking.verdict, stopped.verdict) == (Verdict.LEAK, Verdict.PLATEAU)
+
+
+def test_the_rate_is_the_leaks() -> None:
+    """100 blocks of 64 bytes a second among others are 6,400 bytes a second, give or take a tenth."""
+    (found,) = verdicts(sites.mixed(sites.leak(100, 64), sites.churn(2000, 0.2, size_bytes=64)), 120.0)
+    assert found.leak_bytes_per_s == pytest.approx(6_400, rel=0.1)
+
+
+def test_the_first_seconds_are_unknown() -> None:
+    """Less than ten seconds are too little for any verdict."""
+    (found,) = verdicts(sites.leak(1000), 9.0)
+    assert found == SiteVerdict(Verdict.UNKNOWN, 0.0, "observed for 9s only", 0.0)
+
+
+def test_a_sampled_leak_needs_more_time() -> None:
+    """Where one of eight blocks is recorded, a leak of 10 blocks a second is still found in two minutes."""
+    (found,) = verdicts(sites.sampled(sites.leak(10, 64), 512), 120.0)
+    assert found.verdict is Verdict.LEAK
+    assert found.leak_bytes_per_s == pytest.approx(640, rel=0.4)
+
+
+def test_a_full_table_says_nothing() -> None:
+    """Once blocks are not recorded any more, what stands still is unknown; leaks are less sure."""
+    made = [make(np.random.default_rng(23), 90.0) for make in (sites.cache(100, 30), sites.leak(5))]
+    histories = _histories(made, 90.0)
+    measured = persistence_of(histories)
+    whole = judge(measured, Context())
+    lossy = judge(measured, Context(lost_blocks=23))
+    assert [whole.of(0).verdict, whole.of(1).verdict] == [Verdict.PLATEAU, Verdict.LEAK]
+    assert [lossy.of(0).verdict, lossy.of(1).verdict] == [Verdict.UNKNOWN, Verdict.LEAK]
+    assert lossy.of(1).confidence < whole.of(1).confidence
+    assert lossy.of(1).reason.endswith("; blocks were not recorded")
+
+
+def test_without_a_census_leaks_are_found_but_less_sure() -> None:
+    """The envelope is enough where nothing is in flight."""
+    histories = _histories([sites.leak(5)(np.random.default_rng(23), 90.0)], 90.0)
+    blind = SiteHistories(
+        histories.ends_s,
+        histories.low_bytes,
+        histories.low_count,
+        histories.born_count,
+        histories.live_bytes,
+        histories.live_count,
+    )
+    seeing = judge(persistence_of(histories), Context()).of(0)
+    found = judge(persistence_of(blind), Context(survivors_known=False)).of(0)
+    assert found.verdict is Verdict.LEAK
+    assert found.confidence < seeing.confidence
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 2**32), per_s=st.floats(2, 200), size_bytes=st.integers(1, 100_000))
+def test_any_steady_leak_is_found(seed: int, per_s: float, size_bytes: int) -> None:
+    """Whatever its rate and size: two minutes are enough."""
+    (found,) = verdicts(sites.leak(per_s, size_bytes), 120.0, seed=seed)
+    assert found.verdict is Verdict.LEAK
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 2**32), per_s=st.floats(10, 2000), period_s=st.floats(2, 25))
+def test_no_queue_is_a_leak(seed: int, per_s: float, period_s: float) -> None:
+    """Whatever its period, once it has been emptied twice."""
+    for found in verdicts(sites.queue(per_s, period_s), 60.0, 90.0, seed=seed):
+        assert found.verdict is not Verdict.LEAK
+
+
+@settings(max_examples=30)
+@given(st.lists(st.lists(st.integers(0, 1 << 40), min_size=3, max_size=3), min_size=1, max_size=40))
+def test_any_history_has_a_verdict(rows: list[list[int]]) -> None:
+    """Numbers that no program could produce make no difference to that."""
+    matrix = np.array(rows, np.float64)
+    ends_s = np.cumsum(np.arange(1, len(rows) + 1.0))
+    histories = SiteHistories(
+        ends_s, matrix, matrix[:, ::-1], matrix, matrix[-1], matrix[-1, ::-1], matrix, matrix
+    )
+    judgement = judge(persistence_of(histories), Context(replaced_count=23, lost_frees=1))
+    for site in range(3):
+        found = judgement.of(site)
+        assert 0 <= found.confidence <= 1
+        assert found.leak_bytes_per_s >= 0
+        assert found.reason
+
+
+def _histories(made: list[sites.Blocks], now_s: float) -> SiteHistories:
+    (histories,) = sites.histories_at(made, [now_s])
+    return histories

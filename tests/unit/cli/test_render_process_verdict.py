@@ -1,0 +1,27 @@
+"""The lines about the whole process."""
+
+from __future__ import annotations
+
+import pytest
+
+from bpfleakd.cli.render.process_verdict import verdict_lines
+from bpfleakd.model import MemoryLimit, MemoryLimitKind, ProcessVerdict, Verdict
+
+
+def a_verdict(limit: MemoryLimit | None, reached_s: float | None) -> ProcessVerdict:
+    return ProcessVerdict(Verdict.LEAK, "why", 23.0, 23.0, 20.0, 26.0, 1.0, limit, reached_s)
+
+
+@pytest.mark.parametrize("kind", MemoryLimitKind)
+def test_when_a_limit_is_reached(kind: MemoryLimitKind) -> None:
+    """Every kind has words."""
+    why, when = verdict_lines(a_verdict(MemoryLimit(kind, 512 << 20, 23), 7_500.0))
+    assert why == "why"
+    assert when.startswith("at this rate the 512 MiB of ")
+    assert when.endswith(" are used up in 2h05m")
+
+
+def test_no_limit_in_sight() -> None:
+    """Then there is nothing to say of it."""
+    assert verdict_lines(a_verdict(MemoryLimit(MemoryLimitKind.HOST, 1, 1), None)) == ["why"]
+    assert verdict_lines(a_verdict(None, None)) == ["why"]

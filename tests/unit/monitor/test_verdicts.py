@@ -1,0 +1,142 @@
+"""When verdicts are computed, on which rows, and what is announced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from bpfleakd.kernel import abi
+from bpfleakd.kernel.abi import LIVE_BLOCK, RecordingState
+from bpfleakd.kernel.maps import ProcessCounters
+from bpfleakd.model import AllocationKind, SiteKey, Verdict
+from bpfleakd.monitor.verdicts import NOT_YET, SiteVerdicts
+from bpfleakd.table.site_table import SiteTable
+
+from .doubles import NS_PER_S, Clock, counter_rows
+
+LEAK, CHURN = SiteKey(AllocationKind.HEAP, 7), SiteKey(AllocationKind.HEAP, 8)
+
+
+class World:
+    """A table with a site that leaks a block of 23 bytes a second, and one whose blocks are all freed."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.began_ns = self.clock.now_ns
+        self.table = SiteTable(self.began_ns)
+        self.verdicts = SiteVerdicts()
+        self.leaked = 0
+
+    def go_on(self, seconds: int, *, unmatched_frees: int = 0, losses: dict[str, int] | None = None) -> None:
+        for _ in range(seconds):
+            self.clock.go_on(1)
+            self.leaked += 1
+            leaked = self.leaked
+            rows = counter_rows([(23 * leaked, leaked, 23 * leaked, leaked), (0, 0, 50 * leaked, 5 * leaked)])
+            self.table.update(self.clock.now_ns, [LEAK, CHURN], rows)
+            missed = {reason: (losses or {}).get(reason, 0) for reason in abi.LOSS_REASONS}
+            counters = ProcessCounters(RecordingState.RECORDING, unmatched_frees, 0, missed, 0)
+            self.verdicts.note(self.clock.now_ns, counters)
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        born_ns = self.began_ns + NS_PER_S * np.arange(1, self.leaked + 1)
+        yield np.array([(23, born, 7, 1, 0) for born in born_ns.tolist()], LIVE_BLOCK)
+
+    def compute(self) -> list[int]:
+        return self.verdicts.compute(self.table, self.blocks(), self.clock)
+
+    def verdict(self, row: int) -> Verdict:
+        counters = self.table.counters(self.table.keys[row])
+        return self.verdicts.of(row, counters.live_count, counters.allocated_count).verdict
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_the_sites_are_judged_by_row(world: World) -> None:
+    """The leak is one, what is all freed is churn, and the ranks sort them."""
+    world.go_on(70)
+    world.compute()
+    assert [world.verdict(0), world.verdict(1)] == [Verdict.LEAK, Verdict.CHURN]
+    ranks, rates = world.verdicts.ranks(np.array([1, 0]))
+    assert ranks.tolist() == [0, 2]
+    assert rates == pytest.approx([0, 23], rel=0.1)
+
+
+def test_what_is_new_was_not_looked_at(world: World) -> None:
+    """Before the first time, and for rows that have come since."""
+    assert world.verdicts.of(0, 1, 1) == NOT_YET
+    world.go_on(70)
+    world.compute()
+    assert world.verdicts.of(2, 1, 1) == NOT_YET
+    assert world.verdicts.of(1, 1, 7).verdict is Verdict.CHURN
+
+
+def test_a_leak_is_announced_once_and_not_at_first_sight(world: World) -> None:
+    """Two verdicts in a row must say so."""
+    world.go_on(70)
+    announced = [world.compute()]
+    for _ in range(3):
+        world.go_on(5)
+        announced.append(world.compute())
+    assert announced == [[], [0], [], []]
+
+
+def test_they_are_computed_every_few_seconds(world: World) -> None:
+    """Sooner if somebody asks, and later where that takes long."""
+    world.go_on(1)
+    world.compute()
+    now_ns = world.clock.now_ns
+    assert not world.verdicts.is_due(now_ns + 4 * NS_PER_S)
+    assert world.verdicts.is_due(now_ns + 5 * NS_PER_S)
+    assert world.verdicts.is_due(now_ns + NS_PER_S, asked=True)
+
+    def slow_blocks() -> Iterator[np.ndarray]:
+        world.clock.go_on(1)
+        yield from world.blocks()
+
+    world.verdicts.compute(world.table, slow_blocks(), world.clock)
+    assert not world.verdicts.is_due(now_ns + 19 * NS_PER_S, asked=True)
+    assert world.verdicts.is_due(now_ns + 20 * NS_PER_S, asked=True)
+
+
+def test_old_memory_that_is_replaced(world: World) -> None:
+    """As many frees of blocks from before the attach as blocks gained: that may be all there is to it."""
+    world.go_on(50)
+    world.go_on(20, unmatched_frees=30)
+    world.compute()
+    assert world.verdict(0) is Verdict.GROWING
+
+
+def test_blocks_that_were_not_recorded(world: World) -> None:
+    """They take from the confidence, and the reason says so."""
+    world.go_on(50)
+    world.go_on(20, losses={"live_full": 5})
+    world.compute()
+    verdict = world.verdicts.of(0, 70, 70)
+    assert verdict.verdict is Verdict.LEAK
+    assert verdict.reason.endswith("; blocks were not recorded")
+
+
+def test_no_live_blocks_at_all() -> None:
+    """Nothing to judge is no error."""
+    table, verdicts = SiteTable(0), SiteVerdicts()
+    assert verdicts.compute(table, iter(()), Clock()) == []
+    assert verdicts.of_process(table, ()).verdict is Verdict.UNKNOWN
+
+
+def test_the_process(world: World) -> None:
+    """It leaks what its sites leak; its memory is known once it was noted for a while."""
+    for _ in range(70):
+        world.go_on(1)
+        world.verdicts.note_memory(world.clock.now_ns, world.began_ns, 100 << 20)
+    world.verdicts.note_memory(world.clock.now_ns, world.began_ns, None)
+    world.compute()
+    verdict = world.verdicts.of_process(world.table, ())
+    assert verdict.verdict is Verdict.LEAK
+    assert verdict.leak_bytes_per_s == pytest.approx(23, rel=0.1)
+    assert verdict.memory_bytes_per_s == 0

@@ -1,0 +1,74 @@
+"""The timeline, against every reading kept."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bpfleakd.table.timeline import BINS_MAX, BINS_MIN, CELLS_MAX, Timeline
+
+S = 1_000_000_000
+READING = st.tuples(
+    st.floats(0.1, 5), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 99)), max_size=4)
+)
+
+
+def arrays(live: dict[int, tuple[int, int]], allocated: dict[int, int]) -> list[np.ndarray]:
+    sites = range(len(live))
+    return [
+        np.array([live[site][0] for site in sites], np.int64),
+        np.array([live[site][1] for site in sites], np.int64),
+        np.array([allocated[site] for site in sites], np.int64),
+    ]
+
+
+@settings(max_examples=50)
+@given(st.lists(READING, min_size=1, max_size=90))
+def test_bins_hold_the_least_and_the_births(readings: list) -> None:
+    """However bins were joined: each has the least of its readings, and all births are in one of them."""
+    timeline, now_ns = Timeline(0), 0
+    live: dict[int, tuple[int, int]] = {}
+    allocated: dict[int, int] = {}
+    kept: list[tuple[int, dict[int, tuple[int, int]]]] = []
+    for pause_s, sites in readings:
+        now_ns += round(pause_s * S)
+        for site, figures in enumerate(sites):
+            live[site] = figures
+            allocated[site] = allocated.get(site, 0) + 7
+        timeline.update(now_ns, np.arange(len(sites)), *arrays(live, allocated))
+        kept.append((now_ns, dict(live)))
+    columns = timeline.columns(np.arange(len(live)))
+    edges_ns = timeline.edges_ns
+    assert len(timeline) <= BINS_MAX
+    assert (edges_ns[0], edges_ns[-1]) == (0, now_ns)
+    assert (np.diff(edges_ns) > 0).all()
+    for site in live:
+        assert columns.born_count[:, site].sum() == allocated[site]
+        for index, (start_ns, end_ns) in enumerate(pairwise(edges_ns)):
+            inside = [at.get(site, (0, 0)) for time_ns, at in kept if start_ns < time_ns <= end_ns]
+            assert columns.low_bytes[index, site] == min(size for size, _ in inside)
+            assert columns.low_count[index, site] == min(count for _, count in inside)
+
+
+def test_the_resolution_is_a_part_of_the_age() -> None:
+    """After six hours the newest bins are narrow, and old ones no wider than a part of their age."""
+    timeline, one = Timeline(0), np.ones(1, np.int64)
+    for second in range(1, 21_601):
+        timeline.update(second * S, np.zeros(0, np.intp), one, one, one)
+    edges_s = timeline.edges_ns / S
+    widths_s, ages_s = np.diff(edges_s), edges_s[-1] - edges_s[:-1]
+    assert len(timeline) == BINS_MAX
+    assert widths_s[-5:].max() <= 2
+    assert (widths_s[1:] / ages_s[1:])[:-8].max() < 0.25
+
+
+def test_many_sites_have_fewer_bins() -> None:
+    """A hundred thousand sites keep their cells within the bound, but never fewer than the least bins."""
+    sites = 100_000
+    timeline, zeros = Timeline(0), np.zeros(sites, np.int64)
+    for second in range(1, 100):
+        timeline.update(second * S, np.zeros(0, np.intp), zeros, zeros, zeros)
+    assert BINS_MIN <= len(timeline) <= CELLS_MAX // sites

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/* warm_up - every request needs one of 1,000 things, which are made when they are needed first. */
+#include "verdicts.h"
+
+static void *things[1000];
+
+SITE_FUNCTION static void *make(void)
+{
+	void *block = malloc(700);
+
+	KEEP(block);
+	return block;
+}
+
+int main(void)
+{
+	unsigned long random = 23;
+
+	ready(getpid());
+	wait_for_line();
+	for (;;) {
+		random = random * 6364136223846793005UL + 1442695040888963407UL;
+		void **thing = &things[(random >> 33) % 1000];
+
+		if (!*thing)
+			*thing = make();
+		sleep_ms(10);
+	}
+}
