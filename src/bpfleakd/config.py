@@ -235,6 +235,7 @@ class Config(_Section, frozen=True):
     unattended_s: Annotated[float, msgspec.Meta(ge=1, le=604_800)] = 900.0
     policy: PolicyConfig = PolicyConfig()
     process_events: ProcessEventsConfig = ProcessEventsConfig()
+    suppressions: tuple[Path, ...] = ()
     metrics: MetricsConfig = MetricsConfig()
     limits: LimitsConfig = LimitsConfig()
     history: HistoryConfig = HistoryConfig()

@@ -56,6 +56,7 @@ from bpfleakd.monitor.supervisor import Supervisor
 from bpfleakd.monitor.unwinding import Unwinding
 from bpfleakd.service_manager import ServiceManager, status_line
 from bpfleakd.supervision import Supervision
+from bpfleakd.suppressions import read_suppressions
 from bpfleakd.symbols.demangle import Demangler
 from bpfleakd.symbols.module_cache import ModuleCache
 from bpfleakd.symbols.perf_map import PerfMap
@@ -188,6 +189,7 @@ class Daemon:
                 "auto",
                 "unwind",
                 "unattended_s",
+                "suppressions",
             )
             if getattr(old, name) != getattr(new, name)
         ]
@@ -267,7 +269,8 @@ class _Service:
     ) -> ScanReport:
         # One at a time: each may take as much memory as the daemon itself several times over.
         async with self._scanning:
-            options = ScanOptions(older_than_s, stop, stop_limit_s, limit)
+            suppressions = await asyncio.to_thread(read_suppressions, self._config.suppressions)
+            options = ScanOptions(older_than_s, stop, stop_limit_s, limit, suppressions)
             self._scan = await self._worker.call(lambda: self._monitor.begin_scan(pid, options))
             try:
                 reply = await asyncio.to_thread(self._scan.run)

@@ -797,7 +797,8 @@ class ScanReport:
     """The answer to "which blocks are lost": those at least `older_than_s` old, the worst site first.
 
     `stopped_s` is how long the process stood still, in one or two pieces; `young_count` blocks were too young
-    to be judged. `caveats` say what the answer has to be taken with.
+    to be judged. `caveats` say what the answer has to be taken with. Sites that a suppression fits are not in
+    `sites`, but in the sums, and by the pattern in `suppressed`.
     """
 
     process: ProcessSummary
@@ -811,6 +812,7 @@ class ScanReport:
     young_count: int
     sums: ReachabilitySums
     sites: tuple[ScannedSite, ...]
+    suppressed: dict[str, ReachabilitySums]
     losses: dict[str, int]
 
 

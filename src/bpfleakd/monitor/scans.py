@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 
 from bpfleakd.analysis.blame import blamed_frame
 from bpfleakd.analysis.reachability import KINDS, is_reachable
+from bpfleakd.analysis.suppressions import Suppressions
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.child import Child
 from bpfleakd.kernel.maps import Maps
@@ -39,12 +40,13 @@ _BLOCKS_MISSED = ("live_full", "thread_full", "return_missed", "result_unreadabl
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """What `bpfleakctl scan` asks for. At most `limit` lost blocks are listed."""
+    """What `bpfleakctl scan` asks for. At most `limit` lost blocks are listed, those suppressed included."""
 
     older_than_s: float
     stop: bool
     stop_limit_s: float
     limit: int
+    suppressions: Suppressions
 
 
 class PendingScan:
@@ -105,6 +107,7 @@ def scan_report(
     )[:_SITES_MAX]
     named = name([_key(site) for site in losing])
     sites = _merged(_site(site, named[_key(site)], reply.now_ns, traced) for site in losing)
+    patterns = {site.site: options.suppressions.match(site.stack) for site in sites}
     return ScanReport(
         process=process,
         older_than_s=options.older_than_s,
@@ -116,7 +119,8 @@ def scan_report(
         young_bytes=reply.young_bytes,
         young_count=reply.young_count,
         sums=_total(sums.values()),
-        sites=tuple(sites),
+        sites=tuple(site for site in sites if patterns[site.site] is None),
+        suppressed=_by_pattern((patterns[site.site], site.sums) for site in sites),
         losses=traced.counters.losses,
     )
 
@@ -142,6 +146,14 @@ def _total(sums: Iterable[ReachabilitySums]) -> ReachabilitySums:
     names = [field.name for field in fields(ReachabilitySums)]
     rows = [[getattr(one, name) for name in names] for one in sums]
     return ReachabilitySums(*map(sum, zip(*rows, strict=True)))
+
+
+def _by_pattern(sites: Iterable[tuple[str | None, ReachabilitySums]]) -> dict[str, ReachabilitySums]:
+    sums: dict[str, ReachabilitySums] = {}
+    for pattern, of_site in sites:
+        if pattern is not None:
+            sums[pattern] = _total((sums.get(pattern, ReachabilitySums()), of_site))
+    return sums
 
 
 def _badness(sums: ReachabilitySums) -> tuple[int, int]:

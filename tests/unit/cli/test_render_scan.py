@@ -70,6 +70,14 @@ def test_how_it_was_read(method: ScanMethod, words: str) -> None:
     assert lines(method=method)[1] == f"scanned 101 MiB in 1.3 s; {words}"
 
 
+def test_what_is_suppressed() -> None:
+    """By which pattern, and how much."""
+    sums = ReachabilitySums(possibly_lost_bytes=576, possibly_lost_count=2)
+    assert "suppressed by leak:^allocate_dtv$: 576 B in 2 blocks possibly lost" in lines(
+        suppressed={"^allocate_dtv$": sums}
+    )
+
+
 def test_caveats() -> None:
     """Every one has words of its own."""
     notes = [line for line in lines(caveats=tuple(ScanCaveat)) if line.startswith("note: ")]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from bpfleakd.analysis.reachability import KINDS
+from bpfleakd.analysis.suppressions import Suppressions, parse_suppressions
 from bpfleakd.kernel.abi import LIVE_BLOCK, LOSS_REASONS
 from bpfleakd.model import (
     AllocationKind,
@@ -58,7 +59,11 @@ def a_reply(
 
 
 def a_report(
-    reply: ScanReply, *, same: frozenset[int] = frozenset(), losses: dict[str, int] | None = None
+    reply: ScanReply,
+    *,
+    same: frozenset[int] = frozenset(),
+    losses: dict[str, int] | None = None,
+    suppressions: Suppressions | None = None,
 ) -> ScanReport:
     """Stack n is of one frame, address n; those in `same` have one fingerprint."""
     maps = FakeMaps()
@@ -74,7 +79,7 @@ def a_report(
             for key, one in named.items()
         }
 
-    options = ScanOptions(0.0, True, 0.2, 100)
+    options = ScanOptions(0.0, True, 0.2, 100, suppressions or Suppressions())
     return scan_report(traced, options, reply, Reporter(10, "session").summary(traced, NOW_NS), name)
 
 
@@ -155,6 +160,16 @@ def test_what_the_call_sites_are_told() -> None:
     answers = {key.stack_id: reachable for key, reachable in reachable_sites(reply).items()}
     assert answers == {1: True, 2: False, 3: None}
     assert {key.kind for key in reachable_sites(reply)} == {AllocationKind.HEAP}
+
+
+def test_suppressed_sites_are_counted() -> None:
+    """Not listed, but in the sums, and by their pattern."""
+    suppressions = parse_suppressions("leak:function_1$\nleak:^function_[", "mine")
+    reply = a_reply((101, 5, 1, DIRECT), (103, 5, 2, DIRECT), (107, 5, 1, REACHABLE))
+    report = a_report(reply, suppressions=suppressions)
+    assert [site.function for site in report.sites] == ["function_2"]
+    assert report.suppressed == {"function_1$": ReachabilitySums(101, 1, 0, 0, 0, 0, 107, 1)}
+    assert report.sums.directly_lost_bytes == 204
 
 
 def test_caveats() -> None:

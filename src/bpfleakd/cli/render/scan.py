@@ -50,6 +50,8 @@ def scan_view(report: ScanReport, *, width: int | None) -> RenderableType:
         age = human_duration(report.older_than_s)
         amount = _amount(report.young_bytes, report.young_count)
         parts.append(Text(f"not judged: {amount} younger than {age} (--older-than)", "dim"))
+    for pattern, sums in report.suppressed.items():
+        parts.append(Text(f"suppressed by leak:{printable(pattern)}: {_figures(sums)}", "dim"))
     for site in report.sites:
         parts += [Text(), *_site_parts(site, width)]
     return Group(*parts)
@@ -84,13 +86,16 @@ def _by_kind(sums: ReachabilitySums) -> Iterable[tuple[Reachability, int, int]]:
         yield kind, getattr(sums, f"{name}_bytes"), getattr(sums, f"{name}_count")
 
 
-def _site_parts(site: ScannedSite, width: int | None) -> Iterable[RenderableType]:
-    figures = ", ".join(
+def _figures(sums: ReachabilitySums) -> str:
+    return ", ".join(
         f"{_amount(size_bytes, count)} {kind.value.replace('-', ' ')}"
-        for kind, size_bytes, count in _by_kind(site.sums)
+        for kind, size_bytes, count in _by_kind(sums)
         if count
     )
-    yield Text.assemble((f"site {site.site}", "bold"), f": {figures}")
+
+
+def _site_parts(site: ScannedSite, width: int | None) -> Iterable[RenderableType]:
+    yield Text.assemble((f"site {site.site}", "bold"), f": {_figures(site.sums)}")
     yield from stack_lines(site, width, None)
     if site.blocks:
         yield _blocks(site)

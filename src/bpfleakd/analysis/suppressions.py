@@ -1,0 +1,66 @@
+"""Suppressions in LeakSanitizer's syntax: leaks that are known, and not to be reported again.
+
+    # a comment
+    leak:OldCache::*
+    leak:^libthird_party.so
+
+A line is a pattern, which is looked for in the function, the file's path (module) and the source file of
+every frame. It may stand anywhere in them, unless it is tied to the beginning by ^ or to the end by $; * is
+any text. (clang's LeakSanitizer documentation; TemplateMatch in sanitizer_common)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bpfleakd.errors import ConfigError
+from bpfleakd.model import Frame
+
+__all__ = ["Suppressions", "parse_suppressions"]
+
+_TYPE = "leak:"
+
+
+@dataclass(frozen=True, slots=True)
+class Suppressions:
+    """Patterns, as they were written and as they are searched for."""
+
+    patterns: tuple[tuple[str, re.Pattern[str]], ...] = ()
+
+    def match(self, stack: Sequence[Frame]) -> str | None:
+        """The first pattern that fits a frame; None if the stack is to be reported."""
+        texts = [text for frame in stack for text in (frame.function, frame.module, frame.location) if text]
+        for written, pattern in self.patterns:
+            if any(pattern.search(text) for text in texts):
+                return written
+        return None
+
+    def joined(self, others: Iterable[Suppressions]) -> Suppressions:
+        """These and the patterns of others."""
+        return Suppressions(self.patterns + tuple(one for other in others for one in other.patterns))
+
+
+def parse_suppressions(text: str, source: str) -> Suppressions:
+    """Read the lines of a file; `source` is its name. Raises ConfigError with the line that is wrong."""
+    patterns = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        if not line.startswith(_TYPE) or line == _TYPE:
+            raise ConfigError(f"{source}:{number}: {line[:60]!r} is no suppression", "a line is leak:PATTERN")
+        written = line.removeprefix(_TYPE)
+        patterns.append((written, _compiled(written)))
+    return Suppressions(tuple(patterns))
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    begins, ends = pattern.startswith("^"), pattern.endswith("$")
+    body = pattern[begins : len(pattern) - ends]
+    # A source line is "file:number": the end of the file's name is before the colon.
+    end = r"(:\d+)?\Z" if ends else ""
+    return re.compile(
+        (r"\A" if begins else "") + ".*?".join(map(re.escape, body.split("*"))) + end, re.DOTALL
+    )
