@@ -7,10 +7,7 @@ import signal
 import statistics
 import time
 from datetime import datetime
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from bpfleakd.api.client import DaemonClient
 
@@ -197,25 +194,3 @@ def test_another_policy_holds_after_a_reload(daemon, workload):
     wait_until(lambda: is_traced(tracer, second.pid))
     wait_until(lambda: not is_traced(tracer, first.pid))
     assert tracer.supervised(first.pid)["state"] == "off"
-
-
-@pytest.mark.skipif("STRESS" not in os.environ, reason="takes a minute: make test-stress")
-def test_two_hundred_processes_at_once(daemon, workload):
-    """Each attached, with its own table."""
-    tracer = daemon(policy=exact("many_sites"))
-    workload("many_sites", 23)
-    wait_until(lambda: tracer.status()["life"]["by_state"]["traced"] == 1)
-    began_s = time.monotonic()
-    programs = [workload("many_sites", 23) for _ in range(200)]
-    started_s = time.monotonic() - began_s
-    wait_until(lambda: tracer.status()["life"]["by_state"]["traced"] == 201, timeout_s=120)
-    took_s = time.monotonic() - began_s
-    ledgers = [program.step() for program in programs]
-    for program, ledger in list(zip(programs, ledgers, strict=True))[::20]:
-        expect_ledger(tracer.top_after_tick(program.pid), ledger)
-    status = Path(f"/proc/{tracer.pid}/status").read_text().split("VmRSS:")[1].split()[0]
-    tick_ms = tracer.status()["last_tick_s"] * 1e3
-    print(
-        f"200 started in {started_s:.1f} s, traced after {took_s:.1f} s; "
-        f"daemon {int(status) / 1024:.0f} MiB, tick {tick_ms:.0f} ms"
-    )

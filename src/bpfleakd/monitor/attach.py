@@ -28,7 +28,7 @@ from bpfleakd.kernel.pins import PinnedSet, ProcessPins
 from bpfleakd.model import FunctionRole, Mapping, ProbedFunction, ProcessId
 from bpfleakd.monitor.discovery import Discovery, FileId, ProbedFile
 from bpfleakd.monitor.record import read_record, write_record
-from bpfleakd.monitor.unwinding import Unwinding
+from bpfleakd.monitor.unwinding import ATTACH_WAIT_S, Unwinding
 from bpfleakd.target.allocators import ALLOCATORS
 from bpfleakd.target.mappings import read_mappings
 from bpfleakd.target.process import ProcessInfo, check_traceable, read_process
@@ -93,12 +93,18 @@ class Attacher:
         self._discovery = Discovery()
 
     def attach(
-        self, pid: int, *, expected: ProcessId | None = None, live_blocks: int | None = None
+        self,
+        pid: int,
+        *,
+        expected: ProcessId | None = None,
+        live_blocks: int | None = None,
+        tables_wait_s: float = ATTACH_WAIT_S,
     ) -> Attachment:
         """Start recording process `pid`, if it is the one `expected`, with room for so many live blocks.
 
-        Raises NoSuchProcess, TargetRefused, NoAllocator, BadElf, AccessDenied, CapacityError or
-        KernelError; then nothing is left behind.
+        Unwind tables are waited for so long at most; those that take longer follow. Raises NoSuchProcess,
+        TargetRefused, NoAllocator, BadElf, AccessDenied, CapacityError or KernelError; then nothing is left
+        behind.
         """
         pidfd = _hold(pid)
         try:
@@ -111,7 +117,9 @@ class Attacher:
             files = self._discovery.files(pid, mappings)
             if not any(file.has_allocator for file in files):
                 raise _no_allocator(process)
-            return self._link_all(process, pidfd, files, mappings, live_blocks or self._live_blocks)
+            return self._link_all(
+                process, pidfd, files, mappings, live_blocks or self._live_blocks, tables_wait_s
+            )
         except BaseException:
             os.close(pidfd)
             raise
@@ -202,6 +210,7 @@ class Attacher:
         files: Sequence[ProbedFile],
         mappings: tuple[Mapping, ...],
         live_blocks: int,
+        tables_wait_s: float,
     ) -> Attachment:
         pid = process.id.pid
         links: list[int] = []
@@ -210,7 +219,7 @@ class Attacher:
         self._maps.add_process(pid, live_blocks)
         try:
             pins.make()
-            self._unwinding.follow(pid, mappings)
+            self._unwinding.follow(pid, mappings, tables_wait_s)
             for number, file in enumerate(files):
                 to_file = self._linker.link(file.path, file.points, pid)
                 links += to_file

@@ -25,6 +25,10 @@ _MS = 1_000_000
 # The dynamic linker takes a millisecond or two after exec to map the C library, and more on a busy machine.
 _RETRIES_NS = tuple(ms * _MS for ms in (2, 3, 5, 10, 20, 50, 100, 200, 500))
 
+# A program that starts is recorded within 100 ms: what its unwind tables take beyond this is made up for with
+# stacks that are cut short, and say so.
+_TABLES_WAIT_S = 0.05
+
 _WATCHING = (TracingMode.WATCH, TracingMode.AUTO)
 
 
@@ -32,7 +36,13 @@ class Tracer(Protocol):
     """What traces (monitor.Monitor)."""
 
     def attach(
-        self, pid: int, *, expected: ProcessId | None, mode: TracingMode, live_blocks: int | None
+        self,
+        pid: int,
+        *,
+        expected: ProcessId | None = None,
+        mode: TracingMode = TracingMode.EXACT,
+        live_blocks: int | None = None,
+        tables_wait_s: float = ...,
     ) -> TracedProcess: ...
     def detach(self, pid: int) -> TracedProcess: ...
     def release(self, pid: int) -> None: ...
@@ -143,8 +153,13 @@ class Enforcer:
         """Attach, or say why not; whether it was possible."""
         assert process.decision is not None
         try:
-            live_blocks = process.decision.live_blocks
-            self._tracer.attach(process.pid, expected=process.id, mode=mode, live_blocks=live_blocks)
+            self._tracer.attach(
+                process.pid,
+                expected=process.id,
+                mode=mode,
+                live_blocks=process.decision.live_blocks,
+                tables_wait_s=_TABLES_WAIT_S,
+            )
         except (errors.NoAllocator, errors.NoSuchProcess) as error:
             # Not yet: the dynamic linker is at work, or it is just now executing something.
             if process.retries < len(_RETRIES_NS):

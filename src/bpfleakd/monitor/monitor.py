@@ -51,7 +51,7 @@ from bpfleakd.monitor.scans import PendingScan, ScanOptions, reachable_sites, sc
 from bpfleakd.monitor.space_feed import SpaceFeed
 from bpfleakd.monitor.spaces import AddressMaps
 from bpfleakd.monitor.traced import NamedStack, Traced
-from bpfleakd.monitor.unwinding import Unwinding
+from bpfleakd.monitor.unwinding import ATTACH_WAIT_S, Unwinding
 from bpfleakd.monitor.verdicts import SiteVerdicts
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.site_table import COUNTERS, SiteTable
@@ -132,6 +132,7 @@ class Monitor:
         expected: ProcessId | None = None,
         mode: TracingMode = TracingMode.EXACT,
         live_blocks: int | None = None,
+        tables_wait_s: float = ATTACH_WAIT_S,
     ) -> TracedProcess:
         """Start tracing: the process `expected`, if one is, with room for so many blocks.
 
@@ -145,7 +146,9 @@ class Monitor:
             raise errors.AlreadyAttached(f"process {pid} is being traced already", "`bpfleakctl ps` shows it")
         self._watch_while(True)
         try:
-            attachment = self._attacher.attach(pid, expected=expected, live_blocks=live_blocks)
+            attachment = self._attacher.attach(
+                pid, expected=expected, live_blocks=live_blocks, tables_wait_s=tables_wait_s
+            )
         except errors.BpfleakdError:
             self._watch_while(bool(self._traced))
             raise

@@ -28,7 +28,7 @@ from bpfleakd.target.mappings import mapped_file
 from bpfleakd.unwind.table import PAGE_BYTES
 from bpfleakd.unwind.worker import BuiltTable, build_tables
 
-__all__ = ["Unwinding"]
+__all__ = ["ATTACH_WAIT_S", "Unwinding"]
 
 log = structlog.get_logger()
 
@@ -36,7 +36,7 @@ FileKey = tuple[int, int, int, int]
 # None: the builder failed, which says nothing of the file.
 _Answer = tuple[FileKey, BuiltTable | None]
 
-_ATTACH_WAIT_S = 1.5
+ATTACH_WAIT_S = 1.5
 
 # The same in every process; no file has inode 0.
 _VDSO_KEY: FileKey = (0, 0, 0, 0)
@@ -112,7 +112,7 @@ class Unwinding:
         self._store.drop_unused(self._processes)
         self._keep()
 
-    def follow(self, pid: int, mappings: Sequence[Mapping], wait_s: float = _ATTACH_WAIT_S) -> None:
+    def follow(self, pid: int, mappings: Sequence[Mapping], wait_s: float = ATTACH_WAIT_S) -> None:
         """Give the walker the tables of a process, now or as they get ready; again when its maps changed."""
         process = _Process()
         wanted: dict[FileKey, str] = {}

@@ -196,7 +196,9 @@ class FakeAttacher:
         self.followed: list[int] = []
         self.refused: set[int] = set()
 
-    def attach(self, pid: int, *, expected: ProcessId | None, live_blocks: int | None) -> Attachment:
+    def attach(
+        self, pid: int, *, expected: ProcessId | None, live_blocks: int | None, tables_wait_s: float
+    ) -> Attachment:
         if pid in self.refused:
             raise errors.NoAllocator(f"process {pid} has none")
         self._maps.processes[pid] = FakeProcess()

@@ -74,7 +74,7 @@ class Kernel(FakeMaps):
 
     # Unwinding
 
-    def follow(self, _pid: int, mappings: Sequence[Mapping]) -> None:
+    def follow(self, _pid: int, mappings: Sequence[Mapping], _wait_s: float) -> None:
         assert mappings
         self._step("follow")
 
@@ -293,7 +293,7 @@ def test_exec_during_the_attach(
 ) -> None:
     """A program that became another one before the recording began is not recorded under its old name."""
 
-    def follow(_pid: int, _mappings: Sequence[Mapping]) -> None:
+    def follow(_pid: int, _mappings: Sequence[Mapping], _wait_s: float) -> None:
         kernel.processes[pid].state = RecordingState.EXECED
 
     monkeypatch.setattr(kernel, "follow", follow)

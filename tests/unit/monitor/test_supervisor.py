@@ -110,6 +110,7 @@ class World:
         expected: ProcessId | None = None,
         mode: TracingMode = EXACT,
         live_blocks: int | None = None,
+        tables_wait_s: float = 0.0,
     ) -> None:
         process = self.processes.get(pid)
         if process is None or expected not in (None, process.id):
