@@ -54,7 +54,7 @@ class ProcessEvents:
     def __init__(self, proc: Path = Path("/proc"), *, ack_timeout_s: float = _ACK_TIMEOUT_S) -> None:
         _check_namespace(proc)
         with contextlib.ExitStack() as undo:
-            # Here: it takes 15 MB, which a daemon that may not have events can do without.
+            # Here: it takes 8 MB, which a daemon that only scans can do without.
             from pyroute2 import ProcEventSocket
 
             try:

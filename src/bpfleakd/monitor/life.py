@@ -25,6 +25,7 @@ log = structlog.get_logger()
 _QUEUE_MAX = 65_536
 _RETRY_S = 30.0
 _READ_TIMEOUT_S = 0.5
+_GATHER_S = 0.001
 _STOP_TIMEOUT_S = 5.0
 
 
@@ -138,7 +139,11 @@ class LifeEvents:
         # Whatever was before it: that is not told.
         self._look_at_all()
         while not self._stop.is_set():
-            self.put(subscription.read(_READ_TIMEOUT_S))
+            events = subscription.read(_READ_TIMEOUT_S)
+            self.put(events)
+            if events:
+                # A burst is taken in by the hundred: a switch of threads costs more than an event.
+                self._stop.wait(_GATHER_S)
 
     def _scan_for(self, seconds: float) -> None:
         until = time.monotonic() + seconds
