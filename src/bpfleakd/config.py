@@ -27,6 +27,7 @@ __all__ = [
     "DEFAULT_CONFIG_PATH",
     "AttachMethod",
     "AutoConfig",
+    "BudgetConfig",
     "Config",
     "HistoryConfig",
     "LimitsConfig",
@@ -172,13 +173,17 @@ class MetricsConfig(_Section, frozen=True):
 
 
 class LimitsConfig(_Section, frozen=True):
-    """Entries in the kernel's tables. `live_blocks` is for each process, the others for all together."""
+    """Entries in the kernel's tables. `live_blocks` is for each process, the others for all together.
+
+    `daemon_rss_bytes` is the daemon's own resident memory.
+    """
 
     processes: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 512
     live_blocks: TableSize = 4_000_000
     sites: TableSize = 65_536
     stacks: TableSize = 65_536
     threads: TableSize = 16_384
+    daemon_rss_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 50)] = 256 << 20
 
 
 class HistoryConfig(_Section, frozen=True):
@@ -208,6 +213,13 @@ class AutoConfig(_Section, frozen=True):
     window_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 60.0
     pause_s: Annotated[float, msgspec.Meta(ge=1, le=604_800)] = 300.0
     pause_max_s: Annotated[float, msgspec.Meta(ge=1, le=604_800)] = 3_600.0
+
+
+class BudgetConfig(_Section, frozen=True):
+    """What tracing by the policy may cost the traced, in percent of a core: each, and all together."""
+
+    process_percent: Annotated[float, msgspec.Meta(ge=0.1, le=100_000)] = 10.0
+    host_percent: Annotated[float, msgspec.Meta(ge=0.1, le=100_000)] = 25.0
 
 
 class UnwindConfig(_Section, frozen=True):
@@ -240,6 +252,7 @@ class Config(_Section, frozen=True):
     limits: LimitsConfig = LimitsConfig()
     history: HistoryConfig = HistoryConfig()
     auto: AutoConfig = AutoConfig()
+    budget: BudgetConfig = BudgetConfig()
     unwind: UnwindConfig = UnwindConfig()
     log: LogConfig = LogConfig()
 

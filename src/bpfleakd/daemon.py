@@ -17,14 +17,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from bpfleakd import __version__, errors
+from bpfleakd.analysis.budget import BudgetLimits
 from bpfleakd.analysis.growth_watch import GrowthOptions
 from bpfleakd.analysis.look_schedule import LookOptions
+from bpfleakd.analysis.memory_cap import MemoryCap
 from bpfleakd.api.server import ApiServer
 from bpfleakd.config import AttachMethod as Wanted
 from bpfleakd.config import AutoConfig, Config
 from bpfleakd.config import Walker as WantedWalker
 from bpfleakd.export.prometheus import PrometheusExporter
 from bpfleakd.kernel.loader import Capacities
+from bpfleakd.kernel.price import measure_price
 from bpfleakd.kernel.programs import AttachMethod, WalkerKind
 from bpfleakd.kernel.session import KernelSession
 from bpfleakd.logs import configure_logging, get_logger
@@ -34,6 +37,7 @@ from bpfleakd.model import (
     DaemonStats,
     GroupedReport,
     GroupKey,
+    GuardStats,
     HeapProfile,
     LeakReport,
     MetricsSnapshot,
@@ -49,6 +53,8 @@ from bpfleakd.model import (
 )
 from bpfleakd.monitor.attach import GONE, Attacher, Attachment
 from bpfleakd.monitor.auto import AutoOptions, GrowthWatcher
+from bpfleakd.monitor.governing import Governing
+from bpfleakd.monitor.guard import Guard
 from bpfleakd.monitor.monitor import Monitor
 from bpfleakd.monitor.report import Reporter
 from bpfleakd.monitor.scans import PendingScan, ScanOptions
@@ -63,6 +69,7 @@ from bpfleakd.symbols.perf_map import PerfMap
 from bpfleakd.symbols.source_lines import SourceLines
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.target.mappings import mapped_file, same_file
+from bpfleakd.target.memory_sampler import own_resident_bytes
 from bpfleakd.target.process import read_process
 from bpfleakd.worker import Worker
 
@@ -187,6 +194,7 @@ class Daemon:
                 "limits",
                 "history",
                 "auto",
+                "budget",
                 "unwind",
                 "unattended_s",
                 "suppressions",
@@ -214,6 +222,7 @@ class _Service:
         self._scanning = asyncio.Lock()
         self._scan: PendingScan | None = None
         self._supervision: Supervision | None = None
+        self._guard: Guard | None = None
         # What the metrics show, as of the last tick: a scrape never waits for the worker.
         self.snapshot = MetricsSnapshot(DaemonStats(__version__, "none", 0.0, 0, 0.0, 0, 0), (), {})
 
@@ -238,7 +247,7 @@ class _Service:
         return await self._worker.call(lambda: self._supervisor.detach(pid, time.monotonic_ns()))
 
     async def processes(self) -> tuple[TracedProcess, ...]:
-        return await self._worker.call(lambda: self._monitor.processes())
+        return await self._worker.call(lambda: self._annotated(self._monitor.processes()))
 
     async def watched(self) -> tuple[WatchedProcess, ...]:
         return await self._worker.call(self._watcher.processes)
@@ -290,7 +299,7 @@ class _Service:
     async def tick(self) -> float:
         """One tick; returns how many seconds reading the counters took."""
         took_s = await self._worker.call(self._monitor.tick)
-        await self._worker.call(lambda: self._supervisor.tick(time.monotonic_ns()))
+        await self._worker.call(lambda: self._supervise(time.monotonic_ns()))
         self._started.wake()
         self.snapshot = await self._worker.call(self._snapshot)
         return took_s
@@ -298,8 +307,23 @@ class _Service:
     def _stats(self) -> DaemonStats:
         return replace(self._monitor.stats(), life=self._started.stats())
 
+    def _supervise(self, now_ns: int) -> None:
+        if self._guard is not None:
+            self._guard.tick(now_ns)
+        self._supervisor.tick(now_ns)
+
+    def _annotated(self, rows: tuple[TracedProcess, ...]) -> tuple[TracedProcess, ...]:
+        return self._guard.annotated(rows) if self._guard is not None else rows
+
     def _snapshot(self) -> MetricsSnapshot:
-        return replace(self._monitor.snapshot(), daemon=self._stats(), watch=self._watcher.summary())
+        snapshot = self._monitor.snapshot()
+        return replace(
+            snapshot,
+            daemon=self._stats(),
+            processes=self._annotated(snapshot.processes),
+            watch=self._watcher.summary(),
+            guard=self._guard.stats() if self._guard is not None else GuardStats(),
+        )
 
     @property
     def _started(self) -> Supervision:
@@ -363,6 +387,14 @@ class _Service:
             row.process.pid for row in self._monitor.processes() if row.process.state == ProcessState.TRACED
         ]
         self._supervision.supervisor.adopt(traced)
+        self._guard = Guard(
+            Governing(self._monitor, self._supervisor, [self._modules.drop_symbols]),
+            BudgetLimits(config.budget.process_percent, config.budget.host_percent),
+            MemoryCap(config.limits.daemon_rss_bytes),
+            levels=2,
+            resident_bytes=own_resident_bytes,
+            measure_price=lambda: measure_price(kernel.linker, kernel.maps),
+        )
 
     def _attach_anew(self, processes: Iterable[ProcessId]) -> None:
         """Attach to those that an earlier daemon traced, but whose tables could not be taken over."""

@@ -27,6 +27,7 @@ __all__ = [
     "FunctionRole",
     "GroupKey",
     "GroupedReport",
+    "GuardStats",
     "HeapProfile",
     "JitModule",
     "LeakReport",
@@ -535,8 +536,9 @@ class ProbedFunction:
 class TracedProcess:
     """A row of `bpfleakctl ps`: the totals, how it is attached and what was missed.
 
-    `probe_hits` is how often the process ran into a program of ours. `adopted_count` daemons took it over
-    from one that had ended; `gap_s` is how long it was without any, in all.
+    `probe_hits` is how often the process ran into a program of ours, `load_percent` what that costs it, in
+    percent of a core. `adopted_count` daemons took it over from one that had ended; `gap_s` is how long it
+    was without any, in all. `limited` is why it is not traced as it should be, or "".
     """
 
     process: ProcessSummary
@@ -547,6 +549,8 @@ class TracedProcess:
     probe_hits: int = 0
     adopted_count: int = 0
     gap_s: float = 0.0
+    load_percent: float = 0.0
+    limited: str = ""
 
 
 class SortKey(StrEnum):
@@ -956,6 +960,23 @@ class WatchSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class GuardStats:
+    """What tracing costs, and what was done about it.
+
+    A run into a probe costs a program `hit_ns`, a block that is recorded `record_ns` more; all traced
+    processes together pay `host_load_percent` of a core. `cheaper_total` counts processes recorded more
+    sparsely, `given_up_total` those let go of, `caches_shed_total` how often the daemon had too much memory.
+    """
+
+    hit_ns: float = 0.0
+    record_ns: float = 0.0
+    host_load_percent: float = 0.0
+    cheaper_total: int = 0
+    given_up_total: int = 0
+    caches_shed_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class DaemonStats:
     """What the daemon says of itself."""
 
@@ -977,6 +998,7 @@ class MetricsSnapshot:
     processes: tuple[TracedProcess, ...]
     top_sites: dict[int, tuple[SiteReport, ...]]
     watch: WatchSummary = WatchSummary()
+    guard: GuardStats = GuardStats()
 
 
 class CheckStatus(StrEnum):

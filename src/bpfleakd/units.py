@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["human_bytes", "human_duration", "human_rate"]
+__all__ = ["human_bytes", "human_duration", "human_percent", "human_rate"]
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -41,3 +41,10 @@ def human_duration(seconds: float) -> str:
     if not days:
         return f"{hours}h{minutes % 60:02}m"
     return f"{days}d{hours % 24:02}h"
+
+
+def human_percent(percent: float) -> str:
+    """Return "0.3%" or "17%"; "" for nothing."""
+    if percent < 0.05:
+        return ""
+    return f"{percent:.1f}%" if percent < 9.95 else f"{percent:.0f}%"

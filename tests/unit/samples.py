@@ -171,6 +171,8 @@ def a_traced_process(pid: int = 4_711, **changes: Any) -> TracedProcess:
         ),
         "losses": {"live_full": 0, "stack_full": 0},
         "probe_hits": 40_009,
+        "load_percent": 0.41,
+        "limited": "",
     }
     return TracedProcess(**{**fields, **changes})
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpfleakd.units import human_bytes, human_duration, human_rate
+from bpfleakd.units import human_bytes, human_duration, human_percent, human_rate
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,12 @@ def test_rates_have_a_sign(rate, text):
 def test_durations_have_two_parts(seconds, text):
     """The larger unit and the next one."""
     assert human_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("percent", "text"),
+    [(0.0, ""), (0.04, ""), (0.25, "0.2%"), (9.94, "9.9%"), (9.96, "10%"), (250.0, "250%")],
+)
+def test_percent(percent, text):
+    """A digit behind the point where it says something."""
+    assert human_percent(percent) == text

@@ -14,7 +14,8 @@ A window shows growth if all of this holds:
   - It rises by enough, in bytes and as a share of the process.
   - It reaches what was not reached before the window: a heap that swings up to where it was has not grown.
 
-A reading below where the window began ends it at once.
+A reading below where the window began ends it at once. A window with too few readings says nothing: the last
+verdict stands.
 
 What happens in the first seconds that a process is seen is its warm-up, and not counted.
 """
@@ -125,13 +126,19 @@ class GrowthWatch:
         extremes = self._extremes[level]
         extremes[: _SLOTS - passed] = extremes[passed:].copy()
         extremes[_SLOTS - passed :] = _NO_READING
-        self._growths[level] = self._judge(level)
+        if passed == _SLOTS or self._is_judgeable(level):
+            self._growths[level] = self._judge(level)
+
+    def _is_judgeable(self, level: int) -> bool:
+        """Whether there are readings enough; otherwise the last verdict stands."""
+        quarters = np.split(self._extremes[level, _JUDGED, _LOWEST] != _NO_READING, _QUARTERS)
+        return all(quarter.any() for quarter in quarters) and sum(map(np.sum, quarters)) >= _PRESENT_MIN
 
     def _judge(self, level: int) -> Growth | None:
         stretches = self._extremes[level, _JUDGED]
         present = stretches[:, _LOWEST] != _NO_READING
         floors = stretches[present, _LOWEST].tolist()
-        if len(floors) < _PRESENT_MIN:
+        if not floors:
             return None
         required = max(self._options.min_bytes, self._options.min_share * floors[0])
         # Nearly all processes end here, nearly always: what follows costs a hundred times as much.
@@ -163,9 +170,7 @@ class GrowthWatch:
 
 def _rises_all_the_way(figures: np.ndarray, extreme: Callable[[list[int]], int]) -> bool:
     """Whether each quarter's extreme is higher than the last one's, by a tenth of the whole rise."""
-    quarters = [quarter[quarter != _NO_READING].tolist() for quarter in np.split(figures, _QUARTERS)]
-    if not all(quarters):
-        return False
-    extremes = [extreme(quarter) for quarter in quarters]
+    quarters = np.split(figures, _QUARTERS)
+    extremes = [extreme(quarter[quarter != _NO_READING].tolist()) for quarter in quarters]
     least = _QUARTER_SHARE * (extremes[-1] - extremes[0])
     return least > 0 and all(late - early >= least for early, late in pairwise(extremes))

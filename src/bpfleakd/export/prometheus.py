@@ -23,6 +23,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encode
 from prometheus_client.registry import Collector
 
 from bpfleakd.analysis.merging import merged_sites
+from bpfleakd.export.guard_metrics import guard_families
 from bpfleakd.export.watch_metrics import watch_families
 from bpfleakd.model import (
     DaemonStats,
@@ -108,6 +109,12 @@ _TRACED_METRICS: tuple[tuple[_Family, str, str, Callable[[TracedProcess], float]
         "probe_hits",
         "How often the process ran into a probe: what tracing costs it, in units of about 0.5 us.",
         lambda row: row.probe_hits,
+    ),
+    (
+        GaugeMetricFamily,
+        "tracing_cores",
+        "Processor time that tracing costs the process: 1 is a core.",
+        lambda row: row.load_percent / 100,
     ),
     (
         CounterMetricFamily,
@@ -204,6 +211,7 @@ class PrometheusExporter:
         traced = sum(process.process.state == ProcessState.TRACED for process in processes)
         yield from _daemon_families(snapshot.daemon, traced)
         yield from watch_families(snapshot.watch)
+        yield from guard_families(snapshot.guard)
         yield from _process_families(processes)
         yield from _site_families(sites)
 

@@ -67,6 +67,7 @@ log = structlog.get_logger()
 
 # Reports of processes that ended are kept for so many of them, with so many sites and blocks each.
 _ENDED_MAX = 16
+_ENDED_WHEN_SHORT = 2
 _FINAL_SITES = 100
 _FINAL_BLOCKS = 10_000
 # A program that leaks everywhere need not fill the log.
@@ -249,6 +250,20 @@ class Monitor:
             # Only the state: the next tick compares the other counters with those of the last.
             self._end_if_over(self._traced[pid], self._maps.process(pid).state)
         return pid in self._traced
+
+    def usages(self) -> list[tuple[int, int, int, int]]:
+        """Of each traced process, as of the last tick: pid, runs into probes, blocks recorded, call sites."""
+        return [
+            (pid, traced.counters.probe_hits, traced.table.totals.allocated_count, traced.table.used_count)
+            for pid, traced in self._traced.items()
+        ]
+
+    def shed_caches(self) -> None:
+        """Let go of names, and of the reports of processes that ended but the last ones."""
+        for traced in self._traced.values():
+            traced.shed_caches()
+        while len(self._ended) > _ENDED_WHEN_SHORT:
+            self._ended.popitem(last=False)
 
     def traced_count(self) -> int:
         """How many processes are traced."""

@@ -169,7 +169,27 @@ class Supervisor:
             self._agenda.drop(pid)
         return row
 
+    def give_up(self, pid: int, reason: str, now_ns: int) -> None:
+        """Stop tracing a process that takes too much, and keep its report.
+
+        A window is closed; another process is not attached to again before it executes something else.
+        """
+        process = self._known.get(pid)
+        if process is not None and process.window_end_ns is not None:
+            process.window_end_ns = now_ns
+            self._agenda.set(pid, now_ns)
+            return
+        if self._tracer.mode_of(pid) is not None:
+            self._tracer.release(pid)
+        if process is not None:
+            process.be(SupervisionState.REFUSED, reason)
+
     # Questions
+
+    def is_by_hand(self, pid: int) -> bool:
+        """Whether somebody attached the process."""
+        process = self._known.get(pid)
+        return process is not None and process.by_hand
 
     def known(self) -> Sequence[Supervised]:
         """Every process, by pid."""

@@ -174,6 +174,11 @@ class Traced:
             self._named.popitem(last=False)
         return {key: self._named[key] for key in keys}
 
+    def shed_caches(self) -> None:
+        """Let go of what can be had again."""
+        self._named.clear()
+        self.census = None
+
     def close(self) -> None:
         """Let go of the files that names come from."""
         self.symbolizer.close()

@@ -138,6 +138,11 @@ class ModuleCache:
             self._trim()
         return key
 
+    def drop_symbols(self) -> None:
+        """Let go of all symbols, which are read again when an address is asked for."""
+        for module in self._modules.values():
+            module.drop_symbols()
+
     def close(self) -> None:
         """Close all modules."""
         while self._modules:

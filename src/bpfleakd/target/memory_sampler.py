@@ -18,12 +18,13 @@ file: a figure may be off by 32 pages or more for each processor.
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 
 from bpfleakd.model import ProcessId
 
-__all__ = ["read_anonymous_bytes"]
+__all__ = ["own_resident_bytes", "read_anonymous_bytes"]
 
 PROC = Path("/proc")
 
@@ -49,6 +50,11 @@ def read_anonymous_bytes(process: ProcessId, proc: Path = PROC) -> int | None:
         return _kilobytes(status, b"\nRssAnon:") + _kilobytes(status, b"\nVmSwap:")
     except (OSError, ValueError, IndexError):
         return None
+
+
+def own_resident_bytes(proc: Path = PROC) -> int:
+    """What this process has in memory."""
+    return int(_read(f"{proc}/self/statm").split()[1]) * mmap.PAGESIZE
 
 
 def _read(path: str) -> bytes:

@@ -159,3 +159,14 @@ def test_short_windows_work_as_long_ones():
     found_s = first_growth_s(lambda s: s * MIB, 20, interval_s=0.2, options=options)
     assert found_s is not None
     assert found_s <= 7
+
+
+def test_readings_that_are_late_leave_the_verdict_as_it_was():
+    """A busy machine is no sign that the growth is over; after a whole window of nothing nobody knows."""
+    watch = GrowthWatch(0.0, OPTIONS)
+    times_s = [n * 10.0 for n in range(50)] + [600.0, 700.0, 800.0]
+    for time_s in times_s:
+        watch.add(time_s, int(50 * MIB + time_s * MIB))
+        assert watch.growth or time_s < 400
+    watch.add(10_000.0, 10_050 * MIB)
+    assert watch.growth is None

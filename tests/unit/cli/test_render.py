@@ -235,12 +235,21 @@ def test_ps_is_a_row_a_process():
     """And what was missed below the table."""
     ended = a_process(101, comm=HOSTILE, state=ProcessState.EXECED, live_bytes=2**40, live_count=3_999_999)
     lines = drawn(
-        processes_view([a_traced_process(23), a_traced_process(101, process=ended, losses={"x": 7})])
+        processes_view(
+            [
+                a_traced_process(23, load_percent=4.1),
+                a_traced_process(
+                    101, process=ended, losses={"x": 7}, load_percent=0.0, limited="dear " + HOSTILE
+                ),
+            ]
+        )
     )
     assert " ".join(lines[0].split()) == "pid comm live growth/s count sites for mode state"
     assert " ".join(lines[1].split()) == "23 leaky 4.77 MiB +7.82 KiB/s 10,007 17 3m31s exact traced"
     assert lines[2].endswith("exact execed")
     assert lines[3] == "101 missed: 7 x"
+    assert lines[4] == "23 tracing costs it 4.1% of a core"
+    assert lines[5].startswith("101 tracing costs it nothing of a core; limited: dear")
     assert drawn(processes_view([])) == ["no process is traced: bpfleakctl attach PID"]
 
 

@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from bpfleakd.export.prometheus import PrometheusExporter
-from bpfleakd.model import MetricsSnapshot, ProcessState, WatchSummary
+from bpfleakd.model import GuardStats, MetricsSnapshot, ProcessState, WatchSummary
 
 from ..samples import HOSTILE, a_process, a_site, a_snapshot, a_traced_process, a_watched_process, some_stats
 
@@ -54,6 +54,7 @@ def test_every_figure_of_a_process_is_there():
     assert value(read, "bpfleakd_process_frees_total", **labels) == 5_003
     assert value(read, "bpfleakd_process_unmatched_frees_total", **labels) == 13
     assert value(read, "bpfleakd_process_probe_hits_total", **labels) == 40_009
+    assert value(read, "bpfleakd_process_tracing_cores", **labels) == pytest.approx(0.0041)
     assert value(read, "bpfleakd_process_losses_total", reason="live_full", **labels) == 29
     assert value(read, "bpfleakd_process_losses_total", reason="stack_full", **labels) == 0
 
@@ -109,6 +110,18 @@ def test_the_watch_is_told_in_figures():
     assert read[rate] == 3_001
 
 
+def test_what_tracing_costs_is_told():
+    """In cores and seconds, as Prometheus wants it."""
+    guard = GuardStats(540.0, 1_100.0, 12.5, 3, 5, 7)
+    read = samples(replace(a_snapshot(), guard=guard))
+    assert value(read, "bpfleakd_tracing_cores") == 0.125
+    assert value(read, "bpfleakd_probe_cost_seconds", of="hit") == pytest.approx(540e-9)
+    assert value(read, "bpfleakd_probe_cost_seconds", of="record") == pytest.approx(1.1e-6)
+    assert value(read, "bpfleakd_processes_recorded_sparsely_total") == 3
+    assert value(read, "bpfleakd_processes_given_up_total") == 5
+    assert value(read, "bpfleakd_caches_shed_total") == 7
+
+
 def test_a_process_that_was_detached_shows_as_such():
     """Its figures stay, and do not count as traced."""
     read = samples(a_snapshot(a_traced_process(process=a_process(state=ProcessState.DETACHED))))
@@ -145,7 +158,7 @@ def test_the_number_of_series_is_bounded(processes, sites, fingerprints, top_sit
     read = samples(snapshot, top_sites)
     expected = processes * min(top_sites, sites, fingerprints)
     assert len(named(read, "bpfleakd_site_")) == 6 * expected
-    assert len(named(read, "bpfleakd_process_")) == processes * (12 + 2)
+    assert len(named(read, "bpfleakd_process_")) == processes * (12 + 3)
 
 
 def test_top_sites_can_be_set_anew():

@@ -484,6 +484,42 @@ def test_a_window_can_be_closed_early(world):
     assert (world.traced, world.news) == ({}, [("opened", process), ("closed", process)])
 
 
+def test_what_takes_too_much_is_let_go_of(world):
+    """And not attached to again until it executes something else; a look at all processes changes nothing."""
+    world.fork(23)
+    world.exec(23, "traced")
+    world.pass_time()
+    assert not world.supervisor.is_by_hand(23)
+    world.supervisor.give_up(23, "too dear", world.now_ns)
+    world.tell(GAP)
+    world.pass_time()
+    assert (world.state(23), world.traced) == ("refused", {})
+    world.exec(23, "traced")
+    world.pass_time()
+    assert world.state(23) == "traced"
+
+
+def test_a_window_that_takes_too_much_is_closed(world):
+    """The watcher lets it rest, as after any window."""
+    process = open_window(world)
+    world.supervisor.give_up(23, "too dear", world.now_ns)
+    world.pass_time(1)
+    assert (world.state(23), world.traced) == ("watched", {})
+    assert world.news == [("opened", process), ("closed", process)]
+
+
+def test_what_was_attached_by_hand_can_be_let_go_of_too(world):
+    """The daemon's memory goes first."""
+    world.fork(23)
+    world.pass_time()
+    world.supervisor.attach(23, world.now_ns)
+    assert world.supervisor.is_by_hand(23)
+    world.supervisor.give_up(23, "too large", world.now_ns)
+    world.tell(GAP)
+    world.pass_time()
+    assert (world.state(23), world.traced) == ("refused", {})
+
+
 def test_a_gap_leaves_windows_open(world):
     """Nothing of what is true has changed."""
     open_window(world)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 import subprocess
 
 import pytest
 
 from bpfleakd.model import ProcessId
-from bpfleakd.target.memory_sampler import read_anonymous_bytes
+from bpfleakd.target.memory_sampler import own_resident_bytes, read_anonymous_bytes
 from bpfleakd.target.process import read_process
 
 from .proc_files import a_process
@@ -27,6 +28,13 @@ def test_a_real_process_grows_by_what_it_touches():
         grown = read_anonymous_bytes(process) - before
     # Huge pages may round it up, and the kernel's counters are a little late.
     assert 22 << 20 <= grown <= 28 << 20
+
+
+def test_our_own_memory():
+    """Between what is anonymous in it and what it ever was."""
+    resident = own_resident_bytes()
+    assert read_anonymous_bytes(read_process(os.getpid()).id) / 2 < resident
+    assert resident <= (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) * 1.1
 
 
 def test_swapped_memory_counts(tmp_path):

@@ -11,13 +11,17 @@ from rich.text import Text
 from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.model import ProcessState, TracedProcess
 from bpfleakd.printable import printable
-from bpfleakd.units import human_bytes, human_duration, human_rate
+from bpfleakd.units import human_bytes, human_duration, human_percent, human_rate
 
 __all__ = ["processes_view"]
 
 
+# What is less is not worth a line.
+_DEAR_PERCENT = 1.0
+
+
 def processes_view(processes: Sequence[TracedProcess]) -> RenderableType:
-    """Return a row a process; under the table, what was missed."""
+    """Return a row a process; under the table, what was missed, what costs much, and what is limited."""
     if not processes:
         return Text("no process is traced: bpfleakctl attach PID")
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
@@ -54,8 +58,18 @@ def processes_view(processes: Sequence[TracedProcess]) -> RenderableType:
         for row in processes
         if row.adopted_count
     ]
-    return Group(table, *missed, *gaps)
+    return Group(table, *missed, *gaps, *map(_cost, filter(_is_dear, processes)))
 
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
+
+
+def _is_dear(traced: TracedProcess) -> bool:
+    return bool(traced.limited) or traced.load_percent >= _DEAR_PERCENT
+
+
+def _cost(traced: TracedProcess) -> Text:
+    now = f"tracing costs it {human_percent(traced.load_percent) or 'nothing'} of a core"
+    words = f"{now}; limited: {printable(traced.limited)}" if traced.limited else now
+    return Text(f"{traced.process.pid} {words}", style="yellow")
