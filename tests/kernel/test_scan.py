@@ -224,3 +224,23 @@ def test_killed_in_the_midst(daemon, workload, victim):
         tracer.kill()
         asking.join()
         program.step(1)
+
+
+def test_reachable_of_call_sites(scanned):
+    """`top` has for each call site what the last scan found, and null before it."""
+    tracer, program, _ledger = scanned("ownership")
+    before = tracer.top(program.pid)
+    assert {site["reachable"] for site in before["sites"]} == {None}
+
+    scan(tracer, program.pid)
+
+    def told(function):
+        sites = tracer.top(program.pid)["sites"]
+        return {
+            site["reachable"]
+            for site in sites
+            if any((frame["function"] or "").startswith(function) for frame in site["stack"])
+        }
+
+    assert told("kept_ones") == {True}
+    assert told("forgotten_vector") == told("partners") == {False}
