@@ -41,6 +41,7 @@ __all__ = [
     "ProcessSource",
     "RuleConfig",
     "RuleLimits",
+    "StateConfig",
     "UnwindConfig",
     "Walker",
     "WindowMode",
@@ -228,6 +229,14 @@ class UnwindConfig(_Section, frozen=True):
     cache_dir: Path | None = None
 
 
+class StateConfig(_Section, frozen=True):
+    """Where reports of processes that ended are kept, and how many; `dir` None keeps none."""
+
+    dir: Path | None = Path("/var/lib/bpfleakd")
+    max_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 40)] = 64 << 20
+    max_age_s: Annotated[float, msgspec.Meta(ge=60, le=315_360_000)] = 2_592_000.0
+
+
 class LogConfig(_Section, frozen=True):
     """What is logged, and how it is written."""
 
@@ -254,6 +263,7 @@ class Config(_Section, frozen=True):
     auto: AutoConfig = AutoConfig()
     budget: BudgetConfig = BudgetConfig()
     unwind: UnwindConfig = UnwindConfig()
+    state: StateConfig = StateConfig()
     log: LogConfig = LogConfig()
 
 

@@ -39,11 +39,13 @@ from bpfleakd.model import (
     GroupKey,
     GuardStats,
     HeapProfile,
+    KeptReport,
     LeakReport,
     MetricsSnapshot,
     ProcessId,
     ProcessState,
     SavedHistory,
+    SavedReport,
     ScanReport,
     SortKey,
     SupervisedProcess,
@@ -61,6 +63,7 @@ from bpfleakd.monitor.scans import PendingScan, ScanOptions
 from bpfleakd.monitor.supervisor import Supervisor
 from bpfleakd.monitor.unwinding import Unwinding
 from bpfleakd.service_manager import ServiceManager, status_line
+from bpfleakd.state.reports import ReportStore
 from bpfleakd.supervision import Supervision
 from bpfleakd.suppressions import read_suppressions
 from bpfleakd.symbols.demangle import Demangler
@@ -197,6 +200,7 @@ class Daemon:
                 "budget",
                 "unwind",
                 "unattended_s",
+                "state",
                 "suppressions",
             )
             if getattr(old, name) != getattr(new, name)
@@ -218,6 +222,7 @@ class _Service:
         self._demangler = Demangler()
         self._lines = SourceLines()
         self._monitor_or_none: Monitor | None = None
+        self._reports: ReportStore | None = None
         self._watcher = GrowthWatcher(_auto_options(config.auto))
         self._scanning = asyncio.Lock()
         self._scan: PendingScan | None = None
@@ -293,6 +298,12 @@ class _Service:
     async def address_space(self, pid: int) -> AddressSpaceReport:
         return await self._worker.call(lambda: self._monitor.address_space(pid))
 
+    async def reports(self, pid: int | None, *, limit: int) -> tuple[KeptReport, ...]:
+        return await self._worker.call(lambda: self._kept_reports.newest(pid, limit))
+
+    async def kept_report(self, number: int) -> SavedReport:
+        return await self._worker.call(lambda: self._kept_reports.get(number))
+
     async def stats(self) -> DaemonStats:
         return await self._worker.call(self._stats)
 
@@ -338,7 +349,7 @@ class _Service:
     @property
     def _monitor(self) -> Monitor:
         if self._monitor_or_none is None:
-            raise errors.DaemonUnreachable("the daemon is still starting", "try again in a second")
+            raise _still_starting()
         return self._monitor_or_none
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -361,6 +372,8 @@ class _Service:
 
     def _begin(self, kernel: KernelSession, loop: asyncio.AbstractEventLoop) -> None:
         config = self._config
+        state = config.state
+        self._reports = ReportStore(state.dir, max_bytes=state.max_bytes, max_age_s=state.max_age_s)
         log.info(
             "kernel.adopted" if kernel.adopted else "kernel.loaded",
             method=kernel.method,
@@ -378,6 +391,7 @@ class _Service:
             attach_method=kernel.method,
             top_sites=config.metrics.top_sites,
             unattended_s=config.unattended_s,
+            keep_report=self._keep_report,
             leak_after_s=config.history.leak_after_s,
         )
         anew = [*kernel.left_behind, *self._monitor.adopt(kernel.pins.processes())]
@@ -396,6 +410,15 @@ class _Service:
             measure_price=lambda: measure_price(kernel.linker, kernel.maps),
         )
 
+    def _keep_report(self, id_: ProcessId, report: LeakReport) -> None:
+        self._kept_reports.keep(id_, report, time.time())
+
+    @property
+    def _kept_reports(self) -> ReportStore:
+        if self._reports is None:
+            raise _still_starting()
+        return self._reports
+
     def _attach_anew(self, processes: Iterable[ProcessId]) -> None:
         """Attach to those that an earlier daemon traced, but whose tables could not be taken over."""
         for id_ in processes:
@@ -413,6 +436,8 @@ class _Service:
                 self._monitor_or_none.close()
         if self._kernel is not None:
             self._kernel.close(keep=keep)
+        if self._reports is not None:
+            self._reports.close()
 
     def _symbolizer_of(self, attachment: Attachment) -> Symbolizer:
         if attachment.pidfd == GONE:
@@ -439,6 +464,10 @@ class _Service:
         symbolizer = Symbolizer(pid, same_file, self._modules, demangler=self._demangler, lines=self._lines)
         symbolizer.update_mappings(attachment.mappings)
         return symbolizer
+
+
+def _still_starting() -> errors.DaemonUnreachable:
+    return errors.DaemonUnreachable("the daemon is still starting", "try again in a second")
 
 
 def _auto_options(config: AutoConfig) -> AutoOptions:

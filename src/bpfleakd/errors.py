@@ -4,6 +4,7 @@
     ├── ConfigError             the configuration file is wrong
     ├── DaemonUnreachable       no daemon answers on the socket
     ├── AlreadyRunning          another daemon has what this one wants
+    ├── NoSuchReport            what is asked for is not remembered
     ├── AccessDenied            this user may not do that
     ├── OutputFailed            the file that a command was to write
     ├── BadHistory              the file that `analyze` was to read
@@ -60,6 +61,13 @@ class AlreadyRunning(BpfleakdError):
 
     exit_code = 11
     code = "already-running"
+
+
+class NoSuchReport(BpfleakdError):
+    """No report with this number is kept, or not any more."""
+
+    exit_code = 5
+    code = "no-such-report"
 
 
 class AccessDenied(BpfleakdError):

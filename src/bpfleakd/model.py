@@ -30,6 +30,7 @@ __all__ = [
     "GuardStats",
     "HeapProfile",
     "JitModule",
+    "KeptReport",
     "LeakReport",
     "LifeChange",
     "LifeEvent",
@@ -52,6 +53,7 @@ __all__ = [
     "Reachability",
     "ReachabilitySums",
     "SavedHistory",
+    "SavedReport",
     "SavedSite",
     "ScanCaveat",
     "ScanMethod",
@@ -635,6 +637,34 @@ class DiffReport:
     after_left_out_bytes: int
     unchanged_count: int
     sites: tuple[SiteDifference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptReport:
+    """A report that is remembered: of which process, and its totals. `kept_s` is the time of day (Unix).
+
+    `state` is how the process, or its tracing, ended; `sites` are those that are kept, the largest.
+    """
+
+    id: int
+    kept_s: float
+    pid: int
+    start_ticks: int
+    comm: str
+    exe: str
+    state: str
+    live_bytes: int
+    live_count: int
+    growth_bytes_per_s: float
+    sites: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedReport:
+    """A report that is remembered, whole."""
+
+    kept: KeptReport
+    report: LeakReport
 
 
 class GroupKey(StrEnum):

@@ -6,7 +6,9 @@ journal. Escape sequences, line breaks, text-direction marks and undecodable byt
 
 from __future__ import annotations
 
-__all__ = ["printable", "shortened"]
+from typing import Any
+
+__all__ = ["printable", "shortened", "without_surrogates"]
 
 _ELLIPSIS = "…"
 
@@ -25,6 +27,17 @@ def shortened(text: str, max_chars: int, *, keep_end: bool = False) -> str:
     if keep_end:
         return _ELLIPSIS + text[len(text) - max_chars + 1 :]
     return text[: max_chars - 1] + _ELLIPSIS
+
+
+def without_surrogates(value: Any) -> Any:
+    """Return plain values (dicts, lists, texts, …) with every text in them made printable."""
+    if isinstance(value, str):
+        return value if value.isprintable() else printable(value)
+    if isinstance(value, dict):
+        return {without_surrogates(key): without_surrogates(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_surrogates(item) for item in value]
+    return value
 
 
 def _escaped(character: str) -> str:

@@ -36,6 +36,7 @@ def _place_of_daemon(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pa
         "tick_s": TICK_S,
         "metrics": {"enabled": False},
         "policy": {"default": "off"},
+        "state": {"dir": None},
     }
     return directory, bpffs_dir, configuration
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import time
@@ -145,6 +146,22 @@ def test_kept_on_stop(daemon, workload):
     assert tracer.process(program.pid)["adopted_count"] == 1
     tracer.stop(signal.SIGINT)
     assert changed_text(program.pid) == []
+
+
+def test_reports_outlive_daemons(daemon, workload, tmp_path):
+    """The last report of a process is there after a SIGKILL of the daemon, as it was."""
+    program = workload("many_sites", 23)
+    tracer = daemon(state={"dir": str(tmp_path / "state")})
+    tracer.attach(program.pid)
+    ledger = program.step()
+    tracer.detach(program.pid)
+    tracer.kill()
+
+    tracer.start()
+
+    (kept,) = json.loads(tracer.control("reports", "--pid", program.pid, "--json"))["reports"]
+    assert (kept["state"], kept["live_bytes"]) == ("detached", ledger["live_bytes"])
+    expect_ledger(json.loads(tracer.control("reports", "--show", kept["id"], "--json")), ledger)
 
 
 def test_cleanup(daemon, workload):

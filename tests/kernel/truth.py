@@ -67,7 +67,8 @@ def expect_ledger(report: dict[str, Any], ledger: dict[str, Any]) -> None:
 
 def expect_no_losses(report: dict[str, Any]) -> None:
     """Fail if anything was missed."""
-    assert {reason: count for reason, count in report["losses"].items() if count} == {}
+    missed = {reason: count for reason, count in report["losses"].items() if count}
+    assert missed == {}, missed
 
 
 def names(site: dict[str, Any]) -> list[str]:

@@ -11,6 +11,8 @@
     GET    /v1/processes/{pid}/blocks       BlocksReport; ?site=S&older_than_s=T&limit=K
     GET    /v1/processes/{pid}/history      SavedHistory; ?limit=K
     GET    /v1/processes/{pid}/maps         AddressSpaceReport
+    GET    /v1/reports                      {"reports": [KeptReport, …]}; ?pid=N&limit=K
+    GET    /v1/reports/{number}             SavedReport
     GET    /v1/processes/{pid}/profile      HeapProfile
     GET    /debug/pprof/heap?pid=N          gzipped pprof; without a pid of the one process that is traced
     POST   /v1/processes/{pid}/scan         ScanReport; ?older_than_s=T&stop=true|false&stop_limit_s=T&limit=K
@@ -24,7 +26,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -40,9 +42,12 @@ from bpfleakd import errors
 from bpfleakd.api.service import (
     BLOCKS_LISTED,
     BLOCKS_LISTED_MAX,
+    REPORTS_LISTED,
+    REPORTS_LISTED_MAX,
     STOP_LIMIT_MAX_S,
     STOP_LIMIT_S,
     ProcessList,
+    ReportList,
     Service,
     SupervisedList,
     WatchedList,
@@ -50,7 +55,7 @@ from bpfleakd.api.service import (
 from bpfleakd.export.pprof import pprof_profile
 from bpfleakd.logs import get_logger
 from bpfleakd.model import GroupKey, ProcessState, SortKey
-from bpfleakd.printable import printable
+from bpfleakd.printable import printable, without_surrogates
 
 __all__ = ["Exposition", "create_app"]
 
@@ -75,6 +80,8 @@ _STATUS: dict[type[errors.BpfleakdError], HTTPStatus] = {
     errors.NoSuchProcess: HTTPStatus.NOT_FOUND,
     errors.NotAttached: HTTPStatus.NOT_FOUND,
     errors.NoSuchSite: HTTPStatus.NOT_FOUND,
+    errors.NoSuchReport: HTTPStatus.NOT_FOUND,
+    errors.AlreadyRunning: HTTPStatus.CONFLICT,
     errors.AlreadyAttached: HTTPStatus.CONFLICT,
     errors.KernelUnsupported: HTTPStatus.NOT_IMPLEMENTED,
     errors.CapacityError: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -99,6 +106,8 @@ def create_app(
     api = _Api(service, exposition)
     routes = [
         _route("/v1/status", "GET", api.status),
+        _route("/v1/reports", "GET", api.reports),
+        _route("/v1/reports/{number}", "GET", api.kept_report),
         _route("/v1/processes", "GET", api.processes),
         _route("/v1/watched", "GET", api.watched),
         _route("/v1/supervised", "GET", api.supervised),
@@ -198,6 +207,18 @@ class _Api:
     async def maps(self, request: Request) -> Response:
         _only_parameters(request)
         return _json(await self._service.address_space(_pid(request)))
+
+    async def reports(self, request: Request) -> Response:
+        _only_parameters(request, "pid", "limit")
+        text = request.query_params.get("pid")
+        pid = None if text is None else _whole_number("pid", text, 1, _PID_MAX)
+        limit = _limit(request, REPORTS_LISTED_MAX) or REPORTS_LISTED
+        return _json(ReportList(await self._service.reports(pid, limit=limit)))
+
+    async def kept_report(self, request: Request) -> Response:
+        _only_parameters(request)
+        number = _whole_number("a report", request.path_params["number"], 1, 2**53)
+        return _json(await self._service.kept_report(number))
 
     async def profile(self, request: Request) -> Response:
         _only_parameters(request)
@@ -378,15 +399,5 @@ def _json(answer: object, status: int = HTTPStatus.OK) -> Response:
         body = msgspec.json.encode(answer)
     except UnicodeEncodeError:
         # A name with bytes that are no UTF-8 (as Python's surrogates); JSON cannot carry them.
-        body = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(answer)))
+        body = msgspec.json.encode(without_surrogates(msgspec.to_builtins(answer)))
     return Response(body, status, {"cache-control": "no-store"}, media_type="application/json")
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return value if value.isprintable() else printable(value)
-    if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_surrogates(item) for item in value]
-    return value

@@ -15,7 +15,15 @@ from urllib.parse import urlencode
 import msgspec
 
 from bpfleakd.api import DEFAULT_SOCKET_PATH
-from bpfleakd.api.service import BLOCKS_LISTED, STOP_LIMIT_S, ProcessList, SupervisedList, WatchedList
+from bpfleakd.api.service import (
+    BLOCKS_LISTED,
+    REPORTS_LISTED,
+    STOP_LIMIT_S,
+    ProcessList,
+    ReportList,
+    SupervisedList,
+    WatchedList,
+)
 from bpfleakd.errors import AccessDenied, BpfleakdError, DaemonUnreachable, by_code
 from bpfleakd.model import (
     AddressSpaceReport,
@@ -24,8 +32,10 @@ from bpfleakd.model import (
     GroupedReport,
     GroupKey,
     HeapProfile,
+    KeptReport,
     LeakReport,
     SavedHistory,
+    SavedReport,
     ScanReport,
     SortKey,
     SupervisedProcess,
@@ -157,6 +167,15 @@ class DaemonClient:
     def address_space(self, pid: int) -> AddressSpaceReport:
         """Return what the memory of a process is made of."""
         return self._request("GET", f"/v1/processes/{pid}/maps", AddressSpaceReport)
+
+    def reports(self, pid: int | None = None, *, limit: int = REPORTS_LISTED) -> tuple[KeptReport, ...]:
+        """Return the newest reports that are kept, of a pid or of all."""
+        query = {"limit": str(limit)} | ({} if pid is None else {"pid": str(pid)})
+        return self._request("GET", f"/v1/reports?{urlencode(query)}", ReportList).reports
+
+    def kept_report(self, number: int) -> SavedReport:
+        """Return a report that is kept."""
+        return self._request("GET", f"/v1/reports/{number}", SavedReport)
 
     def stats(self) -> DaemonStats:
         """Return the daemon's own figures."""

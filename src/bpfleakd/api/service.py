@@ -15,8 +15,10 @@ from bpfleakd.model import (
     GroupedReport,
     GroupKey,
     HeapProfile,
+    KeptReport,
     LeakReport,
     SavedHistory,
+    SavedReport,
     ScanReport,
     SortKey,
     SupervisedProcess,
@@ -27,9 +29,12 @@ from bpfleakd.model import (
 __all__ = [
     "BLOCKS_LISTED",
     "BLOCKS_LISTED_MAX",
+    "REPORTS_LISTED",
+    "REPORTS_LISTED_MAX",
     "STOP_LIMIT_MAX_S",
     "STOP_LIMIT_S",
     "ProcessList",
+    "ReportList",
     "Service",
     "SortKey",
     "SupervisedList",
@@ -39,6 +44,9 @@ __all__ = [
 # How many blocks a list of them has: unless another number is asked for, and at most.
 BLOCKS_LISTED = 1_000
 BLOCKS_LISTED_MAX = 100_000
+# Likewise of reports that are kept.
+REPORTS_LISTED = 100
+REPORTS_LISTED_MAX = 10_000
 
 # How long a scan may stop a process: unless another time is asked for, and at most.
 STOP_LIMIT_S = 0.2
@@ -64,6 +72,13 @@ class SupervisedList:
     """The answer to "what is done with the processes of this host, and why"."""
 
     supervised: tuple[SupervisedProcess, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportList:
+    """The answer to "what is remembered of processes that ended"."""
+
+    reports: tuple[KeptReport, ...]
 
 
 class Service(Protocol):
@@ -120,6 +135,14 @@ class Service(Protocol):
 
     async def address_space(self, pid: int) -> AddressSpaceReport:
         """Return what the memory of a process is made of."""
+        ...
+
+    async def reports(self, pid: int | None, *, limit: int) -> tuple[KeptReport, ...]:
+        """Return the newest reports that are kept, of a pid or of all."""
+        ...
+
+    async def kept_report(self, number: int) -> SavedReport:
+        """Return a report that is kept."""
         ...
 
     async def stats(self) -> DaemonStats:

@@ -86,8 +86,8 @@ class Monitor:
     """Traces processes with loaded programs. `symbolizer_of` makes the symbolizer of a process.
 
     `top_sites` is how many sites a process has in a snapshot; `unattended_s` after the last tick the programs
-    stop to record. `clock_ns` is CLOCK_MONOTONIC, which the
-    programs' times are in.
+    stop to record. `keep_report` is given the last report of each process. `clock_ns` is CLOCK_MONOTONIC,
+    which the programs' times are in.
     """
 
     def __init__(
@@ -102,6 +102,7 @@ class Monitor:
         attach_method: str,
         top_sites: int,
         unattended_s: float,
+        keep_report: Callable[[ProcessId, LeakReport], None],
         leak_after_s: float = LEAK_AFTER_S,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -116,6 +117,7 @@ class Monitor:
         self._symbolizer_of = symbolizer_of
         self._attach_method = attach_method
         self._top_sites = top_sites
+        self._keep_report = keep_report
         self._unattended_ns = round(unattended_s * 1e9)
         self._leak_after_s = leak_after_s
         self._clock_ns = clock_ns
@@ -619,6 +621,7 @@ class Monitor:
         while len(self._ended) > _ENDED_MAX:
             self._ended.popitem(last=False)
         self._totals.ended += 1
+        self._keep_report(traced.attachment.process.id, traced.final)
         log.info(
             f"process.{state}",
             pid=traced.pid,

@@ -60,9 +60,12 @@ class FakeKernel:
         number = int.from_bytes(key, "little")
         assert len(key) == _KEY
         if fd == _RULES:
-            # In their order, each once: the walker may be reading.
-            assert number == len(self.rules) < self._sizes[fd]
+            # In their order, each once (or the same again): the walker may be reading.
             assert len(value) == PACKED_RULE_BYTES
+            if number < len(self.rules):
+                assert self.rules[number] == value
+                return
+            assert number == len(self.rules) < self._sizes[fd]
             self.rules.append(value)
         elif fd in self._inner:
             assert len(value) == 4
@@ -83,6 +86,23 @@ class FakeKernel:
         if inner is not None:
             os.close(inner)
         return inner is not None
+
+    def map_lookup(self, fd: int, key: bytes, value_bytes: int) -> bytes | None:
+        number = int.from_bytes(key, "little")
+        if fd == _RULES:
+            assert value_bytes == PACKED_RULE_BYTES
+            return self.rules[number] if number < len(self.rules) else bytes(PACKED_RULE_BYTES)
+        assert value_bytes == 4
+        inner = self._inner[fd].get(number)
+        return None if inner is None else inner.to_bytes(4, "little")
+
+    def map_get(self, map_id: int) -> int:
+        """The id of an inner map is the descriptor that the outer one holds."""
+        return os.dup(map_id)
+
+    def map_keys(self, fd: int, key_bytes: int) -> Iterator[bytes]:
+        assert key_bytes == _KEY
+        return iter([number.to_bytes(4, "little") for number in self._inner[fd]])
 
     # What the walker sees
 

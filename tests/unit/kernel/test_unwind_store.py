@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.kernel.abi import MAX_UNWIND_MAPPINGS, UNWIND_SHARD_WORDS
-from bpfleakd.kernel.unwind_store import Piece, StoreFull, TableMapping
+from bpfleakd.kernel.unwind_store import Piece, StoreFull, TableMapping, UnwindStore
 from bpfleakd.target.mappings import read_mappings
 from bpfleakd.unwind.build import table_of
 from bpfleakd.unwind.rules import GAP, RESERVED_RULES, STOP, CfaKind, RbpKind, Rule
@@ -336,6 +336,78 @@ class TestRoom:
                 store.release(pid)
             assert kernel.shards == set()
             assert store.words_used == 0
+
+
+class TestAnotherDaemon:
+    """The maps outlive the daemon that filled them."""
+
+    def test_it_goes_on_with_the_tables(self, libc_table: UnwindTable) -> None:
+        """Walks find what they found, new tables go where no old one is, and rules keep their numbers."""
+        used, unused, new = repeated(libc_table, 5), a_table([23]), a_table([7, 101], rules=RSP[::-1])
+        kernel = FakeKernel()
+        with store_in(kernel) as store:
+            store.add("used", used)
+            store.add("unused", unused)
+            store.publish(PID, [mapped(used, store.use("used", PID), 0)])
+            store.publish(23, [mapped(unused, store.use("unused", 23), 0)])
+            words = store.words_used
+
+            later = UnwindStore(kernel.descriptors)
+            later.restore(store.tables)
+            assert (later.words_used, later.tables) == (words, store.tables)
+            later.use("used", PID)
+            later.drop_unused({PID})
+            assert (later.has("used"), later.has("unused")) == (True, False)
+            assert kernel.pids == {PID}
+
+            later.add("new", new)
+            later.publish(PID + 1, [mapped(new, later.use("new", PID + 1), 0)])
+            expect_found(kernel, PID, used, 0, some_addresses(used))
+            expect_found(kernel, PID + 1, new, 0, some_addresses(new, 100))
+            expect_disjoint(piece for pieces in later.tables.values() for piece in pieces)
+            for pid in (PID, PID + 1):
+                later.release(pid)
+            assert kernel.shards == kernel.pids == set()
+            later.close()
+
+    def test_what_it_does_not_know_of_is_given_back(self) -> None:
+        """Words that were written, and then the daemon was killed."""
+        kernel = FakeKernel()
+        with store_in(kernel) as store:
+            store.add("lost", a_table([23]))
+            assert not store.is_empty
+            later = UnwindStore(kernel.descriptors)
+            later.restore({})
+            assert kernel.shards == set()
+            assert later.is_empty
+            later.close()
+
+    def test_a_shard_that_is_gone(self) -> None:
+        """It was given back, and the daemon was killed before it could write that down."""
+        kernel = FakeKernel()
+        with store_in(kernel) as store:
+            store.add("table", a_table([23]))
+            tables = store.tables
+            store.use("table", PID)
+            store.release(PID)
+            later = UnwindStore(kernel.descriptors)
+            later.restore(tables)
+            assert not later.has("table")
+            later.close()
+
+    def test_whoever_writes_down_is_told(self) -> None:
+        """The generation is another one after whatever changes where tables are, and only then."""
+        kernel = FakeKernel()
+        with store_in(kernel) as store:
+            before = store.generation
+            store.add("table", a_table([23]))
+            added = store.generation
+            assert added != before
+            store.publish(PID, [mapped(a_table([23]), store.use("table", PID), 0)])
+            store.add("table", a_table([23]))
+            assert store.generation == added
+            store.release(PID)
+            assert store.generation != added
 
 
 def expect_disjoint(pieces: Iterable[Piece]) -> None:

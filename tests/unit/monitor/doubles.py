@@ -152,7 +152,7 @@ class FakeRecord:
 
 
 class FakePins:
-    """kernel.pins.ProcessPins: what is pinned of a process. `staged` and `committed` are links to files."""
+    """kernel.pins.ProcessPins: what is pinned of a process. `staged` and `committed` hold links to files."""
 
     def __init__(self, id_: ProcessId | None = None) -> None:
         self.id = id_ or ProcessId(4_711, 8_009)
@@ -168,18 +168,25 @@ class FakePins:
         return self.records.setdefault(name, FakeRecord())
 
     def stage_links(self, number: int, links: Sequence[int]) -> None:
-        self.staged[number] = list(links)
+        self.staged[number] = [os.dup(link) for link in links]
 
     def commit_links(self, number: int) -> None:
         self.committed[number] = self.staged.pop(number)
 
     def open_links(self) -> dict[int, list[int]]:
-        self.staged.clear()
+        self._unpin(self.staged)
         return {number: list(map(os.dup, links)) for number, links in self.committed.items()}
 
     def remove_links(self) -> None:
-        self.staged.clear()
-        self.committed.clear()
+        self._unpin(self.staged)
+        self._unpin(self.committed)
+
+    @staticmethod
+    def _unpin(pinned: dict[int, list[int]]) -> None:
+        for links in pinned.values():
+            for link in links:
+                os.close(link)
+        pinned.clear()
 
     def remove(self) -> None:
         self.remove_links()

@@ -17,7 +17,7 @@ from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.links import ProbePoint
 from bpfleakd.kernel.probe_points import FunctionProbe, SearchedFile, WantedFunction, search_files
 from bpfleakd.model import FunctionRole, Mapping, ProcessId
-from bpfleakd.monitor.attach import Attacher
+from bpfleakd.monitor.attach import GONE, Attacher
 from bpfleakd.target.mappings import read_mappings
 
 from ..elf.building import compiled
@@ -54,6 +54,9 @@ class Kernel(FakeMaps):
         assert live_blocks == 1_009
         self._step("add")
         self.processes[pid] = FakeProcess(RecordingState.STOPPED)
+
+    def adopt_process(self, pid: int) -> bool:
+        return pid in self.processes
 
     def remove_process(self, pid: int) -> None:
         self._step("remove")
@@ -253,6 +256,72 @@ class TestFollow:
         after = attacher.follow(before, (*before.mappings, later))
         assert (after.links, after.probes, after.files) == (before.links, before.probes, before.files)
         attacher.stop(after)
+
+
+class TestAdopt:
+    """Another daemon finds what is pinned."""
+
+    def test_a_process_that_goes_on(self, attacher: Attacher, kernel: Kernel, pid: int) -> None:
+        """The same probes, and nothing is linked or published anew."""
+        before = attacher.attach(pid)
+        kernel.steps.clear()
+        after = attacher.adopt(kernel.pins)  # type: ignore[arg-type]
+        assert (after.process.id, after.mappings, after.files) == (
+            before.process.id,
+            before.mappings,
+            before.files,
+        )
+        assert len(after.links) == len(before.links)
+        assert kernel.steps == []
+        attacher.let_go(before)
+        attacher.stop(after)
+
+    def test_one_that_has_ended(self, attacher: Attacher, kernel: Kernel) -> None:
+        """It is gone, and its tables are there to be read."""
+        with running() as pid:
+            attacher.let_go(attacher.attach(pid))
+        gone = attacher.adopt(kernel.pins)  # type: ignore[arg-type]
+        assert gone.pidfd == GONE
+        assert gone.mappings
+        attacher.stop(gone)
+        attacher.clear(gone)
+        assert kernel.processes == {}
+
+    def test_one_that_called_exec(self, attacher: Attacher, kernel: Kernel, pid: int) -> None:
+        """It runs, but is another program."""
+        attacher.let_go(attacher.attach(pid))
+        kernel.processes[pid].state = RecordingState.EXECED
+        gone = attacher.adopt(kernel.pins)  # type: ignore[arg-type]
+        assert gone.pidfd == GONE
+        attacher.stop(gone)
+
+    def test_a_file_whose_links_were_being_made(self, attacher: Attacher, kernel: Kernel, pid: int) -> None:
+        """It is not taken for one that is probed, so that it will be."""
+        before = attacher.attach(pid)
+        attacher.let_go(before)
+        last = before.files[-1]
+        kernel.pins.staged[last.number] = kernel.pins.committed.pop(last.number)
+        after = attacher.adopt(kernel.pins)  # type: ignore[arg-type]
+        assert after.files == before.files[:-1]
+        attacher.stop(after)
+
+    @pytest.mark.parametrize("lacks", ["record", "tables", "recording"])
+    def test_one_that_is_not_whole(self, attacher: Attacher, kernel: Kernel, pid: int, lacks: str) -> None:
+        """An attach or a detach that was not finished; nothing is left of it."""
+        attacher.let_go(attacher.attach(pid))
+        match lacks:
+            case "record":
+                kernel.pins.records["attachment"].text = b"not a record"
+            case "tables":
+                del kernel.processes[pid]
+            case "recording":
+                kernel.processes[pid].state = RecordingState.STOPPED
+        with pytest.raises(ValueError, match=r"record|tables|being attached"):
+            attacher.adopt(kernel.pins)  # type: ignore[arg-type]
+        kernel.processes.setdefault(pid, FakeProcess())
+        attacher.discard(kernel.pins)  # type: ignore[arg-type]
+        assert kernel.processes == {}
+        assert not kernel.pins.exists
 
 
 FAILURES = [

@@ -11,7 +11,7 @@ import pytest
 
 from bpfleakd import errors
 from bpfleakd.kernel.abi import RecordingState
-from bpfleakd.model import GroupKey, ProcessState, RawStack, SortKey, StackEnd
+from bpfleakd.model import GroupKey, LeakReport, ProcessState, RawStack, SortKey, StackEnd
 from bpfleakd.monitor.monitor import Monitor
 from bpfleakd.monitor.report import Reporter
 
@@ -28,6 +28,7 @@ class World:
         self.attacher = FakeAttacher(self.maps)
         self.unwinding = FakeUnwinding()
         self.watched: list[bool] = []
+        self.kept: list[tuple[int, LeakReport]] = []
         self.symbolizers: dict[int, FakeSymbolizer] = {}
         self.monitor = Monitor(
             self.maps,  # type: ignore[arg-type]
@@ -39,6 +40,7 @@ class World:
             attach_method="session",
             top_sites=3,
             unattended_s=900,
+            keep_report=lambda id_, report: self.kept.append((id_.pid, report)),
             clock_ns=self.clock,
         )
 

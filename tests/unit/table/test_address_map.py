@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from bpfleakd.model import AllocationKind, Mapping, SiteCounters, SiteKey
 from bpfleakd.table.address_map import AddressMap, LiveRegion, Special
 from bpfleakd.table.census import SiteCensus
+from bpfleakd.table.saved_map import SavedMap
 from bpfleakd.table.site_table import SiteTable
 
 from .reference_map import PAGE, ReferenceMap
@@ -504,6 +506,12 @@ class AgainstPages(RuleBasedStateMachine):
     def discarded(self, first, count):
         self.space.discarded(page(first), count * PAGE)
         self.reference.discarded(first, count)
+
+    @rule()
+    def written_down_and_read_again(self):
+        """As by a daemon that takes over from another."""
+        text = msgspec.msgpack.encode(self.space.saved())
+        self.space = AddressMap.restored(msgspec.msgpack.decode(text, type=SavedMap))
 
     @rule()
     def resynchronise_with_itself(self):

@@ -1,0 +1,63 @@
+"""`bpfleakctl reports`: the reports that the daemon keeps of processes that ended or were let go.
+
+`--show ID --json` prints what `bpfleakctl top --json` printed, so that `bpfleakctl diff` takes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from bpfleakd.api.client import DaemonClient
+from bpfleakd.api.service import REPORTS_LISTED, REPORTS_LISTED_MAX
+from bpfleakd.cli.arguments import pid, whole_number_between, whole_number_from
+from bpfleakd.cli.render.json_text import json_text
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = commands.add_parser("reports", help="list and show the reports that are kept")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--pid", type=pid, metavar="N", help="those of this pid only (default: all)")
+    which.add_argument("--show", type=whole_number_from(1), metavar="ID", help="show this report")
+    parser.add_argument(
+        "--limit",
+        type=whole_number_between(1, REPORTS_LISTED_MAX),
+        default=REPORTS_LISTED,
+        metavar="K",
+        help="reports to list, newest first (%(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a table of reports, or one of them, or JSON."""
+    client = DaemonClient(arguments.socket)
+    if arguments.show is not None:
+        saved = client.kept_report(arguments.show)
+        if arguments.json:
+            print(json_text(saved.report))
+            return 0
+        from bpfleakd.cli.render.console import fitting_width, make_console
+        from bpfleakd.cli.render.report import reports_view
+
+        console = make_console()
+        console.print(
+            reports_view(
+                [saved.report], width=fitting_width(console), stacks=len(saved.report.sites), max_frames=None
+            )
+        )
+        return 0
+    reports = client.reports(arguments.pid, limit=arguments.limit)
+    if arguments.json:
+        print(json_text({"reports": reports}))
+        return 0
+    # rich takes longer to import than all the rest: only where a table is drawn.
+    from bpfleakd.cli.render.console import make_console
+    from bpfleakd.cli.render.reports import kept_reports_view
+
+    make_console().print(kept_reports_view(reports))
+    return 0

@@ -1,0 +1,91 @@
+"""`bpfleakctl reports` against a daemon that answers over a real socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bpfleakd import errors
+from bpfleakd.cli import bpfleakctl
+from bpfleakd.model import KeptReport, SavedReport
+
+from ..api.serving import FakeService, running
+from ..samples import HOSTILE, a_report
+
+
+def a_kept_report(**changes: Any) -> KeptReport:
+    values = {
+        "id": 7,
+        "kept_s": 1_700_000_000.0,
+        "pid": 4_711,
+        "start_ticks": 8_009,
+        "comm": "shop",
+        "exe": "/usr/bin/shop",
+        "state": "exited",
+        "live_bytes": 23 << 20,
+        "live_count": 1_009,
+        "growth_bytes_per_s": 101.0,
+        "sites": 2,
+    }
+    return KeptReport(**(values | changes))
+
+
+@pytest.fixture
+def reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run the command; return exit code, standard output and standard error."""
+
+    def run(service: FakeService, *arguments: str) -> tuple[int, str, str]:
+        with running(service, tmp_path / "socket"):
+            capsys.readouterr()
+            code = bpfleakctl.main(["--socket", str(tmp_path / "socket"), "reports", *arguments])
+            return code, *capsys.readouterr()
+
+    return run
+
+
+def test_a_table(reports, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row a report; names that a terminal would obey are escaped."""
+    monkeypatch.setenv("COLUMNS", "200")
+    service = FakeService(reports=(a_kept_report(), a_kept_report(id=6, comm=HOSTILE)))
+    code, out, _ = reports(service, "--pid", "4711", "--limit", "5")
+    assert code == 0
+    assert service.calls == [("reports", 4711, 5)]
+    assert "23.0 MiB" in out
+    assert "exited" in out
+    assert "\x1b" not in out
+    assert len(out.splitlines()) == 3
+
+
+def test_nothing_kept(reports) -> None:
+    """It says when one is."""
+    code, out, _ = reports(FakeService(reports=()))
+    assert (code, "no report is kept" in out) == (0, True)
+
+
+def test_json(reports) -> None:
+    """The list, and a report as `top` prints it."""
+    saved = SavedReport(a_kept_report(), a_report())
+    service = FakeService(reports=(saved.kept,), kept_report=saved)
+    code, out, _ = reports(service, "--json")
+    assert (code, json.loads(out)["reports"][0]["id"]) == (0, 7)
+    code, out, _ = reports(service, "--show", "7", "--json")
+    assert (code, json.loads(out).keys()) == (0, {"process", "sites", "losses"})
+
+
+def test_one_report(reports) -> None:
+    """With its stacks."""
+    service = FakeService(kept_report=SavedReport(a_kept_report(), a_report()))
+    code, out, _ = reports(service, "--show", "7")
+    assert (code, "leak_here" in out) == (0, True)
+    assert service.calls == [("kept_report", 7)]
+
+
+def test_one_that_is_gone(reports) -> None:
+    """The daemon's error is ours."""
+    service = FakeService(kept_report=errors.NoSuchReport("no report 9 is kept", "list them"))
+    code, _, err = reports(service, "--show", "9")
+    assert (code, "no report 9 is kept" in err) == (errors.NoSuchReport.exit_code, True)
