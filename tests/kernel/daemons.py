@@ -17,14 +17,14 @@ import msgspec
 from bpfleakd.api.client import DaemonClient
 
 from .kernel_objects import KernelObjects, objects_held_by, objects_pinned_below, wait_until_gone
-from .waiting import wait_until
+from .waiting import PATIENCE, wait_until
 
 __all__ = ["BPFFS_ROOT", "ControlFailed", "Daemon", "DaemonFailed"]
 
 BPFFS_ROOT = Path("/sys/fs/bpf")
-_START_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 30.0 * PATIENCE
 # Perf events go one by one, with a grace period of the kernel's each.
-_STOP_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 60.0 * PATIENCE
 _ALL_SITES = 1_000_000
 
 
@@ -175,7 +175,7 @@ class Daemon:
             capture_output=True,
             text=True,
             check=False,
-            timeout=timeout_s,
+            timeout=timeout_s * PATIENCE,
             env=self._environment(),
         )
         if done.returncode != 0:
@@ -220,7 +220,7 @@ class Daemon:
 
     def top_after_tick(self, pid: int) -> dict:
         """The report, after everything that has happened until now was read."""
-        time.sleep(2 * self.configuration["tick_s"] + 0.2)
+        time.sleep((2 * self.configuration["tick_s"] + 0.2) * PATIENCE)
         return self.top(pid)
 
     def groups(self, pid: int, by: str) -> dict:

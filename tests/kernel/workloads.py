@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .machine import need_tool
+from .waiting import PATIENCE
 
 __all__ = ["BUILD", "SOURCES", "Workload", "build", "building_alone"]
 
@@ -112,7 +113,7 @@ class Workload:
 
     def _read_line(self, timeout_s: float) -> str:
         descriptor = self._process.stdout.fileno()
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s * PATIENCE
         while b"\n" not in self._unread:
             left_s = deadline - time.monotonic()
             if left_s <= 0 or not select.select([descriptor], [], [], left_s)[0]:

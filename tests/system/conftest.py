@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ..kernel.machine import bpftool_path, cannot_run, need_tool, why_not_here
-from ..kernel.workloads import BUILD, build
+from ..kernel.workloads import BUILD
 from .container import CommandFailed, Container
 from .package import build_package, download_dependencies
 from .service import CONFIG, Service
@@ -34,13 +34,15 @@ def machine(tmp_path_factory: pytest.TempPathFactory, package: Path) -> Iterator
         cannot_run(reason)
     need_tool("systemd-nspawn")
     bpftool_path()
-    build("jit")
     download_dependencies(package, _DEPENDENCIES)
     container = Container(tmp_path_factory.mktemp("machine"))
     try:
         container.boot()
-        subprocess.run(["cp", package, container.path("/root/bpfleakd.deb")], check=True)
-        packages = sorted(_DEPENDENCIES.glob("*.deb"))
+        # The machine has a /tmp of its own, and the checkout may be in this one's.
+        container.give(package, "/root/bpfleakd.deb")
+        packages = [
+            container.give(file, f"/root/{file.name}") for file in sorted(_DEPENDENCIES.glob("*.deb"))
+        ]
         if packages:
             # Compiling numpy takes longer than all of the rest.
             container.run("mount", "--bind", "/bin/true", "/usr/bin/py3compile")

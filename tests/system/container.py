@@ -137,6 +137,11 @@ class Container:
         """A file of the container's, as seen from here while it runs: with its mounts."""
         return Path(f"/proc/{self._leader}/root{path}")
 
+    def give(self, file: Path, path: str) -> str:
+        """Copy a file of this machine's into the container; returns `path`."""
+        shutil.copy(file, self.path(path))
+        return path
+
     def write(self, path: str, text: str) -> None:
         """Write a file, its directory made."""
         self.path(path).parent.mkdir(parents=True, exist_ok=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ..kernel.waiting import wait_until
 from .conftest import install
 from .container import CommandFailed, Container
 from .package import CHECKOUT, with_version
@@ -48,19 +48,25 @@ def test_an_installed_package_is_a_running_service(without_package: Service):
     assert "answers on /run/bpfleakd/bpfleakd.sock" in without_package.control("doctor")
 
 
-def test_an_upgrade_goes_on_with_the_configuration(without_package: Service, package: Path):
-    """Another daemon runs afterwards, of the new version, with what the administrator wrote."""
+def test_an_upgrade_goes_on_with_the_configuration_and_the_tables(
+    without_package: Service, package: Path, leaker: str
+):
+    """Another daemon runs afterwards, with what the administrator wrote and what the last one traced."""
     machine = without_package.machine
     install(machine, PACKAGE)
     pid = without_package.pid
+    program = without_package.start_program(leaker)
+    without_package.control("attach", program)
+    before = wait_until(lambda: without_package.top(program)["process"]["live_count"])
     machine.write(CONFIG, "tick_s: 0.5\n")
-    newer = machine.path("/root/newer.deb")
-    subprocess.run(["cp", with_version(package, NEXT_VERSION), newer], check=True)
-    install(machine, "--force-confold", "/root/newer.deb")
+    newer = machine.give(with_version(package, NEXT_VERSION), "/root/newer.deb")
+    install(machine, "--force-confold", newer)
     assert machine.run("dpkg-query", "--show", "--showformat=${Version}", "bpfleakd") == NEXT_VERSION
     assert without_package.pid not in (0, pid)
     assert without_package.show("ActiveState") == "active"
     assert machine.path(CONFIG).read_text() == "tick_s: 0.5\n"
+    assert without_package.top(program)["process"]["live_count"] > before
+    without_package.stop_programs()
 
 
 def test_remove_stops_and_keeps_the_configuration_and_purge_keeps_nothing(without_package: Service):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 
 from ..kernel.kernel_objects import wait_until_gone
 from ..kernel.waiting import wait_until
-from ..kernel.workloads import BUILD, Workload
+from ..kernel.workloads import Workload, build
 from .container import CommandFailed, Container
 from .service import CONFIG, UNIT, Service
 
@@ -49,6 +49,16 @@ def test_it_finds_a_leak_and_its_status_says_so(service: Service, leaker: str):
     assert site["stack"][-1]["function"] == "_start"
 
 
+def test_a_scan_works_within_the_sandbox(service: Service, leaker: str):
+    """It holds the program by ptrace and reads all of its memory: nothing points to what it leaks."""
+    pid = attach(service, leaker)
+    wait_until(lambda: service.top(pid)["sites"])
+    report = json.loads(service.control("scan", "--pid", pid, "--older-than", "0", "--json"))
+    assert (report["method"], "memory-unread" in report["caveats"]) == ("stopped", False)
+    assert report["sums"]["directly_lost_count"] >= 23
+    service.machine.run("kill", "-0", str(pid))
+
+
 def test_the_sandbox_leaves_it_no_more_than_it_needs(service: Service):
     """Four capabilities and no way to get others; its children have no more."""
     status = service.machine.run("cat", f"/proc/{service.pid}/status")
@@ -60,7 +70,8 @@ def test_the_sandbox_leaves_it_no_more_than_it_needs(service: Service):
 
 def test_perf_maps_are_read_in_spite_of_its_own_tmp(service: Service):
     """PrivateTmp gives the daemon another /tmp than the program whose JIT code is named there."""
-    program = Workload([*service.machine.entrance(), BUILD / "jit"])
+    jit = service.machine.give(build("jit"), "/root/jit")
+    program = Workload([*service.machine.entrance(), jit])
     try:
         pid = int(service.machine.run("pgrep", "--exact", "--newest", "jit"))
         service.control("attach", pid)
@@ -159,7 +170,8 @@ def test_the_watchdog_restarts_it_when_only_the_tracer_hangs(service: Service):
     """Its API still answers, and still it is restarted; the log has where the threads were."""
     service.start_with("WatchdogSec=2")
     pid = service.pid
-    program = [*service.machine.entrance(), sys.executable, HOLD_THREADS, str(pid)]
+    script = service.machine.give(HOLD_THREADS, "/root/hold_threads.py")
+    program = [*service.machine.entrance(), "/usr/bin/python3", script, str(pid)]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "held\n"
         service.wait_for_another_daemon(pid)
@@ -187,13 +199,29 @@ def test_the_watchdog_is_content_with_a_daemon_that_works(service: Service, leak
     assert service.pid == pid
 
 
-def test_kill_9_is_repaired(service: Service):
-    """By a new daemon that is ready again, on the same socket."""
+def live_count(service: Service, pid: int) -> int:
+    return service.top(pid)["process"]["live_count"]
+
+
+def test_kill_9_is_repaired(service: Service, leaker: str):
+    """By a new daemon on the same socket that goes on with what the killed one traced."""
     pid = service.pid
+    program = attach(service, leaker)
+    before = wait_until(lambda: live_count(service, program))
     service.machine.run("kill", "-KILL", str(pid))
     service.wait_for_another_daemon(pid)
-    assert service.processes() == []
+    assert live_count(service, program) > before
     assert stat.S_ISSOCK(service.machine.path("/run/bpfleakd/bpfleakd.sock").stat().st_mode)
+
+
+def test_a_restart_goes_on_with_what_was_traced(service: Service, leaker: str):
+    """The blocks from before are still there, and those of the time between."""
+    pid = service.pid
+    program = attach(service, leaker)
+    before = wait_until(lambda: live_count(service, program))
+    service.systemctl("restart", UNIT)
+    assert service.pid not in (0, pid)
+    assert live_count(service, program) > before
 
 
 # -- stop --------------------------------------------------------------------------------------------------

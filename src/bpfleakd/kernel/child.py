@@ -58,7 +58,7 @@ class Child:
         self._process.kill()
 
 
-def run_child(module: str, request: Any, timeout_s: float = 60.0) -> Any:
+def run_child(module: str, request: Any, timeout_s: float = 300.0) -> Any:
     """Run `module` as a child and return its reply. Raises what `Child.ask` raises."""
     return Child(module).ask(request, timeout_s)
 
