@@ -11,11 +11,14 @@ from ..kernel.kernel_objects import KernelObjects, objects_held_by, objects_pinn
 from ..kernel.waiting import wait_until
 from .container import Container
 
-__all__ = ["CONFIG", "UNIT", "Service"]
+__all__ = ["BY_HAND", "CONFIG", "UNIT", "Service"]
 
 UNIT = "bpfleakd.service"
 _RUNTIME_DROP_INS = f"/run/systemd/system/{UNIT}.d"
 CONFIG = "/etc/bpfleakd/config.yaml"
+
+# Only what a test attaches to by hand is traced.
+BY_HAND = 'policy: {default: "off"}\n'
 
 
 @dataclass
@@ -41,13 +44,12 @@ class Service:
         wait_until(lambda: self.pid not in (0, pid) and self.show("ActiveState") == "active", timeout_s)
         return self.pid
 
-    def start_with(self, drop_in: str = "", configuration: str | None = None) -> None:
+    def start_with(self, drop_in: str = "", configuration: str = BY_HAND) -> None:
         """Start it anew, with lines of the unit's changed, and another configuration than the packaged."""
         self.machine.run("rm", "-rf", _RUNTIME_DROP_INS)
         if drop_in:
             self.machine.write(f"{_RUNTIME_DROP_INS}/test.conf", f"[Service]\n{drop_in}\n")
-        if configuration is not None:
-            self.machine.write(CONFIG, configuration)
+        self.machine.write(CONFIG, configuration)
         self.systemctl("daemon-reload")
         self.systemctl("stop", UNIT)
         self.machine.run("sh", "-c", f"systemctl reset-failed {UNIT} || true")

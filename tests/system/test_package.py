@@ -11,7 +11,7 @@ from ..kernel.waiting import wait_until
 from .conftest import install
 from .container import CommandFailed, Container
 from .package import CHECKOUT, with_version
-from .service import CONFIG, UNIT, Service
+from .service import BY_HAND, CONFIG, UNIT, Service
 
 PACKAGE = "/root/bpfleakd.deb"
 NEXT_VERSION = "99.0"
@@ -54,17 +54,17 @@ def test_an_upgrade_goes_on_with_the_configuration_and_the_tables(
     """Another daemon runs afterwards, with what the administrator wrote and what the last one traced."""
     machine = without_package.machine
     install(machine, PACKAGE)
+    without_package.start_with(configuration=BY_HAND)
     pid = without_package.pid
     program = without_package.start_program(leaker)
     without_package.control("attach", program)
     before = wait_until(lambda: without_package.top(program)["process"]["live_count"])
-    machine.write(CONFIG, "tick_s: 0.5\n")
     newer = machine.give(with_version(package, NEXT_VERSION), "/root/newer.deb")
     install(machine, "--force-confold", newer)
     assert machine.run("dpkg-query", "--show", "--showformat=${Version}", "bpfleakd") == NEXT_VERSION
     assert without_package.pid not in (0, pid)
     assert without_package.show("ActiveState") == "active"
-    assert machine.path(CONFIG).read_text() == "tick_s: 0.5\n"
+    assert machine.path(CONFIG).read_text() == BY_HAND
     assert without_package.top(program)["process"]["live_count"] > before
     without_package.stop_programs()
 

@@ -16,7 +16,7 @@ from ..kernel.kernel_objects import wait_until_gone
 from ..kernel.waiting import wait_until
 from ..kernel.workloads import Workload, build
 from .container import CommandFailed, Container
-from .service import CONFIG, UNIT, Service
+from .service import BY_HAND, CONFIG, UNIT, Service
 
 HOLD_THREADS = Path(__file__).with_name("hold_threads.py")
 
@@ -139,7 +139,7 @@ def test_the_group_may_trace_and_others_are_told_the_way(service: Service, leake
 def test_reload_takes_a_changed_configuration_over(service: Service):
     """With the same process, which says when it is done."""
     pid = service.pid
-    service.machine.write(CONFIG, "tick_s: 0.5\n")
+    service.machine.write(CONFIG, BY_HAND + "tick_s: 0.5\n")
     service.systemctl("reload", UNIT)
     wait_until(lambda: any(event["tick_s"] == 0.5 for event in service.events("config.reloaded")))
     assert (service.pid, service.show("SubState")) == (pid, "running")
@@ -148,7 +148,7 @@ def test_reload_takes_a_changed_configuration_over(service: Service):
 def test_reload_refuses_a_wrong_configuration(service: Service):
     """systemctl fails, the journal has the line, and the daemon goes on."""
     pid = service.pid
-    service.machine.write(CONFIG, "tick_s: 0.5\ntick: 3\n")
+    service.machine.write(CONFIG, BY_HAND + "tick: 3\n")
     with pytest.raises(CommandFailed):
         service.systemctl("reload", UNIT)
     assert f"{CONFIG}:2: tick: unknown key" in service.journal()
@@ -192,7 +192,7 @@ def test_the_watchdog_restarts_it_when_all_of_it_stands_still(service: Service):
 
 def test_the_watchdog_is_content_with_a_daemon_that_works(service: Service, leaker: str):
     """Several times the watchdog's period, while it traces."""
-    service.start_with("WatchdogSec=2", "tick_s: 0.9\n")
+    service.start_with("WatchdogSec=2", BY_HAND + "tick_s: 0.9\n")
     pid = service.pid
     attach(service, leaker)
     service.machine.run("sleep", "5")
