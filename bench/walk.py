@@ -171,7 +171,7 @@ class _Programs:
     def last_stack(self, pid: int) -> tuple[int, int]:
         """Depth and end of the stack that a program saw last in the main thread."""
         fd = self._map_fd("threads")
-        _key_bytes, value_bytes, _entries = bpf.map_info(fd)
+        value_bytes = bpf.map_info(fd).value_bytes
         value = bpf.map_lookup(fd, ((pid << 32) | pid).to_bytes(8, "little"), value_bytes)
         assert value, "the program did not run"
         # struct thread ends with its stack, whose first two fields these are.

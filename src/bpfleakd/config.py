@@ -42,7 +42,6 @@ __all__ = [
     "RuleConfig",
     "RuleLimits",
     "StateConfig",
-    "UnwindConfig",
     "Walker",
     "WindowMode",
     "load_config",
@@ -223,12 +222,6 @@ class BudgetConfig(_Section, frozen=True):
     host_percent: Annotated[float, msgspec.Meta(ge=0.1, le=100_000)] = 25.0
 
 
-class UnwindConfig(_Section, frozen=True):
-    """Where unwind tables are kept between runs; None builds them anew each time."""
-
-    cache_dir: Path | None = None
-
-
 class StateConfig(_Section, frozen=True):
     """Where reports of processes that ended are kept, and how many; `dir` None keeps none."""
 
@@ -250,6 +243,7 @@ class Config(_Section, frozen=True):
     socket: Path = DEFAULT_SOCKET_PATH
     socket_group: Annotated[str, msgspec.Meta(min_length=1)] | None = "bpfleakd"
     bpffs_dir: Path = Path("/sys/fs/bpf/bpfleakd")
+    cache_dir: Path | None = None
     attach_method: AttachMethod = AttachMethod.AUTO
     walker: Walker = Walker.AUTO
     tick_s: Annotated[float, msgspec.Meta(ge=0.1, le=60)] = 1.0
@@ -262,7 +256,6 @@ class Config(_Section, frozen=True):
     history: HistoryConfig = HistoryConfig()
     auto: AutoConfig = AutoConfig()
     budget: BudgetConfig = BudgetConfig()
-    unwind: UnwindConfig = UnwindConfig()
     state: StateConfig = StateConfig()
     log: LogConfig = LogConfig()
 

@@ -62,7 +62,7 @@ from bpfleakd.monitor.report import Reporter
 from bpfleakd.monitor.scans import PendingScan, ScanOptions
 from bpfleakd.monitor.supervisor import Supervisor
 from bpfleakd.monitor.unwinding import Unwinding
-from bpfleakd.service_manager import ServiceManager, status_line
+from bpfleakd.service_manager import ServiceManager, status_line, systemd_directory
 from bpfleakd.state.reports import ReportStore
 from bpfleakd.supervision import Supervision
 from bpfleakd.suppressions import read_suppressions
@@ -198,7 +198,7 @@ class Daemon:
                 "history",
                 "auto",
                 "budget",
-                "unwind",
+                "cache_dir",
                 "unattended_s",
                 "state",
                 "suppressions",
@@ -230,6 +230,11 @@ class _Service:
         self._guard: Guard | None = None
         # What the metrics show, as of the last tick: a scrape never waits for the worker.
         self.snapshot = MetricsSnapshot(DaemonStats(__version__, "none", 0.0, 0, 0.0, 0, 0), (), {})
+
+    @property
+    def _cache_directory(self) -> Path | None:
+        # The second is what systemd makes (CacheDirectory=).
+        return self._config.cache_dir or systemd_directory("CACHE_DIRECTORY")
 
     async def start(self) -> None:
         """Load the programs. Questions that come meanwhile wait their turn in the worker's queue."""
@@ -361,6 +366,7 @@ class _Service:
             Capacities(limits.processes, limits.sites, limits.stacks, limits.threads),
             None if wanted is Wanted.AUTO else AttachMethod(wanted.value),
             None if config.walker is WantedWalker.AUTO else WalkerKind(config.walker.value),
+            self._cache_directory,
         )
         self._kernel = kernel
         try:
@@ -379,8 +385,9 @@ class _Service:
             method=kernel.method,
             walker=kernel.walker,
             passed_over=kernel.passed_over,
+            was_compiled=kernel.was_compiled,
         )
-        unwinding = Unwinding(kernel.maps.unwind, kernel.pins.record("unwinding"), config.unwind.cache_dir)
+        unwinding = Unwinding(kernel.maps.unwind, kernel.pins.record("unwinding"), self._cache_directory)
         self._monitor_or_none = Monitor(
             kernel.maps,
             Attacher(kernel.maps, kernel.linker, unwinding, kernel.pins, config.limits.live_blocks),

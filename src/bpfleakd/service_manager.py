@@ -10,15 +10,22 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
 
 from bpfleakd.model import MetricsSnapshot, ProcessState
 
-__all__ = ["ServiceManager", "status_line"]
+__all__ = ["ServiceManager", "status_line", "systemd_directory"]
 
 _ADDRESS_VARIABLE = "NOTIFY_SOCKET"
 # The manager reads at once, unless it is in trouble itself; then a message is better lost than waited for.
 _SEND_TIMEOUT_S = 1.0
+
+
+def systemd_directory(variable: str, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The directory that a line like CacheDirectory= of our unit made: CACHE_DIRECTORY (systemd.exec(5))."""
+    first = environ.get(variable, "").partition(":")[0]
+    return Path(first) if first.startswith("/") else None
 
 
 class ServiceManager:

@@ -12,7 +12,7 @@ import pytest
 
 from .daemons import BPFFS_ROOT, Daemon
 from .machine import bpftool_path, cannot_run, why_not_here
-from .workloads import Workload, build
+from .workloads import BUILD, Workload, build
 
 TICK_S = 0.2
 
@@ -33,6 +33,8 @@ def _place_of_daemon(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pa
     configuration = {
         "socket": str(directory / "bpfleakd.sock"),
         "bpffs_dir": str(bpffs_dir),
+        # The compiler is slow, and the same for all.
+        "cache_dir": str(BUILD / "cache"),
         "tick_s": TICK_S,
         "metrics": {"enabled": False},
         "policy": {"default": "off"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -464,3 +465,18 @@ def test_pins_outside_of_bpffs_are_refused(daemon, tmp_path):
     assert failure.value.exit_code not in (0, None)
     assert "bpf" in failure.value.log
     assert "Traceback" not in failure.value.log
+
+
+def test_the_second_start_needs_no_compiler(daemon, workload, tmp_path):
+    """The programs are kept, and record as those that have just been compiled."""
+    program = workload("churn", 2)
+    for was_compiled in (True, False):
+        tracer = daemon(cache_dir=str(tmp_path / "cache"), log={"format": "json"})
+        (loaded,) = [
+            line for line in map(json.loads, tracer.log.splitlines()) if line["event"] == "kernel.loaded"
+        ]
+        assert loaded["was_compiled"] is was_compiled
+        tracer.attach(program.pid)
+        program.step()
+        assert tracer.top_after_tick(program.pid)["process"]["allocated_count"] > 0
+        tracer.stop()

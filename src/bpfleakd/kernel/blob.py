@@ -100,7 +100,7 @@ class Blob:
         except FileNotFoundError:
             return False
         try:
-            _key, value_bytes, _entries = bpf.map_info(fd)
+            value_bytes = bpf.map_info(fd).value_bytes
             self._memory = mmap.mmap(fd, value_bytes)
         finally:
             os.close(fd)

@@ -16,6 +16,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,7 @@ __all__ = [
     "MAP_FLAG_MMAPABLE",
     "MAP_FLAG_NO_PREALLOC",
     "AttachType",
+    "MapInfo",
     "MapType",
     "ProgramType",
     "link_perf_event",
@@ -134,11 +136,11 @@ def object_get(path: Path) -> int:
 
 
 def map_create(
-    map_type: MapType, key_bytes: int, value_bytes: int, entries: int, flags: int, name: str
+    map_type: int, key_bytes: int, value_bytes: int, entries: int, flags: int, name: str, inner_fd: int = 0
 ) -> int:
-    """Make a map and return its descriptor."""
+    """Make a map and return its descriptor. Those in a map of maps are all like the map `inner_fd`."""
     attributes = struct.pack(
-        "=IIIIIII16s", map_type, key_bytes, value_bytes, entries, flags, 0, 0, _name(name)
+        "=IIIIIII16s", map_type, key_bytes, value_bytes, entries, flags, inner_fd, 0, _name(name)
     )
     return _bpf(_Command.MAP_CREATE, attributes)
 
@@ -148,12 +150,22 @@ def map_get(map_id: int) -> int:
     return _bpf(_Command.MAP_GET_FD_BY_ID, struct.pack("=III", map_id, 0, 0))
 
 
-def map_info(fd: int) -> tuple[int, int, int]:
-    """Return (key bytes, value bytes, maximum entries) of a map."""
+class MapInfo(NamedTuple):
+    """What a map was made with; `type` is of enum bpf_map_type."""
+
+    type: int
+    key_bytes: int
+    value_bytes: int
+    entries: int
+    flags: int
+
+
+def map_info(fd: int) -> MapInfo:
+    """Return what a map was made with."""
     info = bytearray(256)
     _bpf(_Command.OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", fd, len(info), _address(info)))
-    _type, _id, key_bytes, value_bytes, entries = struct.unpack_from("=IIIII", info)
-    return key_bytes, value_bytes, entries
+    kind, _id, key_bytes, value_bytes, entries, flags = struct.unpack_from("=IIIIII", info)
+    return MapInfo(kind, key_bytes, value_bytes, entries, flags)
 
 
 def map_update(fd: int, key: bytes, value: bytes, flags: int = _ANY) -> None:

@@ -5,16 +5,21 @@ bcc brings LLVM, some 100 MB that the daemon has no use for afterwards, so this 
 side of it. The set of pins is named after the version of all that it was made of: a daemon that finds the set
 of its own version goes on with it and starts no child.
 
+What was compiled is kept (kernel/compile_cache.py) where there is a directory for it: the next start needs no
+bcc, and takes a second less.
+
 The methods to attach are tried from the best to the oldest, unless one was asked for; the first that
 records rightly (kernel/trial.py) is taken.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import mmap
 import os
+import re
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +29,8 @@ from bpfleakd import errors
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.child import run_child, serve
+from bpfleakd.kernel.compile_cache import CompileCache
+from bpfleakd.kernel.compiled import CompiledPrograms, with_descriptors
 from bpfleakd.kernel.links import Linker
 from bpfleakd.kernel.maps import PINNED_MAPS, SPACE_EVENT_BYTES, Maps
 from bpfleakd.kernel.pins import MAKING, PinnedSet, remove_pins
@@ -47,6 +54,7 @@ _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 # To be raised whenever what is kept beside the programs (kernel/blob.py) changes its form or its meaning.
 _PINS_FORMAT = 1
 _LOADED = "loaded"
+_MAP_OF_MAPS = re.compile(r'^BPF_(?:HASH|ARRAY)_OF_MAPS\((\w+),.*"(\w+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,7 @@ class Loaded:
     method: AttachMethod
     walker: WalkerKind
     passed_over: dict[str, str]
+    was_compiled: bool
 
 
 def version_of(capacities: Capacities, method: AttachMethod | None, walker: WalkerKind | None) -> str:
@@ -87,14 +96,17 @@ def load(
     capacities: Capacities,
     method: AttachMethod | None = None,
     walker: WalkerKind | None = None,
+    cache_directory: Path | None = None,
 ) -> Loaded:
     """Compile, load and pin as the set `pins`, in place of what is pinned there.
 
-    `method` and `walker` None take the best that works. Raises KernelUnsupported if none does,
-    AccessDenied without the privileges, KernelError for the rest.
+    `method` and `walker` None take the best that works; `cache_directory` None keeps nothing.
+    Raises KernelUnsupported if none of them works, AccessDenied, or KernelError for the rest.
     """
     directory = pins.directory.with_name(MAKING)
-    reply = run_child(__spec__.name, _request(directory, capacities, method, walker))
+    request = _request(directory, capacities, method, walker)
+    request["cache_directory"] = cache_directory and str(cache_directory)
+    reply = run_child(__spec__.name, request)
     pins.remove()
     PinnedSet(directory).record(_LOADED).write(json.dumps(reply).encode())
     os.rename(directory, pins.directory)
@@ -113,7 +125,12 @@ def reload(pins: PinnedSet) -> Loaded:
 
 
 def _loaded(reply: dict[str, Any]) -> Loaded:
-    return Loaded(AttachMethod(reply["method"]), WalkerKind(reply["walker"]), reply["passed_over"])
+    return Loaded(
+        AttachMethod(reply["method"]),
+        WalkerKind(reply["walker"]),
+        reply["passed_over"],
+        reply["was_compiled"],
+    )
 
 
 def available_methods() -> tuple[AttachMethod, ...]:
@@ -140,11 +157,13 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     """Load what the request names; with no directory only tell which methods work."""
     capacities = Capacities(**request["capacities"])
     walker = WalkerKind(request["walker"] or _best_walker())
+    cache_directory = request.get("cache_directory")
+    cache = CompileCache(Path(cache_directory) if cache_directory else None)
     working: list[AttachMethod] = []
     passed_over: dict[str, str] = {}
     for method in map(AttachMethod, request["methods"]):
         # A map of programs only takes those of one attach type, so that each method has its own module.
-        module = _Module(capacities, walker, method)
+        module = _Module(capacities, walker, method, cache)
         failure = module.failure()
         if failure is not None:
             passed_over[method] = failure
@@ -152,7 +171,12 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
             working.append(method)
         else:
             module.pin(Path(request["directory"]))
-            return {"method": method, "walker": walker, "passed_over": passed_over}
+            return {
+                "method": method,
+                "walker": walker,
+                "passed_over": passed_over,
+                "was_compiled": module.was_compiled,
+            }
     if request["directory"] is None:
         return {"methods": working}
     raise errors.KernelUnsupported(
@@ -173,19 +197,29 @@ def _best_walker() -> WalkerKind:
 
 
 class _Module:
-    """The compiled programs for one method: the maps exist, programs are loaded when they are needed."""
+    """The programs for one method: the maps exist, programs are loaded when they are needed."""
 
-    def __init__(self, capacities: Capacities, walker: WalkerKind, method: AttachMethod) -> None:
+    def __init__(
+        self, capacities: Capacities, walker: WalkerKind, method: AttachMethod, cache: CompileCache
+    ) -> None:
         flags = [f"-DMAX_{name.upper()}={value}" for name, value in asdict(capacities).items()]
         flags.append(f"-DSPACE_EVENT_PAGES={SPACE_EVENT_BYTES // mmap.PAGESIZE}")
         if walker is WalkerKind.TAIL_CALLS:
             flags.append("-DWALK_BY_TAIL_CALLS")
         if method is AttachMethod.SESSION:
             flags.append("-DATTACH_BY_SESSION")
-        self._bcc = _compile(flags + _pid_namespace_flags())
         self._method = method
         self._walker = walker
+        self._compiled, self.was_compiled = _compiled(flags + _pid_namespace_flags(), self._programs(), cache)
+        try:
+            self._maps = self._compiled.make_maps()
+        except OSError as error:
+            raise _refusal(error, "make BPF maps") from error
         self._program_fds: dict[Program, int] = {}
+
+    def _programs(self) -> tuple[Program, ...]:
+        by_walker = continuations_of(self._method).values() if self._walker is WalkerKind.TAIL_CALLS else ()
+        return (*programs_of(self._method), *LIFE_PROGRAMS, *SPACE_PROGRAMS, *by_walker)
 
     def failure(self) -> str | None:
         """Why the method does not work here; None if it does. Raises AccessDenied."""
@@ -195,10 +229,7 @@ class _Module:
             self._install_continuations()
             try_linker(Linker(self._method, fds), maps)
         except PermissionError as error:
-            raise errors.AccessDenied(
-                f"the kernel refuses to load or attach BPF programs: {error.strerror}",
-                "run as root with CAP_SYS_ADMIN and CAP_SYS_PTRACE; `bpfleakctl doctor` shows the rest",
-            ) from error
+            raise _refusal(error, "load or attach BPF programs") from error
         except OSError as error:
             return error.strerror or str(error)
         finally:
@@ -227,12 +258,13 @@ class _Module:
         return (*PINNED_MAPS, *by_walker)
 
     def _map_fd(self, name: str) -> int:
-        return self._bcc[name.encode()].map_fd
+        return self._maps[name]
 
     def _program_fd(self, program: Program) -> int:
         """Load a program, once. OSError with the verifier's last words if the kernel refuses it."""
         if program not in self._program_fds:
-            instructions = self._bcc.dump_func(program.function.encode())
+            descriptors = [self._maps[each.name] for each in self._compiled.maps]
+            instructions = with_descriptors(self._compiled.functions[program.function], descriptors)
             self._program_fds[program] = bpf.program_load(
                 program.type, instructions, program.attach_type, program.function
             )
@@ -246,8 +278,30 @@ class _Module:
             bpf.map_update(self._map_fd(map_name), bytes(4), program_fd)
 
 
-def _compile(flags: list[str]) -> Any:
-    """Compile the sources; returns a bcc.BPF."""
+def _refusal(error: OSError, deed: str) -> errors.KernelError | errors.AccessDenied:
+    if not isinstance(error, PermissionError):
+        return errors.KernelError(f"the kernel cannot {deed}: {error.strerror or error}")
+    return errors.AccessDenied(
+        f"the kernel refuses to {deed}: {error.strerror}",
+        "run as root with CAP_SYS_ADMIN and CAP_SYS_PTRACE; `bpfleakctl doctor` shows the rest",
+    )
+
+
+def _compiled(
+    flags: list[str], programs: tuple[Program, ...], cache: CompileCache
+) -> tuple[CompiledPrograms, bool]:
+    """The programs from the cache, or compiled and put there; and which of the two."""
+    source = flattened(bpf_directory())
+    key = hashlib.blake2b("\0".join([*flags, source]).encode(), digest_size=16).hexdigest()
+    known = cache.read(key)
+    if known is not None:
+        return known, False
+    compiled = _compile(source, flags, programs)
+    cache.write(key, compiled)
+    return compiled, True
+
+
+def _compile(source: str, flags: list[str], programs: tuple[Program, ...]) -> CompiledPrograms:
     try:
         import bcc
     except ImportError as error:
@@ -256,15 +310,31 @@ def _compile(flags: list[str]) -> Any:
             "install the distribution's package (apt install python3-bpfcc) and use a venv made "
             "with --system-site-packages by /usr/bin/python3",
         ) from error
-    directory = bpf_directory()
-    os.environ["BCC_KERNEL_SOURCE"] = str(directory / "shim")
+    os.environ["BCC_KERNEL_SOURCE"] = str(bpf_directory() / "shim")
     try:
-        return bcc.BPF(text=flattened(directory), cflags=flags)
+        module = bcc.BPF(text=source, cflags=flags)
     except Exception as error:
         # bcc raises bare Exceptions; what it printed before is in the child's last words.
         if os.geteuid() != 0:
             raise errors.AccessDenied("loading BPF programs needs root", "run the daemon as root") from error
         raise errors.KernelError(f"the BPF programs do not compile: {error}") from error
+    map_fds = _map_descriptors(bcc.lib, module.module)
+    templates = {name: template for name, template in _MAP_OF_MAPS.findall(source) if name in map_fds}
+    functions = {program.function: module.dump_func(program.function.encode()) for program in programs}
+    compiled = CompiledPrograms.taken(map_fds, templates, functions)
+    module.cleanup()
+    return compiled
+
+
+def _map_descriptors(library: Any, module: int) -> dict[str, int]:
+    """The descriptors of all maps by name. Python's side of bcc knows only those whose types it can read."""
+    table_name, table_fd = library.bpf_table_name, library.bpf_table_fd_id
+    table_name.restype = ctypes.c_char_p
+    for function in (table_name, table_fd):
+        function.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    library.bpf_num_tables.argtypes = [ctypes.c_void_p]
+    numbers = range(library.bpf_num_tables(module))
+    return {table_name(module, number).decode(): table_fd(module, number) for number in numbers}
 
 
 def _pid_namespace_flags() -> list[str]:

@@ -90,7 +90,7 @@ class Maps:
                 raise errors.KernelError(
                     f"cannot open the map {directory / name}: {error.strerror}"
                 ) from error
-            key_bytes, value_bytes, _entries = bpf.map_info(descriptors[name])
+            _kind, key_bytes, value_bytes, _entries, _flags = bpf.map_info(descriptors[name])
             right_value = value_type is _OPAQUE or value_bytes == value_type.itemsize
             if key_bytes != key_type.itemsize or not right_value:
                 raise errors.KernelError(

@@ -41,6 +41,7 @@ class KernelSession:
         self.method = loaded.method
         self.walker = loaded.walker
         self.passed_over = loaded.passed_over
+        self.was_compiled = loaded.was_compiled
         self.pins = pins
         self.adopted = adopted
         self.left_behind: tuple[ProcessId, ...] = ()
@@ -57,9 +58,11 @@ class KernelSession:
         capacities: Capacities,
         method: AttachMethod | None = None,
         walker: WalkerKind | None = None,
+        cache_directory: Path | None = None,
     ) -> KernelSession:
         """Take over what is pinned under `directory`, or load, and watch for execs and ends of threads.
 
+        Compiled programs are kept in `cache_directory`, unless it is None.
         Only what this very version would load itself is taken over; anything else is removed. Raises
         AlreadyRunning, KernelUnsupported, AccessDenied or KernelError.
         """
@@ -72,7 +75,7 @@ class KernelSession:
                 "bpffs must be mounted there: mount -t bpf bpf /sys/fs/bpf",
             ) from error
         try:
-            return cls._open_locked(directory, lock, capacities, method, walker)
+            return cls._open_locked(directory, lock, capacities, method, walker, cache_directory)
         except BaseException:
             lock.release(remove=True)
             raise
@@ -85,6 +88,7 @@ class KernelSession:
         capacities: Capacities,
         method: AttachMethod | None,
         walker: WalkerKind | None,
+        cache_directory: Path | None,
     ) -> KernelSession:
         pins = PinnedSet.of(directory, version_of(capacities, method, walker))
         left_behind = _remove_others(directory, pins)
@@ -95,7 +99,7 @@ class KernelSession:
                 log.warning("pins.unusable", directory=pins.directory, reason=str(error))
                 left_behind += tuple(process.id for process in pins.processes())
                 pins.remove()
-        session = cls(pins, load(pins, capacities, method, walker), lock, adopted=False)
+        session = cls(pins, load(pins, capacities, method, walker, cache_directory), lock, adopted=False)
         session.left_behind = left_behind
         try:
             session._open_programs()

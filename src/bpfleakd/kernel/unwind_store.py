@@ -83,8 +83,8 @@ class UnwindStore:
 
     def __init__(self, descriptors: Mapping[str, int]) -> None:
         self._fds = descriptors
-        _key, _value, self._shards_max = bpf.map_info(descriptors["unwind_shards"])
-        _key, _value, rules_max = bpf.map_info(descriptors["unwind_rules"])
+        self._shards_max = bpf.map_info(descriptors["unwind_shards"]).entries
+        rules_max = bpf.map_info(descriptors["unwind_rules"]).entries
         self._rules = RuleSet(rules_max)
         self._rules_written = 0
         self._shards: dict[int, _Shard] = {}

@@ -42,8 +42,9 @@ class FakeKernel:
 
     # What the store calls
 
-    def map_info(self, fd: int) -> tuple[int, int, int]:
-        return _KEY, PACKED_RULE_BYTES if fd == _RULES else 4, self._sizes[fd]
+    def map_info(self, fd: int) -> bpf.MapInfo:
+        value_bytes = PACKED_RULE_BYTES if fd == _RULES else 4
+        return bpf.MapInfo(bpf.MapType.ARRAY, _KEY, value_bytes, self._sizes[fd], 0)
 
     def map_create(
         self, map_type: bpf.MapType, key_bytes: int, value_bytes: int, entries: int, flags: int, name: str

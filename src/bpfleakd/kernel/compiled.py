@@ -1,0 +1,108 @@
+"""Compiled programs with the maps that they use, as values: what bcc makes, and what can be kept in a file.
+
+bcc leaves the descriptors of its own maps in the instructions. Here they are numbers of `maps`, so that the
+programs can be loaded again, with maps of their own, by a process that has no compiler.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from bpfleakd.kernel import bpf
+
+__all__ = ["CompiledMap", "CompiledPrograms", "with_descriptors"]
+
+# struct bpf_insn: code, registers (the source in the upper half), offset, immediate.
+_INSTRUCTION = struct.Struct("=BBhi")
+_LOAD_WIDE = 0x18  # BPF_LD | BPF_IMM | BPF_DW, two instructions long
+_MAP_DESCRIPTOR = 1  # BPF_PSEUDO_MAP_FD, as its source register
+# In the form of the file.
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledMap:
+    """A map to be made. `template` names the map that those inside it are like, if it is a map of maps."""
+
+    name: str
+    type: int
+    key_bytes: int
+    value_bytes: int
+    entries: int
+    flags: int
+    template: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledPrograms:
+    """`functions` maps the C function to its instructions; templates come before the maps that name them."""
+
+    maps: tuple[CompiledMap, ...]
+    functions: Mapping[str, bytes]
+
+    @classmethod
+    def taken(
+        cls, map_fds: Mapping[str, int], templates: Mapping[str, str], functions: Mapping[str, bytes]
+    ) -> CompiledPrograms:
+        """Take over what was compiled for the maps `map_fds`; `templates` by the maps of maps."""
+        order = sorted(map_fds, key=lambda name: name in templates)
+        maps = [CompiledMap(name, *bpf.map_info(map_fds[name]), templates.get(name)) for name in order]
+        numbers = {map_fds[name]: number for number, name in enumerate(order)}
+        return cls(tuple(maps), {name: _with_maps(code, numbers) for name, code in functions.items()})
+
+    def to_json(self) -> str:
+        """The content of a file; `from_json` reads it."""
+        functions = {name: base64.b64encode(code).decode() for name, code in self.functions.items()}
+        maps = [asdict(each) for each in self.maps]
+        return json.dumps({"version": _VERSION, "maps": maps, "functions": functions})
+
+    @classmethod
+    def from_json(cls, text: str) -> CompiledPrograms:
+        """Raises ValueError, KeyError or TypeError for anything that is no such file."""
+        content = json.loads(text)
+        if content["version"] != _VERSION:
+            raise ValueError(f"version {content['version']}")
+        return cls(
+            tuple(CompiledMap(**each) for each in content["maps"]),
+            {name: base64.b64decode(code, validate=True) for name, code in content["functions"].items()},
+        )
+
+    def make_maps(self) -> dict[str, int]:
+        """Make the maps; returns their descriptors by name. Raises OSError, and leaves none of them then."""
+        made: dict[str, int] = {}
+        try:
+            for each in self.maps:
+                inner = made[each.template] if each.template else 0
+                made[each.name] = bpf.map_create(
+                    each.type, each.key_bytes, each.value_bytes, each.entries, each.flags, each.name, inner
+                )
+        except OSError:
+            for fd in made.values():
+                os.close(fd)
+            raise
+        return made
+
+
+def with_descriptors(code: bytes, descriptors: list[int]) -> bytes:
+    """Put descriptors, by the numbers of the maps, into instructions."""
+    return _with_maps(code, dict(enumerate(descriptors)))
+
+
+def _with_maps(code: bytes, replacements: Mapping[int, int]) -> bytes:
+    """Replace what the instructions that load maps name them by."""
+    changed = bytearray(code)
+    offset = 0
+    while offset < len(changed):
+        operation, registers, jump, immediate = _INSTRUCTION.unpack_from(changed, offset)
+        if operation == _LOAD_WIDE:
+            if registers >> 4 == _MAP_DESCRIPTOR:
+                named = replacements[immediate]
+                _INSTRUCTION.pack_into(changed, offset, operation, registers, jump, named)
+            offset += _INSTRUCTION.size
+        offset += _INSTRUCTION.size
+    return bytes(changed)
