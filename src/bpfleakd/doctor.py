@@ -24,13 +24,14 @@ OK, WARN, FAIL = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL
 
 # The bits of CapEff (linux/capability.h), what each is needed for, and whether nothing works without it.
 _CAPABILITIES = (
-    ("SYS_ADMIN", 21, "links uprobes and opens pinned maps", True),
+    ("SYS_ADMIN", 21, "loads programs and links uprobes", True),
     ("SYS_PTRACE", 19, "reads the mappings and files of other users' processes", True),
     ("BPF", 39, "loads programs (SYS_ADMIN includes it)", False),
     ("PERFMON", 38, "lets programs read a target's memory (SYS_ADMIN includes it)", False),
     ("NET_ADMIN", 12, "receives process events: exit, exec and fork are noticed at once", False),
 )
 _INCLUDES_BPF = 21
+_BPF_AND_PERFMON = 1 << 39 | 1 << 38
 
 _OLDEST_TRIED = (6, 1)
 
@@ -121,6 +122,9 @@ def _capability(effective: int, name: str, bit: int, purpose: str, needed: bool)
         return Check(check, OK, purpose)
     if name in ("BPF", "PERFMON") and effective >> _INCLUDES_BPF & 1:
         return Check(check, OK, f"missing, and included in SYS_ADMIN: {purpose}")
+    if name == "SYS_ADMIN" and effective & _BPF_AND_PERFMON == _BPF_AND_PERFMON:
+        words = "missing: links uprobes by perf events; from Linux 6.6 on BPF and PERFMON do"
+        return Check(check, WARN, words, "add it on an older kernel")
     way_out = f"run as root, or add {check} to the service's AmbientCapabilities (containers: --cap-add)"
     return Check(check, FAIL if needed else WARN, f"missing: {purpose}", way_out)
 

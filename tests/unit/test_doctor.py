@@ -101,6 +101,15 @@ def test_sys_admin_includes_bpf(machine, tmp_path):
     assert checks["CAP_NET_ADMIN"].status == WARN
 
 
+def test_bpf_and_perfmon_do_on_a_newer_kernel(machine, tmp_path):
+    """Only perf events want the whole of SYS_ADMIN."""
+    (tmp_path / "proc/self/status").write_text(f"CapEff:\t{1 << 39 | 1 << 38 | 1 << 19:016x}\n")
+    checks = machine()
+    assert checks["CAP_BPF"].status == checks["CAP_PERFMON"].status == OK
+    assert checks["CAP_SYS_ADMIN"].status == WARN
+    assert "Linux 6.6" in checks["CAP_SYS_ADMIN"].detail
+
+
 def test_a_missing_mount_has_the_command_to_make_it(machine, tmp_path):
     """Somewhere else does not count."""
     (tmp_path / "proc/self/mounts").write_text("bpf /run/bpf bpf rw 0 0\n")
