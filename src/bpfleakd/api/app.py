@@ -16,7 +16,9 @@
     GET    /v1/processes/{pid}/profile      HeapProfile
     GET    /debug/pprof/heap?pid=N          gzipped pprof; without a pid of the one process that is traced
     POST   /v1/processes/{pid}/scan         ScanReport; ?older_than_s=T&stop=true|false&stop_limit_s=T&limit=K
+    GET    /v1/processes/{pid}/flamegraph   a tree of frames; ?value=live-bytes|live-count|growth|allocated-…
     GET    /metrics                         Prometheus or OpenMetrics text
+    GET    /, /assets/…, /flamegraph        the page for people (api/pages.py)
 
 An error is {"error": {"code", "message", "hint"}} with a fitting status. docs/json.md has the fields.
 """
@@ -39,6 +41,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bpfleakd import errors
+from bpfleakd.api.pages import asset_response, flamegraph_response, page_response
 from bpfleakd.api.service import (
     BLOCKS_LISTED,
     BLOCKS_LISTED_MAX,
@@ -52,9 +55,11 @@ from bpfleakd.api.service import (
     SupervisedList,
     WatchedList,
 )
+from bpfleakd.export.flamegraph import flamegraph_html, flamegraph_json
 from bpfleakd.export.pprof import pprof_profile
+from bpfleakd.export.stack_values import StackValue
 from bpfleakd.logs import get_logger
-from bpfleakd.model import GroupKey, ProcessState, SortKey
+from bpfleakd.model import GroupKey, LeakReport, ProcessState, SortKey
 from bpfleakd.printable import printable, without_surrogates
 
 __all__ = ["Exposition", "create_app"]
@@ -63,7 +68,7 @@ __all__ = ["Exposition", "create_app"]
 Exposition = Callable[[str], tuple[bytes, str]]
 
 _Handler = Callable[[Request], Awaitable[Response]]
-_Choice = TypeVar("_Choice", GroupKey, SortKey)
+_Choice = TypeVar("_Choice", GroupKey, SortKey, StackValue)
 
 _PID_MAX = 4_194_304  # PID_MAX_LIMIT of a 64-bit kernel
 _READING = ("GET", "HEAD")
@@ -117,7 +122,11 @@ def create_app(
         _route("/v1/processes/{pid}/maps", "GET", api.maps),
         _route("/v1/processes/{pid}/profile", "GET", api.profile),
         _route("/debug/pprof/heap", "GET", api.pprof),
+        _route("/v1/processes/{pid}/flamegraph", "GET", api.flamegraph),
         _route("/metrics", "GET", api.metrics),
+        _route("/", "GET", api.page),
+        _route("/assets/{name:path}", "GET", api.asset),
+        _route("/flamegraph", "GET", api.flamegraph_page),
     ]
     if not read_only:
         routes.append(_route("/v1/processes/{pid}", "POST", api.attach))
@@ -231,6 +240,27 @@ class _Api:
         profile = pprof_profile(await self._service.profile(pid))
         name = f'attachment; filename="heap-{pid}.pb.gz"'
         return Response(profile, media_type="application/octet-stream", headers={"content-disposition": name})
+
+    async def flamegraph(self, request: Request) -> Response:
+        _only_parameters(request, "value")
+        value = _choice(request, "value", StackValue.LIVE_BYTES)
+        return _json(flamegraph_json(await self._all_sites(_pid(request)), value))
+
+    async def flamegraph_page(self, request: Request) -> Response:
+        _only_parameters(request, "pid", "value")
+        pid = _whole_number("pid", request.query_params.get("pid", ""), 1, _PID_MAX)
+        value = _choice(request, "value", StackValue.LIVE_BYTES)
+        return flamegraph_response(flamegraph_html(await self._all_sites(pid), value))
+
+    async def _all_sites(self, pid: int) -> LeakReport:
+        return await self._service.report(pid, limit=None, sort=SortKey.LIVE)
+
+    async def page(self, request: Request) -> Response:
+        return page_response()
+
+    async def asset(self, request: Request) -> Response:
+        response = asset_response(request.path_params["name"])
+        return response or _error(HTTPStatus.NOT_FOUND, "not-found", f"there is no {request.url.path}")
 
     async def _only_pid(self) -> int:
         processes = [row.process for row in await self._service.processes()]

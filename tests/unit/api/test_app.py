@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -293,6 +294,37 @@ def test_pprof_of_the_only_process():
         assert (answer.status, answer.error["hint"]) == (400, "/debug/pprof/heap?pid=N")
 
 
+def test_the_page_loads_only_what_is_here():
+    """Every file that it names is served, with a type, and its headers forbid all other sources."""
+    page = ask(FakeService(), "GET", "/", read_only=True)
+    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    names = re.findall(r'(?:src|href)="(assets/[^"]+)"', page.body.decode())
+    assert len(names) == 8
+    for name in names:
+        answer = ask(FakeService(), "GET", f"/{name}", read_only=True)
+        assert (answer.status, bool(answer.body)) == (200, True)
+        assert answer.headers["content-type"].startswith(("text/css", "text/javascript"))
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "../config.py", "vendor/../../config.py", "vendor", "x.js"])
+def test_no_other_file_is_served(name):
+    """Only those that the page needs."""
+    assert ask(FakeService(), "GET", f"/assets/{name}").status == 404
+
+
+def test_flame_graphs_are_served():
+    """As a page, and as the tree that the other page draws."""
+    service = FakeService(report=a_report())
+    page = ask(service, "GET", "/flamegraph?pid=4711&value=live-count", read_only=True)
+    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    tree = ask(service, "GET", "/v1/processes/4711/flamegraph", read_only=True)
+    assert tree.json["tree"]["name"] == "leaky, pid 4711"
+    assert service.calls == [("report", 4711, None, SortKey.LIVE)] * 2
+    assert ask(service, "GET", "/flamegraph").status == 400
+    assert ask(service, "GET", "/v1/processes/4711/flamegraph?value=x").status == 400
+
+
 def test_names_that_are_not_utf8_can_be_sent():
     """A process may have any bytes in its name; the report about it must come all the same."""
     report = a_report(process=a_process(comm=HOSTILE), sites=(a_site("caf\udce9"), a_site("naïve")))
@@ -431,7 +463,7 @@ def test_a_bug_is_logged_and_not_shown():
     assert "ZeroDivisionError: secret" in line["exception"]
 
 
-@pytest.mark.parametrize("target", ["/", "/v2/status", "/v1/processes/1/2/3"])
+@pytest.mark.parametrize("target", ["/index.html", "/v2/status", "/v1/processes/1/2/3"])
 def test_an_unknown_path_is_404(target):
     """In JSON like everything else."""
     answer = ask(FakeService(), "GET", target)

@@ -1,0 +1,66 @@
+"""The page for people, at the address of the metrics: files of the package, and flame graphs.
+
+    GET    /                                   the page
+    GET    /assets/{name}                      its scripts and styles
+    GET    /flamegraph?pid=N&value=V           a flame graph as a page of its own
+    GET    /v1/processes/{pid}/flamegraph      the same as JSON, which the page draws
+
+The page reads /v1 and can change nothing. It loads from nowhere else: its headers make browsers see to that.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from starlette.responses import Response
+
+from bpfleakd.web import asset
+
+__all__ = ["asset_response", "flamegraph_response", "page_response"]
+
+_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".txt": "text/plain"}
+_ASSETS = (
+    "flamegraph.css",
+    "flamegraph.js",
+    "page.css",
+    "page.js",
+    "vendor/LICENSES.txt",
+    "vendor/flamegraph.css",
+    "vendor/flamegraph.js",
+    "vendor/uplot.css",
+    "vendor/uplot.js",
+)
+
+# Names come from traced programs: should one ever get into the page as markup, it can do nothing.
+_PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
+    "img-src data:"
+)
+# All of that page is in itself.
+_FLAMEGRAPH_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
+_HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "x-frame-options": "DENY"}
+
+
+def page_response() -> Response:
+    """Return the page."""
+    return _html(asset("index.html"), _PAGE_POLICY)
+
+
+def asset_response(name: str) -> Response | None:
+    """Return a script or style of the page; None if it has none of that name."""
+    if name not in _ASSETS:
+        return None
+    content_type = _TYPES["." + name.rpartition(".")[2]]
+    return Response(
+        asset(name), HTTPStatus.OK, _HEADERS | {"content-type": content_type, "cache-control": "no-cache"}
+    )
+
+
+def flamegraph_response(page: str) -> Response:
+    """Return a flame graph that is a page of its own."""
+    return _html(page, _FLAMEGRAPH_POLICY)
+
+
+def _html(page: str, policy: str) -> Response:
+    headers = _HEADERS | {"content-security-policy": policy, "cache-control": "no-store"}
+    return Response(page, HTTPStatus.OK, headers, media_type="text/html")

@@ -1,0 +1,160 @@
+"""The page in a real browser: it loads, names the leaking function, opens the flame graph, logs no errors."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .machine import cannot_run
+from .waiting import wait_until
+
+# Without these Chromium starts connections of its own, one after the other.
+_QUIET = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--window-size=1280,1400",
+)
+
+
+class Browser:
+    """Chromium, driven by ChromeDriver's HTTP interface (https://www.w3.org/TR/webdriver2/)."""
+
+    def __init__(self, port: int, profile: Path) -> None:
+        self._base = f"http://127.0.0.1:{port}"
+        capabilities = {
+            "goog:chromeOptions": {"args": [*_QUIET, f"--user-data-dir={profile}"]},
+            "goog:loggingPrefs": {"browser": "ALL"},
+        }
+        answer = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": capabilities}})
+        self._session = f"/session/{answer['sessionId']}"
+
+    def open(self, url: str) -> None:
+        self._ask("POST", f"{self._session}/url", {"url": url})
+
+    def run(self, script: str) -> Any:
+        """The value of a JavaScript expression."""
+        return self._ask("POST", f"{self._session}/execute/sync", {"script": f"return {script};", "args": []})
+
+    def text(self) -> str:
+        return self.run("document.body.innerText")
+
+    def errors(self) -> list[str]:
+        """What the console has had since the last question."""
+        entries = self._ask("POST", f"{self._session}/se/log", {"type": "browser"})
+        return [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
+
+    def screenshot(self) -> bytes:
+        return base64.b64decode(self._ask("GET", f"{self._session}/screenshot"))
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._ask("DELETE", self._session)
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._base + path, data, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)["value"]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    for program in ("chromium", "chromedriver"):
+        if shutil.which(program) is None:
+            cannot_run(f"{program} is not installed: make setup FOR=test")
+    port = _free_port()
+    driver = subprocess.Popen(
+        ["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    opened: Browser | None = None
+    try:
+        wait_until(lambda: _answers(port), timeout_s=30)
+        opened = Browser(port, tmp_path / "profile")
+        yield opened
+    finally:
+        if opened:
+            opened.close()
+        driver.terminate()
+        driver.wait(timeout=30)
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=5) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def test_the_page_names_who_leaks(daemon, workload, browser):
+    """From the list to the process, its call site, its stack and its flame graph."""
+    program = workload("blocks")
+    port = _free_port()
+    tracer = daemon(metrics={"enabled": True, "port": port})
+    tracer.attach(program.pid)
+    program.step(1)
+    tracer.top_after_tick(program.pid)
+    # Growth over time needs some time.
+    time.sleep(3)
+
+    browser.open(f"http://127.0.0.1:{port}/")
+    wait_until(lambda: "Traced processes" in browser.text())
+    assert f"blocks {program.pid}" in browser.text()
+    assert "checked_malloc" in browser.text()
+    keep_picture(browser, "overview.png")
+
+    browser.run("document.querySelector('tr[data-href]').click()")
+    wait_until(lambda: "Call sites" in browser.text())
+    assert "20.0 MiB" in browser.text()
+    wait_until(lambda: browser.run("document.querySelectorAll('#chart rect').length") > 5)
+    frames = browser.run("[...document.querySelectorAll('.d3-flame-graph-label')].map(l => l.textContent)")
+    assert {"guilty", "checked_malloc"} <= set(frames)
+
+    browser.run(
+        "[...document.querySelectorAll('tr[data-href]')].find(r => r.innerText.includes('MiB')).click()"
+    )
+    wait_until(lambda: "use_the_wrapper" in browser.run("document.querySelector('.stack')?.innerText || ''"))
+    wait_until(lambda: browser.run("document.querySelectorAll('#chart rect').length") > 5)
+    time.sleep(0.5)
+    keep_picture(browser, "process.png")
+    assert browser.errors() == []
+
+    browser.open(f"http://127.0.0.1:{port}/flamegraph?pid={program.pid}")
+    wait_until(lambda: browser.run("document.querySelectorAll('#chart rect').length") > 5)
+    browser.run(
+        "(box => { box.value = 'guilty'; box.dispatchEvent(new Event('input')); })"
+        "(document.getElementById('search'))"
+    )
+    wait_until(lambda: "%" in browser.run("document.getElementById('found').textContent"))
+    assert browser.errors() == []
+
+
+def keep_picture(browser: Browser, name: str) -> None:
+    """For docs/: into the directory that PICTURES names, if it does."""
+    if directory := os.environ.get("PICTURES"):
+        (Path(directory) / name).write_bytes(browser.screenshot())
