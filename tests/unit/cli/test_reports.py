@@ -73,7 +73,7 @@ def test_json(reports) -> None:
     code, out, _ = reports(service, "--json")
     assert (code, json.loads(out)["reports"][0]["id"]) == (0, 7)
     code, out, _ = reports(service, "--show", "7", "--json")
-    assert (code, json.loads(out).keys()) == (0, {"process", "sites", "losses"})
+    assert (code, json.loads(out).keys() >= {"process", "sites", "losses"}) == (0, True)
 
 
 def test_one_report(reports) -> None:
