@@ -130,6 +130,23 @@ def test_what_cannot_be_understood_is_begun_anew(daemon, workload):
     assert not (links.parent / "making-7").exists()
 
 
+@pytest.mark.parametrize("method", ["multi", "perf"])
+def test_older_ways_to_attach_outlive_the_daemon(daemon, workload, method):
+    """Links of every kind go on without a daemon, and are closed by the next one."""
+    program = workload("many_sites", 23)
+    tracer = daemon(attach_method=method)
+    tracer.attach(program.pid)
+    tracer.kill()
+    program.step()
+
+    tracer.start()
+    ledger = program.step()
+
+    expect_ledger(tracer.top_after_tick(program.pid), ledger)
+    tracer.detach(program.pid)
+    assert changed_text(program.pid) == []
+
+
 def test_kept_on_stop(daemon, workload):
     """With --keep-on-stop SIGTERM leaves all of it to the next daemon; Ctrl-C leaves nothing all the same."""
     program = workload("every_function", 1)

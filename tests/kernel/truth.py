@@ -60,7 +60,9 @@ def expect_ledger(report: dict[str, Any], ledger: dict[str, Any]) -> None:
         for figure in FIGURES:
             if figures[figure] is None:  # the libc's own affair
                 figures[figure] = actual.get(name, {}).get(figure)
-    assert actual == expected
+    names = actual.keys() | expected.keys()
+    differing = {n: (actual.get(n), expected.get(n)) for n in names if actual.get(n) != expected.get(n)}
+    assert differing == {}, differing
     assert report["process"]["live_bytes"] == ledger["live_bytes"]
     assert report["process"]["live_count"] == ledger["live_count"]
 

@@ -100,11 +100,14 @@ class Unwinding:
             return
         try:
             kept = read_record(self._record, _Kept)
-        except ValueError as error:
+            self._store.restore(kept.tables)
+        except (ValueError, OSError) as error:
+            # To open a map by its id takes CAP_SYS_ADMIN, which the rest can do without.
             log.warning("unwind.tables-lost", reason=str(error))
             kept = _Kept({}, [])
-        self._record.close()
-        self._store.restore(kept.tables)
+            self._store.restore(kept.tables)
+        finally:
+            self._record.close()
         self._files = {key: file for key, file in kept.files if self._store.has(file.digest)}
 
     def drop_unused(self) -> None:
