@@ -51,6 +51,10 @@ enum argument_register {
 #define COOKIE_REGISTER_BITS 4
 /* Of a function that frees: it may do so by calling another one that has a probe. */
 #define COOKIE_CALLS_RELEASE (1ULL << 32)
+/* Of a function that allocates: it may do so by calling another one that has a probe. */
+#define COOKIE_CALLS_ALLOCATOR (1ULL << 33)
+/* Above them the slot of the process that the link is of: its place in the maps that are arrays. */
+#define COOKIE_SLOT_SHIFT 40
 
 /* What a process is allowed to add to the tables; the daemon and the exec probe write it. */
 enum recording_state {
@@ -91,22 +95,50 @@ enum stack_end {
 /* In place of an end: another program walks on. */
 #define WALK_GOES_ON 0xff
 
+/*
+ * Sampling: sampling.h. An interval is 2^sample_shift bytes, at most 2^MAX_SAMPLE_SHIFT; estimates of blocks
+ * are counted in fractions, and variances in units of so many bytes^2 and of one COUNT_UNITth of a block^2.
+ */
+#define MAX_SAMPLE_SHIFT 22
+#define CURVE_STEPS 128		/* a power of 2 */
+#define COUNT_UNIT 65536
+#define BYTES_VARIANCE_UNIT 65536
+
+struct sampling_curve {
+	__u32 points[CURVE_STEPS + 1];
+};
+
+#define HIT_COUNTERS 8		/* a power of 2 */
+#define HIT_COUNTER_WORDS 8	/* a cache line each */
+
 struct process {
-	__u64 state;
+	/* What every probe reads. A slot that nobody has is of tgid 0. */
+	__u32 tgid;
+	__u32 state;
+	/* 0: every block is recorded. */
+	__u32 sample_shift;
+	/* Whether it ever was otherwise: then frees of unknown blocks tell nothing. */
+	__u32 was_sampled;
 	__u64 unmatched_frees;
 	/* How often the dynamic loader has mapped or unmapped libraries. */
 	__u64 library_changes;
 	__u64 losses[LOSS_KINDS];
-	/* How often the process ran into a program: what each time costs is the kernel's way there, mostly. */
-	__u64 probe_hits;
+	/* Blocks that went into the live table and out of it. */
+	__u64 recorded;
+	__u64 released;
 	/*
 	 * What is live in the heap, and the most that was since the last space_event: only together with what was
 	 * mapped at the same time does it make the peak of the process.
 	 */
 	__s64 live_bytes;
 	__s64 peak_live_bytes;
-	/* By the low bits of the tid: heap.h, last_allocation. */
+	/* By the low bits of the tid: record.h, last_allocation. */
 	__u64 last_allocations[LAST_ALLOCATIONS];
+	/*
+	 * How often it ran into a program, by processor: what each time costs is the kernel's way there, mostly.
+	 * Every HIT_COUNTER_WORDSth word counts.
+	 */
+	__u64 probe_hits[HIT_COUNTERS * HIT_COUNTER_WORDS];
 };
 
 /* `stack_id` 0 is the overflow site: allocations whose own site found no room. */
@@ -116,6 +148,7 @@ struct site_key {
 	__u64 stack_id;
 };
 
+/* Estimates, where blocks are sampled; counts are in units of 1/COUNT_UNIT. */
 struct site {
 	__s64 live_bytes;
 	__s64 live_count;
@@ -124,6 +157,8 @@ struct site {
 	/* Blocks freed by the thread that allocated them, which had not allocated another since. */
 	__u64 temporary_count;
 	__s64 peak_live_bytes;
+	__s64 live_bytes_variance;
+	__s64 live_count_variance;
 };
 
 /* Written by the daemon at each tick. A timeout of 0 is for ever. */
@@ -143,8 +178,10 @@ struct stack {
 	__u64 frames[MAX_FRAMES];
 };
 
+/* It is recorded with the probability size/weight: sampling.h. */
 struct live_block {
 	__u64 size;
+	__u64 weight;
 	__u64 born_ns;
 	__u64 stack_id;
 	__u32 tid;
@@ -245,6 +282,8 @@ struct pending_call {
 	__u64 return_address;
 	__u64 function_ip;
 	__u64 size;
+	/* Of the new block; 0: it is not recorded. */
+	__u64 weight;
 	/* realloc: the block handed in, taken out of the live table for the time of the call. */
 	__u64 old_address;
 	struct live_block old_block;

@@ -14,6 +14,7 @@
 #include "maps.h"
 #include "current.h"
 #include "walk.h"
+#include "sampling.h"
 #include "record.h"
 #include "heap.h"
 #include "space.h"
@@ -73,8 +74,8 @@ static __always_inline int enter_function(struct pt_regs *ctx)
 	u64 id = current_id(), cookie = bpf_get_attach_cookie(ctx);
 	u64 first = argument(ctx, cookie, 0), second = argument(ctx, cookie, 1);
 	u64 size = second, old = 0, result = 0;
-	u32 tgid = id >> 32;
-	struct process *process = processes.lookup(&tgid);
+	u32 slot = cookie >> COOKIE_SLOT_SHIFT;
+	struct process *process = process_in(slot, id);
 
 	if (!process)
 		return WITHOUT_RETURN;
@@ -95,7 +96,7 @@ static __always_inline int enter_function(struct pt_regs *ctx)
 		size = array_bytes(second, argument(ctx, cookie, 2));
 		break;
 	case ROLE_REALLOC_OR_FREE:	/* reallocf(old, size): frees the old block even if it fails */
-		release(process, id, first, true);
+		release(process, slot, id, first, true);
 		break;
 	case ROLE_RESIZE:		/* xallocx(block, size, ...): returns how large the block is now */
 		old = first;
@@ -108,13 +109,13 @@ static __always_inline int enter_function(struct pt_regs *ctx)
 		result = first;
 		break;
 	case ROLE_RELEASE:		/* free(block), sdallocx(block, size, flags), operator delete(block) */
-		return release(process, id, first, cookie & COOKIE_CALLS_RELEASE);
+		return release(process, slot, id, first, cookie & COOKIE_CALLS_RELEASE);
 	case ROLE_LIBRARIES_CHANGED:	/* _dl_debug_state(): where debuggers learn of dlopen and dlclose */
 		return note_library_change(process);
 	default:
 		return WITHOUT_RETURN;
 	}
-	return enter(ctx, process, id, size, old, result);
+	return enter(ctx, process, slot, id, size, old, result, cookie & COOKIE_CALLS_ALLOCATOR);
 }
 
 /* Only what the method needs is compiled: each program that walks costs the verifier 0.1 s. */
@@ -165,9 +166,10 @@ int space_continue(struct syscall_exit *ctx)
 /* A traced process called exec: stop at once, the daemon clears its tables. */
 int process_exec(void *ctx)
 {
-	u32 tgid = current_id() >> 32;
-	struct process *process = processes.lookup(&tgid);
+	struct process *process;
+	u32 slot;
 
+	process = current_process(current_id(), &slot);
 	if (process)
 		process->state = STATE_EXECED;
 	return 0;
@@ -177,16 +179,17 @@ int process_exec(void *ctx)
 int thread_exit(void *ctx)
 {
 	u64 id = current_id();
-	u32 tgid = id >> 32;
-	struct process *process = processes.lookup(&tgid);
+	struct process *process;
 	struct thread *thread;
+	u32 slot;
 
+	process = current_process(id, &slot);
 	if (!process)
 		return 0;
 	thread = threads.lookup(&id);
 	/* In the middle of realloc: the old block is in nobody's table, nor may it be in the counters. */
 	if (thread && thread->pending.entry_sp && thread->pending.old_known)
-		give_up_pending(process, tgid, &thread->pending);
+		give_up_pending(process, id >> 32, &thread->pending);
 	threads.delete(&id);
 	return 0;
 }

@@ -7,9 +7,36 @@
  *    they wrap. A call is nested while its stack pointer is below that of the one under way.
  *  - A block is recorded at the return, when its address is known; it is taken out at the entry of free
  *    and realloc, before another thread can be given the same address.
+ *  - Whether a block is recorded is settled at the entry, as soon as its size is known. A function that calls
+ *    no other allocating one needs no return probe if not; of the others the return is seen all the same,
+ *    since what they call would otherwise have a second chance of being recorded.
  *  - A call that never returns (an exception, a thread that ends) must not hide those that follow: a
  *    later call at or above its stack pointer replaces it, and it is counted as missed.
  */
+
+/* Throw the coin for a block of the process: its weight, or 0 if it is not recorded. */
+static __always_inline u64 draw(const struct process *process, u64 size)
+{
+	u32 shift = process->sample_shift;
+	struct sampling_curve *curve;
+	int zero = 0;
+	u64 weight;
+
+	if (!shift)
+		return sampled_bytes(size);
+	curve = sampling_curves.lookup(&zero);
+	if (!curve)
+		return 0;
+	weight = weight_of(curve, shift, size);
+	return is_drawn(size, weight) ? weight : 0;
+}
+
+/* Frees of unknown blocks tell of those from before the attach, unless unrecorded ones are among them. */
+static __always_inline void count_unmatched_free(struct process *process)
+{
+	if (!process->was_sampled)
+		__sync_fetch_and_add(&process->unmatched_frees, 1);
+}
 
 /* What a session's entry handler returns to go without, or with, the return probe. */
 enum { WITH_RETURN = 0, WITHOUT_RETURN = 1 };
@@ -34,7 +61,7 @@ static __always_inline bool is_nested(const struct pending_call *pending, u64 sp
 
 	if (!pending->entry_sp || sp > pending->entry_sp)
 		return false;
-	bpf_probe_read_user(&return_address, sizeof(return_address), (void *)pending->entry_sp);
+	read_user(&return_address, sizeof(return_address), (void *)pending->entry_sp);
 	return return_address != pending->return_address && (return_address & 0xfff) == 0;
 }
 
@@ -51,7 +78,8 @@ static __always_inline void give_up_pending(struct process *process, u32 tgid, s
  * A block is about to be freed; the return of free tells nothing. A function that `calls_release` may go on
  * to another that has a probe, which must not take the same block for an unknown one.
  */
-static __always_inline int release(struct process *process, u64 id, u64 address, bool calls_release)
+static __always_inline int release(struct process *process, u32 slot, u64 id, u64 address,
+				   bool calls_release)
 {
 	struct live_block block;
 	u32 tgid = id >> 32;
@@ -61,19 +89,19 @@ static __always_inline int release(struct process *process, u64 id, u64 address,
 
 	if (!address || process->state != STATE_RECORDING)
 		return WITHOUT_RETURN;
-	blocks = live.lookup(&tgid);
+	blocks = live.lookup(&slot);
 	if (!blocks)
 		return WITHOUT_RETURN;
 	is_known = take_block(blocks, address, &block);
 	if (is_known)
 		subtract_from_site(process, tgid, &block, is_temporary(process, id, &block, address));
-	if (is_known && !calls_release)
+	if ((is_known && !calls_release) || process->was_sampled)
 		return WITHOUT_RETURN;
 
 	thread = calls_release ? current_thread(id) : threads.lookup(&id);
 	/* Inside another allocator call it is that call's own business, such as a wrapper's. */
 	if (!is_known && !(thread && (thread->pending.entry_sp || thread->released == address)))
-		__sync_fetch_and_add(&process->unmatched_frees, 1);
+		count_unmatched_free(process);
 	if (thread)
 		thread->released = calls_release ? address : 0;
 	return WITHOUT_RETURN;
@@ -82,11 +110,12 @@ static __always_inline int release(struct process *process, u64 id, u64 address,
 /*
  * An allocator function is entered: `size` bytes are wanted. realloc hands in `old_address`, and
  * posix_memalign the `result_pointer` through which it returns the address or RESULT_IS_*; 0 otherwise.
+ * It may do its work by calling another that has a probe: `calls_allocator`.
  */
-static __always_inline int enter(struct pt_regs *ctx, struct process *process, u64 id, u64 size,
-				 u64 old_address, u64 result_pointer)
+static __always_inline int enter(struct pt_regs *ctx, struct process *process, u32 slot, u64 id, u64 size,
+				 u64 old_address, u64 result_pointer, bool calls_allocator)
 {
-	u64 sp = PT_REGS_SP(ctx);
+	u64 sp = PT_REGS_SP(ctx), weight;
 	struct pending_call *pending;
 	struct thread *thread;
 	u32 tgid = id >> 32;
@@ -94,10 +123,15 @@ static __always_inline int enter(struct pt_regs *ctx, struct process *process, u
 
 	if (process->state != STATE_RECORDING)
 		return WITHOUT_RETURN;
+	weight = draw(process, size);
+	if (!weight && !calls_allocator) {
+		note_last_allocation(process, NULL, id, 0);
+		return WITHOUT_RETURN;
+	}
 	thread = current_thread(id);
 	if (!thread) {
 		count_loss(process, LOSS_THREAD_FULL);
-		return old_address ? release(process, id, old_address, false) : WITHOUT_RETURN;
+		return old_address ? release(process, slot, id, old_address, false) : WITHOUT_RETURN;
 	}
 	pending = &thread->pending;
 	if (pending->entry_sp) {
@@ -108,16 +142,17 @@ static __always_inline int enter(struct pt_regs *ctx, struct process *process, u
 
 	pending->old_known = 0;
 	if (old_address) {
-		blocks = live.lookup(&tgid);
+		blocks = live.lookup(&slot);
 		if (!blocks)
 			return WITHOUT_RETURN;
 		pending->old_known = take_block(blocks, old_address, &pending->old_block);
 		if (!pending->old_known)
-			__sync_fetch_and_add(&process->unmatched_frees, 1);
+			count_unmatched_free(process);
 	}
-	bpf_probe_read_user(&pending->return_address, sizeof(pending->return_address), (void *)sp);
+	read_user(&pending->return_address, sizeof(pending->return_address), (void *)sp);
 	pending->function_ip = PT_REGS_IP(ctx);
 	pending->size = size;
+	pending->weight = weight;
 	pending->old_address = old_address;
 	pending->result_pointer = result_pointer;
 	pending->entry_sp = sp;
@@ -133,7 +168,7 @@ static __always_inline u64 text_bytes(struct thread *thread, u64 address)
 
 #pragma clang loop unroll(disable)
 	for (piece = 0; piece < MAX_TEXT_PIECES; piece++) {
-		got = bpf_probe_read_user_str(thread->scratch.copy, STACK_COPY_BYTES, (void *)(address + bytes));
+		got = read_user_text(thread->scratch.copy, STACK_COPY_BYTES, (void *)(address + bytes));
 		if (got <= 0)
 			return bytes;
 		if (got < STACK_COPY_BYTES)
@@ -156,7 +191,7 @@ static __always_inline u64 result_of(struct pt_regs *ctx, struct process *proces
 		return PT_REGS_RC(ctx) >= pending->size ? pending->old_address : 0;
 	if ((int)PT_REGS_RC(ctx) != 0)
 		return 0;
-	if (bpf_probe_read_user(&address, sizeof(address), (void *)pending->result_pointer))
+	if (read_user(&address, sizeof(address), (void *)pending->result_pointer))
 		count_loss(process, LOSS_RESULT_UNREADABLE);
 	return address;
 }
@@ -179,21 +214,22 @@ static __always_inline int record_block(struct process *process, void *blocks, u
 	if (!site)
 		return 0;
 	block.size = pending->size;
+	block.weight = pending->weight;
 	block.stack_id = stack_id;
 	block.tid = (u32)id;
 	block.kind = KIND_HEAP;
 	note_last_allocation(process, thread, id, pending->new_address);
 	/* No other thread can free the block yet: nobody has been told its address. */
 	if (put_block(process, tgid, blocks, pending->new_address, &block))
-		add_to_site(process, site, block.size);
+		add_to_site(process, site, &block);
 	return 0;
 }
 
 /* Walk the stack, or go on with it, and then record the block. */
-static __always_inline int walk_and_record(struct pt_regs *ctx, struct process *process, void *blocks,
-					   u64 id, struct thread *thread)
+static __always_inline int walk_and_record(struct pt_regs *ctx, struct process *process, u32 slot,
+					   void *blocks, u64 id, struct thread *thread)
 {
-	walk_on(thread, mappings_of(id >> 32));
+	walk_on(thread, mappings_of(slot));
 #ifdef WALK_BY_TAIL_CALLS
 	if (thread->scratch.walk.end == WALK_GOES_ON)
 		/* Does not return, unless there have been too many. */
@@ -206,16 +242,17 @@ static __always_inline int walk_and_record(struct pt_regs *ctx, struct process *
 static __always_inline int leave(struct pt_regs *ctx)
 {
 	u64 id = current_id();
-	u32 tgid = id >> 32;
-	struct thread *thread = threads.lookup(&id);
-	struct process *process = processes.lookup(&tgid);
+	u32 tgid = id >> 32, slot = bpf_get_attach_cookie(ctx) >> COOKIE_SLOT_SHIFT;
+	struct process *process = process_in(slot, id);
 	struct pending_call *pending;
+	struct thread *thread;
 	void *blocks;
 	u64 address;
 
 	if (!process)
 		return 0;
 	count_hit(process);
+	thread = threads.lookup(&id);
 	if (!thread)
 		return 0;
 	pending = &thread->pending;
@@ -223,7 +260,7 @@ static __always_inline int leave(struct pt_regs *ctx)
 	if (!pending->entry_sp || PT_REGS_SP(ctx) != pending->entry_sp + sizeof(u64))
 		return 0;
 	pending->entry_sp = 0;
-	blocks = live.lookup(&tgid);
+	blocks = live.lookup(&slot);
 	if (!blocks)
 		return 0;
 
@@ -240,25 +277,35 @@ static __always_inline int leave(struct pt_regs *ctx)
 	}
 	if (!address || process->state != STATE_RECORDING)
 		return 0;
-	if (pending->result_pointer == RESULT_IS_TEXT)
+	if (pending->result_pointer == RESULT_IS_TEXT) {
 		pending->size = text_bytes(thread, address);
+		pending->weight = draw(process, pending->size);
+	}
+	if (!pending->weight) {
+		note_last_allocation(process, thread, id, 0);
+		return 0;
+	}
 	pending->new_address = address;
 	begin_walk(thread, pending->function_ip, ctx);
-	return walk_and_record(ctx, process, blocks, id, thread);
+	return walk_and_record(ctx, process, slot, blocks, id, thread);
 }
 
 /* leave, continued by a tail call. */
 static __always_inline int leave_continued(struct pt_regs *ctx)
 {
 	u64 id = current_id();
-	u32 tgid = id >> 32;
-	struct process *process = processes.lookup(&tgid);
-	struct thread *thread = threads.lookup(&id);
-	void *blocks = live.lookup(&tgid);
+	u32 slot = bpf_get_attach_cookie(ctx) >> COOKIE_SLOT_SHIFT;
+	struct process *process = process_in(slot, id);
+	struct thread *thread;
+	void *blocks;
 
-	if (!process || !thread || !blocks)
+	if (!process)
 		return 0;
-	return walk_and_record(ctx, process, blocks, id, thread);
+	thread = threads.lookup(&id);
+	blocks = live.lookup(&slot);
+	if (!thread || !blocks)
+		return 0;
+	return walk_and_record(ctx, process, slot, blocks, id, thread);
 }
 
 static __always_inline int note_library_change(struct process *process)

@@ -8,12 +8,18 @@
 #define ALLOCATED_ON_DEMAND 1	/* BPF_F_NO_PREALLOC */
 #define MAPPED_BY_DAEMON 0x400	/* BPF_F_MMAPABLE */
 
-/* tgid -> state and losses. Written by the daemon at attach; full: the attach is refused. */
-BPF_F_TABLE("hash", u32, struct process, processes, MAX_PROCESSES, ALLOCATED_ON_DEMAND);
+/* slot -> state, sampling, losses. Written by the daemon at attach; full: the attach is refused. */
+BPF_F_TABLE("array", int, struct process, processes, MAX_PROCESSES, MAPPED_BY_DAEMON);
 
-/* tgid -> (address -> block). One inner map a process, made and sized by the daemon. */
+/* tgid -> slot, for programs that no link tells. */
+BPF_F_TABLE("hash", u32, u32, slots, MAX_PROCESSES, ALLOCATED_ON_DEMAND);
+
+/* slot -> (address -> block). One inner map a process, made and sized by the daemon. */
 BPF_F_TABLE("hash", u64, struct live_block, live_template, 1, ALLOCATED_ON_DEMAND);
-BPF_HASH_OF_MAPS(live, u32, "live_template", MAX_PROCESSES);
+BPF_ARRAY_OF_MAPS(live, "live_template", MAX_PROCESSES);
+
+/* 0 -> what blocks stand for. Written once, by the loader. */
+BPF_ARRAY(sampling_curves, struct sampling_curve, 1);
 
 /* (tgid, kind, stack) -> counters. Full: the overflow site counts it. */
 BPF_F_TABLE("hash", struct site_key, struct site, sites, MAX_SITES, ALLOCATED_ON_DEMAND);
@@ -43,12 +49,12 @@ struct shard_bytes {
 BPF_F_TABLE("array", int, struct shard_bytes, shard_template, 1, MAPPED_BY_DAEMON);
 BPF_ARRAY_OF_MAPS(unwind_shards, "shard_template", MAX_UNWIND_SHARDS);
 
-/* tgid -> array of one struct unwind_mappings. Replaced as a whole, so that it is always sorted. */
+/* slot -> array of one struct unwind_mappings. Replaced as a whole, so that it is always sorted. */
 struct mappings_bytes {
 	char bytes[sizeof(struct unwind_mappings)];
 };
 BPF_F_TABLE("array", int, struct mappings_bytes, mappings_template, 1, 0);
-BPF_HASH_OF_MAPS(unwind_mappings, u32, "mappings_template", MAX_PROCESSES);
+BPF_ARRAY_OF_MAPS(unwind_mappings, "mappings_template", MAX_PROCESSES);
 
 /* struct space_event. Full: the event is dropped, and the daemon reads /proc/PID/maps again. */
 BPF_RINGBUF_OUTPUT(space_events, SPACE_EVENT_PAGES);

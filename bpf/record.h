@@ -2,9 +2,9 @@
 /*
  * The books: blocks in `live`, counters in `sites`, frames in `stacks`.
  *
- * For every site, live = the sum over its blocks in the live table, at every moment outside these
- * functions; for the process likewise. Therefore whoever deletes a block's entry, and only who succeeds in
- * that, subtracts it.
+ * For every site, live = the sum over what its blocks in the live table stand for (sampling.h), at every
+ * moment outside these functions; for the process likewise. Therefore whoever deletes a block's entry, and
+ * only who succeeds in that, subtracts it.
  */
 
 /*
@@ -45,13 +45,22 @@ static __always_inline void raise_peak(s64 *peak, s64 live)
 	}
 }
 
-static __always_inline void add_to_site(struct process *process, struct site *site, u64 size)
+static __always_inline void add_to_site(struct process *process, struct site *site,
+					const struct live_block *block)
 {
-	raise_peak(&process->peak_live_bytes, __sync_fetch_and_add(&process->live_bytes, size) + size);
-	raise_peak(&site->peak_live_bytes, __sync_fetch_and_add(&site->live_bytes, size) + size);
-	__sync_fetch_and_add(&site->live_count, 1);
-	__sync_fetch_and_add(&site->allocated_bytes, size);
-	__sync_fetch_and_add(&site->allocated_count, 1);
+	u64 bytes = estimated_bytes(block->size, block->weight);
+	u64 count = estimated_count(block->size, block->weight);
+
+	__sync_fetch_and_add(&process->recorded, 1);
+	raise_peak(&process->peak_live_bytes, __sync_fetch_and_add(&process->live_bytes, bytes) + bytes);
+	raise_peak(&site->peak_live_bytes, __sync_fetch_and_add(&site->live_bytes, bytes) + bytes);
+	__sync_fetch_and_add(&site->live_count, count);
+	__sync_fetch_and_add(&site->allocated_bytes, bytes);
+	__sync_fetch_and_add(&site->allocated_count, count);
+	if (count == COUNT_UNIT)
+		return;
+	__sync_fetch_and_add(&site->live_bytes_variance, bytes_variance(block->size, block->weight));
+	__sync_fetch_and_add(&site->live_count_variance, count_variance(count));
 }
 
 static __always_inline void subtract_from_site(struct process *process, u32 tgid,
@@ -59,14 +68,21 @@ static __always_inline void subtract_from_site(struct process *process, u32 tgid
 {
 	struct site_key key = { .tgid = tgid, .kind = block->kind, .stack_id = block->stack_id };
 	struct site *site = sites.lookup(&key);
+	u64 bytes = estimated_bytes(block->size, block->weight);
+	u64 count = estimated_count(block->size, block->weight);
 
-	__sync_fetch_and_add(&process->live_bytes, -block->size);
+	__sync_fetch_and_add(&process->released, 1);
+	__sync_fetch_and_add(&process->live_bytes, -bytes);
 	if (!site)
 		return;
-	__sync_fetch_and_add(&site->live_bytes, -block->size);
-	__sync_fetch_and_add(&site->live_count, -1);
+	__sync_fetch_and_add(&site->live_bytes, -bytes);
+	__sync_fetch_and_add(&site->live_count, -count);
 	if (temporary)
-		__sync_fetch_and_add(&site->temporary_count, 1);
+		__sync_fetch_and_add(&site->temporary_count, count);
+	if (count == COUNT_UNIT)
+		return;
+	__sync_fetch_and_add(&site->live_bytes_variance, -bytes_variance(block->size, block->weight));
+	__sync_fetch_and_add(&site->live_count_variance, -count_variance(count));
 }
 
 /*
@@ -84,7 +100,8 @@ static __always_inline u64 last_allocation(u64 id, u64 address)
 static __always_inline void note_last_allocation(struct process *process, struct thread *thread, u64 id,
 						 u64 address)
 {
-	thread->last_address = address;
+	if (thread)
+		thread->last_address = address;
 	process->last_allocations[id % LAST_ALLOCATIONS] = last_allocation(id, address);
 }
 
@@ -187,10 +204,10 @@ static __always_inline struct thread *current_thread(u64 id)
 	return threads.lookup(&id);
 }
 
-/* The mapping list of a process; NULL: it has none yet. */
-static __always_inline struct unwind_mappings *mappings_of(u32 tgid)
+/* The mapping list of the process in a slot; NULL: it has none yet. */
+static __always_inline struct unwind_mappings *mappings_of(u32 slot)
 {
-	void *map = unwind_mappings.lookup(&tgid);
+	void *map = unwind_mappings.lookup(&slot);
 	u32 zero = 0;
 
 	return map ? bpf_map_lookup_elem(map, &zero) : NULL;

@@ -74,9 +74,10 @@ static __always_inline void report(struct process *process, u64 id, u32 number, 
 static __always_inline int enter_syscall(struct syscall_enter *ctx)
 {
 	u64 id = current_id();
-	u32 tgid = id >> 32;
-	struct process *process = processes.lookup(&tgid);
+	struct process *process;
+	u32 slot;
 
+	process = current_process(id, &slot);
 	if (!process)
 		return 0;
 	count_hit(process);
@@ -85,12 +86,12 @@ static __always_inline int enter_syscall(struct syscall_enter *ctx)
 	return 0;
 }
 
-static __always_inline int walk_and_report(struct syscall_exit *ctx, struct process *process, u64 id,
-					   struct thread *thread)
+static __always_inline int walk_and_report(struct syscall_exit *ctx, struct process *process, u32 slot,
+					   u64 id, struct thread *thread)
 {
 	u64 stack_id;
 
-	walk_on(thread, mappings_of(id >> 32));
+	walk_on(thread, mappings_of(slot));
 #ifdef WALK_BY_TAIL_CALLS
 	if (thread->scratch.walk.end == WALK_GOES_ON)
 		space_continuations.call(ctx, 0);
@@ -107,11 +108,12 @@ static __always_inline int walk_and_report(struct syscall_exit *ctx, struct proc
 static __always_inline int leave_syscall(struct syscall_exit *ctx)
 {
 	u64 id = current_id();
-	u32 tgid = id >> 32;
-	struct process *process = processes.lookup(&tgid);
+	struct process *process;
 	struct thread *thread;
 	struct pt_regs *user;
+	u32 slot;
 
+	process = current_process(id, &slot);
 	if (!process)
 		return 0;
 	count_hit(process);
@@ -137,17 +139,21 @@ static __always_inline int leave_syscall(struct syscall_exit *ctx)
 		return 0;
 	}
 	begin_walk_at(thread, 0, user->ip, user->sp, user->bp);
-	return walk_and_report(ctx, process, id, thread);
+	return walk_and_report(ctx, process, slot, id, thread);
 }
 
 static __always_inline int leave_syscall_continued(struct syscall_exit *ctx)
 {
 	u64 id = current_id();
-	u32 tgid = id >> 32;
-	struct process *process = processes.lookup(&tgid);
-	struct thread *thread = threads.lookup(&id);
+	struct process *process;
+	struct thread *thread;
+	u32 slot;
 
-	if (!process || !thread)
+	process = current_process(id, &slot);
+	if (!process)
 		return 0;
-	return walk_and_report(ctx, process, id, thread);
+	thread = threads.lookup(&id);
+	if (!thread)
+		return 0;
+	return walk_and_report(ctx, process, slot, id, thread);
 }

@@ -53,10 +53,10 @@ static __always_inline bool read_word(struct walk_scratch *scratch, u64 address,
 	u64 distance = address - scratch->copy_address;
 
 	if (distance > STACK_COPY_BYTES - sizeof(u64) || (distance & 7)) {
-		if (bpf_probe_read_user(scratch->copy, STACK_COPY_BYTES, (void *)address)) {
+		if (read_user(scratch->copy, STACK_COPY_BYTES, (void *)address)) {
 			/* Near the end of its mapping; the failed copy has overwritten the last one. */
 			scratch->copy_address = NO_COPY;
-			return bpf_probe_read_user(word, sizeof(*word), (void *)address) == 0;
+			return read_user(word, sizeof(*word), (void *)address) == 0;
 		}
 		scratch->copy_address = address;
 		distance = 0;

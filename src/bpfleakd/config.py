@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import yaml
 
+from bpfleakd.analysis.sampling_rate import MAX_SHIFT, MIN_SHIFT
 from bpfleakd.api import DEFAULT_SOCKET_PATH
 from bpfleakd.errors import ConfigError
 from bpfleakd.model import TracingMode
@@ -41,6 +42,7 @@ __all__ = [
     "ProcessSource",
     "RuleConfig",
     "RuleLimits",
+    "SamplingConfig",
     "StateConfig",
     "Walker",
     "WindowMode",
@@ -215,6 +217,13 @@ class AutoConfig(_Section, frozen=True):
     pause_max_s: Annotated[float, msgspec.Meta(ge=1, le=604_800)] = 3_600.0
 
 
+class SamplingConfig(_Section, frozen=True):
+    """How many blocks of a process are recorded a second, where not all are; or one in how many bytes."""
+
+    target_events_per_s: Annotated[float, msgspec.Meta(ge=10, le=1_000_000)] = 1_500.0
+    interval_bytes: Annotated[int, msgspec.Meta(ge=1 << MIN_SHIFT, le=1 << MAX_SHIFT)] | None = None
+
+
 class BudgetConfig(_Section, frozen=True):
     """What tracing by the policy may cost the traced, in percent of a core: each, and all together."""
 
@@ -254,6 +263,7 @@ class Config(_Section, frozen=True):
     metrics: MetricsConfig = MetricsConfig()
     limits: LimitsConfig = LimitsConfig()
     history: HistoryConfig = HistoryConfig()
+    sampling: SamplingConfig = SamplingConfig()
     auto: AutoConfig = AutoConfig()
     budget: BudgetConfig = BudgetConfig()
     state: StateConfig = StateConfig()
@@ -390,6 +400,9 @@ def _contradictions(config: Config) -> Iterator[tuple[list[str], str]]:
     if config.unattended_s < 5 * config.tick_s:
         words = f"has to be five ticks or more (tick_s: {config.tick_s:g})"
         yield ["unattended_s", "tick_s"], words
+    interval_bytes = config.sampling.interval_bytes
+    if interval_bytes is not None and interval_bytes.bit_count() != 1:
+        yield ["sampling.interval_bytes"], f"has to be a power of 2, not {interval_bytes}"
     if config.history.window_s < 2 * config.tick_s:
         words = f"growth needs a window of two ticks or more (tick_s: {config.tick_s:g})"
         yield ["history.window_s", "tick_s"], words

@@ -59,6 +59,7 @@ from bpfleakd.monitor.governing import Governing
 from bpfleakd.monitor.guard import Guard
 from bpfleakd.monitor.monitor import Monitor
 from bpfleakd.monitor.report import Reporter
+from bpfleakd.monitor.sampling import SamplingOptions
 from bpfleakd.monitor.scans import PendingScan, ScanOptions
 from bpfleakd.monitor.supervisor import Supervisor
 from bpfleakd.monitor.unwinding import Unwinding
@@ -196,6 +197,7 @@ class Daemon:
                 "metrics",
                 "limits",
                 "history",
+                "sampling",
                 "auto",
                 "budget",
                 "cache_dir",
@@ -250,8 +252,8 @@ class _Service:
             await self._supervision.stop()
         await self._worker.call(self._close, keep=keep)
 
-    async def attach(self, pid: int) -> TracedProcess:
-        return await self._worker.call(lambda: self._supervisor.attach(pid, time.monotonic_ns()))
+    async def attach(self, pid: int, mode: TracingMode = TracingMode.EXACT) -> TracedProcess:
+        return await self._worker.call(lambda: self._supervisor.attach(pid, time.monotonic_ns(), mode))
 
     async def detach(self, pid: int) -> TracedProcess:
         return await self._worker.call(lambda: self._supervisor.detach(pid, time.monotonic_ns()))
@@ -400,6 +402,11 @@ class _Service:
             unattended_s=config.unattended_s,
             keep_report=self._keep_report,
             leak_after_s=config.history.leak_after_s,
+            sampling=SamplingOptions(
+                config.sampling.target_events_per_s,
+                config.limits.live_blocks,
+                config.sampling.interval_bytes,
+            ),
         )
         anew = [*kernel.left_behind, *self._monitor.adopt(kernel.pins.processes())]
         self._attach_anew(anew)

@@ -203,9 +203,10 @@ class SiteKey:
 
 @dataclass(frozen=True, slots=True)
 class SiteCounters:
-    """The running totals of one call site since attach.
+    """The running totals of one call site since attach; estimates, where blocks are sampled.
 
-    `temporary_count` are the blocks that their thread freed before it allocated another.
+    `temporary_count` are the blocks that their thread freed before it allocated another. The variances of the
+    estimates of what is live are in units of 2^16 bytes^2 and of 2^-16 blocks^2 (analysis/estimates.py).
     """
 
     live_bytes: int
@@ -214,6 +215,8 @@ class SiteCounters:
     allocated_count: int
     temporary_count: int = 0
     peak_live_bytes: int = 0
+    live_bytes_variance: int = 0
+    live_count_variance: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +344,8 @@ class SiteReport:
     `temporary_count` is None for memory that is not the heap's. `verdict` to `leak_bytes_per_s` are as in
     SiteVerdict. `reachable` is whether something in the process still points to its blocks; None if nobody
     has looked.
+    `live_bytes_stderr` and `live_count_stderr`
+    are the standard errors of what is live, 0.0 where every block was recorded.
     """
 
     site: str
@@ -364,6 +369,8 @@ class SiteReport:
     reason: str
     leak_bytes_per_s: float
     reachable: bool | None
+    live_bytes_stderr: float = 0.0
+    live_count_stderr: float = 0.0
 
 
 class TracingMode(StrEnum):
@@ -482,7 +489,12 @@ class LifeStats:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSummary:
-    """One traced process in totals. `unmatched_frees` were of blocks from before the attach."""
+    """One traced process in totals. `unmatched_frees` were of blocks from before the attach.
+
+    `mode` is EXACT if every block since the attach was recorded, otherwise SAMPLED: then the figures of the
+    heap are estimates, with their standard errors. One block in about `sample_interval_bytes` is recorded
+    now; None: all are.
+    """
 
     pid: int
     comm: str
@@ -500,6 +512,9 @@ class ProcessSummary:
     temporary_count: int
     peak_live_bytes: int
     labels: ProcessLabels = ProcessLabels()
+    sample_interval_bytes: int | None = None
+    live_bytes_stderr: float = 0.0
+    live_count_stderr: float = 0.0
 
 
 class FunctionRole(StrEnum):
@@ -681,6 +696,8 @@ class GroupKey(StrEnum):
 class SiteGroup:
     """Call sites that have something in common; `sites` are their fingerprints.
 
+    The standard errors are 0.0 where every block was recorded, and not known of threads.
+
     `group` is the function, the module, the tid in digits or the fingerprint; None holds what has none. Who
     freed and grew is not known of threads, so that they only have live figures. `comm` is a thread's name,
     `stack` the frames of a stack.
@@ -696,6 +713,8 @@ class SiteGroup:
     comm: str | None = None
     stack: tuple[Frame, ...] = ()
     truncated: StackEnd | None = None
+    live_bytes_stderr: float | None = None
+    live_count_stderr: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -709,13 +728,18 @@ class GroupedReport:
 
 @dataclass(frozen=True, slots=True)
 class BlockReport:
-    """One outstanding block, or what is left of one mapping; `comm` is the name of the thread `tid`."""
+    """One outstanding block, or what is left of one mapping; `comm` is the name of the thread `tid`.
+
+    Where blocks are sampled it stands for `weight` of them, all like it: 1 over the probability that it was
+    recorded.
+    """
 
     address: int
     size_bytes: int
     age_s: float
     tid: int
     comm: str
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

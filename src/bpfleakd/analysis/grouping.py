@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from bpfleakd.analysis.estimates import stderr_of_sum
 from bpfleakd.model import GroupedReport, GroupKey, LeakReport, SiteGroup, SiteReport, SortKey
 
 __all__ = ["grouped"]
@@ -58,6 +59,8 @@ def _group(name: str | None, sites: list[SiteReport], by: GroupKey) -> SiteGroup
         allocated_count=sum(site.allocated_count for site in sites),
         growth_bytes_per_s=sum(site.growth_bytes_per_s for site in sites),
         sites=tuple(dict.fromkeys(site.site for site in sites)),
+        live_bytes_stderr=stderr_of_sum(site.live_bytes_stderr for site in sites),
+        live_count_stderr=stderr_of_sum(site.live_count_stderr for site in sites),
     )
     if by is GroupKey.STACK:
         return replace(group, stack=sites[0].stack, truncated=sites[0].truncated)

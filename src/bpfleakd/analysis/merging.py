@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from bpfleakd.analysis.estimates import stderr_of_sum
 from bpfleakd.analysis.verdict import VERDICTS
 from bpfleakd.model import SiteReport, ThreadShare
 
@@ -44,6 +45,8 @@ def _sum(one: SiteReport, other: SiteReport) -> SiteReport:
         temporary_count=_summed_counts(one.temporary_count, other.temporary_count),
         # At most: their peaks need not have been at the same time.
         peak_live_bytes=one.peak_live_bytes + other.peak_live_bytes,
+        live_bytes_stderr=stderr_of_sum((one.live_bytes_stderr, other.live_bytes_stderr)),
+        live_count_stderr=stderr_of_sum((one.live_count_stderr, other.live_count_stderr)),
     )
 
 

@@ -4,7 +4,7 @@
     GET    /v1/processes                    {"processes": [TracedProcess, …]}
     GET    /v1/watched                      {"watched": [WatchedProcess, …]}
     GET    /v1/supervised                   {"supervised": [SupervisedProcess, …]}
-    POST   /v1/processes/{pid}              attach → TracedProcess
+    POST   /v1/processes/{pid}              attach → TracedProcess; ?mode=exact|sampled|auto
     DELETE /v1/processes/{pid}              detach → TracedProcess
     GET    /v1/processes/{pid}/sites        LeakReport; ?limit=K&sort=verdict|growth|live|count
                                             GroupedReport with &group=function|module|thread|stack
@@ -26,7 +26,7 @@ An error is {"error": {"code", "message", "hint"}} with a fitting status. docs/j
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -43,6 +43,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bpfleakd import errors
 from bpfleakd.api.pages import asset_response, flamegraph_response, page_response
 from bpfleakd.api.service import (
+    ATTACH_MODES,
     BLOCKS_LISTED,
     BLOCKS_LISTED_MAX,
     REPORTS_LISTED,
@@ -59,7 +60,7 @@ from bpfleakd.export.flamegraph import flamegraph_html, flamegraph_json
 from bpfleakd.export.pprof import pprof_profile
 from bpfleakd.export.stack_values import StackValue
 from bpfleakd.logs import get_logger
-from bpfleakd.model import GroupKey, LeakReport, ProcessState, SortKey
+from bpfleakd.model import GroupKey, LeakReport, ProcessState, SortKey, TracingMode
 from bpfleakd.printable import printable, without_surrogates
 
 __all__ = ["Exposition", "create_app"]
@@ -68,7 +69,7 @@ __all__ = ["Exposition", "create_app"]
 Exposition = Callable[[str], tuple[bytes, str]]
 
 _Handler = Callable[[Request], Awaitable[Response]]
-_Choice = TypeVar("_Choice", GroupKey, SortKey, StackValue)
+_Choice = TypeVar("_Choice", GroupKey, SortKey, StackValue, TracingMode)
 
 _PID_MAX = 4_194_304  # PID_MAX_LIMIT of a 64-bit kernel
 _READING = ("GET", "HEAD")
@@ -167,10 +168,10 @@ class _Api:
         return _json(SupervisedList(await self._service.supervised()))
 
     async def attach(self, request: Request) -> Response:
-        _only_parameters(request)
-        pid = _pid(request)
+        _only_parameters(request, "mode")
+        pid, mode = _pid(request), _choice(request, "mode", TracingMode.EXACT, ATTACH_MODES)
         _log_who_asked("attach", pid, request)
-        return _json(await self._service.attach(pid), HTTPStatus.CREATED)
+        return _json(await self._service.attach(pid, mode), HTTPStatus.CREATED)
 
     async def detach(self, request: Request) -> Response:
         _only_parameters(request)
@@ -374,13 +375,15 @@ def _limit(request: Request, highest: int = 1_000_000, *, lowest: int = 1) -> in
     return None if text is None else _whole_number("limit", text, lowest, highest)
 
 
-def _choice(request: Request, name: str, otherwise: _Choice) -> _Choice:
-    kind = type(otherwise)
-    text = request.query_params.get(name, otherwise)
-    try:
-        return kind(text)
-    except ValueError:
-        raise _BadRequest(f"{name} is one of {', '.join(kind)}, not {printable(text)!r}") from None
+def _choice(
+    request: Request, name: str, otherwise: _Choice, choices: Sequence[_Choice] | None = None
+) -> _Choice:
+    possible = tuple(type(otherwise)) if choices is None else choices
+    text = request.query_params.get(name, otherwise.value)
+    for choice in possible:
+        if text == choice.value:
+            return choice
+    raise _BadRequest(f"{name} is one of {', '.join(possible)}, not {printable(text)!r}")
 
 
 def _site(request: Request) -> str | None:

@@ -40,6 +40,7 @@ from bpfleakd.model import (
     SortKey,
     SupervisedProcess,
     TracedProcess,
+    TracingMode,
     WatchedProcess,
 )
 
@@ -90,10 +91,10 @@ class DaemonClient:
         self._path = socket_path
         self._timeout_s = timeout_s
 
-    def attach(self, pid: int) -> TracedProcess:
-        """Start to trace a process."""
+    def attach(self, pid: int, mode: TracingMode = TracingMode.EXACT) -> TracedProcess:
+        """Start to trace a process, in one of ATTACH_MODES."""
         timeout_s = max(self._timeout_s, _ATTACH_TIMEOUT_S)
-        return self._request("POST", f"/v1/processes/{pid}", TracedProcess, timeout_s)
+        return self._request("POST", f"/v1/processes/{pid}?mode={mode.value}", TracedProcess, timeout_s)
 
     def detach(self, pid: int) -> TracedProcess:
         """Stop to trace a process and return its last figures."""

@@ -23,10 +23,12 @@ from bpfleakd.model import (
     SortKey,
     SupervisedProcess,
     TracedProcess,
+    TracingMode,
     WatchedProcess,
 )
 
 __all__ = [
+    "ATTACH_MODES",
     "BLOCKS_LISTED",
     "BLOCKS_LISTED_MAX",
     "REPORTS_LISTED",
@@ -40,6 +42,9 @@ __all__ = [
     "SupervisedList",
     "WatchedList",
 ]
+
+# The modes that a process can be attached in by hand.
+ATTACH_MODES = (TracingMode.EXACT, TracingMode.SAMPLED, TracingMode.AUTO)
 
 # How many blocks a list of them has: unless another number is asked for, and at most.
 BLOCKS_LISTED = 1_000
@@ -84,8 +89,8 @@ class ReportList:
 class Service(Protocol):
     """The daemon, as the API sees it. `pid` is in the daemon's pid namespace."""
 
-    async def attach(self, pid: int) -> TracedProcess:
-        """Start to trace a process."""
+    async def attach(self, pid: int, mode: TracingMode = TracingMode.EXACT) -> TracedProcess:
+        """Start to trace a process: EXACT, SAMPLED, or AUTO, which is sampled once exact costs too much."""
         ...
 
     async def detach(self, pid: int) -> TracedProcess:

@@ -15,17 +15,23 @@ from bpfleakd.model import AllocationKind, FunctionRole, StackEnd
 
 __all__ = [
     "ARGUMENT_REGISTERS",
+    "COOKIE_CALLS_ALLOCATOR",
     "COOKIE_CALLS_RELEASE",
     "COOKIE_REGISTER_BITS",
     "COOKIE_ROLE_BITS",
+    "COOKIE_SLOT_SHIFT",
+    "COUNT_UNIT",
+    "CURVE_STEPS",
     "FUNCTION_ROLES",
     "HEARTBEAT",
     "KINDS",
     "LIVE_BLOCK",
     "LOSS_REASONS",
     "MAX_FRAMES",
+    "MAX_SAMPLE_SHIFT",
     "MAX_UNWIND_MAPPINGS",
     "PROCESS",
+    "SAMPLING_CURVE",
     "SITE",
     "SITE_KEY",
     "SPACE_EVENT",
@@ -47,6 +53,14 @@ MAX_UNWIND_MAPPINGS = 1024
 COOKIE_ROLE_BITS = 8
 COOKIE_REGISTER_BITS = 4
 COOKIE_CALLS_RELEASE = 1 << 32
+COOKIE_CALLS_ALLOCATOR = 1 << 33
+COOKIE_SLOT_SHIFT = 40
+
+MAX_SAMPLE_SHIFT = 22
+CURVE_STEPS = 128
+COUNT_UNIT = 65_536
+HIT_COUNTERS = 8
+HIT_COUNTER_WORDS = 8
 
 
 class RecordingState(IntEnum):
@@ -96,16 +110,22 @@ STACK_ENDS = (
 
 PROCESS = np.dtype(
     [
-        ("state", "u8"),
+        ("tgid", "u4"),
+        ("state", "u4"),
+        ("sample_shift", "u4"),
+        ("was_sampled", "u4"),
         ("unmatched_frees", "u8"),
         ("library_changes", "u8"),
         ("losses", "u8", (len(LOSS_REASONS),)),
-        ("probe_hits", "u8"),
+        ("recorded", "u8"),
+        ("released", "u8"),
         ("live_bytes", "i8"),
         ("peak_live_bytes", "i8"),
         ("last_allocations", "u8", (64,)),
+        ("probe_hits", "u8", (HIT_COUNTERS * HIT_COUNTER_WORDS,)),
     ]
 )
+SAMPLING_CURVE = np.dtype([("points", "u4", (CURVE_STEPS + 1,))])
 SITE_KEY = np.dtype([("tgid", "u4"), ("kind", "u4"), ("stack_id", "u8")])
 SITE = np.dtype(
     [
@@ -115,11 +135,22 @@ SITE = np.dtype(
         ("allocated_count", "u8"),
         ("temporary_count", "u8"),
         ("peak_live_bytes", "i8"),
+        ("live_bytes_variance", "i8"),
+        ("live_count_variance", "i8"),
     ]
 )
 STACK_KEY = np.dtype([("tgid", "u8"), ("stack_id", "u8")])
 STACK = np.dtype([("depth", "u4"), ("end", "u4"), ("frames", "u8", (MAX_FRAMES,))])
-LIVE_BLOCK = np.dtype([("size", "u8"), ("born_ns", "u8"), ("stack_id", "u8"), ("tid", "u4"), ("kind", "u4")])
+LIVE_BLOCK = np.dtype(
+    [
+        ("size", "u8"),
+        ("weight", "u8"),
+        ("born_ns", "u8"),
+        ("stack_id", "u8"),
+        ("tid", "u4"),
+        ("kind", "u4"),
+    ]
+)
 SPACE_EVENT = np.dtype(
     [
         ("time_ns", "u8"),
@@ -165,12 +196,22 @@ def role_arguments(role: FunctionRole, leading: int = 0) -> tuple[str, ...]:
     return tuple(ARGUMENT_REGISTERS[leading + position] for position in _ROLE_ARGUMENTS[role])
 
 
-def cookie_of(role: FunctionRole, registers: Sequence[str], *, calls_release: bool = False) -> int:
+def cookie_of(
+    role: FunctionRole,
+    registers: Sequence[str],
+    *,
+    slot: int = 0,
+    calls_release: bool = False,
+    calls_allocator: bool = False,
+) -> int:
     """What the programs are told at a probe point: the role, and where `role_arguments` are by then.
 
-    `calls_release`: the function frees, and may do so by calling another that has a probe.
+    `slot` is the process' place in the maps. `calls_release`: the function frees, and may do so by calling
+    another that has a probe; `calls_allocator`: the same of one that allocates.
     """
-    cookie = FUNCTION_ROLES.index(role) | (COOKIE_CALLS_RELEASE if calls_release else 0)
+    cookie = FUNCTION_ROLES.index(role) | slot << COOKIE_SLOT_SHIFT
+    cookie |= COOKIE_CALLS_RELEASE if calls_release else 0
+    cookie |= COOKIE_CALLS_ALLOCATOR if calls_allocator else 0
     for index, register in enumerate(registers):
         cookie |= ARGUMENT_REGISTERS.index(register) << (COOKIE_ROLE_BITS + index * COOKIE_REGISTER_BITS)
     return cookie

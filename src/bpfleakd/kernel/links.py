@@ -32,18 +32,25 @@ def close_all(descriptors: Sequence[int]) -> None:
 class ProbePoint:
     """A breakpoint to be: file offset, what the function does, and the registers of what that is about.
 
-    A function that frees may do so by calling another with a probe: `calls_release`.
+    A function that frees may do so by calling another with a probe: `calls_release`; `calls_allocator` says
+    the same of one that allocates.
     """
 
     offset: int
     role: FunctionRole
     registers: tuple[str, ...]
     calls_release: bool = False
+    calls_allocator: bool = False
 
-    @property
-    def cookie(self) -> int:
-        """What the programs are told there."""
-        return cookie_of(self.role, self.registers, calls_release=self.calls_release)
+    def cookie(self, slot: int) -> int:
+        """What the programs are told there, of the process in a slot."""
+        return cookie_of(
+            self.role,
+            self.registers,
+            slot=slot,
+            calls_release=self.calls_release,
+            calls_allocator=self.calls_allocator,
+        )
 
 
 class Linker:
@@ -56,8 +63,10 @@ class Linker:
         self.method = method
         self._program_fds = program_fds
 
-    def link(self, path: str, points: Sequence[ProbePoint], pid: int) -> list[int]:
+    def link(self, path: str, points: Sequence[ProbePoint], pid: int, slot: int) -> list[int]:
         """Attach to all `points` of the file at `path` in process `pid`; return the links.
+
+        `slot` is the process' place in the maps (Maps.slot_of).
 
         All or none: on an OSError the links made so far are closed.
         """
@@ -70,19 +79,19 @@ class Linker:
             for program in reversed(programs_of(self.method)):
                 chosen = returning if program.at_return else wanted
                 if chosen:
-                    links.extend(self._link_program(program, path, chosen, pid))
+                    links.extend(self._link_program(program, path, chosen, pid, slot))
         except OSError:
             close_all(links)
             raise
         return links
 
     def _link_program(
-        self, program: Program, path: str, points: Mapping[int, ProbePoint], pid: int
+        self, program: Program, path: str, points: Mapping[int, ProbePoint], pid: int, slot: int
     ) -> Iterator[int]:
         program_fd = self._program_fds[program.function]
         # Frees first: of a block that is recorded, the free is then recorded as well.
         order = sorted(points, key=lambda offset: (points[offset].role is not FunctionRole.RELEASE, offset))
-        cookies = {offset: points[offset].cookie for offset in order}
+        cookies = {offset: points[offset].cookie(slot) for offset in order}
         if self.method is not AttachMethod.PERF:
             yield bpf.link_uprobe_multi(
                 program_fd, program.attach_type, path, cookies, pid, program.at_return

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from bpfleakd import errors
-from bpfleakd.kernel import bpf
+from bpfleakd.kernel import bpf, sampling
 from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.child import run_child, serve
 from bpfleakd.kernel.compile_cache import CompileCache
@@ -213,6 +213,7 @@ class _Module:
         self._compiled, self.was_compiled = _compiled(flags + _pid_namespace_flags(), self._programs(), cache)
         try:
             self._maps = self._compiled.make_maps()
+            bpf.map_update(self._map_fd("sampling_curves"), bytes(4), sampling.curve())
         except OSError as error:
             raise _refusal(error, "make BPF maps") from error
         self._program_fds: dict[Program, int] = {}

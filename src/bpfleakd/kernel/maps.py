@@ -8,6 +8,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import numpy as np
 
 from bpfleakd import errors
 from bpfleakd.kernel import abi, bpf
+from bpfleakd.kernel.process_slots import NoSlot, ProcessSlots
 from bpfleakd.kernel.ring import RingReader
 from bpfleakd.kernel.space_events import SpaceEvent, read_space_events
 from bpfleakd.kernel.unwind_store import UnwindStore
@@ -33,7 +35,9 @@ _NOTHING = np.dtype("V0")
 # Map name -> key and value type, for all that the daemon opens.
 PINNED_MAPS: dict[str, tuple[np.dtype, np.dtype]] = {
     "processes": (np.dtype("u4"), abi.PROCESS),
+    "slots": (np.dtype("u4"), np.dtype("u4")),
     "live": (np.dtype("u4"), np.dtype("u4")),
+    "sampling_curves": (np.dtype("u4"), abi.SAMPLING_CURVE),
     "sites": (abi.SITE_KEY, abi.SITE),
     "stacks": (abi.STACK_KEY, abi.STACK),
     "threads": (np.dtype("u8"), _OPAQUE),
@@ -54,8 +58,11 @@ _OVERFLOW_STACK_ID = 0
 class ProcessCounters:
     """What the programs say of a process.
 
-    `unmatched_frees` were of unknown blocks, `library_changes` count dlopen and dlclose, `losses` is by
-    reason. `heap_peak_bytes` is the most that was live in the heap since the last event of the address space.
+    `sample_shift` is the binary logarithm of the sampling interval in bytes, 0 where every block is recorded,
+    and `was_sampled` whether it ever was otherwise. `recorded` blocks went into the live table and `released`
+    ones out of it. `unmatched_frees` were of unknown blocks, `library_changes` count dlopen and dlclose,
+    `losses` is by reason. `heap_peak_bytes` is the most that was live in the heap since the last event of the
+    address space.
     `probe_hits` are the runs of programs in this process: what tracing costs it is so many times some 0.5 us.
     """
 
@@ -65,6 +72,10 @@ class ProcessCounters:
     losses: dict[str, int]
     heap_peak_bytes: int = 0
     probe_hits: int = 0
+    sample_shift: int = 0
+    was_sampled: bool = False
+    recorded: int = 0
+    released: int = 0
 
 
 class Maps:
@@ -73,7 +84,8 @@ class Maps:
     def __init__(self, descriptors: Mapping[str, int]) -> None:
         self._fds = dict(descriptors)
         self._live_fds: dict[int, int] = {}
-        self.unwind = UnwindStore(self._fds)
+        self._slots = ProcessSlots(self._fds["processes"], self._fds["slots"])
+        self.unwind = UnwindStore(self._fds, self._slots.slot_of)
         self._space_events = RingReader(self._fds["space_events"], SPACE_EVENT_BYTES)
 
     @classmethod
@@ -102,6 +114,7 @@ class Maps:
     def close(self) -> None:
         """Close all descriptors; the maps live on while they are pinned or in use."""
         self.unwind.close()
+        self._slots.close()
         self._space_events.close()
         for fd in (*self._fds.values(), *self._live_fds.values()):
             os.close(fd)
@@ -124,40 +137,49 @@ class Maps:
         overflow = np.zeros(1, abi.SITE_KEY)
         overflow["tgid"] = pid
         try:
-            bpf.map_update(self._fds["live"], _u32(pid), _u32(live_fd))
             bpf.map_update(self._fds["sites"], overflow.tobytes(), bytes(abi.SITE.itemsize))
-            bpf.map_update(self._fds["processes"], _u32(pid), bytes(abi.PROCESS.itemsize))
-        except OSError as error:
+            slot = self._slots.take(pid)
+            bpf.map_update(self._fds["live"], _u32(slot), _u32(live_fd))
+        except (OSError, NoSlot) as error:
             self.remove_process(pid)
+            reason = error.strerror if isinstance(error, OSError) else "every slot is taken"
             raise errors.CapacityError(
-                f"no room for process {pid} in the tables: {error.strerror}",
+                f"no room for process {pid} in the tables: {reason}",
                 "detach another one, or raise limits.processes and limits.sites",
             ) from error
 
     def adopt_process(self, pid: int) -> bool:
         """Open the tables of a process that an earlier daemon added; False if there are none."""
-        found = bpf.map_lookup(self._fds["live"], _u32(pid), 4)
-        if found is None or bpf.map_lookup(self._fds["processes"], _u32(pid), abi.PROCESS.itemsize) is None:
+        try:
+            found = bpf.map_lookup(self._fds["live"], _u32(self._slots.slot_of(pid)), 4)
+        except KeyError:
+            return False
+        if found is None:
             return False
         self._live_fds[pid] = bpf.map_get(int.from_bytes(found, "little"))
         return True
 
     def pids(self) -> list[int]:
         """The processes that have an entry."""
-        return [int.from_bytes(key, "little") for key in bpf.map_keys(self._fds["processes"], 4)]
+        return self._slots.pids()
 
     def set_state(self, pid: int, state: abi.RecordingState) -> None:
         """Start or stop the recording of a process that was added."""
-        key = _u32(pid)
-        value = bpf.map_lookup(self._fds["processes"], key, abi.PROCESS.itemsize)
-        process = np.frombuffer(bytearray(value or bytes(abi.PROCESS.itemsize)), abi.PROCESS)
-        process["state"] = state
-        bpf.map_update(self._fds["processes"], key, process.tobytes())
+        self._slots.set_word(pid, "state", state)
+
+    def set_sampling(self, pid: int, shift: int) -> None:
+        """Record the blocks of a process from now on one in 2^shift bytes; 0: all."""
+        if shift:
+            self._slots.set_word(pid, "was_sampled", 1)
+        self._slots.set_word(pid, "sample_shift", shift)
+
+    def slot_of(self, pid: int) -> int:
+        """The place of a process in the maps. KeyError if it was not added."""
+        return self._slots.slot_of(pid)
 
     def process(self, pid: int) -> ProcessCounters:
         """Read the counters of a process; those of one that is unknown are zero."""
-        value = bpf.map_lookup(self._fds["processes"], _u32(pid), abi.PROCESS.itemsize)
-        process = np.frombuffer(value or bytes(abi.PROCESS.itemsize), abi.PROCESS)[0]
+        process = self._slots.row(pid)
         losses = {reason: int(n) for reason, n in zip(abi.LOSS_REASONS, process["losses"], strict=True)}
         return ProcessCounters(
             state=abi.RecordingState(int(process["state"])),
@@ -165,13 +187,18 @@ class Maps:
             library_changes=int(process["library_changes"]),
             losses=losses,
             heap_peak_bytes=int(process["peak_live_bytes"]),
-            probe_hits=int(process["probe_hits"]),
+            probe_hits=int(process["probe_hits"][:: abi.HIT_COUNTER_WORDS].sum()),
+            sample_shift=int(process["sample_shift"]),
+            was_sampled=bool(process["was_sampled"]),
+            recorded=int(process["recorded"]),
+            released=int(process["released"]),
         )
 
     def remove_process(self, pid: int) -> None:
         """Clear all that belongs to a process. Its links must be closed already."""
-        bpf.map_delete(self._fds["processes"], _u32(pid))
-        bpf.map_delete(self._fds["live"], _u32(pid))
+        with contextlib.suppress(KeyError):
+            bpf.map_delete(self._fds["live"], _u32(self._slots.slot_of(pid)))
+        self._slots.give_back(pid)
         if pid in self._live_fds:
             os.close(self._live_fds.pop(pid))
         for name, tgid_of in (
@@ -236,14 +263,18 @@ class Maps:
         return int(np.frombuffer(value or bytes(abi.HEARTBEAT.itemsize), abi.HEARTBEAT)["beat_ns"][0])
 
     def sites(self) -> tuple[np.ndarray, np.ndarray]:
-        """Every site of every process: arrays of SITE_KEY and of SITE, row by row."""
+        """Every site of every process: arrays of SITE_KEY and of SITE, row by row, with whole counts."""
         batches = [
             (keys.copy(), values.copy())
             for keys, values in bpf.map_batches(self._fds["sites"], abi.SITE_KEY, abi.SITE)
         ]
         if not batches:
             return np.empty(0, abi.SITE_KEY), np.empty(0, abi.SITE)
-        return np.concatenate([k for k, _ in batches]), np.concatenate([v for _, v in batches])
+        values = np.concatenate([v for _, v in batches])
+        for count in ("live_count", "allocated_count", "temporary_count"):
+            values[count] += abi.COUNT_UNIT // 2
+            values[count] //= abi.COUNT_UNIT
+        return np.concatenate([k for k, _ in batches]), values
 
 
 def _u32(number: int) -> bytes:

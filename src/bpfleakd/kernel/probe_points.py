@@ -65,7 +65,8 @@ class FunctionProbe:
 
     `registers` hold the wanted arguments there. `entry` is where the function begins, as an address of
     the file. `jumps_to` is the other wanted function that this one only jumps to, with the same arguments.
-    A release function that `calls_release` has another somewhere in its code.
+    `calls_alike`: somewhere in its code it goes on to another wanted function that frees, if it frees itself,
+    or to one that allocates, if it allocates.
     """
 
     function: str
@@ -74,7 +75,7 @@ class FunctionProbe:
     registers: tuple[str, ...] = ()
     entry: int = 0
     jumps_to: str | None = None
-    calls_release: bool = False
+    calls_alike: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,13 +306,14 @@ class _Search:
             registers=argument_registers(code, distance, function.arguments),
             entry=vaddr,
             jumps_to=self._jumps_to(function, vaddr, code),
-            calls_release=function.release and self._calls_release(vaddr, code),
+            calls_alike=self._calls_alike(function, vaddr, code),
         )
 
-    def _calls_release(self, vaddr: int, code: bytes) -> bool:
+    def _calls_alike(self, function: WantedFunction, vaddr: int, code: bytes) -> bool:
         targets = {target for _is_call, target in _transfers(code) if not 0 <= target < len(code)}
         names = {name for target in targets for name in self._names_behind(vaddr + target)}
-        return any(name in self._functions and self._functions[name].release for name in names)
+        others = (self._functions[name] for name in names if name in self._functions)
+        return any(other.arguments and other.release == function.release for other in others)
 
     def _jumps_to(self, function: WantedFunction, vaddr: int, code: bytes) -> str | None:
         """The wanted function with the same effect that this one does nothing but jump to."""

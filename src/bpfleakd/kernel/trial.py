@@ -32,7 +32,7 @@ def try_linker(linker: Linker, maps: Maps) -> None:
     maps.add_process(pid, live_blocks=16)
     links: list[int] = []
     try:
-        links = linker.link(path, [allocate, release], pid)
+        links = linker.link(path, [allocate, release], pid, maps.slot_of(pid))
         maps.set_state(pid, abi.RecordingState.RECORDING)
         _in_thread(libc.getpid, _SIZE_BYTES)
         sizes = {

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -79,10 +79,14 @@ _WHOLE = (0, abi.UNWIND_SHARD_WORDS)
 
 
 class UnwindStore:
-    """The three maps of the walker. `descriptors` are those of unwind_rules, _shards and _mappings."""
+    """The three maps of the walker. `descriptors` are those of unwind_rules, _shards and _mappings.
 
-    def __init__(self, descriptors: Mapping[str, int]) -> None:
+    `slot_of` gives the place of a process in them.
+    """
+
+    def __init__(self, descriptors: Mapping[str, int], slot_of: Callable[[int], int]) -> None:
         self._fds = descriptors
+        self._slot_of = slot_of
         self._shards_max = bpf.map_info(descriptors["unwind_shards"]).entries
         rules_max = bpf.map_info(descriptors["unwind_rules"]).entries
         self._rules = RuleSet(rules_max)
@@ -132,8 +136,9 @@ class UnwindStore:
 
     def drop_unused(self, pids: Collection[int]) -> None:
         """Forget all processes but `pids`, and the tables that none of these uses."""
+        slots = {self._slot_of(pid) for pid in pids}
         for key in list(bpf.map_keys(self._fds["unwind_mappings"], 4)):
-            if int.from_bytes(key, "little") not in pids:
+            if int.from_bytes(key, "little") not in slots:
                 bpf.map_delete(self._fds["unwind_mappings"], key)
         for stored in self._tables.values():
             stored.users.intersection_update(pids)
@@ -181,7 +186,7 @@ class UnwindStore:
         fd = bpf.map_create(bpf.MapType.ARRAY, 4, value.itemsize, 1, 0, "bpfleakd_unwind")
         try:
             bpf.map_update(fd, bytes(4), value.tobytes())
-            bpf.map_update(self._fds["unwind_mappings"], _u32(pid), _u32(fd))
+            bpf.map_update(self._fds["unwind_mappings"], _u32(self._slot_of(pid)), _u32(fd))
         finally:
             os.close(fd)
         return len(entries) - len(kept)
@@ -190,7 +195,7 @@ class UnwindStore:
         """A process uses no other tables than `keep` any more; drops those that nobody uses."""
         kept = set(keep)
         if not kept:
-            bpf.map_delete(self._fds["unwind_mappings"], _u32(pid))
+            bpf.map_delete(self._fds["unwind_mappings"], _u32(self._slot_of(pid)))
         for digest, stored in self._tables.items():
             if digest not in kept:
                 stored.users.discard(pid)

@@ -167,7 +167,7 @@ class Attacher:
             module = file.functions[0].module
             links: list[int] = []
             try:
-                links = self._linker.link(file.path, file.points, pid)
+                links = self._linker.link(file.path, file.points, pid, self._maps.slot_of(pid))
                 attachment.pins.stage_links(number, links)
                 grown = replace(
                     attachment,
@@ -199,8 +199,8 @@ class Attacher:
         self._clear(attachment.process.id.pid, attachment.pins)
 
     def _clear(self, pid: int, pins: ProcessPins) -> None:
-        self._maps.remove_process(pid)
         self._unwinding.release(pid)
+        self._maps.remove_process(pid)
         pins.remove()
 
     def _link_all(
@@ -221,7 +221,7 @@ class Attacher:
             pins.make()
             self._unwinding.follow(pid, mappings, tables_wait_s)
             for number, file in enumerate(files):
-                to_file = self._linker.link(file.path, file.points, pid)
+                to_file = self._linker.link(file.path, file.points, pid, self._maps.slot_of(pid))
                 links += to_file
                 pins.stage_links(number, to_file)
             attachment = Attachment(process, pidfd, tuple(links), mappings, linked, pins)

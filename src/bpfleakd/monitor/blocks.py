@@ -67,6 +67,7 @@ class Blocks:
         listed = [chosen for chosen in sites if len(chosen.listed)]
         others = [] if largest_sites is None or keys is None else self._live_besides(keys)
         live_count = sum(one.live_count for one in (*sites, *others))
+        recorded_count = sum(one.recorded_count for one in sites) + sum(one.live_count for one in others)
         return BlocksReport(
             process=process,
             older_than_s=older_than_s,
@@ -74,7 +75,7 @@ class Blocks:
             live_count=live_count,
             sites=_merged(self._site_blocks(listed)),
             left_out_sites=len(sites) - len(listed) + len(others),
-            left_out_count=live_count - sum(len(chosen.listed) for chosen in listed),
+            left_out_count=recorded_count - sum(len(chosen.listed) for chosen in listed),
             losses=self.traced.losses,
         )
 
@@ -123,7 +124,7 @@ class Blocks:
                 live_bytes=site.live_bytes,
                 live_count=site.live_count,
                 blocks=tuple(self._block(*row) for row in site.listed.tolist()),
-                left_out_count=site.live_count - len(site.listed),
+                left_out_count=site.recorded_count - len(site.listed),
                 stack=stack.frames,
                 truncated=stack.truncated,
             )
@@ -138,10 +139,11 @@ class Blocks:
         return {key: self.maps.stack(pid, key.stack_id).addresses for _count, key in freed[:_GIVEN_BACK_MAX]}
 
     def _block(
-        self, address: int, size: int, born_ns: int, _stack_id: int, tid: int, _kind: int
+        self, address: int, size: int, weight: int, born_ns: int, _stack_id: int, tid: int, _kind: int
     ) -> BlockReport:
         age_s = round(max(0, self.now_ns - born_ns) / _NS_PER_S, 3)
-        return BlockReport(address, size, age_s, tid, self.traced.thread_names.get(tid, ""))
+        comm = self.traced.thread_names.get(tid, "")
+        return BlockReport(address, size, age_s, tid, comm, round(weight / max(size, 1), 3))
 
 
 def narrowed(report: BlocksReport, *, site: str | None, older_than_s: float, limit: int) -> BlocksReport:
@@ -160,20 +162,22 @@ def narrowed(report: BlocksReport, *, site: str | None, older_than_s: float, lim
         limit,
     )
     shortened = [
-        replace(one, blocks=one.blocks[:share], left_out_count=one.live_count - share)
+        replace(one, blocks=one.blocks[:share], left_out_count=len(one.blocks) + one.left_out_count - share)
         for one, share in zip(old, shares.tolist(), strict=True)
     ]
     listed = tuple(one for one in shortened if one.blocks)
     all_of_it = site is None and not older_than_s
-    live_count = report.live_count if all_of_it else sum(one.live_count for one in old)
+    kept_count = sum(len(one.blocks) + one.left_out_count for one in old)
+    if all_of_it:
+        kept_count = report.left_out_count + sum(len(one.blocks) for one in report.sites)
     return BlocksReport(
         process=report.process,
         older_than_s=older_than_s,
         live_bytes=report.live_bytes if all_of_it else sum(one.live_bytes for one in old),
-        live_count=live_count,
+        live_count=report.live_count if all_of_it else sum(one.live_count for one in old),
         sites=listed,
         left_out_sites=len(old) - len(listed) + (report.left_out_sites if site is None else 0),
-        left_out_count=live_count - sum(len(one.blocks) for one in listed),
+        left_out_count=kept_count - sum(len(one.blocks) for one in listed),
         losses=report.losses,
     )
 
@@ -185,8 +189,8 @@ def _older(site: SiteBlocks, older_than_s: float) -> SiteBlocks:
     return replace(
         site,
         blocks=blocks,
-        live_bytes=sum(block.size_bytes for block in blocks),
-        live_count=len(blocks),
+        live_bytes=round(sum(block.size_bytes * block.weight for block in blocks)),
+        live_count=round(sum(block.weight for block in blocks)),
         left_out_count=0,
     )
 

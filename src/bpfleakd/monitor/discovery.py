@@ -164,7 +164,16 @@ def _probed_file(file: FileId, path: str, mapping: Mapping, probes: Sequence[Fun
         # What it jumps to is probed, and another breakpoint on the way there costs as much again.
         if probe.jumps_to in names:
             continue
-        points.append(ProbePoint(probe.offset, function.role, probe.registers, probe.calls_release))
+        frees = function.role is FunctionRole.RELEASE
+        points.append(
+            ProbePoint(
+                probe.offset,
+                function.role,
+                probe.registers,
+                calls_release=frees and probe.calls_alike,
+                calls_allocator=not frees and (probe.calls_alike or function.name not in allocator.leaves),
+            )
+        )
         functions.append(
             ProbedFunction(
                 allocator.name, function.name, function.role, mapping.path, probe.offset, probe.emulated

@@ -46,6 +46,7 @@ from bpfleakd.monitor.attach import Attacher, Attachment
 from bpfleakd.monitor.blocks import Blocks, narrowed
 from bpfleakd.monitor.regions import regions_as_blocks
 from bpfleakd.monitor.report import Reporter, sorted_sites
+from bpfleakd.monitor.sampling import Sampling, SamplingOptions
 from bpfleakd.monitor.scan_reply import ScanReply
 from bpfleakd.monitor.scans import PendingScan, ScanOptions, reachable_sites, scan_report
 from bpfleakd.monitor.space_feed import SpaceFeed
@@ -104,13 +105,14 @@ class Monitor:
         unattended_s: float,
         keep_report: Callable[[ProcessId, LeakReport], None],
         leak_after_s: float = LEAK_AFTER_S,
+        sampling: SamplingOptions,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._maps = maps
         self._attacher = attacher
         self._unwinding = unwinding
         self._watch_address_spaces = watch_address_spaces
-        self._spaces = AddressMaps(self._is_in_free)
+        self._spaces = AddressMaps(self._is_in_allocator)
         self._feed = SpaceFeed(maps, self._spaces, clock_ns)
         self._memory = AddressSpaces()
         self._reporter = reporter
@@ -125,6 +127,7 @@ class Monitor:
         self._traced: dict[int, Traced] = {}
         self._ended: OrderedDict[int, Traced] = OrderedDict()
         self._totals = _Totals()
+        self._sampling = Sampling(maps, sampling)
 
     # Processes come and go
 
@@ -139,10 +142,10 @@ class Monitor:
     ) -> TracedProcess:
         """Start tracing: the process `expected`, if one is, with room for so many blocks.
 
+        EXACT records every block, SAMPLED some, and AUTO all until that costs too much.
+
         Raises AlreadyAttached and what Attacher.attach raises.
         """
-        if mode is TracingMode.SAMPLED:
-            raise errors.TargetRefused("sampled tracing is not possible yet", "use exact")
         if pid in self._traced:
             self._end_if_over(self._traced[pid])
         if pid in self._traced:
@@ -160,12 +163,14 @@ class Monitor:
         now_ns = self._clock_ns()
         keep_traced(attachment.pins, KeptTraced(now_ns, self._memory.follow(attachment.process)))
         self._beat(now_ns)
+        self._sampling.begin(pid, mode, now_ns)
         traced = Traced(
             attachment=attachment,
             symbolizer=self._symbolizer_of(attachment),
             attached_ns=now_ns,
             table=SiteTable(now_ns),
             counters=self._maps.process(pid),
+            mode=mode,
             labels=read_labels(pid),
             verdicts=SiteVerdicts(self._leak_after_s),
         )
@@ -244,7 +249,8 @@ class Monitor:
 
     def mode_of(self, pid: int) -> TracingMode | None:
         """How a process is traced; None if it is not."""
-        return TracingMode.EXACT if pid in self._traced else None
+        traced = self._traced.get(pid)
+        return traced.mode if traced else None
 
     def still_traced(self, pid: int) -> bool:
         """Whether a process is traced, after a look whether it has ended or called exec meanwhile."""
@@ -454,6 +460,7 @@ class Monitor:
             table=SiteTable(now_ns),
             verdicts=SiteVerdicts(self._leak_after_s),
             counters=self._maps.process(attachment.process.id.pid),
+            mode=self._sampling.resume(attachment.process.id.pid, now_ns),
             adopted_count=kept.adopted_count,
             gap_s=kept.gap_s,
         )
@@ -499,6 +506,8 @@ class Monitor:
                 now_ns, site_keys + space_keys, np.concatenate([columns[rows], space_columns])
             )
             before, traced.counters = traced.counters, counters[pid]
+            heap_bytes = int(columns[rows, COUNTERS.index("allocated_bytes")].sum())
+            self._sampling.adapt(pid, traced.counters, heap_bytes, now_ns)
             heap_peak_bytes = traced.counters.heap_peak_bytes
             traced.verdicts.note(now_ns, traced.counters)
             traced.table.note_peak(self._spaces.peak_live_bytes(pid, heap_peak_bytes, now_ns))
@@ -571,14 +580,14 @@ class Monitor:
     def _name(self, traced: Traced, keys: Iterable[SiteKey]) -> dict[SiteKey, NamedStack]:
         return traced.named_stacks(self._maps, keys, self._clock_ns())
 
-    def _is_in_free(self, pid: int, stack_id: int) -> bool:
+    def _is_in_allocator(self, pid: int, stack_id: int) -> bool:
         traced = self._traced.get(pid)
         if traced is None:
             return False
         key = SiteKey(AllocationKind.MMAP, stack_id)
         frames = self._name(traced, [key])[key].stack.frames
-        releasing = traced.release_functions()
-        return any((frame.module, frame.function) in releasing for frame in frames)
+        probed = traced.probed_functions()
+        return any((frame.module, frame.function) in probed for frame in frames)
 
     def _end_if_over(self, traced: Traced, now: RecordingState | None = None) -> None:
         if (now or traced.counters.state) is RecordingState.EXECED:
@@ -615,6 +624,7 @@ class Monitor:
             self._attacher.clear(traced.attachment)
             self._feed.forget(traced.pid)
             self._memory.forget(traced.pid)
+            self._sampling.forget(traced.pid)
             self._watch_while(bool(self._traced))
             traced.close()
         self._ended[traced.pid] = traced

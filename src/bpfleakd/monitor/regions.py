@@ -24,7 +24,14 @@ def regions_as_blocks(
     regions = list(regions)
     addresses = np.array([region.start for _key, region in regions], np.uint64)
     blocks = [
-        (region.length_bytes, region.born_ns, key.stack_id, region.tid, BLOCK_KINDS.index(key.kind))
+        (
+            region.length_bytes,
+            region.length_bytes,
+            region.born_ns,
+            key.stack_id,
+            region.tid,
+            BLOCK_KINDS.index(key.kind),
+        )
         for key, region in regions
     ]
     return addresses, np.array(blocks, LIVE_BLOCK)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bpfleakd.analysis.blame import blamed_frame
+from bpfleakd.analysis.estimates import bytes_stderr, count_stderr
 from bpfleakd.analysis.growth import growth_bytes_per_s
 from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.model import (
@@ -21,6 +22,7 @@ from bpfleakd.model import (
     SortKey,
     ThreadShare,
     TracedProcess,
+    TracingMode,
     Verdict,
 )
 from bpfleakd.monitor.traced import NamedStack, Traced
@@ -83,7 +85,7 @@ class Reporter:
             live_bytes=totals.live_bytes,
             live_count=totals.live_count,
             attached_s=round((until_ns - traced.attached_ns) / _NS_PER_S, 3),
-            mode="exact",
+            mode=(TracingMode.SAMPLED if traced.counters.was_sampled else TracingMode.EXACT).value,
             state=traced.state,
             allocated_bytes=totals.allocated_bytes,
             allocated_count=totals.allocated_count,
@@ -95,6 +97,9 @@ class Reporter:
             temporary_count=totals.temporary_count,
             peak_live_bytes=totals.peak_live_bytes,
             labels=traced.labels,
+            sample_interval_bytes=_interval_bytes(traced),
+            live_bytes_stderr=bytes_stderr(totals.live_bytes_variance),
+            live_count_stderr=count_stderr(totals.live_count_variance),
         )
 
     def row(self, traced: Traced, now_ns: int) -> TracedProcess:
@@ -206,7 +211,14 @@ class Reporter:
             reason=verdict.reason,
             leak_bytes_per_s=verdict.leak_bytes_per_s,
             reachable=traced.reachable.get(site.key),
+            live_bytes_stderr=bytes_stderr(site.counters.live_bytes_variance),
+            live_count_stderr=count_stderr(site.counters.live_count_variance),
         )
+
+
+def _interval_bytes(traced: Traced) -> int | None:
+    shift = traced.counters.sample_shift
+    return 1 << shift if shift else None
 
 
 def _age_s(census: SiteCensus, now_ns: int) -> float:
@@ -218,7 +230,7 @@ def _thread_shares(census: SiteCensus | None, names: dict[int, str]) -> tuple[Th
     if census is None:
         return ()
     shares = (
-        ThreadShare(tid, names.get(tid, ""), live_bytes, census.live_count_by_tid[tid])
+        ThreadShare(tid, names.get(tid, ""), live_bytes, round(census.live_count_by_tid[tid]))
         for tid, live_bytes in census.live_bytes_by_tid.items()
     )
     return tuple(sorted(shares, key=lambda share: (-share.live_bytes, share.tid)))

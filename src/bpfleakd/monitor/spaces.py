@@ -1,7 +1,7 @@
 """The address maps of the traced processes, kept up to date from the programs' reports.
 
-What malloc does for itself is marked by the programs. free has no return probe, so that they cannot tell
-when it is under way: there the stack says it.
+What malloc does for itself is marked by the programs. Where they do not wait for its return, they cannot tell
+when it is under way: for free, and for blocks that are not recorded. There the stack says it.
 
 Each report carries the peak of the heap until then, while nothing else changed: so the peak of both together
 is exact.
@@ -44,7 +44,7 @@ _HUGE_PAGE_BYTES = 2 << 20
 class _Process:
     map: AddressMap
     program_break: int
-    in_free: dict[int, bool] = field(default_factory=dict)
+    in_allocator: dict[int, bool] = field(default_factory=dict)
     lost: int = 0
     broken: bool = False
     last_event_ns: int = 0
@@ -77,11 +77,11 @@ class SavedSpace:
 class AddressMaps:
     """One AddressMap for each process that is followed.
 
-    `is_in_free` tells whether a stack (pid, stack id) goes through a function that frees.
+    `is_in_allocator` tells whether a stack (pid, stack id) goes through a function of an allocator.
     """
 
-    def __init__(self, is_in_free: Callable[[int, int], bool]) -> None:
-        self._is_in_free = is_in_free
+    def __init__(self, is_in_allocator: Callable[[int, int], bool]) -> None:
+        self._is_in_allocator = is_in_allocator
         self._processes: dict[int, _Process] = {}
         self._changed: set[int] = set()
 
@@ -148,9 +148,9 @@ class AddressMaps:
         return mapped_code
 
     def _is_allocators(self, process: _Process, event: SpaceEvent) -> bool:
-        known = process.in_free.get(event.stack_id)
+        known = process.in_allocator.get(event.stack_id)
         if known is None:
-            known = process.in_free[event.stack_id] = self._is_in_free(event.pid, event.stack_id)
+            known = process.in_allocator[event.stack_id] = self._is_in_allocator(event.pid, event.stack_id)
         return known
 
     def peak_live_bytes(self, pid: int, heap_peak_bytes: int, read_ns: int) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Protocol
 
-from bpfleakd.model import LifeChange, LifeEvent, SupervisionState, TracedProcess
+from bpfleakd.model import LifeChange, LifeEvent, SupervisionState, TracedProcess, TracingMode
 from bpfleakd.monitor.enforcing import Enforcer, Tracer
 from bpfleakd.monitor.supervised import Agenda, Supervised
 from bpfleakd.monitor.watching import Open, Watcher
@@ -142,9 +142,9 @@ class Supervisor:
 
     # What somebody does by hand
 
-    def attach(self, pid: int, now_ns: int) -> TracedProcess:
-        """Trace a process exactly. Raises what Monitor.attach raises."""
-        row = self._tracer.attach(pid)
+    def attach(self, pid: int, now_ns: int, mode: TracingMode = TracingMode.EXACT) -> TracedProcess:
+        """Trace a process, by hand. Raises what Monitor.attach raises."""
+        row = self._tracer.attach(pid, mode=mode)
         self._take_in(now_ns)
         stat = self._processes.stat(pid)
         if stat is not None:

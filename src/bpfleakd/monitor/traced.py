@@ -18,7 +18,6 @@ from bpfleakd.model import (
     BlocksReport,
     CodeMapping,
     FrameKind,
-    FunctionRole,
     LeakReport,
     Mapping,
     ProbedFunction,
@@ -28,6 +27,7 @@ from bpfleakd.model import (
     SiteKey,
     Stack,
     StackEnd,
+    TracingMode,
 )
 from bpfleakd.monitor.attach import GONE, Attachment
 from bpfleakd.monitor.verdicts import SiteVerdicts
@@ -78,6 +78,7 @@ class Traced:
     counters: ProcessCounters
     labels: ProcessLabels = field(default_factory=ProcessLabels)
     state: ProcessState = ProcessState.TRACED
+    mode: TracingMode = TracingMode.EXACT
     ended_ns: int | None = None
     final: LeakReport | None = None
     final_blocks: BlocksReport | None = None
@@ -105,15 +106,14 @@ class Traced:
         naming = dict.fromkeys(NAMING_LOSS_REASONS, 0) | self.symbolizer.losses
         return {**self.counters.losses, "region_full": self.unrecorded_regions, **naming}
 
-    def release_functions(self) -> frozenset[tuple[str | None, str]]:
-        """Module and function of what frees, as frames have them.
+    def probed_functions(self) -> frozenset[tuple[str | None, str]]:
+        """Module and function of what allocates and frees, as frames have them.
 
         A symbol has other names than a frame: mangled ones, and those of other functions at its address.
         """
         addresses = [
             mapping.start + probe.offset - mapping.offset
             for probe in self.attachment.probes
-            if probe.role is FunctionRole.RELEASE
             for mapping in self.attachment.mappings
             if _is_at(probe, mapping)
         ]

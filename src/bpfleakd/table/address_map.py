@@ -42,7 +42,9 @@ _PAGE_BYTES = 4096
 # (vm.max_map_count) is none for us.
 _INTERVALS_MAX = 1_000_000
 
-_counters_of = attrgetter(*COUNTERS)
+# Mappings are no estimates: the variances, which are the last counters, are 0.
+_COUNTED = COUNTERS[: COUNTERS.index("live_bytes_variance")]
+_counters_of = attrgetter(*_COUNTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +292,10 @@ class AddressMap:
     def counters(self) -> tuple[list[SiteKey], NDArray[np.int64]]:
         """All call sites so far and their counters, for SiteTable.update."""
         sites = [owner for owner in self._totals if isinstance(owner, SiteKey)]
+        counters = np.zeros((len(sites), len(COUNTERS)), np.int64)
         rows = [_counters_of(self._totals[site]) for site in sites]
-        return sites, np.array(rows, np.int64).reshape(len(sites), len(COUNTERS))
+        counters[:, : len(_COUNTED)] = np.array(rows, np.int64).reshape(len(sites), len(_COUNTED))
+        return sites, counters
 
     def regions(self, site: SiteKey) -> list[LiveRegion]:
         """What of a site is live, by address."""

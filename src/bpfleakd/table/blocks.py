@@ -16,19 +16,31 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bpfleakd.analysis.estimates import block_weights, estimated_bytes
+
 __all__ = ["BLOCK", "BlockSelection", "SelectedSite", "even_share", "even_shares"]
 
 BLOCK = np.dtype(
     [
         ("address", "u8"),
         ("size", "u8"),
+        ("weight", "u8"),
         ("born_ns", "u8"),
         ("stack_id", "u8"),
         ("tid", "u4"),
         ("kind", "u4"),
     ]
 )
-_SUMS = np.dtype([("kind", "u4"), ("stack_id", "u8"), ("live_bytes", "u8"), ("live_count", "u8")])
+_SUMS = np.dtype(
+    [
+        ("kind", "u4"),
+        ("stack_id", "u8"),
+        ("live_bytes", "u8"),
+        ("live_count", "f8"),
+        ("recorded_count", "u8"),
+    ]
+)
+_SUMMED = ("live_bytes", "live_count", "recorded_count")
 
 # 5 MB of blocks that are still to be sorted out.
 _WAITING_MAX = 1 << 17
@@ -36,12 +48,16 @@ _WAITING_MAX = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class SelectedSite:
-    """The blocks of the site (kind, stack_id): their sums, and those listed, oldest first (BLOCK)."""
+    """The blocks of the site (kind, stack_id): their sums, and those listed, oldest first (BLOCK).
+
+    Where blocks are sampled, what is live is an estimate from `recorded_count` of them.
+    """
 
     kind: int
     stack_id: int
     live_bytes: int
     live_count: int
+    recorded_count: int
     listed: NDArray[np.void]
 
 
@@ -62,7 +78,7 @@ class BlockSelection:
         self._sums: list[NDArray[np.void]] = []
 
     def add(self, addresses: NDArray[np.uint64], blocks: NDArray[np.void]) -> None:
-        """Take in a batch: LIVE_BLOCK records (size, born_ns, stack_id, tid, kind), and where they are."""
+        """Take in a batch: LIVE_BLOCK records, and where they are."""
         wanted = np.ones(len(blocks), bool)
         if self._born_until_ns is not None:
             wanted &= blocks["born_ns"].astype(np.int64) <= self._born_until_ns
@@ -72,13 +88,14 @@ class BlockSelection:
         if not len(rows):
             return
         rows["address"] = addresses[wanted]
-        for name in ("size", "born_ns", "stack_id", "tid", "kind"):
+        for name in ("size", "weight", "born_ns", "stack_id", "tid", "kind"):
             rows[name] = blocks[name][wanted]
         rows, starts = _by_site(rows)
         sums = np.empty(len(starts), _SUMS)
         sums["kind"], sums["stack_id"] = rows["kind"][starts], rows["stack_id"][starts]
-        sums["live_bytes"] = np.add.reduceat(rows["size"], starts)
-        sums["live_count"] = np.diff(starts, append=len(rows))
+        sums["live_bytes"] = np.add.reduceat(estimated_bytes(rows), starts)
+        sums["live_count"] = np.add.reduceat(block_weights(rows), starts)
+        sums["recorded_count"] = np.diff(starts, append=len(rows))
         self._sums.append(sums)
         self._waiting.append(rows[_ranks(starts, len(rows)) <= self._share])
         self._waiting_count += len(self._waiting[-1])
@@ -88,9 +105,16 @@ class BlockSelection:
     def sites(self) -> list[SelectedSite]:
         """The sites of all blocks so far, the largest first."""
         rows, starts, sums = self._sort_out()
-        listed = even_shares(sums["live_count"], sums["live_bytes"], self._limit)
+        listed = even_shares(sums["recorded_count"], sums["live_bytes"], self._limit)
         return [
-            SelectedSite(*sums[site].tolist(), listed=rows[starts[site] : starts[site] + listed[site]])
+            SelectedSite(
+                kind=int(sums["kind"][site]),
+                stack_id=int(sums["stack_id"][site]),
+                live_bytes=int(sums["live_bytes"][site]),
+                live_count=round(float(sums["live_count"][site])),
+                recorded_count=int(sums["recorded_count"][site]),
+                listed=rows[starts[site] : starts[site] + listed[site]],
+            )
             for site in _largest_first(sums["live_bytes"]).tolist()
         ]
 
@@ -100,10 +124,10 @@ class BlockSelection:
         sums, starts = _by_site(sums)
         totals = sums[starts]
         if len(sums):
-            for name in ("live_bytes", "live_count"):
+            for name in _SUMMED:
                 totals[name] = np.add.reduceat(sums[name], starts)
         self._sums = [totals]
-        self._share = even_share(totals["live_count"], self._limit)
+        self._share = even_share(totals["recorded_count"], self._limit)
         rows, starts = _by_site(np.concatenate([np.empty(0, BLOCK), *self._waiting]))
         # One more than the share, for what the division leaves over.
         rows = rows[_ranks(starts, len(rows)) <= self._share]

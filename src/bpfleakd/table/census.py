@@ -1,7 +1,8 @@
 """A census of the outstanding blocks: what the site counters do not hold.
 
-The blocks of a process come in batches of arrays (one LIVE_BLOCK record each: size, born_ns, stack_id,
-tid, kind) and are summed by site and thread, so that a million blocks need no more memory than one batch.
+The blocks of a process come in batches of arrays (one LIVE_BLOCK record each: size, weight, born_ns,
+stack_id, tid, kind) and are summed by site and thread, so that a million blocks need no more memory than one
+batch. Where blocks are sampled, each counts for those that it stands for.
 """
 
 from __future__ import annotations
@@ -11,16 +12,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from bpfleakd.analysis.estimates import block_weights, estimated_bytes
+
 __all__ = ["Census", "SiteCensus", "take_census"]
 
 
 @dataclass(slots=True)
 class SiteCensus:
-    """The outstanding blocks of one site: when the oldest was born, and live bytes and blocks by tid."""
+    """The outstanding blocks of one site: when the oldest was born, and live bytes and blocks by tid.
+
+    Sampled blocks stand for fractions of blocks, too.
+    """
 
     oldest_born_ns: int
     live_bytes_by_tid: dict[int, int] = field(default_factory=dict)
-    live_count_by_tid: dict[int, int] = field(default_factory=dict)
+    live_count_by_tid: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +47,8 @@ def take_census(batches: Iterable[np.ndarray], now_ns: int) -> Census:
         blocks = blocks[order]
         groups = blocks[["kind", "stack_id", "tid"]]
         starts = np.flatnonzero(np.concatenate([[True], groups[1:] != groups[:-1]]))
-        live_bytes = np.add.reduceat(blocks["size"], starts)
-        live_count = np.diff(starts, append=len(blocks))
+        live_bytes = np.add.reduceat(estimated_bytes(blocks), starts)
+        live_count = np.add.reduceat(block_weights(blocks), starts)
         oldest_ns = np.minimum.reduceat(blocks["born_ns"], starts)
         for (kind, stack_id, tid), size, count, born_ns in zip(
             groups[starts].tolist(), live_bytes.tolist(), live_count.tolist(), oldest_ns.tolist(), strict=True

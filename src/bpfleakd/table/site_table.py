@@ -28,6 +28,8 @@ COUNTERS = (
     "allocated_count",
     "temporary_count",
     "peak_live_bytes",
+    "live_bytes_variance",
+    "live_count_variance",
 )
 
 

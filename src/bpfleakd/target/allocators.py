@@ -48,13 +48,16 @@ class Allocator:
     """An allocator: a file that defines one of `signs`, and the required functions, holds it.
 
     `twin` is the function that malloc has to be another name of, for the names of the C library to be
-    this allocator's in that file; "" if they always are.
+    this allocator's in that file; "" if they always are. `leaves` allocate without the help of another
+    function of the table, as far as their own code does not say otherwise: where blocks are sampled, one that
+    is not recorded needs no return probe. (glibc's realloc and memalign hand some calls on to malloc.)
     """
 
     name: str
     signs: tuple[str, ...]
     functions: tuple[AllocatorFunction, ...]
     twin: str = ""
+    leaves: frozenset[str] = frozenset()
 
 
 def _rows(role: FunctionRole, names: str, *, leading: int = 0) -> tuple[AllocatorFunction, ...]:
@@ -95,6 +98,8 @@ _CXX_OPERATORS = (
     ),
 )
 
+_CXX_NEW = frozenset(row.name for row in _CXX_OPERATORS if row.role is FunctionRole.SIZE_FIRST)
+
 # For allocators that are also known by names of their own, and may be without those of the C library.
 _REPLACEMENTS = (
     *_rows(FunctionRole.SIZE_FIRST, "malloc"),
@@ -119,9 +124,13 @@ def _jemalloc(prefix: str) -> Allocator:
         *_rows(FunctionRole.RELEASE, f"{prefix}dallocx {prefix}sdallocx"),
     )
     if not prefix:
-        return Allocator("jemalloc", ("mallocx",), (*_C_FUNCTIONS, *own, *_CXX_OPERATORS))
+        functions = (*_C_FUNCTIONS, *own, *_CXX_OPERATORS)
+        return Allocator(
+            "jemalloc", ("mallocx",), functions, leaves=_CXX_NEW | {"malloc", "calloc", "mallocx"}
+        )
     named = tuple(replace(row, name=prefix + row.name) for row in _C_FUNCTIONS)
-    return Allocator("jemalloc", (f"{prefix}malloc",), (*named, *own))
+    leaves = frozenset(f"{prefix}{name}" for name in ("malloc", "calloc", "mallocx"))
+    return Allocator("jemalloc", (f"{prefix}malloc",), (*named, *own), leaves=leaves)
 
 
 # gperftools/tcmalloc.h
@@ -150,6 +159,7 @@ _TCMALLOC = Allocator(
         ),
     ),
     twin="tc_malloc",
+    leaves=_CXX_NEW | {"malloc", "calloc", "tc_malloc", "tc_calloc", "tc_new", "tc_newarray"},
 )
 
 # mimalloc.h. mi_realpath, mi_mbsdup and mi_dupenv_s call mi_strdup, and mi_reallocarr calls mi_reallocarray.
@@ -218,13 +228,13 @@ _MUSL_FUNCTIONS = (
 
 # The first in a file whose twin is malloc there has the names of the C library and of C++.
 ALLOCATORS = (
-    Allocator("glibc", ("__libc_mallopt",), _C_FUNCTIONS),
+    Allocator("glibc", ("__libc_mallopt",), _C_FUNCTIONS, leaves=frozenset({"malloc", "calloc"})),
     _jemalloc(""),
     _jemalloc("je_"),
     _jemalloc("_rjem_"),
     _TCMALLOC,
     _MIMALLOC,
-    Allocator("musl", ("__dls3", "__libc_malloc_impl"), _MUSL_FUNCTIONS),
+    Allocator("musl", ("__dls3", "__libc_malloc_impl"), _MUSL_FUNCTIONS, leaves=frozenset({"malloc"})),
     # Whoever defines malloc and free is an allocator.
     Allocator("other", ("malloc",), (*_required("malloc", "free"), *_REPLACEMENTS[2:])),
 )

@@ -15,7 +15,7 @@ from bpfleakd import errors
 from bpfleakd.api.app import create_app
 from bpfleakd.config import LogConfig
 from bpfleakd.logs import configure_logging
-from bpfleakd.model import GroupKey, SortKey
+from bpfleakd.model import GroupKey, SortKey, TracingMode
 
 from ..samples import (
     HOSTILE,
@@ -120,12 +120,22 @@ def test_watched_processes():
     assert (answer.status, row["pid"], row["mode"], row["state"]) == (200, 23, "auto", "paused")
 
 
+def test_attach_in_a_mode():
+    """One of those that can be chosen by hand."""
+    service = FakeService(attach=a_traced_process(23))
+    assert ask(service, "POST", "/v1/processes/23?mode=auto").status == 201
+    assert service.calls == [("attach", 23, TracingMode.AUTO)]
+    refused = ask(service, "POST", "/v1/processes/23?mode=watch")
+    assert refused.status == 400
+    assert refused.json["error"]["message"] == "mode is one of exact, sampled, auto, not 'watch'"
+
+
 def test_attach_and_detach():
     """POST attaches, DELETE detaches; both answer with the process."""
     service = FakeService(attach=a_traced_process(23), detach=a_traced_process(23))
     attached = ask(service, "POST", "/v1/processes/23")
     detached = ask(service, "DELETE", "/v1/processes/23")
-    assert service.calls == [("attach", 23), ("detach", 23)]
+    assert service.calls == [("attach", 23, TracingMode.EXACT), ("detach", 23)]
     assert (attached.status, detached.status) == (201, 200)
     assert attached.json == detached.json
     assert attached.json["probes"][0]["role"] == "size-first"
@@ -179,6 +189,8 @@ def test_the_leak_report_is_the_contract():
         "reason",
         "leak_bytes_per_s",
         "reachable",
+        "live_bytes_stderr",
+        "live_count_stderr",
     ]
     assert site["kind"] == "heap"
     assert site["truncated"] is None
@@ -212,6 +224,8 @@ def test_groups(by):
         "comm",
         "stack",
         "truncated",
+        "live_bytes_stderr",
+        "live_count_stderr",
     ]
 
 
@@ -253,6 +267,7 @@ def test_blocks(query, arguments):
         "age_s": 193.0,
         "tid": 4711,
         "comm": "worker",
+        "weight": 1.0,
     }
 
 

@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 from bpfleakd import errors
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.server import ApiServer
-from bpfleakd.model import GroupKey, SortKey, TracedProcess
+from bpfleakd.model import GroupKey, SortKey, TracedProcess, TracingMode
 
 from ..samples import (
     a_blocks_report,
@@ -81,7 +81,7 @@ def test_everything_arrives_as_it_was_sent(path):
         assert client.address_space(23) == an_address_space()
         assert client.stats() == some_stats()
     assert service.calls == [
-        ("attach", 23),
+        ("attach", 23, TracingMode.EXACT),
         ("detach", 23),
         ("processes",),
         ("report", 23, 7, SortKey.COUNT),

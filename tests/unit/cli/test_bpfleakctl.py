@@ -35,6 +35,7 @@ from bpfleakd.model import (
     ProcessLabels,
     ScanReport,
     SortKey,
+    TracingMode,
 )
 
 from ..api.serving import FakeService, running
@@ -95,7 +96,9 @@ def test_attach(ctl):
         "attached to 4711 leaky /usr/bin/leaky by session, 2 functions probed (free, malloc)\n",
         "",
     )
-    assert service.calls == [("attach", 4711)]
+    assert service.calls == [("attach", 4711, TracingMode.EXACT)]
+    ctl(service, "attach", "--mode", "sampled", "4711")
+    assert service.calls[1:] == [("attach", 4711, TracingMode.SAMPLED)]
 
 
 def test_detach(ctl):

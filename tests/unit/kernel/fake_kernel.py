@@ -179,7 +179,7 @@ def store_in(kernel: FakeKernel) -> Iterator[UnwindStore]:
     """A store over the maps; both are closed, and no descriptor may be left."""
     before = _open_descriptors()
     with mock.patch.object(unwind_store, "bpf", kernel):
-        store = UnwindStore(kernel.descriptors)
+        store = UnwindStore(kernel.descriptors, lambda pid: pid)
         yield store
         store.close()
     kernel.close()

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from bpfleakd.analysis.estimates import BYTES_VARIANCE_UNIT, COUNT_VARIANCE_UNIT
+from bpfleakd.analysis.sampling_rate import MAX_SHIFT
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.source import bpf_directory
@@ -73,7 +75,7 @@ def declared() -> Declarations:
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     bodies = re.findall(r"^(struct|enum) (\w+) \{(.*?)^\};", text, re.MULTILINE | re.DOTALL)
     return Declarations(
-        {name: re.findall(r"(\w+)(?:\[\w+\])?;", body) for kind, name, body in bodies if kind == "struct"},
+        {name: re.findall(r"(\w+)(?:\[[^]]+\])?;", body) for kind, name, body in bodies if kind == "struct"},
         {name: re.findall(r"^\s*(\w+)", body, re.MULTILINE) for kind, name, body in bodies if kind == "enum"},
         re.findall(r"^#define (\w+)[ \t]+\S", text, re.MULTILINE),
     )
@@ -128,7 +130,7 @@ def test_the_header_was_understood(declared: Declarations) -> None:
     assert {"process", "site_key", "live_block", "unwind_rule"} <= declared.structs.keys()
     assert ENUMS.keys() <= declared.enums.keys()
     assert {"MAX_FRAMES", "UNWIND_SHARD_WORDS"} <= set(declared.defines)
-    assert declared.structs["process"][:4] == ["state", "unmatched_frees", "library_changes", "losses"]
+    assert declared.structs["process"][:4] == ["tgid", "state", "sample_shift", "was_sampled"]
 
 
 def test_every_struct_has_the_layout_that_python_reads(declared: Declarations, compiled: Compiled) -> None:
@@ -206,6 +208,14 @@ def test_constants_are_the_headers(compiled: Compiled) -> None:
     assert numbers["COOKIE_ROLE_BITS"] == abi.COOKIE_ROLE_BITS
     assert numbers["COOKIE_REGISTER_BITS"] == abi.COOKIE_REGISTER_BITS
     assert numbers["COOKIE_CALLS_RELEASE"] == abi.COOKIE_CALLS_RELEASE
+    assert numbers["COOKIE_CALLS_ALLOCATOR"] == abi.COOKIE_CALLS_ALLOCATOR
+    assert numbers["COOKIE_SLOT_SHIFT"] == abi.COOKIE_SLOT_SHIFT
+    assert numbers["MAX_SAMPLE_SHIFT"] == abi.MAX_SAMPLE_SHIFT == MAX_SHIFT
+    assert numbers["CURVE_STEPS"] == abi.CURVE_STEPS
+    assert numbers["COUNT_UNIT"] == abi.COUNT_UNIT == 1 / COUNT_VARIANCE_UNIT
+    assert numbers["BYTES_VARIANCE_UNIT"] == BYTES_VARIANCE_UNIT
+    assert numbers["HIT_COUNTERS"] == abi.HIT_COUNTERS
+    assert numbers["HIT_COUNTER_WORDS"] == abi.HIT_COUNTER_WORDS
     assert numbers["UNWIND_SHARD_WORDS"] == abi.UNWIND_SHARD_WORDS
     assert compiled.structs["unwind_shard"].size_bytes == 4 * abi.UNWIND_SHARD_WORDS
     assert numbers["MAX_UNWIND_MAPPINGS"] == abi.MAX_UNWIND_MAPPINGS
@@ -216,7 +226,15 @@ def test_constants_are_the_headers(compiled: Compiled) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["MAX_FRAMES", "UNWIND_SHARD_WORDS", "MAX_UNWIND_MAPPINGS", "STACK_COPY_WORDS", "LAST_ALLOCATIONS"],
+    [
+        "MAX_FRAMES",
+        "UNWIND_SHARD_WORDS",
+        "MAX_UNWIND_MAPPINGS",
+        "STACK_COPY_WORDS",
+        "LAST_ALLOCATIONS",
+        "CURVE_STEPS",
+        "HIT_COUNTERS",
+    ],
 )
 def test_masked_sizes_are_powers_of_two(compiled: Compiled, name: str) -> None:
     """The programs bound an index by `& (size - 1)`, which is right for powers of 2 alone."""

@@ -34,6 +34,16 @@ def test_a_release_that_calls_another_says_so() -> None:
     assert taken_apart(with_it)[0] is FunctionRole.RELEASE
 
 
+@pytest.mark.parametrize("slot", [0, 1, 511, 65_535])
+def test_the_slot_and_what_an_allocator_calls_are_apart_from_the_rest(slot: int) -> None:
+    """The slot is what is left of a shift, and disturbs nothing below."""
+    plain = cookie_of(FunctionRole.CALLOC, ("r11", "rax"))
+    cookie = cookie_of(FunctionRole.CALLOC, ("r11", "rax"), slot=slot, calls_allocator=True)
+    assert cookie >> abi.COOKIE_SLOT_SHIFT == slot
+    assert cookie & ((1 << abi.COOKIE_SLOT_SHIFT) - 1) == plain | abi.COOKIE_CALLS_ALLOCATOR
+    assert cookie < 1 << 64
+
+
 @pytest.mark.parametrize(
     ("role", "registers"),
     [

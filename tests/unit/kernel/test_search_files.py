@@ -162,7 +162,10 @@ def test_a_function_that_does_more(found: dict[str, FunctionProbe], function: st
 def test_releases_that_call_releases(found: dict[str, FunctionProbe]) -> None:
     """Wherever in their code: one call of the program may be two that are seen."""
     assert found["give_by_jump"].jumps_to in ("give", "give_too")
-    assert {name for name in found if found[name].calls_release} == {"give_by_jump", "give_by_call"}
+    assert {name for name in found if found[name].calls_alike and name.startswith("give")} == {
+        "give_by_jump",
+        "give_by_call",
+    }
 
 
 def test_a_file_that_cannot_be_understood_does_not_hide_another(tmp_path: Path) -> None:

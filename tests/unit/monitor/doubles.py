@@ -70,6 +70,10 @@ class FakeProcess:
     library_changes: int = 0
     losses: dict[str, int] = field(default_factory=dict)
     heap_peak_bytes: int = 0
+    probe_hits: int = 0
+    recorded: int = 0
+    sample_shift: int = 0
+    was_sampled: bool = False
     sites: dict[int, tuple[int, ...]] = field(default_factory=lambda: {0: (0, 0, 0, 0)})
     blocks: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     stacks: dict[int, RawStack] = field(default_factory=dict)
@@ -91,7 +95,15 @@ class FakeMaps:
             process.library_changes,
             losses,
             process.heap_peak_bytes,
+            probe_hits=process.probe_hits,
+            recorded=process.recorded,
+            sample_shift=process.sample_shift,
+            was_sampled=process.was_sampled,
         )
+
+    def set_sampling(self, pid: int, shift: int) -> None:
+        process = self.processes[pid]
+        process.sample_shift, process.was_sampled = shift, process.was_sampled or shift > 0
 
     def sites(self) -> tuple[np.ndarray, np.ndarray]:
         rows = [
@@ -103,7 +115,8 @@ class FakeMaps:
         return keys, np.array([tuple(row) for row in counter_rows(row[3:] for row in rows)], abi.SITE)
 
     def live_blocks(self, pid: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        blocks = np.array(self.processes[pid].blocks, abi.LIVE_BLOCK)
+        rows = [(size, max(size, 1), *rest) for size, *rest in self.processes[pid].blocks]
+        blocks = np.array(rows, abi.LIVE_BLOCK)
         if len(blocks):
             yield np.arange(len(blocks), dtype=np.uint64), blocks
 

@@ -24,6 +24,8 @@ from ..elf.building import compiled
 from .doubles import FakeMaps, FakePins, FakeProcess
 from .programs import running, without_main_thread
 
+SLOT = 23
+
 
 class Kernel(FakeMaps):
     """Maps, linker and unwinding at once: writes down what is done in which order.
@@ -62,13 +64,18 @@ class Kernel(FakeMaps):
         self._step("remove")
         del self.processes[pid]
 
+    def slot_of(self, pid: int) -> int:
+        assert pid in self.processes
+        return SLOT
+
     def set_state(self, pid: int, state: RecordingState) -> None:
         self._step(state.name.lower())
         self.processes[pid].state = state
 
     # Linker
 
-    def link(self, path: str, points: Sequence[ProbePoint], _pid: int) -> list[int]:
+    def link(self, path: str, points: Sequence[ProbePoint], _pid: int, slot: int) -> list[int]:
+        assert slot == SLOT
         name = os.path.realpath(path).rsplit("/", 1)[-1]
         self._step(f"link {name.split('.')[0].split('-')[0]}")
         self.points[path] = points
@@ -168,7 +175,7 @@ def test_everything_in_order(attacher: Attacher, kernel: Kernel, pid: int) -> No
     assert pid in kernel.processes
     assert not kernel.pins.committed
     attacher.clear(attachment)
-    assert kernel.steps == ["stopped", "remove", "release"]
+    assert kernel.steps == ["stopped", "release", "remove"]
 
 
 def test_what_is_probed(attacher: Attacher, kernel: Kernel, pid: int) -> None:
@@ -345,7 +352,7 @@ def test_all_or_nothing(
     with pytest.raises(raised):
         attacher.attach(pid)
     assert kernel.processes == {}
-    assert kernel.steps[-2:] == ["remove", "release"]
+    assert kernel.steps[-2:] == ["release", "remove"]
     assert not kernel.pins.exists
 
 

@@ -14,6 +14,7 @@ from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.model import GroupKey, LeakReport, ProcessState, RawStack, SortKey, StackEnd
 from bpfleakd.monitor.monitor import Monitor
 from bpfleakd.monitor.report import Reporter
+from bpfleakd.monitor.sampling import SamplingOptions
 
 from .doubles import Clock, FakeAttacher, FakeMaps, FakeSymbolizer, FakeUnwinding
 from .programs import running, without_main_thread
@@ -41,6 +42,7 @@ class World:
             top_sites=3,
             unattended_s=900,
             keep_report=lambda id_, report: self.kept.append((id_.pid, report)),
+            sampling=SamplingOptions(target_per_s=1_000, live_blocks=1_000_000),
             clock_ns=self.clock,
         )
 

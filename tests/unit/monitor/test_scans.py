@@ -41,7 +41,10 @@ def a_reply(
 ) -> ScanReply:
     request = ScanRequest(PID, 8_009, -1, older_than_s, True, 0.2, [], limit)
     records = np.array(
-        [(size, NOW_NS - round(ago * NS_PER_S), stack, 7, 0) for size, ago, stack, _kind in blocks],
+        [
+            (size, max(size, 1), NOW_NS - round(ago * NS_PER_S), stack, 7, 0)
+            for size, ago, stack, _kind in blocks
+        ],
         LIVE_BLOCK,
     )
     return reply_of(

@@ -126,8 +126,8 @@ class TestNames:
         assert symbolizer_of(traced).symbolized == 11
 
 
-class TestReleaseFunctions:
-    """What frees is known by what its probe points are called on a stack."""
+class TestProbedFunctions:
+    """What allocates and frees is known by what its probe points are called on a stack."""
 
     def test_names_are_those_of_frames(self) -> None:
         """A probe has the mangled name of a symbol, or one of several at its address."""
@@ -141,7 +141,10 @@ class TestReleaseFunctions:
         )
         files = (LinkedFile((0, 0, 0, 0), 0, probes),)
         traced.attachment = replace(traced.attachment, files=files, mappings=(library, data))
-        assert traced.release_functions() == {("shop", f"function_{0x7234}")}
+        assert traced.probed_functions() == {
+            ("shop", f"function_{0x7234}"),
+            ("shop", f"function_{0x7334}"),
+        }
 
     def test_what_has_no_name_is_left_out(self) -> None:
         """Or it would be taken for any other code without a name."""
@@ -151,7 +154,7 @@ class TestReleaseFunctions:
         files = (LinkedFile((0, 0, 0, 0), 0, (probe,)),)
         traced.attachment = replace(traced.attachment, files=files, mappings=(library,))
         symbolizer_of(traced).unnamed = {0x7010}
-        assert traced.release_functions() == frozenset()
+        assert traced.probed_functions() == frozenset()
 
 
 class TestThreads:

@@ -34,7 +34,7 @@ def selected(batches: list[list[Block]], limit: int, **options: object) -> list[
     first = 0
     for batch in batches:
         # As the reader of the kernel's table does: one array for all.
-        array[: len(batch)] = batch
+        array[: len(batch)] = [(size, max(size, 1), *rest) for size, *rest in batch]
         addresses = np.arange(first, first + len(batch), dtype=np.uint64)
         selection.add(addresses, array[: len(batch)])
         first += len(batch)
@@ -71,11 +71,11 @@ def test_any_blocks(
         assert site.live_count == len(blocks)
         assert site.live_bytes == sum(block[0] for _address, block in blocks)
         listed = site.listed.tolist()
-        for address, size, born_ns, stack_id, tid, kind in listed:
+        for address, size, _weight, born_ns, stack_id, tid, kind in listed:
             assert (address, (size, born_ns, stack_id, tid, kind)) in blocks
         assert len({row[0] for row in listed}) == len(listed)
         oldest = sorted(block[1] for _address, block in blocks)[: len(listed)]
-        assert [row[2] for row in listed] == oldest
+        assert [row[3] for row in listed] == oldest
     shares = [len(site.listed) for site in sites if len(site.listed) < site.live_count]
     assert not shares or max(len(site.listed) for site in sites) <= min(shares) + 1
     assert [site.live_bytes for site in sites] == sorted((site.live_bytes for site in sites), reverse=True)

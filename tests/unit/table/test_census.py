@@ -22,7 +22,7 @@ BLOCKS = st.tuples(
 
 
 def batch(blocks: list[Block]) -> np.ndarray:
-    return np.array(blocks, LIVE_BLOCK)
+    return np.array([(size, max(size, 1), *rest) for size, *rest in blocks], LIVE_BLOCK)
 
 
 def counted(blocks: list[Block], now_ns: int) -> Census:
@@ -54,7 +54,7 @@ def test_batches_may_be_overwritten() -> None:
 
     def batches():
         for n in range(1, 4):
-            array[:] = [(n, n, 1, n, 0), (10 * n, 5, 2, 7, 0)]
+            array[:] = [(n, n, n, 1, n, 0), (10 * n, 10 * n, 5, 2, 7, 0)]
             yield array
 
     census = take_census(batches(), 0)

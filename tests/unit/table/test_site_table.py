@@ -203,7 +203,7 @@ class TestUpdate:
         """The view of all counters is for reading."""
         table = SiteTable(0)
         table.update(1, [heap(1)], rows((23, 1, 23, 1)))
-        assert table.columns().tolist() == [[23, 1, 23, 1, 0, 0]]
+        assert table.columns().tolist() == [[23, 1, 23, 1, 0, 0, 0, 0]]
         with pytest.raises(ValueError, match="read-only"):
             table.columns()[0, 0] = 0
 

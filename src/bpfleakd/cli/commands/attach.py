@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 
 from bpfleakd.api.client import DaemonClient
+from bpfleakd.api.service import ATTACH_MODES
 from bpfleakd.cli.arguments import pid
 from bpfleakd.cli.render.lines import attached_line
+from bpfleakd.model import TracingMode
 
 __all__ = ["add_parser", "run"]
 
@@ -15,11 +17,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = commands.add_parser("attach", help="start to trace a process")
     parser.add_argument("pid", type=pid, metavar="PID")
+    parser.add_argument(
+        "--mode",
+        choices=[mode.value for mode in ATTACH_MODES],
+        default="exact",
+        help="exact: record every block; sampled: some, and estimate the rest; "
+        "auto: exact until that costs too much (%(default)s)",
+    )
     parser.set_defaults(run=run)
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Attach and print one line about it."""
-    print(attached_line(DaemonClient(arguments.socket).attach(arguments.pid)))
+    print(attached_line(DaemonClient(arguments.socket).attach(arguments.pid, TracingMode(arguments.mode))))
     return 0

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bpfleakd.cli.render.estimates import is_estimate, recorded_share
 from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.model import ProcessState, TracedProcess
 from bpfleakd.printable import printable
@@ -30,6 +31,9 @@ def processes_view(processes: Sequence[TracedProcess]) -> RenderableType:
     for name in ("live", "growth/s", "count", "sites", "for"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("mode", no_wrap=True)
+    any_estimate = any(is_estimate(traced.process) for traced in processes)
+    if any_estimate:
+        table.add_column("recorded", no_wrap=True)
     table.add_column("state", no_wrap=True)
     for traced in processes:
         process = traced.process
@@ -42,6 +46,7 @@ def processes_view(processes: Sequence[TracedProcess]) -> RenderableType:
             f"{traced.sites:,}",
             human_duration(process.attached_s),
             Text(printable(process.mode)),
+            *([recorded_share(process)] if any_estimate else []),
             Text(process.state.value, style="" if process.state == ProcessState.TRACED else "yellow"),
         )
     missed = [

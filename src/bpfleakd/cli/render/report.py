@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bpfleakd.cli.render.estimates import estimated_amount, estimated_count, is_estimate, mode_words
 from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.cli.render.names import readable_function
 from bpfleakd.cli.render.process_verdict import verdict_lines
@@ -22,7 +23,7 @@ __all__ = ["process_header", "reports_view", "why_empty"]
 # What the figures need: "-99.9 MiB/s", "1023 KiB", "4,000,000", "23h59m".
 _VERDICT = ("verdict", 7)
 _FIGURE_COLUMNS = (("growth/s", 11), ("live", 8), ("count", 9), ("oldest", 7))
-_FIGURES_WIDTH = sum(width + 1 for _, width in (_VERDICT, *_FIGURE_COLUMNS))
+_ESTIMATE_COLUMNS = (("growth/s", 11), ("live", 8), ("±", 8), ("count", 9), ("±", 8), ("oldest", 7))
 _STYLES = {Verdict.LEAK: "bold red", Verdict.GROWING: "yellow"}
 
 
@@ -52,20 +53,21 @@ def _report_parts(
     parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
     if not report.sites:
         return [*parts, Text(why_empty(report.process))]
-    names = _name_widths(report.sites, width)
-    parts.append(_table(report.sites[:0], names, header=True))
+    estimates = is_estimate(report.process)
+    names = _name_widths(report.sites, width, estimates)
+    parts.append(_table(report.sites[:0], names, estimates, header=True))
     for site in report.sites[:stacks]:
-        parts += [_table([site], names), _why(site, width)]
+        parts += [_table([site], names, estimates), _why(site, width)]
         parts += stack_lines(site, width, max_frames)
     # As few tables as possible: they take time to draw.
     rest: list[SiteReport] = []
     for site in report.sites[stacks:]:
         rest.append(site)
         if site.verdict in _STYLES:
-            parts += [_table(rest, names), _why(site, width)]
+            parts += [_table(rest, names, estimates), _why(site, width)]
             rest = []
     if rest:
-        parts.append(_table(rest, names))
+        parts.append(_table(rest, names, estimates))
     return parts
 
 
@@ -79,10 +81,10 @@ def _why(site: SiteReport, width: int | None) -> Text:
 def process_header(process: ProcessSummary) -> Text:
     """Return the line above the figures of a process."""
     parts = [
-        f"live {human_bytes(process.live_bytes)} in {process.live_count:,} blocks",
+        f"live {estimated_amount(process)} in {estimated_count(process)} blocks",
         human_rate(process.growth_bytes_per_s),
         f"attached {human_duration(process.attached_s)}",
-        printable(process.mode),
+        mode_words(process),
     ]
     who = f"{process.pid} {printable(process.comm)}"
     ended = "" if process.state == ProcessState.TRACED else f" ({process.state})"
@@ -99,12 +101,14 @@ def why_empty(process: ProcessSummary) -> str:
     return f"no call sites yet: they come with the daemon's next tick ({since})"
 
 
-def _table(sites: Sequence[SiteReport], names: tuple[int, int], *, header: bool = False) -> Table:
+def _table(
+    sites: Sequence[SiteReport], names: tuple[int, int], estimates: bool, *, header: bool = False
+) -> Table:
     """Return rows with widths of their own, so that tables with stacks between them line up."""
     function_width, where_width = names
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=header, header_style="bold")
     table.add_column(_VERDICT[0], width=_VERDICT[1], no_wrap=True)
-    for name, width in _FIGURE_COLUMNS:
+    for name, width in _ESTIMATE_COLUMNS if estimates else _FIGURE_COLUMNS:
         table.add_column(name, justify="right", width=width, no_wrap=True)
     table.add_column("function", width=function_width, no_wrap=True)
     table.add_column("where", max_width=where_width, no_wrap=True)
@@ -113,7 +117,9 @@ def _table(sites: Sequence[SiteReport], names: tuple[int, int], *, header: bool 
             Text(site.verdict, style=_STYLES.get(site.verdict, "")),
             Text(human_rate(site.growth_bytes_per_s), style="red" if site.growth_bytes_per_s > 0 else ""),
             human_bytes(site.live_bytes),
+            *([human_bytes(round(site.live_bytes_stderr))] if estimates else []),
             f"{site.live_count:,}",
+            *([f"{site.live_count_stderr:,.0f}"] if estimates else []),
             "-" if site.oldest_age_s is None else human_duration(site.oldest_age_s),
             Text(_function(site), overflow="ellipsis", style="bold"),
             Text(shortened(_where(site), where_width, keep_end=True), overflow="ellipsis"),
@@ -121,13 +127,14 @@ def _table(sites: Sequence[SiteReport], names: tuple[int, int], *, header: bool 
     return table
 
 
-def _name_widths(sites: Sequence[SiteReport], width: int | None) -> tuple[int, int]:
+def _name_widths(sites: Sequence[SiteReport], width: int | None, estimates: bool) -> tuple[int, int]:
     """Return the widths of the last two columns: what they need, or a fair part of what is left."""
     function = max(len("function"), *(cell_len(_function(site)) for site in sites))
     where = max(len("where"), *(cell_len(_where(site)) for site in sites))
     if width is None:
         return function, where
-    left = max(20, width - _FIGURES_WIDTH - 1)
+    columns = _ESTIMATE_COLUMNS if estimates else _FIGURE_COLUMNS
+    left = max(20, width - sum(column + 1 for _, column in (_VERDICT, *columns)) - 1)
     function = min(function, max(left - where, left * 11 // 20))
     return function, min(where, left - function)
 

@@ -1,0 +1,79 @@
+"""How densely the blocks of a process are recorded.
+
+The sampling interval is a power of 2: one block in about 2^shift bytes is recorded; shift 0 records all.
+
+Rules:
+  - So many blocks a second are to be recorded at most. A process that allocates no more than that is
+    recorded exactly.
+  - What is too much is cut at once, by as much as it is too much. Recording grows denser again slowly, one
+    step after some calm seconds, so that a program that works by fits and starts is not taken unawares.
+  - A table of live blocks that fills up coarsens the sampling as well: a full one would miss blocks, and no
+    estimate makes good for those.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+__all__ = ["MAX_SHIFT", "MIN_SHIFT", "RecordingRates", "SamplingState", "adapted"]
+
+# Below 4 KiB too little is left out for it to be worth an estimate; above 4 MiB too little is recorded.
+MIN_SHIFT = 12
+MAX_SHIFT = 22
+
+_TOO_MUCH = 1.5
+# One step down doubles what is recorded: that must still be well below the target.
+_TOO_LITTLE = 0.25
+_CALM_S = 5.0
+_FULL = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingRates:
+    """What a process did in the last `elapsed_s` seconds.
+
+    `records_per_s` blocks were recorded, of `bytes_per_s` that were allocated (an estimate).
+    `hits_per_s` are runs into probes: two at least for a block that is allocated and freed. `filled` is how
+    full the table of live blocks is, from 0 to 1.
+    """
+
+    elapsed_s: float
+    records_per_s: float
+    bytes_per_s: float
+    hits_per_s: float
+    filled: float
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingState:
+    """The interval of a process, and for how long less was recorded than could have been."""
+
+    shift: int
+    calm_s: float = 0.0
+
+
+def adapted(state: SamplingState, rates: RecordingRates, target_per_s: float) -> SamplingState:
+    """The state after the rates were seen; `target_per_s` blocks are to be recorded a second."""
+    load = rates.records_per_s / target_per_s
+    crowded = rates.filled > _FULL and rates.records_per_s > 0
+    if load > _TOO_MUCH or crowded:
+        return SamplingState(_coarser(state.shift, rates, target_per_s, load))
+    if state.shift == 0 or load >= _TOO_LITTLE or rates.filled > _FULL / 2:
+        return replace(state, calm_s=0.0)
+    calm_s = state.calm_s + rates.elapsed_s
+    if calm_s < _CALM_S:
+        return replace(state, calm_s=calm_s)
+    # All that is allocated is seen to be little enough: every block may be recorded.
+    if rates.hits_per_s / 2 <= target_per_s:
+        return SamplingState(0)
+    return SamplingState(max(MIN_SHIFT, state.shift - 1))
+
+
+def _coarser(shift: int, rates: RecordingRates, target_per_s: float, load: float) -> int:
+    if shift == 0:
+        # Of every interval one block is recorded, if they are small.
+        wanted = math.ceil(math.log2(max(1.0, rates.bytes_per_s / target_per_s)))
+    else:
+        wanted = shift + max(1, round(math.log2(max(1.0, load))))
+    return min(MAX_SHIFT, max(MIN_SHIFT, wanted))
