@@ -20,7 +20,7 @@ import yaml
 from bpfleakd.analysis.sampling_rate import MAX_SHIFT, MIN_SHIFT
 from bpfleakd.api import DEFAULT_SOCKET_PATH
 from bpfleakd.errors import ConfigError
-from bpfleakd.model import TracingMode
+from bpfleakd.model import MetricLabel, TracingMode
 from bpfleakd.printable import printable, shortened
 from bpfleakd.target.policy import Match, Policy, Rule
 
@@ -166,12 +166,25 @@ class ProcessEventsConfig(_Section, frozen=True):
 
 
 class MetricsConfig(_Section, frozen=True):
-    """The TCP address of the metrics; `top_sites` is how many call sites a process exports."""
+    """The TCP address of the metrics, and how many there are.
+
+    A process exports `top_sites` call sites, all together no more than `max_series` series; one that is not
+    among the largest any more stays for `linger_s`. `labels` tell processes apart; those with the same are
+    summed.
+    """
 
     enabled: bool = True
     address: Annotated[str, msgspec.Meta(min_length=1)] = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 9797
     top_sites: Annotated[int, msgspec.Meta(ge=0, le=100)] = 10
+    max_series: Annotated[int, msgspec.Meta(ge=1_000, le=1_000_000)] = 10_000
+    linger_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 300.0
+    labels: tuple[MetricLabel, ...] = (
+        MetricLabel.COMM,
+        MetricLabel.UNIT,
+        MetricLabel.CONTAINER,
+        MetricLabel.POD,
+    )
 
 
 class LimitsConfig(_Section, frozen=True):
@@ -406,6 +419,8 @@ def _contradictions(config: Config) -> Iterator[tuple[list[str], str]]:
     if config.history.window_s < 2 * config.tick_s:
         words = f"growth needs a window of two ticks or more (tick_s: {config.tick_s:g})"
         yield ["history.window_s", "tick_s"], words
+    if len(set(config.metrics.labels)) < len(config.metrics.labels):
+        yield ["metrics.labels"], "a label is there twice"
     auto = config.auto
     if auto.growth_window_s < 8 * max(auto.interval_s, config.tick_s):
         words = f"growth needs a window of eight readings or more (auto.interval_s: {auto.interval_s:g})"

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from bpfleakd import __version__, errors
 from bpfleakd.analysis.budget import BudgetLimits
 from bpfleakd.analysis.growth_watch import GrowthOptions
@@ -25,6 +27,8 @@ from bpfleakd.api.server import ApiServer
 from bpfleakd.config import AttachMethod as Wanted
 from bpfleakd.config import AutoConfig, Config
 from bpfleakd.config import Walker as WantedWalker
+from bpfleakd.export.guard_metrics import ExportedLimits
+from bpfleakd.export.process_series import SeriesOptions
 from bpfleakd.export.prometheus import PrometheusExporter
 from bpfleakd.kernel.loader import Capacities
 from bpfleakd.kernel.price import measure_price
@@ -125,7 +129,7 @@ class Daemon:
         async with contextlib.AsyncExitStack() as stack:
             worker = stack.enter_context(Worker())
             service = _Service(worker, self._config)
-            exporter = PrometheusExporter(lambda: service.snapshot, top_sites=self._config.metrics.top_sites)
+            exporter = _exporter(self._config, service.snapshot)
             api = self._api(service, exporter)
             await api.start()
             stack.push_async_callback(api.stop)
@@ -163,7 +167,8 @@ class Daemon:
     async def _tick_until_stopped(self, service: _Service, exporter: PrometheusExporter) -> None:
         while not self._stop.is_set():
             try:
-                exporter.observe_tick(await service.tick())
+                took_s = await service.tick()
+                exporter.update(service.snapshot, time.monotonic(), took_s)
                 self._manager.tick_ended(status_line(service.snapshot))
             except Exception:
                 # A bug of ours, or what a target did to us: the other processes are traced on.
@@ -398,7 +403,8 @@ class _Service:
             Reporter(config.history.window_s, kernel.method),
             self._symbolizer_of,
             attach_method=kernel.method,
-            top_sites=config.metrics.top_sites,
+            # More than are exported, so that one that gives way still has figures.
+            top_sites=2 * config.metrics.top_sites,
             unattended_s=config.unattended_s,
             keep_report=self._keep_report,
             leak_after_s=config.history.leak_after_s,
@@ -482,6 +488,15 @@ class _Service:
 
 def _still_starting() -> errors.DaemonUnreachable:
     return errors.DaemonUnreachable("the daemon is still starting", "try again in a second")
+
+
+def _exporter(config: Config, snapshot: MetricsSnapshot) -> PrometheusExporter:
+    metrics = config.metrics
+    options = SeriesOptions(metrics.labels, metrics.top_sites, metrics.max_series, metrics.linger_s)
+    tables = msgspec.structs.asdict(config.limits)
+    memory_bytes = tables.pop("daemon_rss_bytes")
+    budget_percent = {"process": config.budget.process_percent, "host": config.budget.host_percent}
+    return PrometheusExporter(snapshot, options, limits=ExportedLimits(tables, budget_percent, memory_bytes))
 
 
 def _auto_options(config: AutoConfig) -> AutoOptions:

@@ -26,7 +26,7 @@ def _machine() -> None:
     bpftool_path()
 
 
-def _place_of_daemon(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, Any]]:
+def place_of_daemon(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, Any]]:
     """A directory and a place for pins of a daemon's own, and its configuration."""
     directory = tmp_path_factory.mktemp("daemon")
     bpffs_dir = BPFFS_ROOT / f"bpfleakd-test-{uuid.uuid4().hex[:8]}"
@@ -52,7 +52,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., D
     daemons: list[Daemon] = []
 
     def start(*arguments: str, **configuration: Any) -> Daemon:
-        directory, bpffs_dir, defaults = _place_of_daemon(tmp_path_factory)
+        directory, bpffs_dir, defaults = place_of_daemon(tmp_path_factory)
         daemons.append(
             Daemon(directory, Path(configuration.get("bpffs_dir", bpffs_dir)), defaults | configuration)
         )
@@ -79,7 +79,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., D
 @pytest.fixture(scope="module")
 def tracer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """One daemon for all tests of a file: it is like that that it is used, and it starts once."""
-    running = Daemon(*_place_of_daemon(tmp_path_factory)).start()
+    running = Daemon(*place_of_daemon(tmp_path_factory)).start()
     try:
         yield running
         running.stop()

@@ -26,6 +26,8 @@ PACKAGES = {
     "heaptrack_print": "heaptrack",
     "make": "make",
     "memcached": "memcached",
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
     "setpriv": "util-linux",
     "sqlite3": "sqlite3",
     "valgrind": "valgrind and libc6-dbg",

@@ -18,6 +18,8 @@ from bpfleakd.model import (
     HeapProfile,
     JitModule,
     LeakReport,
+    MemoryLimit,
+    MemoryLimitKind,
     MemoryShares,
     MemoryUse,
     MetricsSnapshot,
@@ -25,6 +27,7 @@ from bpfleakd.model import (
     ProcessLabels,
     ProcessState,
     ProcessSummary,
+    ProcessVerdict,
     Reachability,
     ReachabilitySums,
     ScanMethod,
@@ -53,6 +56,7 @@ __all__ = [
     "a_group",
     "a_grouped_report",
     "a_process",
+    "a_process_verdict",
     "a_profile",
     "a_report",
     "a_scan_report",
@@ -271,6 +275,21 @@ def a_watched_process(pid: int = 4711, **changes: Any) -> WatchedProcess:
         "reason": "",
     }
     return WatchedProcess(**{**fields, **changes})
+
+
+def a_process_verdict(**changes: Any) -> ProcessVerdict:
+    fields = {
+        "verdict": Verdict.LEAK,
+        "reason": "a call site leaks",
+        "leak_bytes_per_s": 7_001.0,
+        "memory_bytes_per_s": 7_919.0,
+        "memory_bytes_per_s_low": 7_001.0,
+        "memory_bytes_per_s_high": 9_001.0,
+        "explained_share": 0.884,
+        "limit": MemoryLimit(MemoryLimitKind.CGROUP, 190_000_048, 100_000_011),
+        "limit_reached_s": 11_365.0,
+    }
+    return ProcessVerdict(**{**fields, **changes})
 
 
 def a_snapshot(*processes: TracedProcess, sites: tuple[SiteReport, ...] = ()) -> MetricsSnapshot:

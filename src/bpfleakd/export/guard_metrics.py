@@ -1,24 +1,52 @@
-"""Metrics of what tracing costs, and of what was done about it."""
+"""Metrics of what tracing costs, of what it may cost, and of what was done about it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from bpfleakd.model import GuardStats
 
-__all__ = ["guard_families"]
+__all__ = ["ExportedLimits", "guard_families"]
 
 _NS_PER_S = 1_000_000_000
 
 
-def guard_families(guard: GuardStats) -> Iterator[Metric]:
+@dataclass(frozen=True, slots=True)
+class ExportedLimits:
+    """What is configured that the figures are to be held against.
+
+    `tables` are the capacities of the kernel's tables by name, `budget_percent` (of a core) is by what it is
+    for: a process, the host; `memory_bytes` is what the daemon itself may take.
+    """
+
+    tables: Mapping[str, int] = field(default_factory=dict)
+    budget_percent: Mapping[str, float] = field(default_factory=dict)
+    memory_bytes: int = 0
+
+
+def guard_families(guard: GuardStats, limits: ExportedLimits) -> Iterator[Metric]:
     """The families of the host; what each process pays is with its other figures."""
     yield GaugeMetricFamily(
         "bpfleakd_tracing_cores",
         "Processor time that tracing costs all traced processes together: 1 is a core.",
         guard.host_load_percent / 100,
+    )
+    budget = GaugeMetricFamily(
+        "bpfleakd_tracing_budget_cores",
+        "What tracing by the policy may cost a process, and all of the host together.",
+        labels=("of",),
+    )
+    for subject, percent in limits.budget_percent.items():
+        budget.add_metric([subject], percent / 100)
+    yield budget
+    yield GaugeMetricFamily(
+        "bpfleakd_memory_limit_bytes",
+        "What the daemon itself may have resident before it lets go of caches and processes.",
+        limits.memory_bytes,
+        unit="bytes",
     )
     cost = GaugeMetricFamily(
         "bpfleakd_probe_cost_seconds",

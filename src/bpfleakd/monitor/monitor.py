@@ -33,6 +33,7 @@ from bpfleakd.model import (
     MetricsSnapshot,
     ProcessId,
     ProcessState,
+    ProcessUsage,
     SavedHistory,
     ScanReport,
     SiteKey,
@@ -51,6 +52,7 @@ from bpfleakd.monitor.scan_reply import ScanReply
 from bpfleakd.monitor.scans import PendingScan, ScanOptions, reachable_sites, scan_report
 from bpfleakd.monitor.space_feed import SpaceFeed
 from bpfleakd.monitor.spaces import AddressMaps
+from bpfleakd.monitor.table_fill import table_entries
 from bpfleakd.monitor.traced import NamedStack, Traced
 from bpfleakd.monitor.unwinding import ATTACH_WAIT_S, Unwinding
 from bpfleakd.monitor.verdicts import SiteVerdicts
@@ -128,6 +130,8 @@ class Monitor:
         self._ended: OrderedDict[int, Traced] = OrderedDict()
         self._totals = _Totals()
         self._sampling = Sampling(maps, sampling)
+        # The kernel's sites, as they were read last.
+        self._read: tuple[np.ndarray, np.ndarray] = np.empty(0, abi.SITE_KEY), np.empty(0, abi.SITE)
 
     # Processes come and go
 
@@ -412,8 +416,12 @@ class Monitor:
         """
         now_ns = self._clock_ns()
         top_sites = {}
+        usage = {}
         for traced in self._traced.values():
-            traced.note_threads(thread_commands(traced.pid))
+            threads = thread_commands(traced.pid)
+            traced.note_threads(threads)
+            anonymous_bytes = read_anonymous_bytes(traced.attachment.process.id)
+            usage[traced.pid] = ProcessUsage(anonymous_bytes, len(threads))
             top_sites[traced.pid] = self._reporter.report(
                 traced, lambda keys, t=traced: self._name(t, keys), now_ns, SortKey.VERDICT, self._top_sites
             ).sites
@@ -422,7 +430,25 @@ class Monitor:
             if traced.final is not None:
                 top_sites[traced.pid] = sorted_sites(traced.final.sites, SortKey.VERDICT, self._top_sites)
         rows = tuple(self._reporter.row(traced, now_ns) for traced in (*self._traced.values(), *kept))
-        return MetricsSnapshot(self.stats(), rows, top_sites)
+        entries = table_entries(
+            *self._read,
+            processes=len(self._traced),
+            all_sites=sum(len(traced.table) for traced in self._traced.values()),
+            threads=sum(process.threads for process in usage.values()),
+        )
+        return MetricsSnapshot(
+            self.stats(),
+            rows,
+            top_sites,
+            usage=usage,
+            verdicts={
+                traced.pid: traced.process_verdict
+                for traced in self._traced.values()
+                if traced.process_verdict is not None
+            },
+            table_entries=entries,
+            ring_used_share=self._feed.used_share,
+        )
 
     # Inside
 
@@ -487,7 +513,7 @@ class Monitor:
         for pid in self._feed.read():
             if pid in self._traced:
                 self._follow_libraries(self._traced[pid])
-        keys, sites = self._maps.sites()
+        keys, sites = self._read = self._maps.sites()
         columns = np.stack([sites[name].astype(np.int64) for name in COUNTERS], axis=1)
         for pid, traced in self._traced.items():
             rows = np.flatnonzero(keys["tgid"] == pid)
@@ -533,6 +559,7 @@ class Monitor:
         leaks = traced.verdicts.compute(traced.table, self._all_blocks(traced), self._clock_ns)[
             :_LEAKS_ANNOUNCED
         ]
+        traced.process_verdict = traced.verdicts.of_process(traced.table, read_memory_limits(traced.pid))
         if not leaks:
             return
         report = self._reporter.sites(traced, lambda keys: self._name(traced, keys), leaks, self._clock_ns())

@@ -56,6 +56,8 @@ class SpaceFeed:
         self._records: dict[int, Record] = {}
         self._stale_due_ns: dict[int, int] = {}
         self._due_ns = 0
+        # How much of the ring was taken (0 to 1) when it was read last, before anything was let go of.
+        self.used_share = 0.0
 
     def keep(self, pid: int, record: Record) -> None:
         """From now on, write the map of a process to `record`."""
@@ -77,9 +79,11 @@ class SpaceFeed:
     def read(self) -> set[int]:
         """Take in all reports; returns the processes that mapped new code from files."""
         mapped_code: set[int] = set()
+        self.used_share = 0.0
         events = self._ring.space_events()
         while batch := list(islice(events, _BATCH_EVENTS)):
             mapped_code |= self._spaces.apply(batch)
+            self.used_share = max(self.used_share, self._ring.space_unreleased_share)
             if self._ring.space_unreleased_share > _RING_SHARE_MAX:
                 self.save()
         if self._clock_ns() >= self._due_ns:

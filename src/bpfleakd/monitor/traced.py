@@ -23,6 +23,7 @@ from bpfleakd.model import (
     ProbedFunction,
     ProcessLabels,
     ProcessState,
+    ProcessVerdict,
     RawStack,
     SiteKey,
     Stack,
@@ -91,6 +92,7 @@ class Traced:
     adopted_count: int = 0
     gap_s: float = 0.0
     verdicts: SiteVerdicts = field(default_factory=SiteVerdicts)
+    process_verdict: ProcessVerdict | None = None
     _census_due_ns: int = 0
     _mappings_due_ns: int = 0
     _named: OrderedDict[SiteKey, NamedStack] = field(default_factory=OrderedDict)

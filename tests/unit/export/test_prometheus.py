@@ -8,28 +8,56 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from bpfleakd.export.process_series import OTHERS, SeriesOptions
 from bpfleakd.export.prometheus import PrometheusExporter
-from bpfleakd.model import GuardStats, MetricsSnapshot, ProcessState, WatchSummary
+from bpfleakd.model import (
+    GuardStats,
+    MetricLabel,
+    MetricsSnapshot,
+    ProcessLabels,
+    ProcessState,
+    ProcessUsage,
+    Verdict,
+    WatchSummary,
+)
 
-from ..samples import HOSTILE, a_process, a_site, a_snapshot, a_traced_process, a_watched_process, some_stats
+from ..samples import (
+    HOSTILE,
+    a_frame,
+    a_process,
+    a_process_verdict,
+    a_site,
+    a_snapshot,
+    a_traced_process,
+    a_watched_process,
+)
+from .exposition import LIMITS
+
+PID_AND_COMM = (MetricLabel.PID, MetricLabel.COMM)
 
 
-def exporter(snapshot: MetricsSnapshot, top_sites: int = 10) -> PrometheusExporter:
-    return PrometheusExporter(lambda: snapshot, top_sites=top_sites)
+def exporter(snapshot: MetricsSnapshot, **options) -> PrometheusExporter:
+    made = PrometheusExporter(snapshot, SeriesOptions(**{"labels": PID_AND_COMM, **options}), limits=LIMITS)
+    made.update(snapshot, 0.0, 0.01)
+    return made
 
 
-def samples(snapshot: MetricsSnapshot, top_sites: int = 10) -> dict[tuple, float]:
+def read_back(made: PrometheusExporter) -> dict[tuple, float]:
     """Return {(name, labels): value}; fail for a label set that occurs twice, as Prometheus does."""
-    body, _ = exporter(snapshot, top_sites).expose()
+    body, _ = made.expose()
     read = [sample for family in parse_text(body.decode()) for sample in family.samples]
     keys = [(sample.name, frozenset(sample.labels.items())) for sample in read]
     assert [key for key, count in Counter(keys).items() if count > 1] == []
     return dict(zip(keys, (sample.value for sample in read), strict=True))
+
+
+def samples(snapshot: MetricsSnapshot, **options) -> dict[tuple, float]:
+    return read_back(exporter(snapshot, **options))
 
 
 def value(read: dict[tuple, float], name: str, **labels: str) -> float:
@@ -55,8 +83,26 @@ def test_every_figure_of_a_process_is_there():
     assert value(read, "bpfleakd_process_unmatched_frees_total", **labels) == 13
     assert value(read, "bpfleakd_process_probe_hits_total", **labels) == 40_009
     assert value(read, "bpfleakd_process_tracing_cores", **labels) == pytest.approx(0.0041)
-    assert value(read, "bpfleakd_process_losses_total", reason="live_full", **labels) == 29
-    assert value(read, "bpfleakd_process_losses_total", reason="stack_full", **labels) == 0
+    assert value(read, "bpfleakd_process_losses_total", **labels) == 29
+    assert value(read, "bpfleakd_losses_total", reason="live_full") == 29
+    assert value(read, "bpfleakd_losses_total", reason="stack_full") == 0
+
+
+def test_what_proc_and_the_verdict_say_of_a_process():
+    """As far as it is known."""
+    usage = {4711: ProcessUsage(9_000_011, 7)}
+    snapshot = replace(a_snapshot(), usage=usage, verdicts={4711: a_process_verdict()})
+    read = samples(snapshot)
+    labels = {"pid": "4711", "comm": "leaky"}
+    assert value(read, "bpfleakd_process_anonymous_bytes", **labels) == 9_000_011
+    assert value(read, "bpfleakd_process_threads", **labels) == 7
+    assert value(read, "bpfleakd_process_leaks", **labels) == 1
+    assert value(read, "bpfleakd_process_leak_bytes_per_second", **labels) == 7_001
+    assert value(read, "bpfleakd_process_memory_growth_bytes_per_second", **labels) == 7_919
+    assert value(read, "bpfleakd_process_explained_ratio", **labels) == pytest.approx(0.884)
+    assert value(read, "bpfleakd_process_memory_room_bytes", **labels) == 90_000_037
+    assert value(read, "bpfleakd_process_limit_reached_seconds", **labels) == pytest.approx(11_365.0)
+    assert named(samples(a_snapshot()), "bpfleakd_process_threads") == []
 
 
 def test_every_figure_of_a_call_site_is_there():
@@ -75,14 +121,14 @@ def test_every_figure_of_a_call_site_is_there():
     assert value(read, "bpfleakd_site_growth_bytes_per_second", **labels) == -17
     assert value(read, "bpfleakd_site_allocated_bytes_total", **labels) == 3_000_017
     assert value(read, "bpfleakd_site_allocations_total", **labels) == 6_301
-    assert value(read, "bpfleakd_site_leak_bytes_per_second", **labels, verdict="leak") == 6_007.5
+    assert value(read, "bpfleakd_site_leak_bytes_per_second", **labels) == 6_007.5
+    assert value(read, "bpfleakd_site_verdict", **labels, verdict="leak") == pytest.approx(0.83)
 
 
 def test_the_daemon_tells_of_itself():
     """Version, ticks, processes, and what it takes of the machine."""
     made = exporter(a_snapshot())
-    made.observe_tick(0.02)
-    made.observe_tick(0.07)
+    made.update(a_snapshot(), 1.0, 0.07)
     text = made.expose()[0].decode()
     read = {s.name: s for family in parse_text(text) for s in family.samples if "le" not in s.labels}
     assert read["bpfleakd_build_info"].labels == {"version": "0.1.0", "attach_method": "session"}
@@ -93,7 +139,7 @@ def test_the_daemon_tells_of_itself():
     assert read["bpfleakd_processes_attached_total"].value == 19
     assert read["bpfleakd_processes_ended_total"].value == 3
     assert read["bpfleakd_tick_duration_seconds_count"].value == 2
-    assert read["bpfleakd_tick_duration_seconds_sum"].value == pytest.approx(0.09)
+    assert read["bpfleakd_tick_duration_seconds_sum"].value == pytest.approx(0.08)
     assert 'bpfleakd_tick_duration_seconds_bucket{le="0.05"} 1.0' in text
     assert read["process_resident_memory_bytes"].value > 1_000_000
 
@@ -142,30 +188,107 @@ def test_a_label_set_occurs_once():
 
 
 @given(
-    processes=st.integers(0, 5),
-    sites=st.integers(0, 30),
-    fingerprints=st.integers(1, 30),
-    top_sites=st.integers(0, 12),
-    text=st.text(max_size=300),
+    processes=st.integers(0, 20),
+    sites=st.integers(0, 12),
+    ticks=st.integers(1, 3),
+    max_series=st.integers(100, 600),
+    labels=st.lists(st.sampled_from(MetricLabel), unique=True),
+    text=st.text(max_size=20),
 )
-def test_the_number_of_series_is_bounded(processes, sites, fingerprints, top_sites, text):
-    """top_sites call sites a process at most, whatever the snapshot holds, and whatever the names are."""
-    traced = [a_traced_process(process=a_process(pid, comm=text)) for pid in range(1, processes + 1)]
-    shown = tuple(a_site(text or None, site=f"s{n % fingerprints}", module=text) for n in range(sites))
-    snapshot = MetricsSnapshot(
-        some_stats(), tuple(traced), {process.process.pid: shown for process in traced}
+@settings(max_examples=15)
+def test_the_number_of_series_is_bounded(processes, sites, ticks, max_series, labels, text):
+    """By `max_series`, whatever comes and goes, and whatever the names are."""
+    made = exporter(a_snapshot(), max_series=max_series, labels=tuple(labels), top_sites=5)
+    for tick in range(ticks):
+        read = read_back(made)
+        assert len(named(read, "bpfleakd_site_")) + len(named(read, "bpfleakd_process_")) <= max_series
+        made.update(many(range(1000 * tick + 1, 1000 * tick + processes + 1), sites, text), tick, 0.01)
+
+
+def many(pids: range, sites: int, comm: str) -> MetricsSnapshot:
+    """So many processes with so many sites each, which all have all figures."""
+    traced = [a_traced_process(process=a_process(pid, comm=f"{comm}{pid}")) for pid in pids]
+    return replace(
+        a_snapshot(*traced),
+        top_sites={pid: tuple(a_site(comm, site=f"{n:x}") for n in range(sites)) for pid in pids},
+        usage=dict.fromkeys(pids, ProcessUsage(9_000_011, 7)),
+        verdicts=dict.fromkeys(pids, a_process_verdict()),
     )
-    read = samples(snapshot, top_sites)
-    expected = processes * min(top_sites, sites, fingerprints)
-    assert len(named(read, "bpfleakd_site_")) == 6 * expected
-    assert len(named(read, "bpfleakd_process_")) == processes * (12 + 3)
 
 
-def test_top_sites_can_be_set_anew():
-    """A reload of the configuration may change it."""
-    made = exporter(a_snapshot(sites=(a_site(),)))
-    made.top_sites = 0
-    assert b"leak_here" not in made.expose()[0]
+def test_five_hundred_processes_stay_below_the_limit():
+    """And the sums over all of them are right all the same."""
+    read = samples(many(range(1, 501), 20, "worker"), max_series=10_000)
+    series = len(named(read, "bpfleakd_site_")) + len(named(read, "bpfleakd_process_"))
+    assert 8_000 < series <= 10_000
+    live = named(read, "bpfleakd_process_live_bytes")
+    assert sum(read[key] for key in live) == 500 * 5_000_011
+    assert value(read, "bpfleakd_metrics_processes_left_out") == 500 - (len(live) - 1)
+    assert value(read, "bpfleakd_process_traced", pid=OTHERS, comm=OTHERS) == 500 - (len(live) - 1)
+    shown = len(named(read, "bpfleakd_site_live_bytes"))
+    assert value(read, "bpfleakd_metrics_sites_left_out") == 500 * 20 - shown
+
+
+def test_processes_with_the_same_labels_are_summed():
+    """And their call sites; bpfleakd_process_info says which they are."""
+    labels = ProcessLabels(unit="shop.service")
+    snapshot = a_snapshot(
+        *(a_traced_process(process=a_process(pid, labels=labels)) for pid in (23, 101)), sites=(a_site(),)
+    )
+    read = samples(snapshot, labels=(MetricLabel.COMM, MetricLabel.UNIT, MetricLabel.POD))
+    group = {"comm": "leaky", "unit": "shop.service", "pod": ""}
+    assert value(read, "bpfleakd_process_live_bytes", **group) == 2 * 5_000_011
+    assert value(read, "bpfleakd_process_allocations_total", **group) == 2 * 15_013
+    (site,) = named(read, "bpfleakd_site_live_bytes")
+    assert read[site] == 2 * 2_000_003
+    infos = [dict(labels) for _name, labels in named(read, "bpfleakd_process_info")]
+    assert {(info["pid"], info["unit"]) for info in infos} == {
+        ("23", "shop.service"),
+        ("101", "shop.service"),
+    }
+
+
+def test_a_fingerprint_leads_to_its_stack():
+    """From the thread's first function to the allocator's, once for all processes that have it."""
+    deep = tuple(a_frame(f"function_{number}") for number in range(200))
+    sites = (a_site(), a_site("function_1", site="a", stack=deep))
+    read = samples(a_snapshot(a_traced_process(23), a_traced_process(101), sites=sites))
+    infos = {dict(labels)["site"]: dict(labels) for _name, labels in named(read, "bpfleakd_site_info")}
+    assert len(infos) == len(named(read, "bpfleakd_site_info")) == 2
+    assert infos["5d41402abc4b2a76"] == {
+        "site": "5d41402abc4b2a76",
+        "kind": "heap",
+        "function": "leak_here",
+        "module": "/usr/bin/leaky",
+        "location": "/src/leaky.c:23",
+        "stack": "_start;main;leak_here;malloc",
+    }
+    assert infos["a"]["stack"].endswith(";function_1;function_0")
+    assert len(infos["a"]["stack"]) == 512
+
+
+def test_a_process_that_has_gone_keeps_its_series_for_a_while():
+    """It holds nothing any more, but what it has allocated counts."""
+    made = exporter(a_snapshot(sites=(a_site(),)), linger_s=300)
+    made.update(replace(a_snapshot(), processes=(), top_sites={}), 1.0, 0.01)
+    read = read_back(made)
+    labels = {"pid": "4711", "comm": "leaky"}
+    assert value(read, "bpfleakd_process_live_bytes", **labels) == 0
+    assert value(read, "bpfleakd_process_allocated_bytes_total", **labels) == 7_000_003
+    assert [read[key] for key in named(read, "bpfleakd_site_live_bytes")] == [0]
+    made.update(replace(a_snapshot(), processes=(), top_sites={}), 301.0, 0.01)
+    assert named(read_back(made), "bpfleakd_process_live_bytes") == []
+    assert named(read_back(made), "bpfleakd_site_") == []
+
+
+def test_a_small_leak_is_shown_before_a_large_cache():
+    """It counts with what it will hold by tomorrow."""
+    cache = a_site("cache", site="a", live_bytes=1 << 30, verdict=Verdict.STEADY, leak_bytes_per_s=0.0)
+    leak = a_site("leak", site="b", live_bytes=1 << 20, leak_bytes_per_s=20_000.0)
+    read = samples(a_snapshot(sites=(cache, leak)), top_sites=1)
+    assert [dict(labels)["function"] for _name, labels in named(read, "bpfleakd_site_live_bytes")] == ["leak"]
+    (verdict,) = named(read, "bpfleakd_site_verdict")
+    assert dict(verdict[1])["verdict"] == "leak"
 
 
 def test_label_values_are_printable_and_bounded():
@@ -216,7 +339,6 @@ def test_two_exporters_live_in_one_process():
 def test_promtool_has_nothing_to_say():
     """Names, units, types and help texts are as Prometheus wants them."""
     made = exporter(a_snapshot(a_traced_process(losses={"live_full": 3}), sites=(a_site(),)))
-    made.observe_tick(0.01)
     done = subprocess.run(
         ["promtool", "check", "metrics"], input=made.expose()[0], capture_output=True, check=False
     )

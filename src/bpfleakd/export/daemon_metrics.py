@@ -1,0 +1,117 @@
+"""Metrics of the daemon itself: what it is, does, misses, and has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+
+from bpfleakd.export.figures import label_text
+from bpfleakd.export.process_series import Shown
+from bpfleakd.model import DaemonStats, LifeStats, MetricsSnapshot
+
+__all__ = ["daemon_families"]
+
+
+def daemon_families(
+    snapshot: MetricsSnapshot, shown: Shown, capacities: Mapping[str, int], max_series: int
+) -> Iterator[Metric]:
+    """`capacities` are the limits of the kernel's tables, by the names of `snapshot.table_entries`."""
+    traced = sum(row.process.state == "traced" for row in snapshot.processes)
+    yield from _stats_families(snapshot.daemon, traced)
+    yield from _life_families(snapshot.daemon.life)
+    yield from _room_families(snapshot, capacities)
+    losses = CounterMetricFamily(
+        "bpfleakd_losses",
+        "What was missed in all processes, by reason: the other figures do not include it.",
+        labels=["reason"],
+    )
+    for reason, count in shown.losses.items():
+        losses.add_metric([label_text(reason)], count)
+    yield losses
+    yield GaugeMetricFamily(
+        "bpfleakd_metrics_series_limit", "Series of processes and call sites, at most.", max_series
+    )
+    yield GaugeMetricFamily(
+        "bpfleakd_metrics_processes_left_out",
+        "Processes that there is no room for: they are summed as (others).",
+        shown.processes_left_out,
+    )
+    yield GaugeMetricFamily(
+        "bpfleakd_metrics_sites_left_out",
+        "Of the call sites that were considered, those that are not exported: they are not the largest.",
+        shown.sites_left_out,
+    )
+
+
+def _stats_families(daemon: DaemonStats, traced: int) -> Iterator[Metric]:
+    build = {"version": label_text(daemon.version), "attach_method": label_text(daemon.attach_method)}
+    yield InfoMetricFamily("bpfleakd_build", "The daemon, and how it attaches on this kernel.", build)
+    yield GaugeMetricFamily(
+        "bpfleakd_uptime_seconds", "Time since the daemon started.", daemon.uptime_s, unit="seconds"
+    )
+    yield CounterMetricFamily("bpfleakd_ticks", "Readings of the kernel's counters.", daemon.ticks)
+    yield GaugeMetricFamily("bpfleakd_processes_traced", "Processes traced now.", traced)
+    yield CounterMetricFamily(
+        "bpfleakd_processes_attached", "Processes attached to.", daemon.processes_attached_total
+    )
+    yield CounterMetricFamily(
+        "bpfleakd_processes_ended",
+        "Traced processes that exited or called exec.",
+        daemon.processes_ended_total,
+    )
+
+
+def _life_families(life: LifeStats) -> Iterator[Metric]:
+    yield InfoMetricFamily(
+        "bpfleakd_life_source",
+        "How processes are noticed: by the kernel's events, or by scans of /proc.",
+        {"source": label_text(life.source)},
+    )
+    yield CounterMetricFamily(
+        "bpfleakd_life_events", "Forks, execs, ends and changes of processes.", life.events_total
+    )
+    yield CounterMetricFamily("bpfleakd_life_gaps", "Times that process events were missed.", life.gaps_total)
+    yield CounterMetricFamily("bpfleakd_rescans", "Looks at all processes.", life.rescans_total)
+    yield CounterMetricFamily(
+        "bpfleakd_short_lived_processes",
+        "Processes that ended before they were looked at.",
+        life.short_lived_total,
+    )
+    refused = CounterMetricFamily(
+        "bpfleakd_refused",
+        "Processes that should have been traced and could not be.",
+        labels=["reason"],
+    )
+    for reason, count in life.refused_total.items():
+        refused.add_metric([label_text(reason)], count)
+    yield refused
+    states = GaugeMetricFamily("bpfleakd_processes", "Processes of this host by state.", labels=["state"])
+    for state, count in life.by_state.items():
+        states.add_metric([label_text(state)], count)
+    yield states
+
+
+def _room_families(snapshot: MetricsSnapshot, capacities: Mapping[str, int]) -> Iterator[Metric]:
+    entries = GaugeMetricFamily(
+        "bpfleakd_table_entries",
+        "Entries in the kernel's tables; of live_blocks in the fullest one, of threads at most.",
+        labels=["table"],
+    )
+    for table, count in snapshot.table_entries.items():
+        entries.add_metric([label_text(table)], count)
+    yield entries
+    capacity = GaugeMetricFamily(
+        "bpfleakd_table_capacity",
+        "How many entries a table has room for: what comes on top is not recorded but counted.",
+        labels=["table"],
+    )
+    for table, count in capacities.items():
+        capacity.add_metric([label_text(table)], count)
+    yield capacity
+    yield GaugeMetricFamily(
+        "bpfleakd_ring_used_ratio",
+        "How much of the ring of address space events waited at the last tick, 0 to 1.",
+        snapshot.ring_used_share,
+        unit="ratio",
+    )

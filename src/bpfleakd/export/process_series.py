@@ -1,0 +1,258 @@
+"""What is shown of processes and call sites: bounded, summed by labels, with counters that never fall.
+
+`metrics.max_series` is shared out in advance, so that no snapshot can exceed it: two fifths to the figures of
+processes, a tenth to what is said of them in words (bpfleakd_process_info), half to call sites.
+
+Processes beyond their part are summed under the name `OTHERS`, so that sums over all processes are of all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bpfleakd.analysis.merging import merged_sites
+from bpfleakd.analysis.verdict import VERDICTS
+from bpfleakd.export.figures import (
+    PROCESS_COUNTERS,
+    PROCESS_GAUGES,
+    SITE_COUNTERS,
+    SITE_GAUGES,
+    ProcessRow,
+    label_text,
+    label_value,
+)
+from bpfleakd.export.series_choice import Candidate, SeriesChoice
+from bpfleakd.export.series_sums import Reading, SeriesSums, Sums
+from bpfleakd.model import (
+    AllocationKind,
+    MetricLabel,
+    MetricsSnapshot,
+    ProcessState,
+    SiteReport,
+    TracedProcess,
+    Verdict,
+)
+
+__all__ = ["OTHERS", "ProcessSeries", "SeriesOptions", "Shown", "ShownSite", "SiteText"]
+
+OTHERS = "(others)"
+
+_STACK_CHARS = 512
+
+_SERIES_OF_PROCESS = len(PROCESS_GAUGES) + len(PROCESS_COUNTERS)
+_SERIES_OF_SITE = len(SITE_GAUGES) + len(SITE_COUNTERS) + 2  # bpfleakd_site_verdict, bpfleakd_site_info
+
+# A leak that is small yet counts with what it will hold by tomorrow.
+_AHEAD_S = 86_400
+
+_Labels = tuple[str, ...]
+_SiteKey = tuple[_Labels, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesOptions:
+    """The configuration of the metrics, as far as it is about processes and call sites."""
+
+    labels: tuple[MetricLabel, ...] = (MetricLabel.COMM, MetricLabel.PID)
+    top_sites: int = 10
+    max_series: int = 10_000
+    linger_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class SiteText:
+    """What is said of a call site in words. `stack` begins with the thread's first function."""
+
+    kind: AllocationKind
+    function: str
+    module: str
+    location: str
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSite:
+    """A call site of the processes with some labels; `site` is the fingerprint.
+
+    `verdict` is the worst of theirs, None once nothing is known of it any more.
+    """
+
+    labels: _Labels
+    site: str
+    text: SiteText
+    sums: Sums
+    verdict: Verdict | None
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """All that is exported of processes and call sites, and how many there was no room for."""
+
+    processes: dict[_Labels, Sums]
+    infos: tuple[TracedProcess, ...]
+    sites: tuple[ShownSite, ...]
+    losses: dict[str, float]
+    processes_left_out: int = 0
+    sites_left_out: int = 0
+
+
+class ProcessSeries:
+    """Takes in a snapshot at each tick; times are seconds of any clock that only goes forward."""
+
+    def __init__(self, options: SeriesOptions) -> None:
+        self._labels = options.labels
+        processes, sites = options.max_series * 4 // 10, options.max_series // 2
+        # One place is for the others.
+        self._process_choice: SeriesChoice[_Labels] = SeriesChoice(
+            per_owner=options.max_series,
+            total=max(0, processes // _SERIES_OF_PROCESS - 1),
+            linger_s=options.linger_s,
+        )
+        self._info_choice: SeriesChoice[int] = SeriesChoice(
+            per_owner=options.max_series, total=options.max_series // 10, linger_s=0
+        )
+        self._site_choice: SeriesChoice[_SiteKey] = SeriesChoice(
+            per_owner=options.top_sites, total=sites // _SERIES_OF_SITE, linger_s=options.linger_s
+        )
+        combine = [gauge.combine for gauge in PROCESS_GAUGES]
+        self._process_sums: SeriesSums[_Labels] = SeriesSums(combine, len(PROCESS_COUNTERS))
+        self._site_sums: SeriesSums[_SiteKey] = SeriesSums(
+            [gauge.combine for gauge in SITE_GAUGES], len(SITE_COUNTERS)
+        )
+        self._loss_sums: SeriesSums[str] = SeriesSums([], 1)
+        self._texts: dict[str, SiteText] = {}
+
+    def update(self, snapshot: MetricsSnapshot, now_s: float) -> Shown:
+        """What to export until the next tick."""
+        rows = [
+            ProcessRow(row, snapshot.usage.get(row.process.pid), snapshot.verdicts.get(row.process.pid))
+            for row in _one_per_pid(snapshot.processes)
+        ]
+        pids = {row.traced.process.pid for row in rows}
+        labels = {row.traced.process.pid: self._labels_of(row.traced) for row in rows}
+        processes, others = self._processes(rows, labels, now_s)
+        sites, sites_left_out = self._sites(snapshot, rows, labels, now_s)
+        infos = self._info_choice.update(
+            {row.traced.process.pid: Candidate(None, row.traced.process.live_bytes) for row in rows}, now_s
+        )
+        losses: dict[str, dict[int, Reading]] = defaultdict(dict)
+        for row in rows:
+            for reason, count in row.traced.losses.items():
+                losses[reason][row.traced.process.pid] = _reading(row.traced, (), (count,))
+        reasons = self._loss_sums.groups | losses.keys()
+        return Shown(
+            processes=processes,
+            infos=tuple(row.traced for row in rows if row.traced.process.pid in set(infos)),
+            sites=sites,
+            losses={
+                reason: sums.counters[0]
+                for reason, sums in self._loss_sums.update(reasons, losses, pids).items()
+            },
+            processes_left_out=others,
+            sites_left_out=sites_left_out,
+        )
+
+    def _labels_of(self, row: TracedProcess) -> _Labels:
+        return tuple(label_value(label, row.process) for label in self._labels)
+
+    def _processes(
+        self, rows: list[ProcessRow], labels: dict[int, _Labels], now_s: float
+    ) -> tuple[dict[_Labels, Sums], int]:
+        weights: dict[_Labels, float] = defaultdict(float)
+        for row in rows:
+            weights[labels[row.traced.process.pid]] += row.traced.process.live_bytes
+        chosen = self._process_choice.update(
+            {key: Candidate(None, weight) for key, weight in weights.items()}, now_s
+        )
+        shown = set(chosen)
+        rest = (OTHERS,) * len(self._labels)
+        readings: dict[_Labels, dict[int, Reading]] = defaultdict(dict)
+        others = 0
+        for row in rows:
+            pid = row.traced.process.pid
+            own = labels[pid] in shown
+            others += not own
+            readings[labels[pid] if own else rest][pid] = _reading(
+                row.traced,
+                tuple(gauge.value(row) for gauge in PROCESS_GAUGES),
+                tuple(counter.value(row) for counter in PROCESS_COUNTERS),
+            )
+        if others or rest in self._process_sums.groups:
+            chosen.append(rest)
+        return self._process_sums.update(chosen, readings, labels.keys(), exclusive=True), others
+
+    def _sites(
+        self, snapshot: MetricsSnapshot, rows: list[ProcessRow], labels: dict[int, _Labels], now_s: float
+    ) -> tuple[tuple[ShownSite, ...], int]:
+        weights: dict[_SiteKey, float] = defaultdict(float)
+        readings: dict[_SiteKey, dict[int, Reading]] = defaultdict(dict)
+        reports: dict[str, SiteReport] = {}
+        verdicts: dict[_SiteKey, tuple[int, float]] = {}
+        for row in rows:
+            pid = row.traced.process.pid
+            for site in merged_sites(snapshot.top_sites.get(pid, ())):
+                key = labels[pid], site.site
+                weights[key] += site.live_bytes + site.leak_bytes_per_s * _AHEAD_S
+                verdict = VERDICTS.index(site.verdict), -site.confidence
+                verdicts[key] = min(verdicts.get(key, verdict), verdict)
+                readings[key][pid] = _reading(
+                    row.traced,
+                    tuple(gauge.value(site) for gauge in SITE_GAUGES),
+                    tuple(counter.value(site) for counter in SITE_COUNTERS),
+                )
+                reports.setdefault(site.site, site)
+        chosen = self._site_choice.update(
+            {key: Candidate(key[0], weight) for key, weight in weights.items()}, now_s
+        )
+        self._remember_texts({site for _labels, site in chosen}, reports)
+        sums = self._site_sums.update(chosen, readings, labels.keys())
+        left_out = len(weights.keys() - set(chosen))
+        shown = (
+            ShownSite(*key, self._texts[key[1]], sums[key], *_verdict(verdicts.get(key))) for key in chosen
+        )
+        return tuple(shown), left_out
+
+    def _remember_texts(self, sites: set[str], reports: dict[str, SiteReport]) -> None:
+        """A fingerprint has one text, so that labels stay: the first, until the function has a name."""
+        for site in sites:
+            known = self._texts.get(site)
+            if site in reports and (known is None or known.function == _UNKNOWN):
+                self._texts[site] = _site_text(reports[site])
+        self._texts = {site: self._texts[site] for site in sites}
+
+
+_UNKNOWN = "unknown"
+
+
+def _site_text(site: SiteReport) -> SiteText:
+    names = [
+        frame.function or frame.module or _UNKNOWN for frame in reversed(site.stack) if not frame.inlined
+    ]
+    return SiteText(
+        site.kind,
+        label_text(site.function or _UNKNOWN),
+        label_text(site.module or _UNKNOWN, keep_end=True),
+        label_text(site.location or "", keep_end=True),
+        label_text(";".join(names), _STACK_CHARS, keep_end=True),
+    )
+
+
+def _verdict(found: tuple[int, float] | None) -> tuple[Verdict | None, float]:
+    return (None, 0.0) if found is None else (VERDICTS[found[0]], -found[1])
+
+
+def _reading(row: TracedProcess, gauges: tuple[float | None, ...], counters: tuple[float, ...]) -> Reading:
+    return Reading(gauges, counters, row.process.attached_s, row.adopted_count > 0)
+
+
+def _one_per_pid(processes: Iterable[TracedProcess]) -> list[TracedProcess]:
+    """Of several processes that had the same pid, keep the one that lives, else the last."""
+    by_pid: dict[int, TracedProcess] = {}
+    for process in processes:
+        known = by_pid.get(process.process.pid)
+        if known is None or known.process.state != ProcessState.TRACED:
+            by_pid[process.process.pid] = process
+    return list(by_pid.values())

@@ -1,0 +1,76 @@
+"""Which series are exported: the largest, with hysteresis, never more than there is room for.
+
+Rules:
+  - At most `total` keys are chosen, and at most `per_owner` of one owner; what lingers comes on top for an
+    owner (at most as many again), but never beyond `total`.
+  - A key that is chosen counts `margin` more than it weighs: it gives way only to what is larger by so much.
+    Two that differ by less never take turns.
+  - A key that gives way, or is gone, lingers for `linger_s`, as far as there is room: Prometheus sees its
+    last figures, and one that comes back meanwhile has been there all the time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+__all__ = ["Candidate", "SeriesChoice"]
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Who owns a key (a process, say), and what it is ranked by."""
+
+    owner: Hashable
+    weight: float
+
+
+class SeriesChoice(Generic[K]):
+    """Remembers what was chosen; everything else is an argument."""
+
+    def __init__(self, *, per_owner: int, total: int, linger_s: float, margin: float = 0.25) -> None:
+        self._per_owner = per_owner
+        self._total = total
+        self._linger_s = linger_s
+        self._margin = margin
+        self._chosen: dict[K, Hashable] = {}
+        self._left_s: dict[K, tuple[float, Hashable]] = {}
+
+    def update(self, candidates: Mapping[K, Candidate], now_s: float) -> list[K]:
+        """Choose among `candidates`; returns what is to be exported, the largest first, then what lingers."""
+        before, self._chosen = self._chosen, self._largest(candidates)
+        for key in self._chosen:
+            self._left_s.pop(key, None)
+        for key in before.keys() - self._chosen.keys():
+            self._left_s[key] = now_s, before[key]
+        self._forget_old(now_s)
+        return [*self._chosen, *self._left_s]
+
+    def _largest(self, candidates: Mapping[K, Candidate]) -> dict[K, Hashable]:
+        def rank(key: K) -> tuple[float, bool]:
+            weight = candidates[key].weight
+            chosen = key in self._chosen
+            return (-weight * (1 + self._margin) if chosen else -weight, not chosen)
+
+        taken: dict[K, Hashable] = {}
+        of_owner: Counter[Hashable] = Counter()
+        for key in sorted(candidates, key=rank):
+            owner = candidates[key].owner
+            if len(taken) < self._total and of_owner[owner] < self._per_owner:
+                taken[key] = owner
+                of_owner[owner] += 1
+        return taken
+
+    def _forget_old(self, now_s: float) -> None:
+        kept: dict[K, tuple[float, Hashable]] = {}
+        of_owner: Counter[Hashable] = Counter()
+        for key, (left_s, owner) in sorted(self._left_s.items(), key=lambda item: -item[1][0]):
+            has_room = len(self._chosen) + len(kept) < self._total and of_owner[owner] < self._per_owner
+            if has_room and now_s - left_s < self._linger_s:
+                kept[key] = left_s, owner
+                of_owner[owner] += 1
+        self._left_s = kept

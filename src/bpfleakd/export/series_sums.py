@@ -1,0 +1,114 @@
+"""Figures of several processes under one set of labels.
+
+Rules:
+  - A gauge is the sum (or the least) over the processes that are there. What was said last of a process holds
+    until it says something else or is gone.
+  - A counter never falls while its series is kept: it takes the increases of each process, one by one, and
+    keeps what those had counted that are gone. (The sum over those that are there would fall when one ends,
+    and Prometheus would take that for a reset, and the rest of the sum for an increase.)
+  - A series begins with what its processes have counted since they were attached to. Of a process that was
+    taken over from another daemon, or that comes from another series, it takes only what is counted from then
+    on: the rest has been told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+__all__ = ["Reading", "SeriesSums", "Sums"]
+
+G = TypeVar("G", bound=Hashable)
+
+Combine = Callable[[Iterable[float]], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one process says under one set of labels.
+
+    A gauge is None where it is not known. `age_s` is how long it has been traced: less than before is another
+    process with the same pid, or another attach. `adopted`: another daemon has counted before.
+    """
+
+    gauges: tuple[float | None, ...]
+    counters: tuple[float, ...]
+    age_s: float
+    adopted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What is exported under one set of labels; None leaves a series out."""
+
+    gauges: tuple[float | None, ...]
+    counters: tuple[float, ...]
+
+
+@dataclass(slots=True)
+class _Group:
+    totals: list[float]
+    parts: dict[int, Reading] = field(default_factory=dict)
+
+
+class SeriesSums(Generic[G]):
+    """`combine` has a function for each gauge: `sum` or `min`."""
+
+    def __init__(self, combine: Sequence[Combine], counters: int) -> None:
+        self._combine = tuple(combine)
+        self._counters = counters
+        self._groups: dict[G, _Group] = {}
+        self._ages_s: dict[int, float] = {}
+
+    @property
+    def groups(self) -> frozenset[G]:
+        """The labels under which something is exported."""
+        return frozenset(self._groups)
+
+    def update(
+        self,
+        shown: Collection[G],
+        readings: Mapping[G, Mapping[int, Reading]],
+        pids: Collection[int],
+        *,
+        exclusive: bool = False,
+    ) -> dict[G, Sums]:
+        """Take in what the processes `pids` say (by group, then by pid); returns the sums of those `shown`.
+
+        `exclusive`: a process is in the one group in which it says something now.
+        """
+        before, self._groups = self._groups, {}
+        for key in shown:
+            group = self._groups[key] = before.get(key) or _Group([0.0] * self._counters)
+            said = readings.get(key, {})
+            for pid in group.parts.keys() - (said.keys() if exclusive else set(pids)):
+                del group.parts[pid]
+            for pid, reading in said.items():
+                self._take(group, pid, reading, is_new=key not in before)
+        ages_s = {pid: reading.age_s for said in readings.values() for pid, reading in said.items()}
+        self._ages_s = {pid: self._ages_s.get(pid, 0.0) for pid in pids} | ages_s
+        return {key: self._sums(group) for key, group in self._groups.items()}
+
+    def _take(self, group: _Group, pid: int, reading: Reading, *, is_new: bool) -> None:
+        before = group.parts.get(pid)
+        known = pid in self._ages_s and reading.age_s >= self._ages_s[pid]
+        if before is not None and reading.age_s >= before.age_s:
+            old = before.counters
+        elif reading.adopted or (known and not is_new):
+            old = reading.counters
+        else:
+            old = (0.0,) * self._counters
+        for index, (now, then) in enumerate(zip(reading.counters, old, strict=True)):
+            # One that fell all the same is of another attach.
+            group.totals[index] += now - then if now >= then else now
+        group.parts[pid] = reading
+
+    def _sums(self, group: _Group) -> Sums:
+        gauges: list[float | None] = []
+        for index, combine in enumerate(self._combine):
+            known = [part.gauges[index] for part in group.parts.values()]
+            values = [value for value in known if value is not None]
+            # What is gone holds nothing; the least of nothing is not known.
+            gauges.append(combine(values) if values else 0.0 if combine is sum and not known else None)
+        return Sums(tuple(gauges), tuple(group.totals))

@@ -1,0 +1,108 @@
+"""Metrics, scraped by a real Prometheus from a real daemon that traces programs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from bpfleakd.config import MetricsConfig
+
+from .conftest import place_of_daemon
+from .daemons import Daemon
+from .machine import need_tool
+from .prometheus_server import PrometheusServer, free_port
+from .waiting import wait_until
+from .workloads import Workload, build
+
+BLOCK_BYTES = 101 << 10
+LEAK = 'function="never_freed"'
+
+
+@dataclass
+class Scene:
+    """A program that leaks and a healthy one, traced by a daemon, scraped by Prometheus."""
+
+    tracer: Daemon
+    prometheus: PrometheusServer
+    leaking: Workload
+    steady: Workload
+    url: str
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """The one scene of all tests of this file; it has been under way long enough for a verdict."""
+    port = free_port()
+    directory, bpffs_dir, configuration = place_of_daemon(tmp_path_factory)
+    configuration |= {
+        "metrics": {"enabled": True, "port": port},
+        "history": {"window_s": 5, "leak_after_s": 10},
+    }
+    running, programs, prometheus = Daemon(directory, bpffs_dir, configuration), [], None
+    try:
+        programs = [Workload([build("growing"), mode]) for mode in ("leak", "steady")]
+        running.start()
+        prometheus = PrometheusServer(directory, f"127.0.0.1:{port}")
+        for program in programs:
+            running.attach_with_tables(program.pid)
+            program.start_step(10_000)
+        scene = Scene(running, prometheus, *programs, f"http://127.0.0.1:{port}")
+        wait_until(lambda: prometheus.query("bpfleakd_process_limit_reached_seconds"), 60)
+        wait_until(lambda: prometheus.query('bpfleakd_site_verdict{verdict="leak"}'), 60)
+        yield scene
+        running.stop()
+    finally:
+        if prometheus is not None:
+            prometheus.stop()
+        if running.is_alive:
+            running.kill()
+        shutil.rmtree(bpffs_dir, ignore_errors=True)
+        for program in programs:
+            program.kill()
+
+
+def test_prometheus_takes_all_of_it(scene: Scene):
+    """Every scrape is good, and the leak is where it is, as fast as it is."""
+    (target,) = scene.prometheus.get("targets")["activeTargets"]
+    assert (target["health"], target["lastError"]) == ("up", "")
+    assert scene.prometheus.value("bpfleakd_processes_traced") == 2
+    (verdict,) = scene.prometheus.query(f"bpfleakd_site_verdict{{{LEAK}}}")
+    assert verdict["metric"]["verdict"] == "leak"
+    rate = scene.prometheus.value(f"rate(bpfleakd_site_allocated_bytes_total{{{LEAK}}}[10s])")
+    grows = scene.prometheus.value(f"bpfleakd_site_leak_bytes_per_second{{{LEAK}}}")
+    assert grows == pytest.approx(rate, rel=0.3)
+    assert rate == pytest.approx(50 * BLOCK_BYTES, rel=0.5)
+
+
+def test_a_site_leads_to_its_stack(scene: Scene):
+    """By the fingerprint; also for the two processes that are one under their labels."""
+    (site,) = scene.prometheus.query(
+        f"bpfleakd_site_live_bytes{{{LEAK}}} * on (instance, site) group_left (stack) bpfleakd_site_info"
+    )
+    stack = site["metric"]["stack"].split(";")
+    assert stack[-1] == "malloc"
+    assert {"main", "never_freed"} < set(stack)
+    pids = {row["metric"]["pid"] for row in scene.prometheus.query("bpfleakd_process_info")}
+    assert pids == {str(scene.leaking.pid), str(scene.steady.pid)}
+    assert scene.prometheus.value('bpfleakd_process_traced{comm="growing"}') == 2
+
+
+def test_the_series_stay_below_the_limit(scene: Scene):
+    """As Prometheus counts them."""
+    count = 'count({__name__=~"bpfleakd_(process|site)_.+"})'
+    assert 30 < scene.prometheus.value(count) < MetricsConfig().max_series
+    assert scene.prometheus.value("bpfleakd_table_entries{table='sites'}") >= 2
+
+
+def test_promtool_has_nothing_to_say(scene: Scene):
+    """Of what a daemon says that is at work."""
+    with urllib.request.urlopen(f"{scene.url}/metrics", timeout=30) as answer:
+        done = subprocess.run(
+            [need_tool("promtool"), "check", "metrics"], input=answer.read(), capture_output=True, check=False
+        )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

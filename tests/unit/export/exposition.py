@@ -1,0 +1,43 @@
+"""An exposition that has every metric there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from prometheus_client.core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from bpfleakd.export.guard_metrics import ExportedLimits
+from bpfleakd.export.process_series import SeriesOptions
+from bpfleakd.export.prometheus import PrometheusExporter
+from bpfleakd.model import LifeStats, MetricLabel, ProcessUsage, WatchSummary
+
+from ..samples import a_process_verdict, a_site, a_snapshot, a_traced_process, a_watched_process
+
+__all__ = ["LIMITS", "every_family"]
+
+LIMITS = ExportedLimits(
+    {"processes": 512, "live_blocks": 4_000_000, "sites": 65_536, "stacks": 65_536, "threads": 16_384},
+    {"process": 10.0, "host": 25.0},
+    256 << 20,
+)
+
+
+def every_family(labels: tuple[MetricLabel, ...] = (MetricLabel.COMM,)) -> list[Metric]:
+    """All families, each with a sample."""
+    row = a_traced_process(losses={"live_full": 29})
+    empty = a_snapshot(row, sites=(a_site(),))
+    snapshot = replace(
+        empty,
+        daemon=replace(
+            empty.daemon, life=LifeStats(refused_total={"target-refused": 3}, by_state={"traced": 1})
+        ),
+        watch=WatchSummary(907, 5, 2, 13, (a_watched_process(),)),
+        usage={row.process.pid: ProcessUsage(9_000_011, 7)},
+        verdicts={row.process.pid: a_process_verdict()},
+        table_entries=dict.fromkeys(LIMITS.tables, 7),
+    )
+    exporter = PrometheusExporter(snapshot, SeriesOptions(labels), limits=LIMITS)
+    exporter.update(snapshot, 0.0, 0.01)
+    body, _ = exporter.expose("application/openmetrics-text;version=1.0.0")
+    return list(text_string_to_metric_families(body.decode()))
