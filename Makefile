@@ -77,6 +77,11 @@ verify-stacks: FOR := test
 verify-stacks: setup ## Compare thousands of stacks with gdb's, frame by frame (VERIFY_STACKS=1000 a program)
 	VERIFY_STACKS=$(VERIFY_STACKS) $(PYTHON) -m pytest tests/kernel/test_stacks_against_gdb.py -v -rP $(PYTEST_ARGS)
 
+.PHONY: verdict-simulation
+verdict-simulation: FOR := test
+verdict-simulation: setup ## Error rates of the verdicts on made-up call sites; draws docs/verdicts.svg
+	$(PYTHON) -m bench.verdict_simulation
+
 VERDICTS_ARGS ?=
 
 .PHONY: verdicts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import random
 import shutil
 import socket
@@ -124,24 +125,26 @@ def _load(client: Callable[[], Iterator[None]], clients: int = 2) -> Iterator[No
 
 def _redis_client(port: int) -> Iterator[None]:
     with _connected(port) as connection, connection.makefile("rwb") as stream:
-        while True:
-            key, value = _entry()
+        for number in itertools.count():
+            key, value = _entry(number)
             stream.write(b"SET %b %b\r\nGET %b\r\n" % (key, value, key))
             stream.flush()
             for _ in range(3):
                 stream.readline()
-            yield
+            if number >= _KEYS:
+                yield
 
 
 def _memcached_client(port: int) -> Iterator[None]:
     with _connected(port) as connection, connection.makefile("rwb") as stream:
-        while True:
-            key, value = _entry()
+        for number in itertools.count():
+            key, value = _entry(number)
             stream.write(b"set %b 0 0 %d\r\n%b\r\nget %b\r\n" % (key, len(value), value, key))
             stream.flush()
             while stream.readline() != b"END\r\n":
                 pass
-            yield
+            if number >= _KEYS:
+                yield
 
 
 def _http_client(port: int) -> Iterator[None]:
@@ -155,8 +158,10 @@ def _http_client(port: int) -> Iterator[None]:
         connection.close()
 
 
-def _entry() -> tuple[bytes, bytes]:
-    return b"key-%d" % random.randrange(_KEYS), b"v" * random.randrange(1, 2_000)
+def _entry(number: int) -> tuple[bytes, bytes]:
+    """Every key once at first, as fast as it goes; then any."""
+    key = number if number < _KEYS else random.randrange(_KEYS)
+    return b"key-%d" % key, b"v" * random.randrange(1, 2_000)
 
 
 def _connected(port: int) -> socket.socket:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,10 +71,12 @@ def main() -> int:
     arguments = parser.parse_args()
     subprocess.run(["make", "--silent", "-C", _SOURCES, f"BUILD={_BUILD}", "all"], check=True)
     programs = sorted(path.stem for path in _SOURCES.glob("*.json") if arguments.only in path.stem)
-    results = [
-        result for way in _WAYS for result in _of_way(programs, way, arguments.seconds) if _show(result)
-    ]
-    clean = list(_of_clean_programs(arguments.clean_seconds)) if not arguments.only else []
+    with ThreadPoolExecutor() as pool:
+        others = pool.submit(lambda: list(_of_clean_programs(arguments.clean_seconds)))
+        results = [
+            result for way in _WAYS for result in _of_way(programs, way, arguments.seconds) if _show(result)
+        ]
+        clean = others.result()
     text = _report(results, clean, arguments.seconds, arguments.clean_seconds)
     print(text)
     if not arguments.only:
@@ -141,7 +144,12 @@ def _functions(program: Path) -> dict[str, range]:
     """Where each function of a program is; C++ without its arguments."""
     text = subprocess.run(["nm", "-S", "-C", program], check=True, capture_output=True, text=True).stdout
     found = re.findall(r"^([0-9a-f]+) ([0-9a-f]+) [tT] ([^\s(]+)", text, re.MULTILINE)
-    return {name: range(int(start, 16), int(start, 16) + int(size, 16)) for start, size, name in found}
+    functions: dict[str, range] = {}
+    for start, size, name in found:
+        addresses = range(int(start, 16), int(start, 16) + int(size, 16))
+        # A function may have a small part of its own for what is unlikely.
+        functions[name] = max(functions.get(name, range(0)), addresses, key=len)
+    return functions
 
 
 def _site_of(report: LeakReport, function: str, addresses: range) -> SiteReport | None:

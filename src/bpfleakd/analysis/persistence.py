@@ -46,6 +46,7 @@ _LOG_ALPHA_THIRD = np.log(0.1)
 _SLOWER = 0.5
 # Evidence: so many effective steps, with so many blocks gained or so many more steps.
 _STEPS_MIN = 3.5
+_RISES_MIN = 3
 _STEPS_ENOUGH = 5.0
 _BLOCKS_ENOUGH = 20.0
 _SURVIVORS_ENOUGH = 10.0
@@ -157,6 +158,9 @@ class _Measurement:
             longest_excursion_s(histories.low_bytes, self._bytes, widths_s),
             longest_excursion_s(histories.low_count, self._count, widths_s),
         )
+        # The least of many readings is less than that of few: even what only fluctuates rises a little.
+        self._least_bytes = _NOISE_FACTOR * _noise(histories.low_bytes)
+        self._least_count = _NOISE_FACTOR * _noise(histories.low_count)
         self._start_up_s = max(_START_UP_S, _START_UP_SHARE * self._now_s)
         self._survival = None
         if histories.survivors_count is not None and histories.survivors_bytes is not None:
@@ -171,12 +175,16 @@ class _Measurement:
     def result(self) -> Persistence:
         has_slowed, overall = self._since_first_seconds()
         persists = np.zeros(self._sites, bool)
-        found: dict[str, NDArray] = {}
-        for does_persist, look in self._looks(has_slowed):
-            new = does_persist & ~persists
-            persists |= new
-            for name, values in look.items():
-                found[name] = np.where(new, values, found.get(name, np.zeros_like(values)))
+        found = _nothing_found(self._sites)
+        # Most sites never take anything for good, and need no look.
+        promising = np.flatnonzero(self._is_promising())
+        if len(promising):
+            part = _Measurement(_chosen(self._histories, promising), self._leak_after_s)
+            for does_persist, look in part.looks(has_slowed[promising]):
+                new = does_persist & ~persists[promising]
+                persists[promising[new]] = True
+                for name, values in look.items():
+                    found[name][promising[new]] = values[new]
         newborn = self._histories.born_count > 0
         last_birth = len(self._ends_s) - 1 - np.argmax(newborn[::-1], axis=0)
         two_thirds_s = np.full((1, self._sites), self._now_s * 2 / 3)
@@ -194,7 +202,14 @@ class _Measurement:
             **overall,
         )
 
-    def _looks(self, has_slowed: Flags) -> Iterator[tuple[Flags, dict[str, NDArray]]]:
+    def _is_promising(self) -> Flags:
+        """Whether a site has risen often enough for any look to find something."""
+        rises = (np.diff(self._bytes, axis=0) > 0).sum(axis=0)
+        if self._histories.survivors_count is not None:
+            rises = np.maximum(rises, (self._histories.survivors_count > 0).sum(axis=0))
+        return rises >= _RISES_MIN
+
+    def looks(self, has_slowed: Flags) -> Iterator[tuple[Flags, dict[str, NDArray]]]:
         """Windows from the longest to the shortest: first the envelopes, then the survivors."""
         end_s = self._now_s - self._excursion_s
         for halving in range(_WINDOWS):
@@ -215,19 +230,19 @@ class _Measurement:
         ]
         of_bytes, of_count = map(rise_of, values)
         has_blocks = of_count.gain >= _BLOCKS_ENOUGH * self._weight
-        evident = [
-            _is_even(rise) & (rise.steps >= _STEPS_MIN) & ((rise.steps >= _STEPS_ENOUGH) | has_blocks)
-            for rise in (of_bytes, of_count)
-        ]
+        is_more = (of_bytes.gain > self._least_bytes, of_count.gain > self._least_count)
+        rises = [self._rises(curve, start_s, end_s) for curve in (self._bytes, self._count)]
+        evident = []
+        for rise, number, enough in zip((of_bytes, of_count), rises, is_more, strict=True):
+            steps = np.minimum(rise.steps, number)
+            is_evident = (steps >= _STEPS_MIN) & ((steps >= _STEPS_ENOUGH) | has_blocks)
+            evident.append(is_evident & enough & _is_even(rise))
         dies, old_share = np.zeros(self._sites, bool), np.full(self._sites, np.nan)
         if self._survival is not None:
-            survival, gained = self._survival, of_count.gain
-            dies |= survival.falls_with_age(start_s, end_s)
-            dies |= (gained >= _BLOCKS_ENOUGH) & (
-                survival.old_count(start_s, end_s) < _REPLACED_SHARE * gained * 2 / 3
-            )
-            dies |= gained < _GAIN_OF_SURVIVORS * survival.between(start_s, end_s)
-            old_share = survival.old_share(start_s, end_s)
+            fate, gained = self._survival.fate(start_s, end_s), of_count.gain
+            dies = fate.dies | (gained < _GAIN_OF_SURVIVORS * fate.count)
+            dies |= (gained >= _BLOCKS_ENOUGH) & (fate.old_count < _REPLACED_SHARE * gained * 2 / 3)
+            old_share = fate.old_share
         window_s = end_s - start_s
         persists = (window_s >= self._leak_after_s) & (evident[0] | evident[1]) & (of_bytes.gain > 0)
         return persists, {
@@ -244,6 +259,12 @@ class _Measurement:
             "old_share": old_share,
         }
 
+    def _rises(self, curve: Matrix, start_s: Row, end_s: Row) -> Row:
+        """In how many bins of its window each site rises: one step in a wide bin fills several cells."""
+        ends_s = self._ends_s[1:, None]
+        rises = (np.diff(curve, axis=0) > 0) & (ends_s > start_s) & (ends_s <= end_s + 1e-6)
+        return rises.sum(axis=0).astype(np.float64)
+
     def _look_at_survivors(
         self, survival: Survival, start_s: Row, end_s: Row
     ) -> tuple[Flags, dict[str, NDArray]]:
@@ -252,6 +273,7 @@ class _Measurement:
             rise_of(values_at(curve, self._ends_s, grid, from_zero=True))
             for curve in (survival.survived, survival.survived_bytes)
         )
+        fate = survival.fate(start_s, end_s)
         window_s = np.maximum(end_s - start_s, 1e-3)
         per_s = rise.gain / window_s
         persists = (window_s >= self._leak_after_s) & _is_even(rise) & (rise.steps >= _STEPS_ENOUGH)
@@ -261,14 +283,14 @@ class _Measurement:
         return persists, {
             "by_survivors": np.ones(self._sites, bool),
             "by_blocks": np.ones(self._sites, bool),
-            "dies": survival.falls_with_age(start_s, end_s),
+            "dies": fate.dies,
             "window_s": window_s,
             "window_steps": rise.steps,
             "gained_bytes": of_bytes.gain,
             "gained_count": rise.gain,
             "gained_lately_count": rise.gain * rise.last_third,
             "rate_bytes_per_s": of_bytes.gain / window_s,
-            "old_share": survival.old_share(start_s, end_s),
+            "old_share": fate.old_share,
         }
 
     def _may_grow_by(self, per_s: Row) -> Flags:
@@ -300,7 +322,7 @@ class _Measurement:
         )
         is_calm = self._excursion_s <= _CALM_SHARE * self._now_s
         has_slowed = is_calm & (of_count.gain > 0) & (_has_stopped(of_count) | _slows_down(of_count))
-        is_more = of_bytes.gain > _NOISE_FACTOR * _noise(self._histories.low_bytes)
+        is_more = of_bytes.gain > self._least_bytes
         stays = is_more
         if self._survival is not None:
             lived = self._survival.between(start_s, end_s)
@@ -313,6 +335,31 @@ class _Measurement:
             "steps": np.maximum(of_bytes.steps, of_count.steps),
             "silence_s": of_bytes.silence * window_s + (self._now_s - end_s),
         }
+
+
+def _nothing_found(sites: int) -> dict[str, NDArray]:
+    flags = ("by_survivors", "by_blocks", "dies")
+    figures = (
+        "window_s",
+        "window_steps",
+        "gained_bytes",
+        "gained_count",
+        "gained_lately_count",
+        "rate_bytes_per_s",
+    )
+    return {
+        **{name: np.zeros(sites, bool) for name in flags},
+        **{name: np.zeros(sites) for name in figures},
+        "old_share": np.full(sites, np.nan),
+    }
+
+
+def _chosen(histories: SiteHistories, sites: NDArray[np.intp]) -> SiteHistories:
+    """The histories of some of the sites."""
+    names = [field.name for field in fields(SiteHistories) if field.name != "ends_s"]
+    columns = {name: getattr(histories, name) for name in names}
+    chosen = {name: None if column is None else column[..., sites] for name, column in columns.items()}
+    return SiteHistories(histories.ends_s, **chosen)
 
 
 def _is_even(rise: Rise) -> Flags:

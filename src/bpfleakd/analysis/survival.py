@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bpfleakd.analysis.envelope import Matrix, Row, values_at
 
-__all__ = ["NORMAL_95", "Survival"]
+__all__ = ["NORMAL_95", "Fate", "Survival"]
 
 # 95 % of a normal distribution lie below this.
 NORMAL_95 = 1.645
@@ -24,6 +24,20 @@ _SAME_SHARE = 0.9
 _MUCH_LESS = 0.6
 # So many blocks of the middle third and none of the oldest: they die.
 _FEW = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of blocks born in a window: a figure for each site.
+
+    `dies` is whether they go on dying, `old_share` what lives of those born in its first third (NaN: none
+    were born), `old_count` how many live of those born in the first two, `count` of all.
+    """
+
+    dies: NDArray[np.bool_]
+    old_share: Row
+    old_count: Row
+    count: Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +52,11 @@ class Survival:
 
     def between(self, start_s: Row, end_s: Row) -> Row:
         """How many of those born between two times live."""
-        return self._at(self.survived, end_s) - self._at(self.survived, start_s)
+        edges_s = np.stack([start_s, end_s])
+        return np.diff(values_at(self.survived, self.ends_s, edges_s, from_zero=True), axis=0)[0]
 
-    def falls_with_age(self, start_s: Row, end_s: Row) -> NDArray[np.bool_]:
-        """Whether blocks born in the window go on dying.
+    def fate(self, start_s: Row, end_s: Row) -> Fate:
+        """What becomes of the blocks born in a window of each site.
 
         Its thirds by birth are compared: the first with the second, and the first with the last where deaths
         do not become rarer with age. Differences of logarithms of shares are normal with the binomial
@@ -57,23 +72,14 @@ class Survival:
             falls |= late > -np.log(_MUCH_LESS)
             both = late + early - NORMAL_95 * np.sqrt(variances[0] + variances[2])
             falls |= (both > -2 * np.log(_SAME_SHARE)) & (late > early / 2)
-        return np.where(lived[0] > 0, falls, (lived[1] >= _FEW * self.weight) & (born[0] > 0))
-
-    def old_share(self, start_s: Row, end_s: Row) -> Row:
-        """What lives of the blocks born in the first third of the window; NaN where none were born."""
-        born, lived = self._thirds(start_s, end_s)
-        return np.where(born[0] > 0, np.minimum(lived[0] / np.maximum(born[0], 1e-9), 1.0), np.nan)
-
-    def old_count(self, start_s: Row, end_s: Row) -> Row:
-        """How many live that were born in the first two thirds of the window."""
-        return self.between(start_s, start_s + (end_s - start_s) * 2 / 3)
+        dies = np.where(lived[0] > 0, falls, (lived[1] >= _FEW * self.weight) & (born[0] > 0))
+        old_share = np.where(born[0] > 0, shares[0], np.nan)
+        return Fate(dies, old_share, lived[0] + lived[1], lived.sum(axis=0))
 
     def _thirds(self, start_s: Row, end_s: Row) -> tuple[Matrix, Matrix]:
-        edges = [start_s + part / 3 * np.maximum(end_s - start_s, 1e-3) for part in range(4)]
+        edges_s = start_s + np.arange(4)[:, None] / 3 * np.maximum(end_s - start_s, 1e-3)
         born, lived = (
-            np.diff([self._at(curve, edge) for edge in edges], axis=0) for curve in (self.born, self.survived)
+            np.diff(values_at(curve, self.ends_s, edges_s, from_zero=True), axis=0)
+            for curve in (self.born, self.survived)
         )
         return born, lived
-
-    def _at(self, curve: Matrix, times_s: Row) -> Row:
-        return values_at(curve, self.ends_s, times_s[None, :], from_zero=True)[0]

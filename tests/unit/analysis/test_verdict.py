@@ -140,6 +140,14 @@ def test_without_a_census_leaks_are_found_but_less_sure() -> None:
     assert found.confidence < seeing.confidence
 
 
+def test_sites_are_judged_alike_whoever_is_beside_them() -> None:
+    """All together get the verdicts that each has alone."""
+    random = np.random.default_rng(23)
+    made = [make(random, 90.0) for make in (*LEAKS.values(), *list(CLEAN.values())[:-2])]
+    (together,) = sites.judged(made, [90.0])
+    assert together == [sites.judged([one], [90.0])[0][0] for one in made]
+
+
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 2**32), per_s=st.floats(2, 200), size_bytes=st.integers(1, 100_000))
 def test_any_steady_leak_is_found(seed: int, per_s: float, size_bytes: int) -> None:

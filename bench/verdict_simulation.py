@@ -1,0 +1,157 @@
+"""How often verdicts are wrong, and how long a leak goes unnoticed: made-up call sites, and a plot.
+
+`python -m bench.verdict_simulation` writes docs/verdicts.svg and the tables in docs/verdicts.md. The seed is
+fixed: the same code gives the same picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from bench import simulated_sites as sites
+from bpfleakd.model import Verdict
+
+__all__ = ["CLEAN", "LEAKS", "main", "shares_called_leak"]
+
+LEAKS: Mapping[str, sites.Make] = {
+    "1 block/s": sites.leak(1),
+    "1 block in 5 s": sites.leak(0.2),
+    "1 block/s among 2,000 x 1 ms": sites.mixed(sites.leak(1), sites.churn(2000, 0.001)),
+    "1 block/s among 2,000 x 200 ms": sites.mixed(sites.leak(1), sites.churn(2000, 0.2)),
+    "5 blocks/s among 500 x 3 s": sites.mixed(sites.leak(5), sites.churn(500, 3)),
+    "5 blocks/s beside a queue of 10 s": sites.mixed(sites.leak(5), sites.queue(200, 10)),
+    "100 blocks every 15 s": sites.steps(15),
+    "10 blocks/s, one of 8 recorded": sites.sampled(sites.leak(10, 64), 512),
+    "10 blocks/s, one of 64 recorded": sites.sampled(sites.leak(10, 64), 4096),
+}
+CLEAN: Mapping[str, sites.Make] = {
+    "lives of 10 ms": sites.churn(500, 0.01),
+    "lives of 5 s": sites.churn(300, 5),
+    "lives of 60 s, 100/s": sites.sessions(100, 60),
+    "lives of 60 s, 5/s": sites.sessions(5, 60),
+    "lives of 120 s, 5/s": sites.sessions(5, 120),
+    "lives of 100 s, seen from their middle": sites.sessions(100, 100, attached_after_s=600),
+    "cache that fills for 40 s": sites.cache(100, 40),
+    "cache that fills for 90 s": sites.cache(100, 90),
+    "LRU of 25 s": sites.lru(100, 25),
+    "queue of 10 s": sites.queue(200, 10),
+    "queue of 60 s": sites.queue(200, 60),
+    "warm-up, 20 s": sites.warm_up(3000, 20),
+}
+_AT_S = tuple(float(second) for second in range(20, 301, 10))
+_SEED = 23
+_DOCS = Path(__file__).parents[1] / "docs"
+_BEGIN, _END = "<!-- simulation: begin -->\n", "<!-- simulation: end -->\n"
+
+_COLOURS = (
+    "#1f77b4",
+    "#d62728",
+    "#2ca02c",
+    "#9467bd",
+    "#ff7f0e",
+    "#17becf",
+    "#8c564b",
+    "#e377c2",
+    "#7f7f7f",
+    "#bcbd22",
+    "#393b79",
+    "#ad494a",
+)
+_WIDTH, _HEIGHT, _LEFT, _TOP = 460, 240, 60, 40
+_PANEL = _HEIGHT + 90
+_LEGEND_WIDTH = 270
+
+
+def shares_called_leak(make: sites.Make, number: int, at_s: Sequence[float], seed: int) -> list[float]:
+    """At each time, which share of so many sites is called a leak."""
+    random = np.random.default_rng(seed)
+    verdicts = sites.judged([make(random, at_s[-1]) for _ in range(number)], at_s)
+    return [sum(site.verdict is Verdict.LEAK for site in of_time) / number for of_time in verdicts]
+
+
+def main() -> int:
+    """Simulate, draw, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sites", type=int, default=60, help="of each kind (%(default)s)")
+    arguments = parser.parse_args()
+    panels = []
+    for title, makes in (("Leaks that are found", LEAKS), ("False alarms", CLEAN)):
+        shares = {}
+        for name, make in makes.items():
+            shares[name] = shares_called_leak(make, arguments.sites, _AT_S, _SEED)
+            print(f"{name:44}", *(f"{share:.2f}" for share in shares[name]), file=sys.stderr, flush=True)
+        panels.append((title, shares))
+    (_DOCS / "verdicts.svg").write_text(_drawn(panels))
+    document = _DOCS / "verdicts.md"
+    before, _, rest = document.read_text().partition(_BEGIN)
+    _old, _, after = rest.partition(_END)
+    document.write_text(f"{before}{_BEGIN}{_tables(panels, arguments.sites)}{_END}{after}")
+    return 0
+
+
+def _tables(panels: Sequence[tuple[str, Mapping[str, Sequence[float]]]], number: int) -> str:
+    shown = (50.0, 60.0, 70.0, 90.0, 120.0, 180.0, 300.0)
+    lines = [
+        f"The share of {number} made-up call sites of each kind that are called `leak` after so many seconds:"
+    ]
+    for title, shares in panels:
+        lines += ["", f"| {title} | {' | '.join(f'{at_s:.0f} s' for at_s in shown)} |"]
+        lines.append(f"|---|{'---|' * len(shown)}")
+        for name, series in shares.items():
+            cells = (f"{series[_AT_S.index(at_s)]:.0%}" for at_s in shown)
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _drawn(panels: Sequence[tuple[str, Mapping[str, Sequence[float]]]]) -> str:
+    """An SVG with the panels one under the other."""
+    width, height = _LEFT + _WIDTH + _LEGEND_WIDTH, _PANEL * len(panels)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="11">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+    ]
+    for index, (title, shares) in enumerate(panels):
+        parts += [
+            f'<g transform="translate({_LEFT},{_TOP + index * _PANEL})">',
+            *_panel(title, shares),
+            "</g>",
+        ]
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _panel(title: str, shares: Mapping[str, Sequence[float]]) -> list[str]:
+    parts = [f'<text x="0" y="-14" font-size="14" font-weight="bold">{escape(title)}</text>']
+    for tenth in range(0, 11, 2):
+        y = _HEIGHT * (1 - tenth / 10)
+        parts.append(f'<path d="M0,{y:.1f}H{_WIDTH}" stroke="#ddd"/>')
+        parts.append(f'<text x="-8" y="{y + 4:.1f}" text-anchor="end">{tenth * 10} %</text>')
+    for at_s in range(0, 301, 60):
+        x = _x(at_s)
+        parts.append(f'<path d="M{x:.1f},0V{_HEIGHT}" stroke="#ddd"/>')
+        parts.append(f'<text x="{x:.1f}" y="{_HEIGHT + 16}" text-anchor="middle">{at_s} s</text>')
+    parts.append(f'<text x="{_WIDTH / 2}" y="{_HEIGHT + 32}" text-anchor="middle">since the attach</text>')
+    for index, (name, series) in enumerate(shares.items()):
+        colour = _COLOURS[index % len(_COLOURS)]
+        points = " ".join(
+            f"{_x(at_s):.1f},{_HEIGHT * (1 - share):.1f}" for at_s, share in zip(_AT_S, series, strict=True)
+        )
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        y = 8 + 18 * index
+        parts.append(f'<path d="M{_WIDTH + 14},{y}h18" stroke="{colour}" stroke-width="3"/>')
+        parts.append(f'<text x="{_WIDTH + 38}" y="{y + 4}">{escape(name)}</text>')
+    return parts
+
+
+def _x(at_s: float) -> float:
+    return _WIDTH * at_s / 300
+
+
+if __name__ == "__main__":
+    sys.exit(main())
