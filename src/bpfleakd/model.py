@@ -315,6 +315,7 @@ class SavedSite:
     born_count: tuple[float, ...]
     survivors_count: tuple[float, ...]
     survivors_bytes: tuple[float, ...]
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

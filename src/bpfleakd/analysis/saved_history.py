@@ -39,6 +39,7 @@ def judged(history: SavedHistory) -> tuple[ProcessVerdict, list[tuple[SavedSite,
                 np.array([site.live_count for site in history.sites], np.float64),
                 survivors_count,
                 survivors_bytes,
+                np.array([site.weight for site in history.sites], np.float64),
             ),
             history.leak_after_s,
         )

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from bpfleakd.analysis.estimates import COUNT_VARIANCE_UNIT
 from bpfleakd.analysis.persistence import LEAK_AFTER_S, Persistence, SiteHistories, persistence_of
 from bpfleakd.analysis.process_verdict import FoundGrowth, judge_process
 from bpfleakd.analysis.saved_history import SAVED_VERSION
@@ -61,6 +62,7 @@ class SiteVerdicts:
         self._unmatched_frees: History | None = None
         self._lost_blocks: History | None = None
         self._lost_frees = 0
+        self._is_sampled = False
         self._computed_ns = 0
         self._took_ns = 0
         self._judgement: Judgement | None = None
@@ -79,6 +81,7 @@ class SiteVerdicts:
         self._unmatched_frees.append(now_ns, counters.unmatched_frees)
         self._lost_blocks.append(now_ns, lost_blocks)
         self._lost_frees = counters.losses["free_missed"]
+        self._is_sampled = counters.was_sampled
 
     def note_memory(self, now_ns: int, began_ns: int, anonymous_bytes: int | None) -> None:
         """Remember how much anonymous memory the process has; None if it cannot be read."""
@@ -169,7 +172,8 @@ class SiteVerdicts:
             figures = [tuple(column[:, place].tolist()) for column in (*columns, *survivors)]
             module = (site.module or "").rpartition("/")[2] or None
             live = site.live_bytes, site.live_count
-            saved.append(SavedSite(site.site, site.kind, site.function, module, *live, *figures))
+            weight = float(known.weight[place]) if known.weight is not None else 1.0
+            saved.append(SavedSite(site.site, site.kind, site.function, module, *live, *figures, weight))
         memory = self._memory.columns(_ONLY_ROW) if self._memory else None
         return SavedHistory(
             version=SAVED_VERSION,
@@ -216,7 +220,8 @@ class SiteVerdicts:
             return history.last - history.at(max(lately_ns, history.first_ns)) if history else 0
 
         return Context(
-            replaced_count=gained(self._unmatched_frees),
+            # In a sample, most frees are of blocks that are not in it.
+            replaced_count=0 if self._is_sampled else gained(self._unmatched_frees),
             lost_frees=self._lost_frees,
             lost_blocks=gained(self._lost_blocks),
         )
@@ -248,4 +253,11 @@ def _histories(
         counters[:, COUNTERS.index("live_count")].astype(np.float64),
         live_count,
         live_bytes,
+        _weights(counters),
     )
+
+
+def _weights(counters: NDArray[np.int64]) -> NDArray[np.float64]:
+    """How many blocks a recorded one of each site stands for: weight w adds w^2 - w to the variance."""
+    variance = counters[:, COUNTERS.index("live_count_variance")] * COUNT_VARIANCE_UNIT
+    return 1 + np.maximum(variance, 0) / np.maximum(counters[:, COUNTERS.index("live_count")], 1)

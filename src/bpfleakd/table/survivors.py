@@ -1,7 +1,7 @@
 """Which blocks survive: how many of those born in each stretch of time are still outstanding, by site.
 
-Like the census it is made of batches of block records (size, born_ns, stack_id, tid, kind), so that a million
-blocks need little more memory than a batch.
+Like the census it is made of batches of block records (LIVE_BLOCK), so that a million blocks need little more
+memory than a batch; where blocks are sampled, each counts for those that it stands for.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bpfleakd.analysis.estimates import block_weights, estimated_bytes
 
 __all__ = ["SURVIVORS", "Survivors", "count_survivors"]
 
@@ -64,7 +66,7 @@ def count_survivors(batches: Iterable[NDArray[np.void]], edges_ns: NDArray[np.in
         rows["kind"], rows["stack_id"] = blocks["kind"], blocks["stack_id"]
         born_ns = blocks["born_ns"].astype(np.int64)
         rows["stretch"] = np.searchsorted(edges_ns[1:-1], born_ns, side="left")
-        rows["live_count"], rows["live_bytes"] = 1, blocks["size"]
+        rows["live_count"], rows["live_bytes"] = block_weights(blocks), estimated_bytes(blocks)
         parts.append(_summed(rows))
         if sum(map(len, parts)) > _ROWS_MAX:
             parts = [_summed(np.concatenate(parts))]

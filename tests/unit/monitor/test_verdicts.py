@@ -42,7 +42,7 @@ class World:
 
     def blocks(self) -> Iterator[np.ndarray]:
         born_ns = self.began_ns + NS_PER_S * np.arange(1, self.leaked + 1)
-        yield np.array([(23, born, 7, 1, 0) for born in born_ns.tolist()], LIVE_BLOCK)
+        yield np.array([(23, 23, born, 7, 1, 0) for born in born_ns.tolist()], LIVE_BLOCK)
 
     def compute(self) -> list[int]:
         return self.verdicts.compute(self.table, self.blocks(), self.clock)

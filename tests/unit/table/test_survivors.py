@@ -20,11 +20,16 @@ BLOCK = st.tuples(
 )
 
 
+def records(blocks: list[tuple[int, ...]]) -> np.ndarray:
+    """Blocks that stand for themselves."""
+    return np.array([(size, max(size, 1), *rest) for size, *rest in blocks], LIVE_BLOCK)
+
+
 @given(batches=st.lists(st.lists(BLOCK, max_size=30), max_size=4))
 def test_each_block_is_in_the_stretch_of_its_birth(batches: list[list[tuple[int, ...]]]) -> None:
     """By site, in whatever batches they come; also those from before the first and after the last edge."""
     edges_ns = np.array([10, 20, 35, 50])
-    survivors = count_survivors((np.array(batch, LIVE_BLOCK) for batch in batches), edges_ns)
+    survivors = count_survivors((records(batch) for batch in batches), edges_ns)
     counts: Counter[tuple[int, int, int]] = Counter()
     sizes: Counter[tuple[int, int, int]] = Counter()
     for size, born_ns, stack_id, _tid, kind in (block for batch in batches for block in batch):
@@ -44,10 +49,17 @@ def test_each_block_is_in_the_stretch_of_its_birth(batches: list[list[tuple[int,
 
 def test_sites_can_be_left_out() -> None:
     """Those with a negative column are in nobody else's."""
-    blocks = np.array([(8, 1, 1, 0, 0), (16, 1, 2, 0, 0), (32, 1, 2, 0, 0)], LIVE_BLOCK)
+    blocks = records([(8, 1, 1, 0, 0), (16, 1, 2, 0, 0), (32, 1, 2, 0, 0)])
     survivors = count_survivors([blocks], np.array([0, 5]))
     live_count, live_bytes = survivors.matrices(np.array([-1, 0]), 1)
     assert (live_count.tolist(), live_bytes.tolist()) == ([[2.0]], [[48.0]])
+
+
+def test_a_sampled_block_counts_for_those_it_stands_for() -> None:
+    """One of 8 bytes with a weight of 80 bytes is ten blocks."""
+    survivors = count_survivors([np.array([(8, 80, 1, 1, 0, 0)], LIVE_BLOCK)], np.array([0, 5]))
+    live_count, live_bytes = survivors.matrices(np.array([0]), 1)
+    assert (live_count.tolist(), live_bytes.tolist()) == ([[10.0]], [[80.0]])
 
 
 def test_no_blocks() -> None:
