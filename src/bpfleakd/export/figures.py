@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -63,6 +64,11 @@ class Counter(Generic[T]):
     value: Callable[[T], float]
 
 
+def _of_sum(stderrs: Iterable[float]) -> float:
+    """The standard error of a sum of independent estimates."""
+    return math.hypot(*stderrs)
+
+
 def _room_bytes(row: ProcessRow) -> float | None:
     limit = row.verdict.limit if row.verdict else None
     return limit and max(0, limit.limit_bytes - limit.used_bytes)
@@ -86,6 +92,13 @@ PROCESS_GAUGES: tuple[Gauge[ProcessRow], ...] = (
         "",
         "Blocks allocated since attach and not freed yet.",
         lambda row: row.traced.process.live_count,
+    ),
+    Gauge(
+        "live_stderr_bytes",
+        "bytes",
+        "Standard error of the live bytes; 0 where every block is recorded.",
+        lambda row: row.traced.process.live_bytes_stderr,
+        _of_sum,
     ),
     Gauge(
         "peak_live_bytes",
@@ -233,6 +246,13 @@ SITE_GAUGES: tuple[Gauge[SiteReport], ...] = (
         "",
         "Blocks allocated at this call site and not freed yet.",
         lambda site: site.live_count,
+    ),
+    Gauge(
+        "live_stderr_bytes",
+        "bytes",
+        "Standard error of this call site's live bytes; 0 where every block is recorded.",
+        lambda site: site.live_bytes_stderr,
+        _of_sum,
     ),
     Gauge(
         "growth_bytes_per_second",
