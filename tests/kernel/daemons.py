@@ -112,9 +112,13 @@ class Daemon:
         lines = (line for line in self.log.splitlines() if f'"{name}"' in line)
         return [event for event in map(json.loads, lines) if event["event"] == name]
 
-    def kill(self) -> None:
-        """End it by SIGKILL, as an out-of-memory killer would: nothing is cleaned up."""
-        self.note_objects()
+    def kill(self, *, note: bool = True) -> None:
+        """End it by SIGKILL, as an out-of-memory killer would: nothing is cleaned up.
+
+        `note`: remember what it had in the kernel, which takes half a second.
+        """
+        if note:
+            self.note_objects()
         self._process.kill()
         self._process.wait()
 

@@ -27,12 +27,12 @@ def test_killed_twenty_times_nothing_is_lost(daemon, workload):
     """Heap and mappings of a busy program are exact after SIGKILLs at any moment, also of the start."""
     program = workload("busy")
     tracer = daemon()
-    tracer.attach(program.pid)
+    tracer.attach_with_tables(program.pid)
     program.step(START)
     moments = random.Random(23)
 
     for number in range(20):
-        tracer.kill()
+        tracer.kill(note=False)
         tracer.launch()
         if number % 4:
             adopted = tracer.log.count("kernel.adopted")
@@ -151,7 +151,7 @@ def test_kept_on_stop(daemon, workload):
     """With --keep-on-stop SIGTERM leaves all of it to the next daemon; Ctrl-C leaves nothing all the same."""
     program = workload("every_function", 1)
     tracer = daemon("--keep-on-stop")
-    tracer.attach(program.pid)
+    tracer.attach_with_tables(program.pid)
     program.step()
     tracer.end(signal.SIGTERM)
     program.step()

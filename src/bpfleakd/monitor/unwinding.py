@@ -82,7 +82,7 @@ class Unwinding:
         """`record` None: no other daemon is going to take the tables over."""
         self._store = store
         self._record = record
-        self._kept_generation = store.generation
+        self._kept = store.generation, 0
         self._cache_directory = cache_directory
         self._processes: dict[int, _Process] = {}
         self._files: dict[FileKey, _File] = {}
@@ -233,13 +233,15 @@ class Unwinding:
             self._without_room[key] = self._store.words_used
 
     def _keep(self) -> None:
-        if self._record is None or self._kept_generation == self._store.generation:
+        # Another file may have a table that is here already.
+        state = self._store.generation, len(self._files)
+        if self._record is None or self._kept == state:
             return
         tables = self._store.tables
         files = [(key, file) for key, file in self._files.items() if file.digest in tables]
         write_record(self._record, _Kept(tables, files))
         self._record.close()
-        self._kept_generation = self._store.generation
+        self._kept = state
 
     def _publish(self, pids: Iterable[int]) -> None:
         self._keep()
