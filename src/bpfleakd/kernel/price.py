@@ -48,7 +48,7 @@ def measure_price(linker: Linker, maps: Maps) -> ProbeCost:
         maps.add_process(pid, live_blocks=16)
         links: list[int] = []
         try:
-            links = linker.link(functions.path, points, pid)
+            links = linker.link(functions.path, points, pid, maps.slot_of(pid))
             maps.set_state(pid, abi.RecordingState.RECORDING)
             probed_free_ns, probed_pair_ns = functions.times_ns()
         finally:
