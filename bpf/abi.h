@@ -126,6 +126,9 @@ struct process {
 	/* Blocks that went into the live table and out of it. */
 	__u64 recorded;
 	__u64 released;
+	/* What it takes of the tables that all processes share: no one may take more than MAX_PROCESS_SITES. */
+	__u64 site_count;
+	__u64 stack_count;
 	/*
 	 * What is live in the heap, and the most that was since the last space_event: only together with what was
 	 * mapped at the same time does it make the peak of the process.

@@ -128,7 +128,11 @@ static __always_inline void keep_stack(struct process *process, u32 tgid, u64 st
 {
 	struct stack_key key = { .tgid = tgid, .stack_id = stack_id };
 
-	if (!stacks.lookup(&key) && stacks.update(&key, stack) != 0)
+	if (stacks.lookup(&key))
+		return;
+	if (process->stack_count < MAX_PROCESS_SITES && stacks.update(&key, stack) == 0)
+		__sync_fetch_and_add(&process->stack_count, 1);
+	else
 		count_loss(process, LOSS_STACK_FULL);
 }
 
@@ -146,12 +150,15 @@ static __always_inline struct site *site_of(struct process *process, u32 tgid, u
 	if (site)
 		return site;
 
-	/* The stack first, so that whoever sees the site finds it. Another thread may be as far as we are. */
-	keep_stack(process, tgid, *stack_id, stack);
-	sites.insert(&key, &empty);
-	site = sites.lookup(&key);
-	if (site)
-		return site;
+	if (process->site_count < MAX_PROCESS_SITES) {
+		/* The stack first, so that whoever sees the site finds it. Another thread may be as far as we are. */
+		keep_stack(process, tgid, *stack_id, stack);
+		if (sites.insert(&key, &empty) == 0)
+			__sync_fetch_and_add(&process->site_count, 1);
+		site = sites.lookup(&key);
+		if (site)
+			return site;
+	}
 
 	count_loss(process, LOSS_SITE_FULL);
 	key.stack_id = 0;

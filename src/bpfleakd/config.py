@@ -190,6 +190,7 @@ class MetricsConfig(_Section, frozen=True):
 class LimitsConfig(_Section, frozen=True):
     """Entries in the kernel's tables. `live_blocks` is for each process, the others for all together.
 
+    `process_sites` is what one process may take of `sites`, and of `stacks`, so that others find room too.
     `daemon_rss_bytes` is the daemon's own resident memory.
     """
 
@@ -197,6 +198,7 @@ class LimitsConfig(_Section, frozen=True):
     live_blocks: TableSize = 4_000_000
     sites: TableSize = 65_536
     stacks: TableSize = 65_536
+    process_sites: TableSize = 32_768
     threads: TableSize = 16_384
     daemon_rss_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 50)] = 256 << 20
 

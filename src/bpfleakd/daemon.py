@@ -59,7 +59,7 @@ from bpfleakd.model import (
 )
 from bpfleakd.monitor.attach import GONE, Attacher, Attachment
 from bpfleakd.monitor.auto import AutoOptions, GrowthWatcher
-from bpfleakd.monitor.governing import Governing
+from bpfleakd.monitor.governing import LEVELS, Governing
 from bpfleakd.monitor.guard import Guard
 from bpfleakd.monitor.monitor import Monitor
 from bpfleakd.monitor.report import Reporter
@@ -370,7 +370,7 @@ class _Service:
         limits = config.limits
         kernel = KernelSession.open(
             config.bpffs_dir,
-            Capacities(limits.processes, limits.sites, limits.stacks, limits.threads),
+            Capacities(limits.processes, limits.sites, limits.stacks, limits.threads, limits.process_sites),
             None if wanted is Wanted.AUTO else AttachMethod(wanted.value),
             None if config.walker is WantedWalker.AUTO else WalkerKind(config.walker.value),
             self._cache_directory,
@@ -425,7 +425,7 @@ class _Service:
             Governing(self._monitor, self._supervisor, [self._modules.drop_symbols]),
             BudgetLimits(config.budget.process_percent, config.budget.host_percent),
             MemoryCap(config.limits.daemon_rss_bytes),
-            levels=2,
+            levels=LEVELS,
             resident_bytes=own_resident_bytes,
             measure_price=lambda: measure_price(kernel.linker, kernel.maps),
         )

@@ -48,6 +48,26 @@ def test_allocations_beyond_the_sites_table_are_still_in_the_total(daemon, workl
     assert report["process"]["live_bytes"] == ledger["live_bytes"]
 
 
+def test_one_process_cannot_take_the_room_of_the_others(daemon, workload):
+    """What it has beyond its own part is in its totals, under no name; another one has all its sites."""
+    greedy, other = workload("many_sites", 101), workload("many_sites", 5)
+    tracer = daemon(limits={"sites": 64, "process_sites": 23})
+    tracer.attach(greedy.pid)
+    tracer.attach(other.pid)
+
+    ledger = greedy.step()
+    expected = other.step()
+
+    report = tracer.top_after_tick(greedy.pid)
+    assert report["losses"]["site_full"] > 0
+    assert report["process"]["live_bytes"] == ledger["live_bytes"]
+    assert len(report["sites"]) <= 24, "its part, and the common site"
+    report = tracer.top(other.pid)
+    assert report["losses"]["site_full"] == report["losses"]["stack_full"] == 0
+    assert report["process"]["live_bytes"] == expected["live_bytes"]
+    assert by_function(report)["allocate_at_leaf"]["live_count"] == expected["live_count"]
+
+
 def test_sites_without_room_for_their_stack_keep_their_figures(daemon, workload):
     """A full stack table costs names, not bytes."""
     program = workload("many_sites", 101)

@@ -119,6 +119,8 @@ PROCESS = np.dtype(
         ("losses", "u8", (len(LOSS_REASONS),)),
         ("recorded", "u8"),
         ("released", "u8"),
+        ("site_count", "u8"),
+        ("stack_count", "u8"),
         ("live_bytes", "i8"),
         ("peak_live_bytes", "i8"),
         ("last_allocations", "u8", (64,)),

@@ -59,12 +59,13 @@ _MAP_OF_MAPS = re.compile(r'^BPF_(?:HASH|ARRAY)_OF_MAPS\((\w+),.*"(\w+)"', re.MU
 
 @dataclass(frozen=True, slots=True)
 class Capacities:
-    """Maximum entries of the maps."""
+    """Maximum entries of the maps; `process_sites` of the sites, and stacks, may be of one process."""
 
     processes: int
     sites: int
     stacks: int
     threads: int
+    process_sites: int = 1 << 30
     unwind_rules: int = 16_384
     unwind_shards: int = 256
 

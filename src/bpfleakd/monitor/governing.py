@@ -11,7 +11,10 @@ from bpfleakd.monitor.guard import Guarded
 from bpfleakd.monitor.monitor import Monitor
 from bpfleakd.monitor.supervisor import Supervisor
 
-__all__ = ["Governing"]
+__all__ = ["LEVELS", "Governing"]
+
+# As the policy says, sampled, sampled more sparsely, and not traced at all.
+LEVELS = 4
 
 
 class Governing:
@@ -30,8 +33,8 @@ class Governing:
         ]
 
     def set_level(self, pid: int, level: int) -> None:
-        """Not possible: all recording is exact, and there is nothing between that and letting go."""
-        raise NotImplementedError(f"process {pid}: there is no level {level}")
+        """Sample it, and at higher levels more sparsely."""
+        self._monitor.set_level(pid, level)
 
     def give_up(self, pid: int, reason: str, now_ns: int) -> None:
         """Stop tracing a process."""

@@ -266,9 +266,15 @@ class Monitor:
     def usages(self) -> list[tuple[int, int, int, int]]:
         """Of each traced process, as of the last tick: pid, runs into probes, blocks recorded, call sites."""
         return [
-            (pid, traced.counters.probe_hits, traced.table.totals.allocated_count, traced.table.used_count)
+            (pid, traced.counters.probe_hits, traced.counters.recorded, traced.table.used_count)
             for pid, traced in self._traced.items()
         ]
+
+    def set_level(self, pid: int, level: int) -> None:
+        """Record the blocks of a process more sparsely the higher the level; 0 is as its mode says."""
+        traced = self._traced.get(pid)
+        if traced is not None:
+            self._sampling.set_level(pid, level, traced.counters, self._clock_ns())
 
     def shed_caches(self) -> None:
         """Let go of names, and of the reports of processes that ended but the last ones."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from bpfleakd.analysis.sampling_rate import RecordingRates, SamplingState, adapted
+from bpfleakd.analysis.sampling_rate import MIN_SHIFT, RecordingRates, SamplingState, adapted
 from bpfleakd.kernel.maps import Maps, ProcessCounters
 from bpfleakd.model import TracingMode
 
@@ -18,6 +18,8 @@ _NS_PER_S = 1_000_000_000
 
 # A process that is sampled from the start begins with 64 KiB: some 1,500 blocks a second of 100 MB/s.
 FIRST_SHIFT = 16
+# By so much less is recorded at each further level of the guard: what a hit costs remains.
+_LEVEL_FACTOR = 8
 # Changes of one process are logged at most so often: a program may swing for hours.
 _LOG_PAUSE_NS = 60 * _NS_PER_S
 
@@ -41,6 +43,7 @@ class _Process:
     counters: ProcessCounters
     allocated_bytes: int = 0
     log_due_ns: int = 0
+    level: int = 0
 
 
 class Sampling:
@@ -50,6 +53,8 @@ class Sampling:
         self._maps = maps
         self._options = options
         self._processes: dict[int, _Process] = {}
+        # The shifts, not adapted, of those that are sampled otherwise because they were too dear.
+        self._unlimited: dict[int, int] = {}
 
     def begin(self, pid: int, mode: TracingMode, now_ns: int) -> None:
         """Take on a process that has just been attached.
@@ -79,6 +84,26 @@ class Sampling:
     def forget(self, pid: int) -> None:
         """The process is not traced any more."""
         self._processes.pop(pid, None)
+        self._unlimited.pop(pid, None)
+
+    def set_level(self, pid: int, level: int, counters: ProcessCounters, now_ns: int) -> None:
+        """Record more sparsely, from level to level; 0 is as the process was taken on.
+
+        One whose interval is fixed by the configuration is sampled by adapted intervals at other levels.
+        """
+        if level == 0 and pid in self._unlimited:
+            self._maps.set_sampling(pid, self._unlimited[pid])
+            self.forget(pid)
+            return
+        process = self._processes.get(pid)
+        if process is None:
+            if level == 0:
+                return
+            self._unlimited[pid] = counters.sample_shift
+            shift = max(counters.sample_shift, FIRST_SHIFT)
+            process = self._processes[pid] = _Process(SamplingState(shift), now_ns, counters)
+            self._maps.set_sampling(pid, shift)
+        process.level = level
 
     def adapt(self, pid: int, counters: ProcessCounters, allocated_bytes: int, now_ns: int) -> None:
         """Choose the interval of a process anew; `allocated_bytes` is what it allocated since attach."""
@@ -94,7 +119,11 @@ class Sampling:
             hits_per_s=(counters.probe_hits - before.probe_hits) / elapsed_s,
             filled=(counters.recorded - counters.released) / self._options.live_blocks,
         )
-        state = adapted(process.state, rates, self._options.target_per_s)
+        target_per_s = self._options.target_per_s / _LEVEL_FACTOR ** max(0, process.level - 1)
+        state = adapted(process.state, rates, target_per_s)
+        if process.level and not state.shift:
+            # Exact recording is what was too dear.
+            state = SamplingState(MIN_SHIFT)
         if state.shift != process.state.shift:
             self._maps.set_sampling(pid, state.shift)
             self._log(pid, process, state.shift, rates, now_ns)
