@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +21,12 @@ from .machine import need_tool
 from .prometheus_server import PrometheusServer, free_port
 from .waiting import wait_until
 from .workloads import Workload, build
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "deploy/prometheus/bpfleakd.rules.yaml"
+DASHBOARDS = ROOT / "deploy/grafana/dashboards"
+# What Grafana puts in place of its variables.
+VARIABLES = {"instance": ".*", "comm": "growing", "__rate_interval": "10s", "__range": "30s"}
 
 BLOCK_BYTES = 101 << 10
 LEAK = 'function="never_freed"'
@@ -47,7 +56,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     try:
         programs = [Workload([build("growing"), mode]) for mode in ("leak", "steady")]
         running.start()
-        prometheus = PrometheusServer(directory, f"127.0.0.1:{port}")
+        prometheus = PrometheusServer(directory, f"127.0.0.1:{port}", RULES)
         for program in programs:
             running.attach_with_tables(program.pid)
             program.start_step(10_000)
@@ -106,3 +115,41 @@ def test_promtool_has_nothing_to_say(scene: Scene):
             [need_tool("promtool"), "check", "metrics"], input=answer.read(), capture_output=True, check=False
         )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_the_rules_run(scene: Scene):
+    """All of them are evaluated without an error, and the leak is one row of the recording rules."""
+    groups = scene.prometheus.get("rules")["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert len(rules) > 10
+    assert [rule for rule in rules if rule["health"] == "err"] == []
+    (row,) = wait_until(lambda: scene.prometheus.query(f"site:bpfleakd_leak_bytes_per_second:sum{{{LEAK}}}"))
+    assert float(row["value"][1]) > 10 * BLOCK_BYTES
+
+
+@pytest.mark.parametrize("name", ["hosts", "process", "daemon"])
+def test_every_panel_has_data(scene: Scene, name: str):
+    """Each expression of each panel, and each list of values of a variable."""
+    dashboard = json.loads((DASHBOARDS / f"{name}.json").read_text())
+    expressions = [
+        (panel["title"], filled_in(target["expr"]))
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+    ]
+    assert len(expressions) > 10
+    empty = [each for each in expressions if not scene.prometheus.query(each[1])]
+    # Some need a few ticks more than the verdict.
+    for _title, expression in empty:
+        wait_until(lambda expression=expression: scene.prometheus.query(expression), 20)
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            found = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
+            assert found, variable
+            rows = scene.prometheus.query(filled_in(found[1]))
+            assert all(row["metric"][found[2]] for row in rows)
+            assert rows
+
+
+def filled_in(expression: str) -> str:
+    """An expression without variables; fails for one that is not known."""
+    return re.sub(r"\$(\w+)", lambda match: VARIABLES[match[1]], expression)
