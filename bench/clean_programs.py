@@ -46,6 +46,8 @@ def redis() -> Iterator[int]:
     """redis-server, whose values are replaced all the time by others of other sizes."""
     port = free_port()
     command = [_tool("redis-server"), "--port", port, "--save", "", "--appendonly", "no"]
+    # On a busy machine requests are slow, and the log of them fills.
+    command += ["--slowlog-max-len", 0]
     with _running(*command) as server, _load(lambda: _redis_client(port)):
         yield server.pid
 

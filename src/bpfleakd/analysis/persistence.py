@@ -44,12 +44,14 @@ _THIN_THIRD = 1 / 6
 _LOG_ALPHA_THIRD = np.log(0.1)
 # It slows down if the last third has less than half of what the first has, beyond 95 % of chance.
 _SLOWER = 0.5
-# Evidence: so many effective steps, with so many blocks gained or so many more steps.
+# Evidence: so many effective steps with so many blocks, or a few more steps with so many bytes. Fewer and
+# smaller ones may be any list of limited length, such as a server's log of its slowest requests.
 _STEPS_MIN = 3.5
 _RISES_MIN = 3
 _STEPS_ENOUGH = 5.0
 _BLOCKS_ENOUGH = 20.0
-_SURVIVORS_ENOUGH = 10.0
+_BYTES_ENOUGH = 16 << 10
+_SURVIVORS_ENOUGH = 20.0
 # If less of what was gained consists of old blocks, they are being replaced.
 _REPLACED_SHARE = 0.3
 # Where the old blocks of a site leave, the envelope gains less than what survives of the new ones.
@@ -235,7 +237,8 @@ class _Measurement:
         evident = []
         for rise, number, enough in zip((of_bytes, of_count), rises, is_more, strict=True):
             steps = np.minimum(rise.steps, number)
-            is_evident = (steps >= _STEPS_MIN) & ((steps >= _STEPS_ENOUGH) | has_blocks)
+            is_much = (steps >= _STEPS_ENOUGH) & (of_bytes.gain >= _BYTES_ENOUGH)
+            is_evident = (steps >= _STEPS_MIN) & (is_much | has_blocks)
             evident.append(is_evident & enough & _is_even(rise))
         dies, old_share = np.zeros(self._sites, bool), np.full(self._sites, np.nan)
         if self._survival is not None:

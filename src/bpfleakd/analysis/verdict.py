@@ -3,14 +3,14 @@
 A **leak** is memory that is taken again and again and stays. Whether anything still points to it is another
 question: a list that only grows is a leak as well.
 
-Method. Of each site the *lower envelope* of what is live is looked at: the least from a time on until now. It
-does not rise with what is taken and given back, whatever the period. A site leaks if its envelope rises
-throughout a window of at least 45 s (`history.leak_after_s`): in at least four steps (five if they are of few
-blocks), neither only at the beginning nor only at the end, and still (a silence at the end is no surprise at
-the rate until then); and if its old blocks do not go on dying. Where the blocks in flight hide the rise, the
-survivors, which are the live blocks by their time of birth, are looked at in the same way. Envelopes are of
-bytes and of blocks: a single block that grows shows in the bytes only. See `envelope` for the curves and
-tests, `survival` for blocks by age, `persistence` for windows and thresholds.
+Method. Of each site the *lower envelope* of what is live is looked at: the least from a time on until now.
+It does not rise with what is taken and given back, whatever the period. A site leaks if its envelope rises
+throughout a window of at least 45 s (`history.leak_after_s`): in at least four steps of 20 blocks together,
+or five of 16 KiB, neither only at the beginning nor only at the end, and still (a silence at the end is no
+surprise at the rate until then); and if its old blocks do not go on dying. Where the blocks in flight hide
+the rise, the survivors, which are the live blocks by their time of birth, are looked at in the same way.
+Envelopes are of bytes and of blocks: a single block that grows shows in the bytes only. See `envelope` for
+the curves and tests, `survival` for blocks by age, `persistence` for windows and thresholds.
 
 Assumptions, and what follows from them where they do not hold:
   - What will stop after more than 45 s looks like a leak until it stops (then it is a plateau). A site that
