@@ -208,7 +208,6 @@ class Daemon:
                 "cache_dir",
                 "unattended_s",
                 "state",
-                "suppressions",
             )
             if getattr(old, name) != getattr(new, name)
         ]
@@ -224,6 +223,7 @@ class _Service:
     def __init__(self, worker: Worker, config: Config) -> None:
         self._worker = worker
         self._config = config
+        self._suppressions = read_suppressions(config.suppressions)
         self._kernel: KernelSession | None = None
         self._modules = ModuleCache()
         self._demangler = Demangler()
@@ -273,30 +273,45 @@ class _Service:
         return await self._worker.call(lambda: self._started.processes())
 
     async def use(self, config: Config) -> None:
-        """Take over what can be changed while running."""
+        """Take over what can be changed while running. Files of suppressions are read again."""
+        try:
+            suppressions = await asyncio.to_thread(read_suppressions, config.suppressions)
+        except errors.ConfigError as error:
+            log.error("suppressions.rejected", reason=error.message, hint=error.hint)
+        else:
+            self._suppressions = suppressions
+            await self._worker.call(lambda: self._monitor.use_suppressions(suppressions))
         await self._started.use(config)
 
-    async def report(self, pid: int, *, limit: int | None, sort: SortKey) -> LeakReport:
-        return await self._worker.call(lambda: self._monitor.report(pid, limit=limit, sort=sort))
+    async def report(
+        self, pid: int, *, limit: int | None, sort: SortKey, suppress: bool = True
+    ) -> LeakReport:
+        return await self._worker.call(
+            lambda: self._monitor.report(pid, limit=limit, sort=sort, suppress=suppress)
+        )
 
-    async def groups(self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey) -> GroupedReport:
-        return await self._worker.call(self._monitor.groups, pid, by=by, limit=limit, sort=sort)
+    async def groups(
+        self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey, suppress: bool = True
+    ) -> GroupedReport:
+        return await self._worker.call(
+            lambda: self._monitor.groups(pid, by=by, limit=limit, sort=sort, suppress=suppress)
+        )
 
     async def profile(self, pid: int) -> HeapProfile:
         return await self._worker.call(lambda: self._monitor.profile(pid))
 
-    async def blocks(self, pid: int, *, site: str | None, older_than_s: float, limit: int) -> BlocksReport:
-        return await self._worker.call(
-            self._monitor.blocks, pid, site=site, older_than_s=older_than_s, limit=limit
-        )
+    async def blocks(
+        self, pid: int, *, site: str | None, older_than_s: float, limit: int, suppress: bool = True
+    ) -> BlocksReport:
+        wanted = {"site": site, "older_than_s": older_than_s, "limit": limit, "suppress": suppress}
+        return await self._worker.call(self._monitor.blocks, pid, **wanted)
 
     async def scan(
         self, pid: int, *, older_than_s: float, stop: bool, stop_limit_s: float, limit: int
     ) -> ScanReport:
         # One at a time: each may take as much memory as the daemon itself several times over.
         async with self._scanning:
-            suppressions = await asyncio.to_thread(read_suppressions, self._config.suppressions)
-            options = ScanOptions(older_than_s, stop, stop_limit_s, limit, suppressions)
+            options = ScanOptions(older_than_s, stop, stop_limit_s, limit, self._suppressions)
             self._scan = await self._worker.call(lambda: self._monitor.begin_scan(pid, options))
             try:
                 reply = await asyncio.to_thread(self._scan.run)
@@ -413,6 +428,7 @@ class _Service:
                 config.limits.live_blocks,
                 config.sampling.interval_bytes,
             ),
+            suppressions=self._suppressions,
         )
         anew = [*kernel.left_behind, *self._monitor.adopt(kernel.pins.processes())]
         self._attach_anew(anew)

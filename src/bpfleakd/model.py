@@ -75,6 +75,7 @@ __all__ = [
     "StackEnd",
     "SupervisedProcess",
     "SupervisionState",
+    "SuppressedSites",
     "ThreadShare",
     "TracedProcess",
     "TracingMode",
@@ -316,6 +317,7 @@ class SavedSite:
     survivors_count: tuple[float, ...]
     survivors_bytes: tuple[float, ...]
     weight: float = 1.0
+    suppressed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -583,13 +585,26 @@ class SortKey(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class SuppressedSites:
+    """How many call sites a pattern suppresses, and what is live in them."""
+
+    sites: int
+    live_bytes: int
+    live_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeakReport:
-    """The answer to "what is outstanding in this process": `sites` sorted, largest first."""
+    """The answer to "what is outstanding in this process": `sites` sorted, largest first.
+
+    Sites that a suppression fits are in the totals, not in `sites`, and by the pattern in `suppressed`.
+    """
 
     process: ProcessSummary
     sites: tuple[SiteReport, ...]
     losses: dict[str, int]
     process_verdict: ProcessVerdict | None = None
+    suppressed: dict[str, SuppressedSites] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -722,11 +737,12 @@ class SiteGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupedReport:
-    """All call sites of a process in groups, largest first."""
+    """All call sites of a process in groups, largest first; but those that are `suppressed`."""
 
     process: ProcessSummary
     groups: tuple[SiteGroup, ...]
     losses: dict[str, int]
+    suppressed: dict[str, SuppressedSites] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -769,6 +785,7 @@ class BlocksReport:
     """The answer to "which blocks": those at least `older_than_s` old, by site, the largest first.
 
     The sums are over all of them; `left_out_sites` have no block in the list, `left_out_count` is of blocks.
+    What is `suppressed`, of any age, is in none of these.
     """
 
     process: ProcessSummary
@@ -779,6 +796,7 @@ class BlocksReport:
     left_out_sites: int
     left_out_count: int
     losses: dict[str, int]
+    suppressed: dict[str, SuppressedSites] = field(default_factory=dict)
 
 
 class Reachability(StrEnum):

@@ -220,7 +220,8 @@ class Daemon:
 
     def top(self, pid: int, *, limit: int = _ALL_SITES) -> dict:
         """The report of one process, with all its sites."""
-        return json.loads(self.control("top", "--pid", pid, "--once", "--json", "--limit", limit))
+        wanted = ("--once", "--json", "--limit", limit, "--no-suppressions")
+        return json.loads(self.control("top", "--pid", pid, *wanted))
 
     def top_after_tick(self, pid: int) -> dict:
         """The report, after everything that has happened until now was read."""
@@ -229,11 +230,13 @@ class Daemon:
 
     def groups(self, pid: int, by: str) -> dict:
         """All groups of one process."""
-        return json.loads(self.control("top", "--pid", pid, "--json", "--limit", 0, "--group", by))
+        return json.loads(
+            self.control("top", "--pid", pid, "--json", "--limit", 0, "--group", by, "--no-suppressions")
+        )
 
     def blocks(self, pid: int, *options: str | int) -> dict:
         """The outstanding blocks of one process."""
-        return json.loads(self.control("report", "--pid", pid, "--json", *options))
+        return json.loads(self.control("report", "--pid", pid, "--json", "--no-suppressions", *options))
 
     def _answers(self) -> bool:
         if not self.socket.exists():

@@ -44,6 +44,7 @@ _TYPES = [
     model.SiteGroup,
     model.SiteReport,
     model.SupervisedProcess,
+    model.SuppressedSites,
     model.ThreadShare,
     model.TracedProcess,
     model.UseSummary,

@@ -33,7 +33,7 @@ def grouped(report: LeakReport, by: GroupKey, *, sort: SortKey, limit: int | Non
     """
     groups = _by_thread(report.sites) if by is GroupKey.THREAD else _by_name(report.sites, by)
     groups.sort(key=lambda group: _rank(group, sort), reverse=True)
-    return GroupedReport(report.process, tuple(groups[:limit]), report.losses)
+    return GroupedReport(report.process, tuple(groups[:limit]), report.losses, report.suppressed)
 
 
 def _rank(group: SiteGroup, sort: SortKey) -> tuple[float, ...]:

@@ -41,11 +41,15 @@ _FORESEEABLE_S = 30 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class FoundGrowth:
-    """What the call sites of a process gain together: those that leak, and those that may."""
+    """What the call sites of a process gain together: those that leak, and those that may.
+
+    Sites that are suppressed are neither; what they gain explains growth, and is nobody's concern.
+    """
 
     leaks: int
     leak_bytes_per_s: float
     growing_bytes_per_s: float
+    suppressed_bytes_per_s: float = 0.0
 
 
 def judge_process(
@@ -64,18 +68,19 @@ def judge_process(
     grows = memory is not None and _grows(memory, times_s)
     share = None
     if grows and memory is not None:
-        share = min(1.0, (leak_rate + found.growing_bytes_per_s) / memory.slope_per_s)
+        explained = leak_rate + found.growing_bytes_per_s + found.suppressed_bytes_per_s
+        share = min(1.0, explained / memory.slope_per_s)
     rate = memory.slope_per_s if grows and memory is not None else leak_rate
     limit, seconds = _first_limit(limits, rate)
     if found.leaks:
         verdict = Verdict.LEAK
-    elif grows or found.growing_bytes_per_s > 0:
+    elif (grows and not _is_suppressed(memory, found)) or found.growing_bytes_per_s > 0:
         verdict = Verdict.GROWING
     else:
         verdict = Verdict.UNKNOWN if memory is None else Verdict.STEADY
     return ProcessVerdict(
         verdict=verdict,
-        reason=_reason(memory, grows, found.leaks, leak_rate, share),
+        reason=_reason(memory, grows, found, share),
         leak_bytes_per_s=round(leak_rate, 1),
         memory_bytes_per_s=_rounded(memory.slope_per_s if memory else None),
         memory_bytes_per_s_low=_rounded(memory.slope_low if memory else None),
@@ -104,6 +109,11 @@ def _grows(memory: Trend, times_s: NDArray[np.float64]) -> bool:
     return memory.p_increase < _P_MAX and memory.slope_low > 0 and gained_bytes > _NOISE_BYTES
 
 
+def _is_suppressed(memory: Trend | None, found: FoundGrowth) -> bool:
+    """Whether what is suppressed may be all that grows."""
+    return memory is not None and memory.slope_low <= found.suppressed_bytes_per_s
+
+
 def _first_limit(limits: Sequence[MemoryLimit], rate: float) -> tuple[MemoryLimit | None, float | None]:
     if not limits:
         return None, None
@@ -112,14 +122,18 @@ def _first_limit(limits: Sequence[MemoryLimit], rate: float) -> tuple[MemoryLimi
     return limit, max(0.0, seconds) if seconds is not None and seconds < _FORESEEABLE_S else None
 
 
-def _reason(memory: Trend | None, grows: bool, leaks: int, leak_rate: float, share: float | None) -> str:
+def _reason(memory: Trend | None, grows: bool, found_growth: FoundGrowth, share: float | None) -> str:
+    leaks, leak_rate = found_growth.leaks, found_growth.leak_bytes_per_s
     sites = "1 call site leaks" if leaks == 1 else f"{leaks:,} call sites leak"
     found = f"{sites} {human_rate(leak_rate)}" if leaks else "no call site leaks"
     if memory is None:
         return found if leaks else "watched too shortly to tell"
     if not grows or share is None:
         return f"{found}; the memory of the process does not grow{' yet' if leaks else ''}"
+    suppressed = found_growth.suppressed_bytes_per_s
     grown = f"{found}; memory grows {human_rate(memory.slope_per_s)}"
+    if suppressed > 0:
+        grown += f" ({human_rate(suppressed)} suppressed)"
     if share < _EXPLAINED_MIN:
         return f"{grown}, and {1 - share:.0%} of that is not in what is traced"
     return f"{grown}, {share:.0%} of it in call sites that grow"

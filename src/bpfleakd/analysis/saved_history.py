@@ -51,13 +51,15 @@ def judged(history: SavedHistory) -> tuple[ProcessVerdict, list[tuple[SavedSite,
 
 
 def _of_process(history: SavedHistory, sites: list[tuple[SavedSite, SiteVerdict]]) -> ProcessVerdict:
-    kept = [verdict for site, verdict in sites if site.kind is not AllocationKind.FILE]
+    memory = [(site, verdict) for site, verdict in sites if site.kind is not AllocationKind.FILE]
+    kept = [verdict for site, verdict in memory if not site.suppressed]
     leaks = [verdict.leak_bytes_per_s for verdict in kept if verdict.verdict is Verdict.LEAK]
+    suppressed = [verdict.leak_bytes_per_s for site, verdict in memory if site.suppressed]
     growing = [verdict.leak_bytes_per_s for verdict in kept if verdict.verdict is Verdict.GROWING]
     return judge_process(
         np.array(history.memory_s, np.float64),
         np.array(history.memory_bytes, np.float64),
-        FoundGrowth(len(leaks), sum(leaks), sum(growing)),
+        FoundGrowth(len(leaks), sum(leaks), sum(growing), sum(suppressed)),
         history.limits,
     )
 

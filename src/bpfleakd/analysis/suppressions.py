@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from bpfleakd.errors import ConfigError
 from bpfleakd.model import Frame
 
-__all__ = ["Suppressions", "parse_suppressions"]
+__all__ = ["NO_SUPPRESSIONS", "Suppressions", "parse_suppressions"]
 
 _TYPE = "leak:"
 
@@ -40,6 +40,9 @@ class Suppressions:
     def joined(self, others: Iterable[Suppressions]) -> Suppressions:
         """These and the patterns of others."""
         return Suppressions(self.patterns + tuple(one for other in others for one in other.patterns))
+
+
+NO_SUPPRESSIONS = Suppressions()
 
 
 def parse_suppressions(text: str, source: str) -> Suppressions:

@@ -6,9 +6,9 @@
     GET    /v1/supervised                   {"supervised": [SupervisedProcess, …]}
     POST   /v1/processes/{pid}              attach → TracedProcess; ?mode=exact|sampled|auto
     DELETE /v1/processes/{pid}              detach → TracedProcess
-    GET    /v1/processes/{pid}/sites        LeakReport; ?limit=K&sort=verdict|growth|live|count
+    GET    /v1/processes/{pid}/sites        LeakReport; ?limit=K&sort=verdict|growth|live|count&suppress=false
                                             GroupedReport with &group=function|module|thread|stack
-    GET    /v1/processes/{pid}/blocks       BlocksReport; ?site=S&older_than_s=T&limit=K
+    GET    /v1/processes/{pid}/blocks       BlocksReport; ?site=S&older_than_s=T&limit=K&suppress=false
     GET    /v1/processes/{pid}/history      SavedHistory; ?limit=K
     GET    /v1/processes/{pid}/maps         AddressSpaceReport
     GET    /v1/reports                      {"reports": [KeptReport, …]}; ?pid=N&limit=K
@@ -180,21 +180,22 @@ class _Api:
         return _json(await self._service.detach(pid))
 
     async def sites(self, request: Request) -> Response:
-        _only_parameters(request, "limit", "sort", "group")
+        _only_parameters(request, "limit", "sort", "group", "suppress")
         pid, limit, sort = _pid(request), _limit(request), _choice(request, "sort", SortKey.VERDICT)
-        by = _choice(request, "group", GroupKey.SITE)
+        by, suppress = _choice(request, "group", GroupKey.SITE), _yes_or_no(request, "suppress", True)
         if by is GroupKey.SITE:
-            return _json(await self._service.report(pid, limit=limit, sort=sort))
-        return _json(await self._service.groups(pid, by=by, limit=limit, sort=sort))
+            return _json(await self._service.report(pid, limit=limit, sort=sort, suppress=suppress))
+        return _json(await self._service.groups(pid, by=by, limit=limit, sort=sort, suppress=suppress))
 
     async def blocks(self, request: Request) -> Response:
-        _only_parameters(request, "site", "older_than_s", "limit")
+        _only_parameters(request, "site", "older_than_s", "limit", "suppress")
         return _json(
             await self._service.blocks(
                 _pid(request),
                 site=_site(request),
                 older_than_s=_seconds(request, "older_than_s"),
                 limit=_limit(request, BLOCKS_LISTED_MAX) or BLOCKS_LISTED,
+                suppress=_yes_or_no(request, "suppress", True),
             )
         )
 

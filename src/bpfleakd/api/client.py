@@ -55,6 +55,8 @@ _ATTACH_TIMEOUT_S = 60.0
 # A scan reads all memory of a process, 1 GB in some seconds.
 _SCAN_TIMEOUT_S = 600.0
 
+_UNSUPPRESSED = {"suppress": "false"}
+
 _Answer = TypeVar("_Answer")
 
 
@@ -112,16 +114,34 @@ class DaemonClient:
         """Return every process of this host, with what the policy says of it."""
         return self._request("GET", "/v1/supervised", SupervisedList).supervised
 
-    def report(self, pid: int, *, limit: int | None = None, sort: SortKey = SortKey.VERDICT) -> LeakReport:
-        """Return the largest `limit` call sites of a process (all of them for None)."""
+    def report(
+        self,
+        pid: int,
+        *,
+        limit: int | None = None,
+        sort: SortKey = SortKey.VERDICT,
+        suppress: bool = True,
+    ) -> LeakReport:
+        """Return the largest `limit` call sites of a process (all of them for None).
+
+        Here and below `suppress` leaves out those that a suppression fits.
+        """
         query = {"sort": sort.value} | ({} if limit is None else {"limit": str(limit)})
+        query |= {} if suppress else _UNSUPPRESSED
         return self._request("GET", f"/v1/processes/{pid}/sites?{urlencode(query)}", LeakReport)
 
     def groups(
-        self, pid: int, *, by: GroupKey, limit: int | None = None, sort: SortKey = SortKey.VERDICT
+        self,
+        pid: int,
+        *,
+        by: GroupKey,
+        limit: int | None = None,
+        sort: SortKey = SortKey.VERDICT,
+        suppress: bool = True,
     ) -> GroupedReport:
         """Return the largest `limit` groups (all for None) of all call sites of a process."""
         query = {"group": by.value, "sort": sort.value} | ({} if limit is None else {"limit": str(limit)})
+        query |= {} if suppress else _UNSUPPRESSED
         return self._request("GET", f"/v1/processes/{pid}/sites?{urlencode(query)}", GroupedReport)
 
     def blocks(
@@ -131,10 +151,12 @@ class DaemonClient:
         site: str | None = None,
         older_than_s: float = 0.0,
         limit: int = BLOCKS_LISTED,
+        suppress: bool = True,
     ) -> BlocksReport:
         """Return outstanding blocks of one call site of a process, or of all."""
         query = {"older_than_s": f"{older_than_s:.3f}", "limit": str(limit)}
         query |= {} if site is None else {"site": site}
+        query |= {} if suppress else _UNSUPPRESSED
         return self._request("GET", f"/v1/processes/{pid}/blocks?{urlencode(query)}", BlocksReport)
 
     def profile(self, pid: int) -> HeapProfile:

@@ -109,11 +109,18 @@ class Service(Protocol):
         """Return every process of this host, with what the policy says of it."""
         ...
 
-    async def report(self, pid: int, *, limit: int | None, sort: SortKey) -> LeakReport:
-        """Return the largest `limit` call sites of a process (all of them for None)."""
+    async def report(
+        self, pid: int, *, limit: int | None, sort: SortKey, suppress: bool = True
+    ) -> LeakReport:
+        """Return the largest `limit` call sites of a process (all of them for None).
+
+        Here and below `suppress` leaves out those that a suppression fits.
+        """
         ...
 
-    async def groups(self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey) -> GroupedReport:
+    async def groups(
+        self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey, suppress: bool = True
+    ) -> GroupedReport:
         """Return the largest `limit` groups (all for None) of all call sites of a process."""
         ...
 
@@ -121,7 +128,9 @@ class Service(Protocol):
         """Return all call sites of a process, and the code that it maps."""
         ...
 
-    async def blocks(self, pid: int, *, site: str | None, older_than_s: float, limit: int) -> BlocksReport:
+    async def blocks(
+        self, pid: int, *, site: str | None, older_than_s: float, limit: int, suppress: bool = True
+    ) -> BlocksReport:
         """Return outstanding blocks of one call site of a process, or of all."""
         ...
 

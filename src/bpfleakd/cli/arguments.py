@@ -11,6 +11,7 @@ from pathlib import Path
 from bpfleakd.api import SOCKET_VARIABLE
 
 __all__ = [
+    "add_no_suppressions",
     "duration_s",
     "number_between",
     "pid",
@@ -28,6 +29,16 @@ def socket_from_environment(environ: Mapping[str, str] = os.environ) -> Path | N
     """Return the socket path in BPFLEAKD_SOCKET; None if it is unset or empty."""
     text = environ.get(SOCKET_VARIABLE)
     return Path(text) if text else None
+
+
+def add_no_suppressions(parser: argparse.ArgumentParser) -> None:
+    """Add --no-suppressions, as `suppress`."""
+    parser.add_argument(
+        "--no-suppressions",
+        dest="suppress",
+        action="store_false",
+        help="show the call sites that are suppressed too",
+    )
 
 
 def whole_number_from(lowest: int) -> Callable[[str], int]:

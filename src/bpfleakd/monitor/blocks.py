@@ -24,13 +24,15 @@ from bpfleakd.model import (
     SiteBlocks,
     SiteCounters,
     SiteKey,
+    SuppressedSites,
 )
 from bpfleakd.monitor.regions import BLOCK_KINDS, regions_as_blocks
+from bpfleakd.monitor.suppressing import SiteSuppressions
 from bpfleakd.monitor.traced import NamedStack, Traced
 from bpfleakd.table.address_map import AddressMap, LiveRegion
 from bpfleakd.table.blocks import BlockSelection, SelectedSite, even_shares
 
-__all__ = ["Blocks", "narrowed"]
+__all__ = ["Blocks", "narrowed", "without_suppressed"]
 
 _NS_PER_S = 1_000_000_000
 # To read a stack takes a few microseconds.
@@ -57,12 +59,19 @@ class Blocks:
         older_than_s: float,
         limit: int,
         largest_sites: int | None = None,
+        suppress: bool = False,
     ) -> BlocksReport:
-        """At most `limit` blocks, of all sites, of the `largest_sites` or of one. Raises NoSuchSite."""
+        """At most `limit` blocks, of all sites, of the `largest_sites` or of one. Raises NoSuchSite.
+
+        `suppress` leaves out the sites that are known to be suppressed; one that is asked for never is.
+        """
+        suppressions = self.traced.suppressions if suppress and site is None else None
         if site is not None:
             keys: set[SiteKey] | None = self._keys_of(site)
         else:
             keys = None if largest_sites is None else self._largest(largest_sites)
+            if suppressions is not None and len(suppressions.rows):
+                keys = self._shown(suppressions)
         sites = self._selection(keys, older_than_s, limit).sites()
         listed = [chosen for chosen in sites if len(chosen.listed)]
         others = [] if largest_sites is None or keys is None else self._live_besides(keys)
@@ -77,7 +86,13 @@ class Blocks:
             left_out_sites=len(sites) - len(listed) + len(others),
             left_out_count=recorded_count - sum(len(chosen.listed) for chosen in listed),
             losses=self.traced.losses,
+            suppressed=suppressions.sums(self.traced.table) if suppressions else {},
         )
+
+    def _shown(self, suppressions: SiteSuppressions) -> set[SiteKey]:
+        table = self.traced.table
+        keys = (table.keys[row] for row in suppressions.shown(table.used_rows).tolist())
+        return {key for key in keys if key.kind is not AllocationKind.FILE}
 
     def _keys_of(self, site: str) -> set[SiteKey]:
         table = self.traced.table
@@ -146,6 +161,26 @@ class Blocks:
         return BlockReport(address, size, age_s, tid, comm, round(weight / max(size, 1), 3))
 
 
+def without_suppressed(report: BlocksReport, suppressions: SiteSuppressions) -> BlocksReport:
+    """A report that was kept, without the sites that are suppressed."""
+    patterns = [(suppressions.match(site.stack), site) for site in report.sites]
+    hidden = [(pattern, site) for pattern, site in patterns if pattern is not None]
+    sums: dict[str, SuppressedSites] = {}
+    for pattern, site in hidden:
+        known = sums.get(pattern, SuppressedSites(0, 0, 0))
+        sums[pattern] = SuppressedSites(
+            known.sites + 1, known.live_bytes + site.live_bytes, known.live_count + site.live_count
+        )
+    return replace(
+        report,
+        live_bytes=report.live_bytes - sum(one.live_bytes for one in sums.values()),
+        live_count=report.live_count - sum(one.live_count for one in sums.values()),
+        left_out_count=report.left_out_count - sum(site.left_out_count for _pattern, site in hidden),
+        sites=tuple(site for pattern, site in patterns if pattern is None),
+        suppressed=sums,
+    )
+
+
 def narrowed(report: BlocksReport, *, site: str | None, older_than_s: float, limit: int) -> BlocksReport:
     """The same of a report that was kept. Raises NoSuchSite.
 
@@ -179,6 +214,7 @@ def narrowed(report: BlocksReport, *, site: str | None, older_than_s: float, lim
         left_out_sites=len(old) - len(listed) + (report.left_out_sites if site is None else 0),
         left_out_count=kept_count - sum(len(one.blocks) for one in listed),
         losses=report.losses,
+        suppressed=report.suppressed,
     )
 
 

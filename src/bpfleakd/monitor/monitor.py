@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from bpfleakd import __version__, errors
 from bpfleakd.analysis.grouping import grouped
 from bpfleakd.analysis.persistence import LEAK_AFTER_S
+from bpfleakd.analysis.suppressions import NO_SUPPRESSIONS, Suppressions
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import Maps
@@ -44,7 +45,7 @@ from bpfleakd.model import (
 from bpfleakd.monitor.address_space import AddressSpaces
 from bpfleakd.monitor.adoption import Adopter, KeptTraced, keep_traced
 from bpfleakd.monitor.attach import Attacher, Attachment
-from bpfleakd.monitor.blocks import Blocks, narrowed
+from bpfleakd.monitor.blocks import Blocks, narrowed, without_suppressed
 from bpfleakd.monitor.regions import regions_as_blocks
 from bpfleakd.monitor.report import Reporter, sorted_sites
 from bpfleakd.monitor.sampling import Sampling, SamplingOptions
@@ -52,6 +53,7 @@ from bpfleakd.monitor.scan_reply import ScanReply
 from bpfleakd.monitor.scans import PendingScan, ScanOptions, reachable_sites, scan_report
 from bpfleakd.monitor.space_feed import SpaceFeed
 from bpfleakd.monitor.spaces import AddressMaps
+from bpfleakd.monitor.suppressing import SiteSuppressions
 from bpfleakd.monitor.table_fill import table_entries
 from bpfleakd.monitor.traced import NamedStack, Traced
 from bpfleakd.monitor.unwinding import ATTACH_WAIT_S, Unwinding
@@ -75,6 +77,8 @@ _FINAL_SITES = 100
 _FINAL_BLOCKS = 10_000
 # A program that leaks everywhere need not fill the log.
 _LEAKS_ANNOUNCED = 20
+# Sites that are named at a time to find those that are suppressed: a millisecond or so each.
+_LOOKED_AT = 32
 
 
 @dataclass(slots=True)
@@ -108,6 +112,7 @@ class Monitor:
         keep_report: Callable[[ProcessId, LeakReport], None],
         leak_after_s: float = LEAK_AFTER_S,
         sampling: SamplingOptions,
+        suppressions: Suppressions = NO_SUPPRESSIONS,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._maps = maps
@@ -124,6 +129,7 @@ class Monitor:
         self._keep_report = keep_report
         self._unattended_ns = round(unattended_s * 1e9)
         self._leak_after_s = leak_after_s
+        self._suppressions = suppressions
         self._clock_ns = clock_ns
         self._started_ns = clock_ns()
         self._traced: dict[int, Traced] = {}
@@ -177,6 +183,7 @@ class Monitor:
             mode=mode,
             labels=read_labels(pid),
             verdicts=SiteVerdicts(self._leak_after_s),
+            suppressions=SiteSuppressions(self._suppressions),
         )
         self._forget_ended(pid)
         self._traced[pid] = traced
@@ -251,6 +258,12 @@ class Monitor:
             traced.close()
         self._traced.clear()
 
+    def use_suppressions(self, suppressions: Suppressions) -> None:
+        """Use these from now on; the reports of processes that ended stay as they are."""
+        self._suppressions = suppressions
+        for traced in self._traced.values():
+            traced.suppressions = SiteSuppressions(suppressions)
+
     def mode_of(self, pid: int) -> TracingMode | None:
         """How a process is traced; None if it is not."""
         traced = self._traced.get(pid)
@@ -324,22 +337,24 @@ class Monitor:
             self._reporter.row(traced, now_ns) for traced in (*self._traced.values(), *self._ended.values())
         )
 
-    def report(self, pid: int, *, limit: int | None, sort: SortKey) -> LeakReport:
-        """The largest sites of a process, or its last report if it ended. Raises NotAttached."""
-        traced = self._find(pid)
-        if traced.final is not None:
-            return LeakReport(
-                traced.final.process,
-                sorted_sites(traced.final.sites, sort, limit),
-                traced.final.losses,
-                traced.final.process_verdict,
-            )
-        self._read_sites(self._clock_ns())
-        return self._live_report(traced, limit, sort)
+    def report(self, pid: int, *, limit: int | None, sort: SortKey, suppress: bool = True) -> LeakReport:
+        """The largest sites of a process, or its last report if it ended. Raises NotAttached.
 
-    def groups(self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey) -> GroupedReport:
+        Sites that a suppression fits are left out, unless `suppress` is false.
+        """
+        traced = self._find(pid)
+        final = traced.final if suppress else traced.final_unsuppressed
+        if final is not None:
+            return replace(final, sites=sorted_sites(final.sites, sort, limit))
+        self._read_sites(self._clock_ns())
+        return self._live_report(traced, limit, sort, suppress=suppress)
+
+    def groups(
+        self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey, suppress: bool = True
+    ) -> GroupedReport:
         """All sites of a process in groups, or those of its last report if it ended. Raises NotAttached."""
-        return grouped(self.report(pid, limit=None, sort=sort), by, sort=sort, limit=limit)
+        report = self.report(pid, limit=None, sort=sort, suppress=suppress)
+        return grouped(report, by, sort=sort, limit=limit)
 
     def profile(self, pid: int) -> HeapProfile:
         """All sites of a process with the files that it maps, or as it was at its end. Raises NotAttached."""
@@ -348,14 +363,24 @@ class Monitor:
         code = traced.symbolizer.code_mappings() if traced.final is None else traced.final_code
         return HeapProfile(time.time(), report, code)
 
-    def blocks(self, pid: int, *, site: str | None, older_than_s: float, limit: int) -> BlocksReport:
-        """The outstanding blocks of a process, or those kept if it ended. Raises NotAttached, NoSuchSite."""
+    def blocks(
+        self, pid: int, *, site: str | None, older_than_s: float, limit: int, suppress: bool = True
+    ) -> BlocksReport:
+        """The outstanding blocks of a process, or those kept if it ended. Raises NotAttached, NoSuchSite.
+
+        Those of sites that a suppression fits are left out, unless `suppress` is false or it is that `site`.
+        """
         traced = self._find(pid)
         if traced.final_blocks is not None:
-            return narrowed(traced.final_blocks, site=site, older_than_s=older_than_s, limit=limit)
+            kept = traced.final_blocks
+            if suppress and site is None:
+                kept = without_suppressed(kept, traced.suppressions)
+            return narrowed(kept, site=site, older_than_s=older_than_s, limit=limit)
         self._read_sites(self._clock_ns())
         traced.note_threads(thread_commands(pid))
-        return self._blocks(traced, site=site, older_than_s=older_than_s, limit=limit)
+        if suppress:
+            self._look_for_suppressed(traced)
+        return self._blocks(traced, site=site, older_than_s=older_than_s, limit=limit, suppress=suppress)
 
     def begin_scan(self, pid: int, options: ScanOptions) -> PendingScan:
         """Prepare a scan for lost blocks. Raises NotAttached, NoSuchProcess if it ended."""
@@ -387,7 +412,9 @@ class Monitor:
         )
         limits = read_memory_limits(pid)
         comm = traced.attachment.process.comm
-        return traced.verdicts.history(traced.table, self._all_blocks(traced), limits, sites, comm)
+        self._look_for_suppressed(traced)
+        hidden = traced.suppressions.rows
+        return traced.verdicts.history(traced.table, self._all_blocks(traced), limits, sites, comm, hidden)
 
     def address_space(self, pid: int) -> AddressSpaceReport:
         """What the memory of a process is made of. Raises NotAttached, and NoSuchProcess if it ended."""
@@ -491,6 +518,7 @@ class Monitor:
             # Growth is that since now: nobody has written down how it was before.
             table=SiteTable(now_ns),
             verdicts=SiteVerdicts(self._leak_after_s),
+            suppressions=SiteSuppressions(self._suppressions),
             counters=self._maps.process(attachment.process.id.pid),
             mode=self._sampling.resume(attachment.process.id.pid, now_ns),
             adopted_count=kept.adopted_count,
@@ -565,7 +593,11 @@ class Monitor:
         leaks = traced.verdicts.compute(traced.table, self._all_blocks(traced), self._clock_ns)[
             :_LEAKS_ANNOUNCED
         ]
-        traced.process_verdict = traced.verdicts.of_process(traced.table, read_memory_limits(traced.pid))
+        self._look_for_suppressed(traced, leaks)
+        hidden = traced.suppressions.rows
+        limits = read_memory_limits(traced.pid)
+        traced.process_verdict = traced.verdicts.of_process(traced.table, limits, hidden)
+        leaks = traced.suppressions.shown(np.array(leaks, np.intp)).tolist()
         if not leaks:
             return
         report = self._reporter.sites(traced, lambda keys: self._name(traced, keys), leaks, self._clock_ns())
@@ -581,6 +613,18 @@ class Monitor:
                 reason=site.reason,
             )
 
+    def _look_for_suppressed(self, traced: Traced, rows: Iterable[int] = ()) -> None:
+        """Find out which are suppressed: of these rows, of what leaks or grows, and of the largest sites."""
+        table, suppressions = traced.table, traced.suppressions
+        used = suppressions.unknown(table.used_rows)
+        attention, rates = traced.verdicts.ranks(used)
+        live_bytes = table.columns()[used, COUNTERS.index("live_bytes")]
+        order = np.lexsort((live_bytes, rates, attention))[::-1]
+        wanted = [*rows, *used[order[:_LOOKED_AT]].tolist()]
+        keys = table.keys
+        named = self._name(traced, [keys[row] for row in wanted])
+        suppressions.look_at((row, keys[row].kind, named[keys[row]]) for row in wanted)
+
     def _all_blocks(self, traced: Traced) -> Iterator[NDArray[np.void]]:
         """All blocks and mappings of a process: batches of LIVE_BLOCK records, kinds by BLOCK_KINDS."""
         space = self._spaces.map_of(traced.pid)
@@ -589,14 +633,20 @@ class Monitor:
             [regions_as_blocks(space.live_regions())[1]] if space else [],
         )
 
-    def _live_report(self, traced: Traced, limit: int | None, sort: SortKey) -> LeakReport:
+    def _live_report(
+        self, traced: Traced, limit: int | None, sort: SortKey, *, suppress: bool = True
+    ) -> LeakReport:
         now_ns = self._clock_ns()
         traced.take_census(self._maps, self._spaces.map_of(traced.pid), self._clock_ns)
         if traced.verdicts.is_due(now_ns, asked=True):
             self._judge(traced)
         traced.note_threads(thread_commands(traced.pid))
-        report = self._reporter.report(traced, lambda keys: self._name(traced, keys), now_ns, sort, limit)
-        verdict = traced.verdicts.of_process(traced.table, read_memory_limits(traced.pid))
+        self._look_for_suppressed(traced)
+        report = self._reporter.report(
+            traced, lambda keys: self._name(traced, keys), now_ns, sort, limit, suppress=suppress
+        )
+        hidden = traced.suppressions.rows
+        verdict = traced.verdicts.of_process(traced.table, read_memory_limits(traced.pid), hidden)
         return replace(report, process_verdict=verdict)
 
     def _blocks(self, traced: Traced, **wanted: Any) -> BlocksReport:
@@ -646,7 +696,13 @@ class Monitor:
             self._read_sites(self._clock_ns())
             traced.state = state
             traced.ended_ns = self._clock_ns()
-            traced.final = self._live_report(traced, _FINAL_SITES, SortKey.VERDICT)
+            traced.final = traced.final_unsuppressed = self._live_report(
+                traced, _FINAL_SITES, SortKey.VERDICT
+            )
+            if traced.final.suppressed:
+                traced.final_unsuppressed = self._live_report(
+                    traced, _FINAL_SITES, SortKey.VERDICT, suppress=False
+                )
             traced.final_blocks = self._blocks(
                 traced, site=None, older_than_s=0.0, limit=_FINAL_BLOCKS, largest_sites=_FINAL_SITES
             )

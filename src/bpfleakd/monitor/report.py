@@ -25,6 +25,7 @@ from bpfleakd.model import (
     TracingMode,
     Verdict,
 )
+from bpfleakd.monitor.suppressing import SiteSuppressions
 from bpfleakd.monitor.traced import NamedStack, Traced
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.site_table import COUNTERS
@@ -122,17 +123,29 @@ class Reporter:
         now_ns: int,
         sort: SortKey,
         limit: int | None,
+        *,
+        suppress: bool = True,
     ) -> LeakReport:
-        """The process and its `limit` largest sites; `name` gives the stacks of sites."""
-        # Different stacks of run-time compiled code may have one fingerprint and become one site, so that
-        # a few more than the limit are looked at.
-        ranked = self._ranked(traced, sort, None if limit is None else 2 * limit + 8)
-        named = name([site.key for site in ranked])
+        """The process and its `limit` largest sites; `name` gives the stacks of sites.
+
+        Those that are suppressed are left out, and summed up, unless `suppress` is false.
+        """
+        suppressions = traced.suppressions if suppress else None
+        while True:
+            # Different stacks of run-time compiled code may have one fingerprint and become one site, so that
+            # a few more than the limit are looked at.
+            ranked = self._ranked(traced, sort, None if limit is None else 2 * limit + 8, suppressions)
+            named = name([site.key for site in ranked])
+            if suppressions is None:
+                break
+            if not suppressions.look_at((site.row, site.key.kind, named[site.key]) for site in ranked):
+                break
         sites = merged_sites(self._site(traced, site, named[site.key], now_ns) for site in ranked)
         return LeakReport(
             process=self.summary(traced, now_ns),
             sites=sorted_sites(sites, sort, limit),
             losses=traced.losses,
+            suppressed=suppressions.sums(traced.table) if suppressions else {},
         )
 
     def sites(
@@ -165,11 +178,13 @@ class Reporter:
         growth = growth_bytes_per_s(table.history(key), table.began_ns, table.updated_ns, self._window_s)
         return _Ranked(row, key, table.counters(key), growth)
 
-    def _ranked(self, traced: Traced, sort: SortKey, limit: int | None) -> list[_Ranked]:
+    def _ranked(
+        self, traced: Traced, sort: SortKey, limit: int | None, suppressions: SiteSuppressions | None = None
+    ) -> list[_Ranked]:
         """The `limit` sites to look at more closely; growth of all sites is only computed to sort by it."""
         table = traced.table
         keys, columns = table.keys, table.columns()
-        rows = table.used_rows
+        rows = table.used_rows if suppressions is None else suppressions.shown(table.used_rows)
         if sort is SortKey.VERDICT and limit is not None:
             attention, rates = traced.verdicts.ranks(rows)
             live_bytes = columns[rows, COUNTERS.index("live_bytes")]

@@ -31,6 +31,7 @@ from bpfleakd.model import (
     TracingMode,
 )
 from bpfleakd.monitor.attach import GONE, Attachment
+from bpfleakd.monitor.suppressing import SiteSuppressions
 from bpfleakd.monitor.verdicts import SiteVerdicts
 from bpfleakd.symbols.symbolizer import LOSS_REASONS as NAMING_LOSS_REASONS
 from bpfleakd.symbols.symbolizer import Symbolizer
@@ -66,7 +67,8 @@ class NamedStack:
 
 @dataclass(slots=True)
 class Traced:
-    """A process from its attach on. `final`, `final_blocks` and `final_code` are of one that ended.
+    """A process from its attach on. `final`, `final_blocks` and `final_code` are of one that ended,
+    `final_unsuppressed` with the sites that are suppressed; the blocks are with them.
 
     `reachable` is what the last scan for lost blocks, at `scanned_ns`, has found of its sites.
     `adopted_count` daemons took it over from another; together they found it alone for `gap_s`.
@@ -82,6 +84,7 @@ class Traced:
     mode: TracingMode = TracingMode.EXACT
     ended_ns: int | None = None
     final: LeakReport | None = None
+    final_unsuppressed: LeakReport | None = None
     final_blocks: BlocksReport | None = None
     final_code: tuple[CodeMapping, ...] = ()
     census: dict[SiteKey, SiteCensus] | None = None
@@ -93,6 +96,7 @@ class Traced:
     gap_s: float = 0.0
     verdicts: SiteVerdicts = field(default_factory=SiteVerdicts)
     process_verdict: ProcessVerdict | None = None
+    suppressions: SiteSuppressions = field(default_factory=SiteSuppressions)
     _census_due_ns: int = 0
     _mappings_due_ns: int = 0
     _named: OrderedDict[SiteKey, NamedStack] = field(default_factory=OrderedDict)

@@ -50,6 +50,7 @@ NOT_YET = SiteVerdict(Verdict.UNKNOWN, 0.0, "not looked at yet", 0.0)
 _NO_BLOCKS = 0.9
 _LEAKS, _GROWS = 2, 1
 _ONLY_ROW = np.zeros(1, np.intp)
+_NO_ROWS = np.zeros(0, np.intp)
 
 Blocks = Iterable[NDArray[np.void]]
 
@@ -135,16 +136,22 @@ class SiteVerdicts:
             return SiteVerdict(Verdict.CHURN, _NO_BLOCKS, freed, 0.0)
         return NOT_YET
 
-    def of_process(self, table: SiteTable, limits: Sequence[MemoryLimit]) -> ProcessVerdict:
-        """The verdict on the whole process, under these limits."""
+    def of_process(
+        self, table: SiteTable, limits: Sequence[MemoryLimit], suppressed: NDArray[np.intp] = _NO_ROWS
+    ) -> ProcessVerdict:
+        """The verdict on the whole process, under these limits; sites in rows `suppressed` never make it."""
         rows = np.array(
             [row for row, key in enumerate(table.keys) if key.kind is not AllocationKind.FILE], np.intp
         )
         ranks, rates = self.ranks(rows)
+        known = np.isin(rows, suppressed)
+        of_suppressed = float(rates[known & (ranks > 0)].sum())
+        ranks[known] = 0
         found = FoundGrowth(
             int((ranks == _LEAKS).sum()),
             float(rates[ranks == _LEAKS].sum()),
             float(rates[ranks == _GROWS].sum()),
+            of_suppressed,
         )
         if self._memory is None:
             return judge_process(np.zeros(0), np.zeros(0), found, limits)
@@ -158,6 +165,7 @@ class SiteVerdicts:
         limits: Sequence[MemoryLimit],
         sites: Sequence[tuple[int, SiteReport]],
         comm: str,
+        suppressed: NDArray[np.intp] = _NO_ROWS,
     ) -> SavedHistory:
         """What the verdicts are made of, of some sites with their rows in the table."""
         context = self._context(table)
@@ -165,7 +173,8 @@ class SiteVerdicts:
         order = np.argsort(rows)
         known = _histories(table, rows[order], *self._survivors(table, blocks)) if len(rows) else None
         saved = []
-        for place, (_row, site) in zip(np.argsort(order), sites, strict=True):
+        hidden = set(suppressed.tolist())
+        for place, (row, site) in zip(np.argsort(order), sites, strict=True):
             assert known is not None
             columns = known.low_bytes, known.low_count, known.born_count
             survivors = known.survivors_count, known.survivors_bytes
@@ -173,7 +182,9 @@ class SiteVerdicts:
             module = (site.module or "").rpartition("/")[2] or None
             live = site.live_bytes, site.live_count
             weight = float(known.weight[place]) if known.weight is not None else 1.0
-            saved.append(SavedSite(site.site, site.kind, site.function, module, *live, *figures, weight))
+            saved.append(
+                SavedSite(site.site, site.kind, site.function, module, *live, *figures, weight, row in hidden)
+            )
         memory = self._memory.columns(_ONLY_ROW) if self._memory else None
         return SavedHistory(
             version=SAVED_VERSION,

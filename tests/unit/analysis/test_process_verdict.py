@@ -79,3 +79,14 @@ def test_false_alarms_are_rare() -> None:
         for _ in range(300)
     ]
     assert verdicts.count(Verdict.GROWING) <= 6
+
+
+def test_suppressed_growth() -> None:
+    """It explains growth and is told, but makes no verdict; what grows beside it does."""
+    verdict = judged(MIB, FoundGrowth(0, 0.0, 0.0, MIB))
+    assert (verdict.verdict, verdict.leak_bytes_per_s) == (Verdict.STEADY, 0)
+    assert verdict.explained_share is not None
+    assert verdict.explained_share > 0.9
+    assert "suppressed" in verdict.reason
+    assert judged(MIB, FoundGrowth(0, 0.0, 0.0, 0.3 * MIB)).verdict is Verdict.GROWING
+    assert judged(MIB, FoundGrowth(1, 0.5 * MIB, 0.0, 0.5 * MIB)).verdict is Verdict.LEAK

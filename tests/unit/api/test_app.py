@@ -155,14 +155,14 @@ def test_sites(query, limit, sort):
     """The parameters reach the service; without them all call sites by growth."""
     service = FakeService(report=a_report())
     answer = ask(service, "GET", f"/v1/processes/4711/sites{query}")
-    assert service.calls == [("report", 4711, limit, sort)]
+    assert service.calls == [("report", 4711, limit, sort, True)]
     assert answer.status == 200
 
 
 def test_the_leak_report_is_the_contract():
     """Field for field as docs/json.md has it."""
     answer = ask(FakeService(report=a_report()), "GET", "/v1/processes/4711/sites").json
-    assert list(answer) == ["process", "sites", "losses", "process_verdict"]
+    assert list(answer) == ["process", "sites", "losses", "process_verdict", "suppressed"]
     assert {"pid", "comm", "exe", "live_bytes", "live_count", "attached_s", "mode"} <= answer[
         "process"
     ].keys()
@@ -211,8 +211,8 @@ def test_groups(by):
     """Of all call sites; limit and sort are of the groups."""
     service = FakeService(groups=a_grouped_report())
     answer = ask(service, "GET", f"/v1/processes/4711/sites?group={by}&limit=7&sort=live")
-    assert service.calls == [("groups", 4711, by, 7, SortKey.LIVE)]
-    assert list(answer.json) == ["process", "groups", "losses"]
+    assert service.calls == [("groups", 4711, by, 7, SortKey.LIVE, True)]
+    assert list(answer.json) == ["process", "groups", "losses", "suppressed"]
     assert list(answer.json["groups"][0]) == [
         "group",
         "live_bytes",
@@ -233,7 +233,7 @@ def test_grouped_by_site_is_the_leak_report():
     """The call sites themselves."""
     service = FakeService(report=a_report())
     assert "sites" in ask(service, "GET", "/v1/processes/4711/sites?group=site").json
-    assert service.calls == [("report", 4711, None, SortKey.VERDICT)]
+    assert service.calls == [("report", 4711, None, SortKey.VERDICT, True)]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_blocks(query, arguments):
     """The parameters reach the service; without them a bounded list of all."""
     service = FakeService(blocks=a_blocks_report())
     answer = ask(service, "GET", f"/v1/processes/4711/blocks{query}")
-    assert service.calls == [("blocks", 4711, *arguments)]
+    assert service.calls == [("blocks", 4711, *arguments, True)]
     assert list(answer.json) == [
         "process",
         "older_than_s",
@@ -258,6 +258,7 @@ def test_blocks(query, arguments):
         "left_out_sites",
         "left_out_count",
         "losses",
+        "suppressed",
     ]
     (site,) = answer.json["sites"]
     assert site["caller"]["function"] == "leak_here"

@@ -152,7 +152,7 @@ def test_top_of_one_process(ctl):
     assert (code, err) == (0, "")
     assert "leak_here" in out
     assert "/src/leaky.c:101" in out
-    assert service.calls == [("report", 4711, 7, SortKey.COUNT)]
+    assert service.calls == [("report", 4711, 7, SortKey.COUNT, True)]
 
 
 def test_top_of_all_processes(ctl):
@@ -165,7 +165,7 @@ def test_top_of_all_processes(ctl):
     code, out, _ = ctl(service, "top", "--once", "--stacks", "0", "--limit", "0")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines() if "attached" in line] == ["19", "101"]
-    assert service.calls[1] == ("report", 19, None, SortKey.VERDICT)
+    assert service.calls[1] == ("report", 19, None, SortKey.VERDICT, True)
 
 
 def test_top_json_is_the_contract(ctl):
@@ -191,10 +191,10 @@ def test_top_by_function(ctl):
     code, out, _ = ctl(service, "top", "--group", "module", "--sort", "live", "--json")
     assert msgspec.convert(json.loads(out)["processes"], list[GroupedReport]) == [a_grouped_report()]
     assert service.calls == [
-        ("groups", 4711, GroupKey.FUNCTION, None, SortKey.VERDICT),
-        ("groups", 4711, GroupKey.THREAD, 20, SortKey.VERDICT),
+        ("groups", 4711, GroupKey.FUNCTION, None, SortKey.VERDICT, True),
+        ("groups", 4711, GroupKey.THREAD, 20, SortKey.VERDICT, True),
         ("processes",),
-        ("groups", 4711, GroupKey.MODULE, 20, SortKey.LIVE),
+        ("groups", 4711, GroupKey.MODULE, 20, SortKey.LIVE, True),
     ]
 
 
@@ -208,8 +208,8 @@ def test_report(ctl):
     code, out, _ = ctl(service, "report", "--pid", "4711", *wanted, "--json")
     assert (code, msgspec.json.decode(out, type=BlocksReport)) == (0, a_blocks_report())
     assert service.calls == [
-        ("blocks", 4711, None, 0.0, 1_000),
-        ("blocks", 4711, "5d41402abc4b2a76", 61.5, 7),
+        ("blocks", 4711, None, 0.0, 1_000, True),
+        ("blocks", 4711, "5d41402abc4b2a76", 61.5, 7, True),
     ]
 
 

@@ -6,7 +6,7 @@ import argparse
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import BLOCKS_LISTED, BLOCKS_LISTED_MAX
-from bpfleakd.cli.arguments import duration_s, pid, site, whole_number_between
+from bpfleakd.cli.arguments import add_no_suppressions, duration_s, pid, site, whole_number_between
 from bpfleakd.cli.render.json_text import json_text
 from bpfleakd.errors import NotAttached
 
@@ -35,6 +35,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="blocks to list, oldest first (%(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
+    add_no_suppressions(parser)
     parser.set_defaults(run=run)
     return parser
 
@@ -44,7 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
     client = DaemonClient(arguments.socket)
     try:
         report = client.blocks(
-            arguments.pid, site=arguments.site, older_than_s=arguments.older_than, limit=arguments.limit
+            arguments.pid,
+            site=arguments.site,
+            older_than_s=arguments.older_than,
+            limit=arguments.limit,
+            suppress=arguments.suppress,
         )
     except NotAttached as error:
         raise NotAttached(error.message, f"bpfleakctl attach {arguments.pid}") from error

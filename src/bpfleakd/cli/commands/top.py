@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bpfleakd.api.client import DaemonClient
-from bpfleakd.cli.arguments import number_between, pid, whole_number_from
+from bpfleakd.cli.arguments import add_no_suppressions, number_between, pid, whole_number_from
 from bpfleakd.cli.render.json_text import json_text
 from bpfleakd.errors import NoSuchProcess, NotAttached
 from bpfleakd.model import GroupedReport, GroupKey, LeakReport, SortKey
@@ -61,6 +61,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="N",
         help="show the stacks of the first N (%(default)s)",
     )
+    add_no_suppressions(parser)
     parser.set_defaults(run=run)
     return parser
 
@@ -96,11 +97,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _fetch(client: DaemonClient, arguments: argparse.Namespace) -> tuple[Any, ...]:
     """Return leak reports, or grouped ones."""
     limit, sort, by = arguments.limit or None, SortKey(arguments.sort), GroupKey(arguments.group)
+    suppress = arguments.suppress
 
     def ask(pid: int) -> LeakReport | GroupedReport:
         if by is GroupKey.SITE:
-            return client.report(pid, limit=limit, sort=sort)
-        return client.groups(pid, by=by, limit=limit, sort=sort)
+            return client.report(pid, limit=limit, sort=sort, suppress=suppress)
+        return client.groups(pid, by=by, limit=limit, sort=sort, suppress=suppress)
 
     if arguments.pid:
         try:

@@ -13,6 +13,7 @@ from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.cli.render.names import readable_function
 from bpfleakd.cli.render.report import process_header
 from bpfleakd.cli.render.stacks import basename, stack_lines
+from bpfleakd.cli.render.suppressed import suppressed_lines
 from bpfleakd.model import BlockReport, BlocksReport, Frame, SiteBlocks
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration
@@ -28,6 +29,7 @@ def blocks_view(report: BlocksReport, *, width: int | None) -> RenderableType:
     """Return it all; `width` is the terminal's (None: as wide as it gets)."""
     parts: list[RenderableType] = [process_header(report.process)]
     parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
+    parts += suppressed_lines(report.suppressed, width)
     parts.append(Text(_summary(report)))
     for site in report.sites:
         parts += [Text(), *_site_parts(site, width)]

@@ -12,6 +12,7 @@ from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.cli.render.names import readable_function
 from bpfleakd.cli.render.report import process_header, why_empty
 from bpfleakd.cli.render.stacks import basename, stack_lines
+from bpfleakd.cli.render.suppressed import suppressed_lines
 from bpfleakd.model import GroupedReport, GroupKey, SiteGroup
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_rate
@@ -33,8 +34,9 @@ def groups_view(
     for report in reports:
         parts += [Text(), process_header(report.process)]
         parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
+        parts += suppressed_lines(report.suppressed, width)
         if not report.groups:
-            parts.append(Text(why_empty(report.process)))
+            parts += [] if report.suppressed else [Text(why_empty(report.process))]
             continue
         parts.append(_table((), by, width, header=True))
         for group in report.groups:

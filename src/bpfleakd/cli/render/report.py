@@ -14,6 +14,7 @@ from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.cli.render.names import readable_function
 from bpfleakd.cli.render.process_verdict import verdict_lines
 from bpfleakd.cli.render.stacks import basename, stack_lines
+from bpfleakd.cli.render.suppressed import suppressed_lines
 from bpfleakd.model import LeakReport, ProcessState, ProcessSummary, SiteReport, Verdict
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration, human_rate
@@ -51,8 +52,11 @@ def _report_parts(
         lines = verdict_lines(report.process_verdict)
         parts += [Text(line if width is None else shortened(line, width)) for line in lines]
     parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
-    if not report.sites:
+    parts += suppressed_lines(report.suppressed, width)
+    if not report.sites and not report.suppressed:
         return [*parts, Text(why_empty(report.process))]
+    if not report.sites:
+        return parts
     estimates = is_estimate(report.process)
     names = _name_widths(report.sites, width, estimates)
     parts.append(_table(report.sites[:0], names, estimates, header=True))

@@ -1,0 +1,28 @@
+"""The line on what is not shown, because it is suppressed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.text import Text
+
+from bpfleakd.model import SuppressedSites
+from bpfleakd.printable import printable, shortened
+from bpfleakd.units import human_bytes
+
+__all__ = ["suppressed_lines"]
+
+_PATTERNS_SHOWN = 3
+
+
+def suppressed_lines(suppressed: Mapping[str, SuppressedSites], width: int | None) -> list[Text]:
+    """Return a line, or none if nothing is suppressed; the patterns that suppress most come first."""
+    if not suppressed:
+        return []
+    patterns = sorted(suppressed, key=lambda pattern: suppressed[pattern].live_bytes, reverse=True)
+    names = ", ".join(f"leak:{printable(pattern)}" for pattern in patterns[:_PATTERNS_SHOWN])
+    more = f" and {len(patterns) - _PATTERNS_SHOWN} more" if len(patterns) > _PATTERNS_SHOWN else ""
+    sites = sum(one.sites for one in suppressed.values())
+    size = human_bytes(sum(one.live_bytes for one in suppressed.values()))
+    line = f"{sites:,} {'site' if sites == 1 else 'sites'}, {size} suppressed: {names}{more}"
+    return [Text(line if width is None else shortened(line, width), "dim")]

@@ -1,0 +1,93 @@
+"""Which call sites of one process are suppressed, found out as they get their names.
+
+Rules:
+  - To name a site takes time. So one is looked at before it is shown, or makes the process a leaking one; and
+    of the others the largest, some at a time: what is counted is at most what there is.
+  - A site whose names may still change (those of a JIT come late) is looked at again.
+  - Mapped files are no leak, and so never suppressed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.analysis.suppressions import NO_SUPPRESSIONS, Suppressions
+from bpfleakd.model import AllocationKind, Frame, SuppressedSites
+from bpfleakd.table.site_table import COUNTERS, SiteTable
+
+if TYPE_CHECKING:
+    from bpfleakd.monitor.traced import NamedStack
+
+__all__ = ["SiteSuppressions"]
+
+_NOT_LOOKED_AT, _SHOWN, _SUPPRESSED = 0, 1, 2
+
+
+class SiteSuppressions:
+    """The sites of a table, by row, that one of the patterns fits."""
+
+    def __init__(self, suppressions: Suppressions = NO_SUPPRESSIONS) -> None:
+        self._suppressions = suppressions
+        self._states: NDArray[np.int8] = np.zeros(0, np.int8)
+        # Pattern and fingerprint of each row that is suppressed.
+        self._found: dict[int, tuple[str, str]] = {}
+
+    def look_at(self, sites: Iterable[tuple[int, AllocationKind, NamedStack]]) -> bool:
+        """Take in rows with their names; returns whether one of them is suppressed that was not before."""
+        found_before = len(self._found)
+        for row, kind, named in sites:
+            self._lengthen(row + 1)
+            if self._states[row] != _NOT_LOOKED_AT:
+                continue
+            pattern = None
+            if kind is not AllocationKind.FILE:
+                pattern = self._suppressions.match(named.stack.frames)
+            if pattern is not None:
+                self._found[row] = pattern, named.fingerprint
+                self._states[row] = _SUPPRESSED
+            elif named.final:
+                self._states[row] = _SHOWN
+        return len(self._found) > found_before
+
+    def match(self, stack: Sequence[Frame]) -> str | None:
+        """The pattern that suppresses a stack; None if it is to be shown."""
+        return self._suppressions.match(stack)
+
+    def shown(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Those of the rows that are not suppressed, as far as is known."""
+        return rows[self._of(rows) != _SUPPRESSED]
+
+    def unknown(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Those of the rows that nobody has looked at."""
+        return rows[self._of(rows) == _NOT_LOOKED_AT]
+
+    @property
+    def rows(self) -> NDArray[np.intp]:
+        """All rows that are suppressed."""
+        return np.array(sorted(self._found), np.intp)
+
+    def sums(self, table: SiteTable) -> dict[str, SuppressedSites]:
+        """By the pattern: how many call sites, and what is live in them."""
+        counters = table.columns()
+        live_bytes = counters[:, COUNTERS.index("live_bytes")]
+        live_count = counters[:, COUNTERS.index("live_count")]
+        sites: dict[str, set[str]] = {}
+        sums: dict[str, tuple[int, int]] = {}
+        for row, (pattern, fingerprint) in self._found.items():
+            sites.setdefault(pattern, set()).add(fingerprint)
+            size_bytes, count = sums.get(pattern, (0, 0))
+            sums[pattern] = size_bytes + int(live_bytes[row]), count + int(live_count[row])
+        return {pattern: SuppressedSites(len(sites[pattern]), *sums[pattern]) for pattern in sorted(sums)}
+
+    def _of(self, rows: NDArray[np.intp]) -> NDArray[np.int8]:
+        self._lengthen(int(rows.max(initial=-1)) + 1)
+        return self._states[rows]
+
+    def _lengthen(self, length: int) -> None:
+        missing = length - len(self._states)
+        if missing > 0:
+            self._states = np.concatenate([self._states, np.zeros(max(missing, 64), np.int8)])

@@ -1,0 +1,51 @@
+"""What is suppressed in a real program: in no list, in the totals, and by its pattern."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from .waiting import wait_until
+
+
+def test_a_leak_that_is_suppressed(daemon, workload, tmp_path: Path):
+    """It is counted, the rest is shown, and the process is none that leaks; a reload ends that."""
+    # given a program that leaks in one function, which a file of suppressions names
+    known = tmp_path / "known.supp"
+    known.write_text("leak:^never_freed$\n")
+    program = workload("growing", "leak")
+    tracer = daemon(suppressions=[str(known)])
+    tracer.attach(program.pid)
+
+    # when it has leaked for a while
+    program.step(200)
+
+    # then it is in no list, and all that it holds is told
+    shown = json.loads(tracer.control("top", "--pid", program.pid, "--json", "--limit", 0))
+    whole = tracer.top(program.pid)
+    (leak,) = [site for site in whole["sites"] if site["function"] == "never_freed"]
+    assert leak["live_count"] == 200
+    assert "never_freed" not in {site["function"] for site in shown["sites"]}
+    assert shown["suppressed"]["^never_freed$"] == {
+        "sites": 1,
+        "live_bytes": leak["live_bytes"],
+        "live_count": 200,
+    }
+    assert shown["process"]["live_bytes"] == whole["process"]["live_bytes"]
+    assert shown["process_verdict"]["verdict"] != "leak"
+    listed = json.loads(tracer.control("report", "--pid", program.pid, "--json"))
+    assert leak["site"] not in {site["site"] for site in listed["sites"]}
+    assert "suppressed: leak:^never_freed$" in tracer.control("top", "--pid", program.pid, "--once")
+    assert tracer.events("site.leak") == []
+
+    # and the file is read again at a reload
+    known.write_text("")
+    os.kill(tracer.pid, signal.SIGHUP)
+    wait_until(
+        lambda: (
+            "never_freed" in tracer.control("top", "--pid", program.pid, "--once")
+            and "suppressed: leak:^never_freed$" not in tracer.control("top", "--pid", program.pid, "--once")
+        )
+    )
