@@ -225,22 +225,32 @@ function siteView(site) {
   ].filter(Boolean);
 }
 
+// Without its parameters a C++ function fits into the legend.
+function lineLabel(site) {
+  return (site.function || site.site).replace(/(?<=.)\(.*$/, "");
+}
+
 function plot(history) {
   const place = element("div", { class: "plot", id: "growth" });
   const lines = history.sites.map((site) => ({ site, most: Math.max(...site.low_bytes, 0) }))
     .filter((line) => line.most > 0).sort((a, b) => b.most - a.most).slice(0, 6);
   const colours = ["#d1495b", "#2e86ab", "#e8a33d", "#5b8c5a", "#8e6bbf", "#8a817c"];
   const axis = { stroke: getComputedStyle(document.body).color, grid: { stroke: "#8883", width: 1 } };
-  // The plot has no width before it is in the page.
-  requestAnimationFrame(() => new uPlot({
+  const draw = () => new uPlot({
     width: Math.max(320, place.clientWidth), height: 240,
     scales: { x: { time: false } },
     axes: [{ ...axis, label: "seconds since the attach" },
       { ...axis, size: 76, values: (_, marks) => marks.map((mark) => bytes(mark)) }],
     series: [{ label: "s" }, ...lines.map((line, index) => ({
-      label: line.site.function || line.site.site, stroke: colours[index], width: 2,
-      value: (_, value) => bytes(value) }))],
-  }, [history.ends_s, ...lines.map((line) => line.site.low_bytes)], place));
+      label: lineLabel(line.site), stroke: colours[index], width: 2, value: (_, value) => bytes(value) }))],
+  }, [history.ends_s, ...lines.map((line) => line.site.low_bytes)], place);
+  // The plot has no width before it is in the page.
+  new ResizeObserver((_, observer) => {
+    if (place.clientWidth > 0) {
+      observer.disconnect();
+      draw();
+    }
+  }).observe(place);
   return place;
 }
 
