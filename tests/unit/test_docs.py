@@ -1,0 +1,59 @@
+"""What the documentation names exists: files, headings, make targets, commands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bpfleakd.cli import commands
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted(
+    path
+    for pattern in ("*.md", "bench/**/*.md", "bpf/*.md", "deploy/**/*.md", "docs/*.md", "examples/**/*.md")
+    for path in ROOT.glob(pattern)
+)
+
+_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+# As code or as a command of a session, not as a word: "what they make of it".
+_MAKE = re.compile(r"(?:`|^ *[#$] )make ([a-z][a-z-]*)", re.MULTILINE)
+_CONTROL = re.compile(r"\bbpfleakctl ([a-z][a-z-]*)")
+
+
+def anchors(document: Path) -> set[str]:
+    """The headings of a document as GitHub names them in links."""
+    headings = re.findall(r"^#+ +(.+)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path):
+    """To a file of this repository, and to a heading in it."""
+    for link in _LINK.findall(document.read_text()):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, heading = link.partition("#")
+        target = (document.parent / name).resolve() if name else document
+        assert target.exists(), f"{link} in {document}"
+        assert not heading or heading in anchors(target), f"{link} in {document}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_exist(document: Path):
+    """The targets of make and the commands of bpfleakctl that it tells one to use."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    known = {path.stem for path in Path(commands.__path__[0]).glob("[a-z]*.py")}
+    text = document.read_text()
+    assert set(_MAKE.findall(text)) <= targets
+    assert set(_CONTROL.findall(text)) <= known
+
+
+def test_there_is_something_to_check():
+    """The patterns find what README has."""
+    text = (ROOT / "README.md").read_text()
+    assert len(DOCUMENTS) > 9
+    assert {"setup", "demo"} <= set(_MAKE.findall(text))
+    assert {"attach", "top"} <= set(_CONTROL.findall(text))
+    assert "docs/json.md" in _LINK.findall(text)
