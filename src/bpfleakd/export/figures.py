@@ -1,4 +1,4 @@
-"""What is exported of processes and of call sites: name, unit, meaning, and where each figure comes from."""
+"""What a figure is that is exported, and the labels that tell processes apart."""
 
 from __future__ import annotations
 
@@ -7,40 +7,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from bpfleakd.model import (
-    MetricLabel,
-    ProcessSummary,
-    ProcessUsage,
-    ProcessVerdict,
-    SiteReport,
-    TracedProcess,
-)
+from bpfleakd.model import MetricLabel, ProcessSummary
 from bpfleakd.printable import printable, shortened
 
-__all__ = [
-    "PROCESS_COUNTERS",
-    "PROCESS_GAUGES",
-    "SITE_COUNTERS",
-    "SITE_GAUGES",
-    "Counter",
-    "Gauge",
-    "ProcessRow",
-    "label_text",
-    "label_value",
-]
+__all__ = ["Counter", "Gauge", "label_text", "label_value", "stderr_of_sum"]
 
 _LABEL_CHARS = 128
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessRow:
-    """A traced process with what /proc says of it (None once it is gone), and the verdict on it, if any."""
-
-    traced: TracedProcess
-    usage: ProcessUsage | None
-    verdict: ProcessVerdict | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,224 +38,10 @@ class Counter(Generic[T]):
     value: Callable[[T], float]
 
 
-def _of_sum(stderrs: Iterable[float]) -> float:
+def stderr_of_sum(stderrs: Iterable[float]) -> float:
     """The standard error of a sum of independent estimates."""
     return math.hypot(*stderrs)
 
-
-def _room_bytes(row: ProcessRow) -> float | None:
-    limit = row.verdict.limit if row.verdict else None
-    return limit and max(0, limit.limit_bytes - limit.used_bytes)
-
-
-PROCESS_GAUGES: tuple[Gauge[ProcessRow], ...] = (
-    Gauge(
-        "traced",
-        "",
-        "How many processes with these labels are traced; 0: the figures are those of the last time.",
-        lambda row: row.traced.process.state == "traced",
-    ),
-    Gauge(
-        "live_bytes",
-        "bytes",
-        "Bytes allocated since attach and not freed yet.",
-        lambda row: row.traced.process.live_bytes,
-    ),
-    Gauge(
-        "live_allocations",
-        "",
-        "Blocks allocated since attach and not freed yet.",
-        lambda row: row.traced.process.live_count,
-    ),
-    Gauge(
-        "live_stderr_bytes",
-        "bytes",
-        "Standard error of the live bytes; 0 where every block is recorded.",
-        lambda row: row.traced.process.live_bytes_stderr,
-        _of_sum,
-    ),
-    Gauge(
-        "peak_live_bytes",
-        "bytes",
-        "The most bytes that were live at once since attach; of several processes, at most.",
-        lambda row: row.traced.process.peak_live_bytes,
-    ),
-    Gauge(
-        "growth_bytes_per_second",
-        "bytes_per_second",
-        "Change of the live bytes over the history window.",
-        lambda row: row.traced.process.growth_bytes_per_s,
-    ),
-    Gauge(
-        "leaks",
-        "",
-        "How many processes with these labels leak: one of their call sites does.",
-        lambda row: row.verdict and row.verdict.verdict == "leak",
-    ),
-    Gauge(
-        "leak_bytes_per_second",
-        "bytes_per_second",
-        "What the call sites that leak gain for good, together.",
-        lambda row: row.verdict and row.verdict.leak_bytes_per_s,
-    ),
-    Gauge(
-        "memory_growth_bytes_per_second",
-        "bytes_per_second",
-        "Trend of the anonymous memory, as far as it can be told.",
-        lambda row: row.verdict and row.verdict.memory_bytes_per_s,
-    ),
-    Gauge(
-        "explained_ratio",
-        "ratio",
-        "The part of the growth of the memory, 0 to 1, that call sites gain which leak or grow.",
-        lambda row: row.verdict and row.verdict.explained_share,
-        min,
-    ),
-    Gauge(
-        "memory_room_bytes",
-        "bytes",
-        "What is left of the limit with the least room: of a control group, of the process, of the machine.",
-        _room_bytes,
-        min,
-    ),
-    Gauge(
-        "limit_reached_seconds",
-        "seconds",
-        "When that limit is reached at this growth; none if that is not to be foreseen.",
-        lambda row: row.verdict and row.verdict.limit_reached_s,
-        min,
-    ),
-    Gauge(
-        "anonymous_bytes",
-        "bytes",
-        "Anonymous memory that is resident or swapped out, as /proc says: what live bytes are to explain.",
-        lambda row: row.usage and row.usage.anonymous_bytes,
-    ),
-    Gauge(
-        "threads",
-        "",
-        "Threads.",
-        lambda row: row.usage and row.usage.threads,
-    ),
-    Gauge(
-        "tracing_cores",
-        "",
-        "Processor time that tracing costs the process: 1 is a core.",
-        lambda row: row.traced.load_percent / 100,
-    ),
-    Gauge(
-        "limited",
-        "",
-        "How many processes with these labels are not traced as they should be, since that costs too much.",
-        lambda row: row.traced.limited != "",
-    ),
-    Gauge(
-        "sites",
-        "",
-        "Call sites seen since attach.",
-        lambda row: row.traced.sites,
-    ),
-    Gauge(
-        "adoptions",
-        "",
-        "Daemons that took the process over from one that had ended.",
-        lambda row: row.traced.adopted_count,
-    ),
-    Gauge(
-        "gap_seconds",
-        "seconds",
-        "Time without a daemon: the programs counted on, but new libraries were not probed.",
-        lambda row: row.traced.gap_s,
-    ),
-)
-
-PROCESS_COUNTERS: tuple[Counter[ProcessRow], ...] = (
-    Counter(
-        "allocated_bytes",
-        "bytes",
-        "Bytes allocated.",
-        lambda row: row.traced.process.allocated_bytes,
-    ),
-    Counter(
-        "allocations",
-        "",
-        "Blocks allocated.",
-        lambda row: row.traced.process.allocated_count,
-    ),
-    Counter(
-        "frees",
-        "",
-        "Blocks freed.",
-        lambda row: row.traced.process.freed_count,
-    ),
-    Counter(
-        "unmatched_frees",
-        "",
-        "Frees of blocks whose allocation was not seen: most are from before the attach.",
-        lambda row: row.traced.process.unmatched_frees,
-    ),
-    Counter(
-        "probe_hits",
-        "",
-        "How often the process ran into a probe: what tracing costs it, in units of about 0.5 us.",
-        lambda row: row.traced.probe_hits,
-    ),
-    Counter(
-        "losses",
-        "",
-        "What was missed, for any reason: the other figures do not include it.",
-        lambda row: sum(row.traced.losses.values()),
-    ),
-)
-
-SITE_GAUGES: tuple[Gauge[SiteReport], ...] = (
-    Gauge(
-        "live_bytes",
-        "bytes",
-        "Bytes allocated at this call site and not freed yet.",
-        lambda site: site.live_bytes,
-    ),
-    Gauge(
-        "live_allocations",
-        "",
-        "Blocks allocated at this call site and not freed yet.",
-        lambda site: site.live_count,
-    ),
-    Gauge(
-        "live_stderr_bytes",
-        "bytes",
-        "Standard error of this call site's live bytes; 0 where every block is recorded.",
-        lambda site: site.live_bytes_stderr,
-        _of_sum,
-    ),
-    Gauge(
-        "growth_bytes_per_second",
-        "bytes_per_second",
-        "Change of this call site's live bytes over the history window.",
-        lambda site: site.growth_bytes_per_s,
-    ),
-    Gauge(
-        "leak_bytes_per_second",
-        "bytes_per_second",
-        "What this call site gains for good, if its verdict is leak or growing, else 0.",
-        lambda site: site.leak_bytes_per_s,
-    ),
-)
-
-SITE_COUNTERS: tuple[Counter[SiteReport], ...] = (
-    Counter(
-        "allocated_bytes",
-        "bytes",
-        "Bytes allocated at this call site.",
-        lambda site: site.allocated_bytes,
-    ),
-    Counter(
-        "allocations",
-        "",
-        "Blocks allocated at this call site.",
-        lambda site: site.allocated_count,
-    ),
-)
 
 _LABELS: dict[MetricLabel, Callable[[ProcessSummary], str | None]] = {
     MetricLabel.COMM: lambda process: process.comm,

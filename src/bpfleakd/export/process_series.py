@@ -14,17 +14,11 @@ from dataclasses import dataclass
 
 from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.analysis.verdict import VERDICTS
-from bpfleakd.export.figures import (
-    PROCESS_COUNTERS,
-    PROCESS_GAUGES,
-    SITE_COUNTERS,
-    SITE_GAUGES,
-    ProcessRow,
-    label_text,
-    label_value,
-)
+from bpfleakd.export.figures import label_text, label_value
+from bpfleakd.export.process_figures import PROCESS_COUNTERS, PROCESS_GAUGES, ProcessRow
 from bpfleakd.export.series_choice import Candidate, SeriesChoice
 from bpfleakd.export.series_sums import Reading, SeriesSums, Sums
+from bpfleakd.export.site_figures import SITE_COUNTERS, SITE_GAUGES
 from bpfleakd.model import (
     AllocationKind,
     MetricLabel,
@@ -40,6 +34,7 @@ __all__ = ["OTHERS", "ProcessSeries", "SeriesOptions", "Shown", "ShownSite", "Si
 OTHERS = "(others)"
 
 _STACK_CHARS = 512
+_UNKNOWN = "unknown"
 
 _SERIES_OF_PROCESS = len(PROCESS_GAUGES) + len(PROCESS_COUNTERS)
 _SERIES_OF_SITE = len(SITE_GAUGES) + len(SITE_COUNTERS) + 2  # bpfleakd_site_verdict, bpfleakd_site_info
@@ -187,44 +182,33 @@ class ProcessSeries:
     def _sites(
         self, snapshot: MetricsSnapshot, rows: list[ProcessRow], labels: dict[int, _Labels], now_s: float
     ) -> tuple[tuple[ShownSite, ...], int]:
-        weights: dict[_SiteKey, float] = defaultdict(float)
-        readings: dict[_SiteKey, dict[int, Reading]] = defaultdict(dict)
-        reports: dict[str, SiteReport] = {}
-        verdicts: dict[_SiteKey, tuple[int, float]] = {}
+        found: dict[_SiteKey, list[tuple[TracedProcess, SiteReport]]] = defaultdict(list)
         for row in rows:
             pid = row.traced.process.pid
             for site in merged_sites(snapshot.top_sites.get(pid, ())):
-                key = labels[pid], site.site
-                weights[key] += site.live_bytes + site.leak_bytes_per_s * _AHEAD_S
-                verdict = VERDICTS.index(site.verdict), -site.confidence
-                verdicts[key] = min(verdicts.get(key, verdict), verdict)
-                readings[key][pid] = _reading(
-                    row.traced,
-                    tuple(gauge.value(site) for gauge in SITE_GAUGES),
-                    tuple(counter.value(site) for counter in SITE_COUNTERS),
-                )
-                reports.setdefault(site.site, site)
+                found[labels[pid], site.site].append((row.traced, site))
         chosen = self._site_choice.update(
-            {key: Candidate(key[0], weight) for key, weight in weights.items()}, now_s
+            {
+                key: Candidate(key[0], sum(_weight(site) for _row, site in sites))
+                for key, sites in found.items()
+            },
+            now_s,
         )
-        self._remember_texts({site for _labels, site in chosen}, reports)
+        readings = {key: _site_readings(found[key]) for key in chosen if key in found}
         sums = self._site_sums.update(chosen, readings, labels.keys())
-        left_out = len(weights.keys() - set(chosen))
+        self._remember_texts(chosen, {key[1]: found[key][0][1] for key in readings})
         shown = (
-            ShownSite(*key, self._texts[key[1]], sums[key], *_verdict(verdicts.get(key))) for key in chosen
+            ShownSite(*key, self._texts[key[1]], sums[key], *_verdict(found.get(key, ()))) for key in chosen
         )
-        return tuple(shown), left_out
+        return tuple(shown), len(found) - len(readings)
 
-    def _remember_texts(self, sites: set[str], reports: dict[str, SiteReport]) -> None:
+    def _remember_texts(self, chosen: Iterable[_SiteKey], reports: dict[str, SiteReport]) -> None:
         """A fingerprint has one text, so that labels stay: the first, until the function has a name."""
-        for site in sites:
+        for site, report in reports.items():
             known = self._texts.get(site)
-            if site in reports and (known is None or known.function == _UNKNOWN):
-                self._texts[site] = _site_text(reports[site])
-        self._texts = {site: self._texts[site] for site in sites}
-
-
-_UNKNOWN = "unknown"
+            if known is None or known.function == _UNKNOWN:
+                self._texts[site] = _site_text(report)
+        self._texts = {site: self._texts[site] for _labels, site in chosen}
 
 
 def _site_text(site: SiteReport) -> SiteText:
@@ -240,8 +224,27 @@ def _site_text(site: SiteReport) -> SiteText:
     )
 
 
-def _verdict(found: tuple[int, float] | None) -> tuple[Verdict | None, float]:
-    return (None, 0.0) if found is None else (VERDICTS[found[0]], -found[1])
+def _weight(site: SiteReport) -> float:
+    return site.live_bytes + site.leak_bytes_per_s * _AHEAD_S
+
+
+def _verdict(found: Iterable[tuple[TracedProcess, SiteReport]]) -> tuple[Verdict | None, float]:
+    verdicts = [(VERDICTS.index(site.verdict), -site.confidence) for _row, site in found]
+    if not verdicts:
+        return None, 0.0
+    worst, negative = min(verdicts)
+    return VERDICTS[worst], -negative
+
+
+def _site_readings(found: Iterable[tuple[TracedProcess, SiteReport]]) -> dict[int, Reading]:
+    return {
+        row.process.pid: _reading(
+            row,
+            tuple(gauge.value(site) for gauge in SITE_GAUGES),
+            tuple(counter.value(site) for counter in SITE_COUNTERS),
+        )
+        for row, site in found
+    }
 
 
 def _reading(row: TracedProcess, gauges: tuple[float | None, ...], counters: tuple[float, ...]) -> Reading:

@@ -25,19 +25,12 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encode
 from prometheus_client.registry import Collector
 
 from bpfleakd.export.daemon_metrics import daemon_families
-from bpfleakd.export.figures import (
-    PROCESS_COUNTERS,
-    PROCESS_GAUGES,
-    SITE_COUNTERS,
-    SITE_GAUGES,
-    Counter,
-    Gauge,
-    label_text,
-    label_value,
-)
+from bpfleakd.export.figures import Counter, Gauge, label_text, label_value
 from bpfleakd.export.guard_metrics import ExportedLimits, guard_families
+from bpfleakd.export.process_figures import PROCESS_COUNTERS, PROCESS_GAUGES
 from bpfleakd.export.process_series import ProcessSeries, SeriesOptions, Shown, ShownSite
 from bpfleakd.export.series_sums import Sums
+from bpfleakd.export.site_figures import SITE_COUNTERS, SITE_GAUGES
 from bpfleakd.export.watch_metrics import watch_families
 from bpfleakd.model import MetricLabel, MetricsSnapshot, TracedProcess
 

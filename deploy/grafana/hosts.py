@@ -1,0 +1,102 @@
+"""Who leaks, on all hosts."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import dashboard
+from panels import BYTES, HOST, RATE, SECONDS, board, figure, graph, rows
+
+
+def hosts() -> dashboard.Dashboard:
+    """Who leaks."""
+    to_process = "/d/bpfleakd-process?var-instance=${__data.fields.instance}&var-comm=${__data.fields.comm}"
+    panels = [
+        figure("Traced", f"sum(bpfleakd_processes_traced{{{HOST}}})", "short", "Processes traced now."),
+        figure(
+            "Leaking",
+            f"sum(bpfleakd_process_leaks{{{HOST}}})",
+            "short",
+            "Processes with a call site that leaks.",
+        ),
+        figure(
+            "Leaked",
+            f"sum(bpfleakd_process_leak_bytes_per_second{{{HOST}}})",
+            RATE,
+            "What all call sites that leak gain for good.",
+        ),
+        figure(
+            "Live",
+            f"sum(bpfleakd_process_live_bytes{{{HOST}}})",
+            BYTES,
+            "Allocated since attach, not freed yet.",
+        ),
+        figure(
+            "Next limit in",
+            f"min(bpfleakd_process_limit_reached_seconds{{{HOST}}})",
+            SECONDS,
+            "When the first process reaches its memory limit at this growth.",
+        ),
+        figure(
+            "Missed",
+            f"sum(rate(bpfleakd_losses_total{{{HOST}}}[$__rate_interval]))",
+            "ops",
+            "Events that the figures do not include, for any reason.",
+        ),
+        rows(
+            "Call sites that leak",
+            RATE,
+            "The fastest first; the same call site on several hosts has the same fingerprint.",
+            "topk(20, sum by (instance, comm, function, site) "
+            f"(bpfleakd_site_leak_bytes_per_second{{{HOST}}} > 0)) "
+            "* on (instance, site) group_left (stack) bpfleakd_site_info",
+            "instance",
+            "comm",
+            "function",
+            "site",
+            "stack",
+            link=("comm", "The process", to_process),
+        ),
+        graph(
+            "Leaks, by process",
+            RATE,
+            "What the call sites of a process that leak gain.",
+            (
+                f"topk(10, bpfleakd_process_leak_bytes_per_second{{{HOST}}})",
+                "{{instance}} {{comm}} {{unit}} {{pid}}",
+            ),
+        ),
+        graph(
+            "Live bytes, by process",
+            BYTES,
+            "Allocated since attach and not freed yet.",
+            (f"topk(10, bpfleakd_process_live_bytes{{{HOST}}})", "{{instance}} {{comm}} {{unit}} {{pid}}"),
+        ),
+        graph(
+            "Time until a limit is reached",
+            SECONDS,
+            "Of the limit with the least room, at the growth of now.",
+            (
+                f"bottomk(10, bpfleakd_process_limit_reached_seconds{{{HOST}}})",
+                "{{instance}} {{comm}} {{unit}} {{pid}}",
+            ),
+        ),
+        graph(
+            "Watched from outside",
+            "short",
+            "Processes whose memory is read from /proc, those that grow, those that are traced for a while.",
+            (f"sum(bpfleakd_watched_processes{{{HOST}}})", "watched"),
+            (f"sum(bpfleakd_growing_processes{{{HOST}}})", "growing"),
+            (f"sum(bpfleakd_windows_open{{{HOST}}})", "traced for a while"),
+        ),
+        rows(
+            "The same leak on several hosts",
+            "short",
+            "On how many hosts a call site has the verdict leak.",
+            "topk(20, count by (function, site) "
+            f'(count by (instance, function, site) (bpfleakd_site_verdict{{{HOST}, verdict="leak"}})))',
+            "function",
+            "site",
+        ),
+    ]
+    return board(
+        "bpfleakd-hosts", "bpfleakd / Who leaks", "Which processes and call sites leak, on all hosts.", panels
+    )

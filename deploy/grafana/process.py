@@ -1,0 +1,157 @@
+"""What one process holds, and why."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import dashboard
+from panels import BYTES, HOST, PROCESS, RATE, RATIO, SECONDS, board, figure, graph, label_variable, rows
+
+
+def process() -> dashboard.Dashboard:
+    """What one process holds, and why."""
+    to_site = "${bpfleakd_url}/#/process/${pid}/site/${__data.fields.site}"
+    who = "{{comm}} {{unit}} {{pid}}"
+    where = "{{function}} {{site}}"
+    panels = [
+        figure(
+            "Leaking",
+            f"sum(bpfleakd_process_leaks{{{PROCESS}}})",
+            "short",
+            "Processes of this name that leak.",
+        ),
+        figure(
+            "Leaked",
+            f"sum(bpfleakd_process_leak_bytes_per_second{{{PROCESS}}})",
+            RATE,
+            "What the call sites that leak gain for good.",
+        ),
+        figure(
+            "Live",
+            f"sum(bpfleakd_process_live_bytes{{{PROCESS}}})",
+            BYTES,
+            "Allocated since attach, not freed yet.",
+        ),
+        figure(
+            "Limit in",
+            f"min(bpfleakd_process_limit_reached_seconds{{{PROCESS}}})",
+            SECONDS,
+            "When the limit with the least room is reached at this growth.",
+        ),
+        figure(
+            "Room",
+            f"min(bpfleakd_process_memory_room_bytes{{{PROCESS}}})",
+            BYTES,
+            "What is left of that limit.",
+        ),
+        figure(
+            "Threads",
+            f"sum(bpfleakd_process_threads{{{PROCESS}}})",
+            "short",
+            "Threads of all that are summed.",
+        ),
+        rows(
+            "Verdicts",
+            RATIO,
+            "What becomes of the memory of each call site, with the evidence for it.",
+            f"sort_desc(bpfleakd_site_verdict{{{PROCESS}}} "
+            "* on (instance, site) group_left (location, stack) bpfleakd_site_info)",
+            "verdict",
+            "function",
+            "kind",
+            "location",
+            "site",
+            "stack",
+            link=("site", "Stack and flame graph", to_site),
+        ),
+        graph(
+            "Live bytes, by call site",
+            BYTES,
+            "The largest call sites and those that leak.",
+            (f"topk(15, bpfleakd_site_live_bytes{{{PROCESS}}})", where),
+        ),
+        graph(
+            "Leaks, by call site",
+            RATE,
+            "What a call site gains for good, if it leaks or may come to.",
+            (f"topk(15, bpfleakd_site_leak_bytes_per_second{{{PROCESS}}})", where),
+        ),
+        graph(
+            "Memory, and what is known of it",
+            BYTES,
+            "Live bytes were allocated since the attach; the rest of the anonymous memory is older, or kept "
+            "by the allocator. Memory that was not touched yet is live, but not there.",
+            (f"sum(bpfleakd_process_anonymous_bytes{{{PROCESS}}})", "anonymous memory (/proc)"),
+            (f"sum(bpfleakd_process_live_bytes{{{PROCESS}}})", "live bytes"),
+            (f"sum(bpfleakd_process_peak_live_bytes{{{PROCESS}}})", "most live bytes at once"),
+        ),
+        graph(
+            "Growth",
+            RATE,
+            "Of the live bytes over the history window, of the memory by its trend, and of what leaks.",
+            (f"sum(bpfleakd_process_growth_bytes_per_second{{{PROCESS}}})", "live bytes"),
+            (f"sum(bpfleakd_process_memory_growth_bytes_per_second{{{PROCESS}}})", "anonymous memory"),
+            (f"sum(bpfleakd_process_leak_bytes_per_second{{{PROCESS}}})", "leaks"),
+        ),
+        graph(
+            "Growth that call sites explain",
+            RATIO,
+            "The part of the growth of the memory that call sites gain which leak or grow.",
+            (f"bpfleakd_process_explained_ratio{{{PROCESS}}}", who),
+            span=8,
+        ),
+        graph(
+            "Allocated and freed",
+            "ops",
+            "Blocks a second.",
+            (f"sum(rate(bpfleakd_process_allocations_total{{{PROCESS}}}[$__rate_interval]))", "allocated"),
+            (f"sum(rate(bpfleakd_process_frees_total{{{PROCESS}}}[$__rate_interval]))", "freed"),
+            (
+                f"sum(rate(bpfleakd_process_unmatched_frees_total{{{PROCESS}}}[$__rate_interval]))",
+                "freed, from before",
+            ),
+            span=8,
+        ),
+        graph(
+            "Bytes allocated, by call site",
+            RATE,
+            "What passes through, whether it stays or not.",
+            (f"topk(10, rate(bpfleakd_site_allocated_bytes_total{{{PROCESS}}}[$__rate_interval]))", where),
+            span=8,
+        ),
+        graph(
+            "What tracing costs it",
+            "short",
+            "Processor time in cores.",
+            (f"bpfleakd_process_tracing_cores{{{PROCESS}}}", who),
+        ),
+        graph(
+            "Missed",
+            "ops",
+            "What the figures do not include.",
+            (f"sum(rate(bpfleakd_process_losses_total{{{PROCESS}}}[$__rate_interval]))", "missed"),
+        ),
+        rows(
+            "Processes",
+            "short",
+            "Who is behind the name.",
+            f"bpfleakd_process_info{{{PROCESS}}}",
+            "instance",
+            "comm",
+            "unit",
+            "container",
+            "pod",
+            "pid",
+            "exe",
+            "mode",
+            "state",
+            link=("pid", "Its page", "${bpfleakd_url}/#/process/${__data.fields.pid}"),
+        ),
+    ]
+    return board(
+        "bpfleakd-process",
+        "bpfleakd / Process",
+        "What a process holds, which call sites gain, and what of its memory is explained.",
+        panels,
+        label_variable("comm", f"label_values(bpfleakd_process_traced{{{HOST}}}, comm)", many=True),
+        label_variable("pid", f"label_values(bpfleakd_process_info{{{PROCESS}}}, pid)", many=False),
+        dashboard.TextBoxVariable("bpfleakd_url").label("bpfleakd").default_value("http://127.0.0.1:9797"),
+    )

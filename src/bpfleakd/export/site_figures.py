@@ -1,0 +1,57 @@
+"""What is exported of call sites: name, unit, meaning, and where each figure comes from."""
+
+from __future__ import annotations
+
+from bpfleakd.export.figures import Counter, Gauge, stderr_of_sum
+from bpfleakd.model import SiteReport
+
+__all__ = ["SITE_COUNTERS", "SITE_GAUGES"]
+
+SITE_GAUGES: tuple[Gauge[SiteReport], ...] = (
+    Gauge(
+        "live_bytes",
+        "bytes",
+        "Bytes allocated at this call site and not freed yet.",
+        lambda site: site.live_bytes,
+    ),
+    Gauge(
+        "live_allocations",
+        "",
+        "Blocks allocated at this call site and not freed yet.",
+        lambda site: site.live_count,
+    ),
+    Gauge(
+        "live_stderr_bytes",
+        "bytes",
+        "Standard error of this call site's live bytes; 0 where every block is recorded.",
+        lambda site: site.live_bytes_stderr,
+        stderr_of_sum,
+    ),
+    Gauge(
+        "growth_bytes_per_second",
+        "bytes_per_second",
+        "Change of this call site's live bytes over the history window.",
+        lambda site: site.growth_bytes_per_s,
+    ),
+    Gauge(
+        "leak_bytes_per_second",
+        "bytes_per_second",
+        "What this call site gains for good, if its verdict is leak or growing, else 0.",
+        lambda site: site.leak_bytes_per_s,
+    ),
+)
+
+SITE_COUNTERS: tuple[Counter[SiteReport], ...] = (
+    Counter(
+        "allocated_bytes",
+        "bytes",
+        "Bytes allocated at this call site.",
+        lambda site: site.allocated_bytes,
+    ),
+    Counter(
+        "allocations",
+        "",
+        "Blocks allocated at this call site.",
+        lambda site: site.allocated_count,
+    ),
+)
