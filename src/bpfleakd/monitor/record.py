@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -9,6 +10,9 @@ import msgspec
 __all__ = ["Record", "read_record", "write_record"]
 
 T = TypeVar("T")
+
+# Of an object in JSON; in msgpack it is the number 123.
+_JSON_BEGIN = b"{"
 
 
 class Record(Protocol):
@@ -37,11 +41,18 @@ def read_record(record: Record, kind: type[T]) -> T:
     if text is None:
         raise ValueError("there is no record")
     try:
+        if text.startswith(_JSON_BEGIN):
+            return msgspec.convert(json.loads(text), kind, str_keys=True)
         return msgspec.msgpack.decode(text, type=kind)
-    except msgspec.MsgspecError as error:
+    except ValueError as error:  # MsgspecError is one
         raise ValueError(f"the record cannot be read: {error}") from error
 
 
 def write_record(record: Record, value: Any) -> None:
     """Write a value down. Raises OSError."""
-    record.write(msgspec.msgpack.encode(value))
+    try:
+        text = msgspec.msgpack.encode(value)
+    except UnicodeEncodeError:
+        # Names that are no UTF-8 are texts with surrogates here (PEP 383), which JSON can escape.
+        text = json.dumps(msgspec.to_builtins(value, str_keys=True)).encode()
+    record.write(text)
