@@ -39,6 +39,7 @@ from bpfleakd.model import (
     AddressSpaceReport,
     BlocksReport,
     DaemonStats,
+    DiffReport,
     GroupedReport,
     GroupKey,
     GuardStats,
@@ -321,6 +322,11 @@ class _Service:
 
     async def history(self, pid: int, *, limit: int | None) -> SavedHistory:
         return await self._worker.call(lambda: self._monitor.history(pid, limit=limit))
+
+    async def compare(self, pid: int, *, from_ago_s: float | None, to_ago_s: float) -> DiffReport:
+        return await self._worker.call(
+            lambda: self._monitor.compare(pid, from_ago_s=from_ago_s, to_ago_s=to_ago_s)
+        )
 
     async def address_space(self, pid: int) -> AddressSpaceReport:
         return await self._worker.call(lambda: self._monitor.address_space(pid))

@@ -136,6 +136,12 @@ class NotAttached(TargetError):
     code = "not-attached"
 
 
+class NoSuchTime(TargetError):
+    """Nothing is known of the process at that time."""
+
+    code = "no-such-time"
+
+
 class NoSuchSite(TargetError):
     """The process has no call site with this fingerprint."""
 

@@ -20,6 +20,7 @@ __all__ = [
     "Check",
     "CheckStatus",
     "CodeMapping",
+    "ComparedState",
     "DaemonStats",
     "DiffReport",
     "Frame",
@@ -658,17 +659,36 @@ class SiteDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class DiffReport:
-    """Two reports compared: `sites` that changed, what gained most first.
+class ComparedState:
+    """One side of a comparison: a process as it was, `source` says when ("10m ago"), or where that was saved.
 
-    `before_left_out_bytes` and `after_left_out_bytes` are live in the process, but in no site of its report.
+    What is kept of the past is the least of each call site within `resolution_s`; 0: figures of one moment.
+    `left_out_bytes` are live in the process, but in no call site that is compared.
     """
 
-    before: ProcessSummary
-    after: ProcessSummary
-    before_left_out_bytes: int
-    after_left_out_bytes: int
+    source: str
+    pid: int
+    comm: str
+    exe: str
+    mode: str
+    attached_s: float
+    live_bytes: int
+    live_count: int
+    left_out_bytes: int
+    resolution_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DiffReport:
+    """Two states compared: `sites` that changed, what gained most first.
+
+    `left_out_sites` more changed by less than those that are listed, or are suppressed.
+    """
+
+    before: ComparedState
+    after: ComparedState
     unchanged_count: int
+    left_out_sites: int
     sites: tuple[SiteDifference, ...]
 
 

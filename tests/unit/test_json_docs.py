@@ -19,6 +19,7 @@ _TYPES = [
     model.BlocksReport,
     model.Check,
     model.CodeMapping,
+    model.ComparedState,
     model.DaemonStats,
     model.DiffReport,
     model.Frame,

@@ -9,13 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bpfleakd.model import DiffReport, LeakReport, SiteChange, SiteDifference, SiteReport
+from bpfleakd.model import (
+    AllocationKind,
+    ComparedState,
+    DiffReport,
+    LeakReport,
+    SiteChange,
+    SiteDifference,
+    SiteReport,
+)
 
 __all__ = ["compared"]
 
 
-def compared(before: LeakReport, after: LeakReport) -> DiffReport:
-    """What changed from one report to the other, what gained most first.
+def compared(
+    before: LeakReport, after: LeakReport, sources: tuple[str, str] = ("before", "after")
+) -> DiffReport:
+    """What changed from one report to the other, what gained most first; `sources` are their names.
 
     What the lists of sites do not hold of their process is given as left out: a site that is in one list only
     may have been left out of the other.
@@ -26,11 +36,10 @@ def compared(before: LeakReport, after: LeakReport) -> DiffReport:
     changed = [site for site in sites if site is not None]
     changed.sort(key=lambda site: (site.after_bytes - site.before_bytes, site.after_bytes), reverse=True)
     return DiffReport(
-        before=before.process,
-        after=after.process,
-        before_left_out_bytes=before.process.live_bytes - _live_bytes(before.sites),
-        after_left_out_bytes=after.process.live_bytes - _live_bytes(after.sites),
+        before=_state(before, sources[0]),
+        after=_state(after, sources[1]),
         unchanged_count=len(sites) - len(changed),
+        left_out_sites=0,
         sites=tuple(changed),
     )
 
@@ -64,5 +73,22 @@ def _difference(old: SiteReport | None, new: SiteReport | None) -> SiteDifferenc
     )
 
 
+def _state(report: LeakReport, source: str) -> ComparedState:
+    process = report.process
+    return ComparedState(
+        source=source,
+        pid=process.pid,
+        comm=process.comm,
+        exe=process.exe,
+        mode=process.mode,
+        attached_s=process.attached_s,
+        live_bytes=process.live_bytes,
+        live_count=process.live_count,
+        left_out_bytes=process.live_bytes - _live_bytes(report.sites),
+        resolution_s=0.0,
+    )
+
+
 def _live_bytes(sites: Iterable[SiteReport]) -> int:
-    return sum(site.live_bytes for site in sites)
+    # Files are no part of a process' totals.
+    return sum(site.live_bytes for site in sites if site.kind is not AllocationKind.FILE)

@@ -10,6 +10,7 @@
                                             GroupedReport with &group=function|module|thread|stack
     GET    /v1/processes/{pid}/blocks       BlocksReport; ?site=S&older_than_s=T&limit=K&suppress=false
     GET    /v1/processes/{pid}/history      SavedHistory; ?limit=K
+    GET    /v1/processes/{pid}/diff         DiffReport; ?from_s=T&to_s=T, both ago
     GET    /v1/processes/{pid}/maps         AddressSpaceReport
     GET    /v1/reports                      {"reports": [KeptReport, …]}; ?pid=N&limit=K
     GET    /v1/reports/{number}             SavedReport
@@ -86,6 +87,7 @@ _STATUS: dict[type[errors.BpfleakdError], HTTPStatus] = {
     errors.NoSuchProcess: HTTPStatus.NOT_FOUND,
     errors.NotAttached: HTTPStatus.NOT_FOUND,
     errors.NoSuchSite: HTTPStatus.NOT_FOUND,
+    errors.NoSuchTime: HTTPStatus.NOT_FOUND,
     errors.NoSuchReport: HTTPStatus.NOT_FOUND,
     errors.AlreadyRunning: HTTPStatus.CONFLICT,
     errors.AlreadyAttached: HTTPStatus.CONFLICT,
@@ -120,6 +122,7 @@ def create_app(
         _route("/v1/processes/{pid}/sites", "GET", api.sites),
         _route("/v1/processes/{pid}/blocks", "GET", api.blocks),
         _route("/v1/processes/{pid}/history", "GET", api.history),
+        _route("/v1/processes/{pid}/diff", "GET", api.diff),
         _route("/v1/processes/{pid}/maps", "GET", api.maps),
         _route("/v1/processes/{pid}/profile", "GET", api.profile),
         _route("/debug/pprof/heap", "GET", api.pprof),
@@ -214,6 +217,12 @@ class _Api:
     async def history(self, request: Request) -> Response:
         _only_parameters(request, "limit")
         return _json(await self._service.history(_pid(request), limit=_limit(request)))
+
+    async def diff(self, request: Request) -> Response:
+        _only_parameters(request, "from_s", "to_s")
+        from_ago_s = _seconds(request, "from_s") if "from_s" in request.query_params else None
+        to_ago_s = _seconds(request, "to_s")
+        return _json(await self._service.compare(_pid(request), from_ago_s=from_ago_s, to_ago_s=to_ago_s))
 
     async def maps(self, request: Request) -> Response:
         _only_parameters(request)

@@ -29,6 +29,7 @@ from bpfleakd.model import (
     AddressSpaceReport,
     BlocksReport,
     DaemonStats,
+    DiffReport,
     GroupedReport,
     GroupKey,
     HeapProfile,
@@ -186,6 +187,11 @@ class DaemonClient:
         """Return what the verdicts on the `limit` first call sites (all for None) are made of."""
         query = "" if limit is None else f"?limit={limit}"
         return self._request("GET", f"/v1/processes/{pid}/history{query}", SavedHistory)
+
+    def compare(self, pid: int, *, from_ago_s: float | None, to_ago_s: float = 0.0) -> DiffReport:
+        """Return what changed in a process between two times, in seconds ago (None: since its attach)."""
+        query = {"to_s": f"{to_ago_s:.3f}"} | ({} if from_ago_s is None else {"from_s": f"{from_ago_s:.3f}"})
+        return self._request("GET", f"/v1/processes/{pid}/diff?{urlencode(query)}", DiffReport)
 
     def address_space(self, pid: int) -> AddressSpaceReport:
         """Return what the memory of a process is made of."""

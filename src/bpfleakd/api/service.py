@@ -12,6 +12,7 @@ from bpfleakd.model import (
     AddressSpaceReport,
     BlocksReport,
     DaemonStats,
+    DiffReport,
     GroupedReport,
     GroupKey,
     HeapProfile,
@@ -145,6 +146,10 @@ class Service(Protocol):
 
     async def history(self, pid: int, *, limit: int | None) -> SavedHistory:
         """Return what the verdicts on the `limit` first call sites (all for None) are made of."""
+        ...
+
+    async def compare(self, pid: int, *, from_ago_s: float | None, to_ago_s: float) -> DiffReport:
+        """Return what changed in a process between two times, in seconds ago (None: since its attach)."""
         ...
 
     async def address_space(self, pid: int) -> AddressSpaceReport:

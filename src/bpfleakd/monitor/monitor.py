@@ -14,7 +14,9 @@ import structlog
 from numpy.typing import NDArray
 
 from bpfleakd import __version__, errors
+from bpfleakd.analysis.diff import compared
 from bpfleakd.analysis.grouping import grouped
+from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.analysis.persistence import LEAK_AFTER_S
 from bpfleakd.analysis.suppressions import NO_SUPPRESSIONS, Suppressions
 from bpfleakd.kernel import abi
@@ -25,7 +27,9 @@ from bpfleakd.model import (
     AddressSpaceReport,
     AllocationKind,
     BlocksReport,
+    ComparedState,
     DaemonStats,
+    DiffReport,
     GroupedReport,
     GroupKey,
     HeapProfile,
@@ -46,6 +50,7 @@ from bpfleakd.monitor.address_space import AddressSpaces
 from bpfleakd.monitor.adoption import Adopter, KeptTraced, keep_traced
 from bpfleakd.monitor.attach import Attacher, Attachment
 from bpfleakd.monitor.blocks import Blocks, narrowed, without_suppressed
+from bpfleakd.monitor.past import Figures, changed_rows, figures_at, memory_rows, report_at
 from bpfleakd.monitor.regions import regions_as_blocks
 from bpfleakd.monitor.report import Reporter, sorted_sites
 from bpfleakd.monitor.sampling import Sampling, SamplingOptions
@@ -77,6 +82,8 @@ _FINAL_SITES = 100
 _FINAL_BLOCKS = 10_000
 # A program that leaks everywhere need not fill the log.
 _LEAKS_ANNOUNCED = 20
+# Sites that changed most between two times.
+_COMPARED_SITES = 1_000
 # Sites that are named at a time to find those that are suppressed: a millisecond or so each.
 _LOOKED_AT = 32
 
@@ -415,6 +422,44 @@ class Monitor:
         self._look_for_suppressed(traced)
         hidden = traced.suppressions.rows
         return traced.verdicts.history(traced.table, self._all_blocks(traced), limits, sites, comm, hidden)
+
+    def compare(
+        self, pid: int, *, from_ago_s: float | None, to_ago_s: float, limit: int = _COMPARED_SITES
+    ) -> DiffReport:
+        """What changed in a process between two times (None: its start), at most `limit` call sites.
+
+        Raises NotAttached, NoSuchProcess if it ended, and NoSuchTime.
+        """
+        traced = self._find_with_memory(pid)
+        now_ns = self._clock_ns()
+        self._read_sites(now_ns)
+        table, adopted = traced.table, traced.adopted_count > 0
+        before, after = (
+            figures_at(table, ago_s, now_ns, pid=pid, was_adopted=adopted) for ago_s in (from_ago_s, to_ago_s)
+        )
+        changed = changed_rows(before, after)
+        self._look_for_suppressed(traced, changed[:limit].tolist())
+        rows = traced.suppressions.shown(changed)[:limit].tolist()
+        named = self._reporter.sites(traced, lambda keys: self._name(traced, keys), rows, now_ns)
+        process, sites = self._reporter.summary(traced, now_ns), dict(zip(rows, named, strict=True))
+        reports = (report_at(table, process, sites, figures) for figures in (before, after))
+        merged = (replace(report, sites=tuple(merged_sites(report.sites))) for report in reports)
+        found = compared(*merged, (before.source, after.source))
+        used = int(((before.live_count > 0) | (after.live_count > 0)).sum())
+        hidden = memory_rows(table)
+        hidden[np.setdiff1d(np.arange(len(table)), np.setdiff1d(changed, rows))] = False
+
+        def stated(state: ComparedState, figures: Figures) -> ComparedState:
+            left_out_bytes = int(figures.live_bytes[hidden].sum())
+            return replace(state, resolution_s=figures.resolution_s, left_out_bytes=left_out_bytes)
+
+        return replace(
+            found,
+            before=stated(found.before, before),
+            after=stated(found.after, after),
+            unchanged_count=used - len(changed),
+            left_out_sites=len(changed) - len(rows),
+        )
 
     def address_space(self, pid: int) -> AddressSpaceReport:
         """What the memory of a process is made of. Raises NotAttached, and NoSuchProcess if it ended."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BINS_MAX", "BINS_MIN", "BIN_NS", "Timeline", "TimelineColumns"]
+__all__ = ["BINS_MAX", "BINS_MIN", "BIN_NS", "PastFigures", "Timeline", "TimelineColumns"]
 
 BIN_NS = 1_000_000_000
 BINS_MIN = 32
@@ -42,6 +42,16 @@ class TimelineColumns:
     low_bytes: NDArray[np.float64]
     low_count: NDArray[np.float64]
     born_count: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class PastFigures:
+    """The least that was live between two times, by row: bytes (rounded to 24 bits) and blocks."""
+
+    start_ns: int
+    end_ns: int
+    low_bytes: NDArray[np.float32]
+    low_count: NDArray[np.float32]
 
 
 @dataclass(slots=True)
@@ -93,6 +103,17 @@ class Timeline:
         for low, live in ((newest.low_bytes, live_bytes), (newest.low_count, live_count)):
             low[changed] = np.minimum(low[changed], live[changed])
         newest.born_count[changed] = allocated_count[changed] - self._allocated_before[changed]
+
+    def at(self, time_ns: int, sites: int) -> PastFigures:
+        """The bin that a time is in, for the first `sites` rows; the first or newest if it is in none.
+
+        ValueError if there are no bins.
+        """
+        if not self._bins:
+            raise ValueError("nothing was read yet")
+        found = next((one for one in self._bins if time_ns <= one.end_ns), self._bins[-1])
+        low_bytes, low_count = (_lengthened(one, sites) for one in (found.low_bytes, found.low_count))
+        return PastFigures(found.start_ns, found.end_ns, low_bytes, low_count)
 
     def columns(self, rows: NDArray[np.intp]) -> TimelineColumns:
         """The history of the sites of these rows."""

@@ -38,7 +38,7 @@ def test_every_change() -> None:
     ]
     assert report.unchanged_count == 1
     assert (report.before.pid, report.after.pid) == (4_711, 23)
-    assert (report.before_left_out_bytes, report.after_left_out_bytes) == (0, 0)
+    assert (report.before.left_out_bytes, report.after.left_out_bytes) == (0, 0)
 
 
 def test_a_freed_site_that_is_still_listed() -> None:
@@ -58,7 +58,7 @@ def test_what_is_not_in_the_lists() -> None:
     after = a_saved(leak=(7, 1))
     after = replace(after, process=replace(after.process, live_bytes=30))
     report = compared(a_saved(), after)
-    assert (report.before_left_out_bytes, report.after_left_out_bytes) == (0, 23)
+    assert (report.before.left_out_bytes, report.after.left_out_bytes) == (0, 23)
 
 
 SITES = st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(1, 9), st.integers(1, 9)))

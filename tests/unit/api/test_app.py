@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bpfleakd import errors
+from bpfleakd.analysis.diff import compared
 from bpfleakd.api.app import create_app
 from bpfleakd.config import LogConfig
 from bpfleakd.logs import configure_logging
@@ -508,3 +509,16 @@ def test_the_read_only_flavour_reads_everything():
     service = FakeService(stats=some_stats(), processes=(), report=replace(a_report(), sites=()))
     for target in ("/v1/status", "/v1/processes", "/v1/processes/1/sites", "/metrics"):
         assert ask(service, "GET", target, read_only=True).status == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "times"),
+    [("", (None, 0.0)), ("?from_s=600", (600.0, 0.0)), ("?from_s=9.5&to_s=0.5", (9.5, 0.5))],
+)
+def test_diff(query, times):
+    """Times are seconds ago; without them since the attach, until now."""
+    service = FakeService(compare=compared(a_report(), a_report()))
+    answer = ask(service, "GET", f"/v1/processes/4711/diff{query}")
+    assert service.calls == [("compare", 4711, *times)]
+    assert answer.status == 200
+    assert list(answer.json) == ["before", "after", "unchanged_count", "left_out_sites", "sites"]

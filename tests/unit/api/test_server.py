@@ -108,7 +108,7 @@ def test_an_error_arrives_as_its_class(path, kind):
 def test_many_clients_at_once(path):
     """One that waits does not hold up the others."""
 
-    async def slowly(pid: int) -> TracedProcess:
+    async def slowly(pid: int, *_: object) -> TracedProcess:
         await asyncio.sleep(0.2)
         return a_traced_process(pid)
 

@@ -21,6 +21,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from bpfleakd import errors
+from bpfleakd.analysis.diff import compared
 from bpfleakd.cli import bpfleakctl
 from bpfleakd.model import (
     AddressSpaceReport,
@@ -31,8 +32,10 @@ from bpfleakd.model import (
     GroupedReport,
     GroupKey,
     JitModule,
+    KeptReport,
     LeakReport,
     ProcessLabels,
+    SavedReport,
     ScanReport,
     SortKey,
     TracingMode,
@@ -253,6 +256,58 @@ def test_diff(ctl, tmp_path):
     assert "leak_here /src/leaky.c:23" in out
     code, out, _ = ctl(FakeService(), "diff", str(after), str(after), "--json")
     assert msgspec.json.decode(out, type=DiffReport).unchanged_count == 1
+
+
+def test_diff_of_times_and_kept_reports(ctl, tmp_path):
+    """Two times of a process, a kept report and the process now, two kept ones, one and a file."""
+    report = a_report()
+    kept = KeptReport(12, 0.0, 23, 1, "leaky", "", "exited", 1, 1, 0.0, 1)
+    answers = {
+        "compare": compared(report, report),
+        "report": report,
+        "kept_report": SavedReport(kept, report),
+    }
+    service = FakeService(**answers)
+    file = tmp_path / "saved.json"
+    file.write_bytes(msgspec.json.encode(report))
+    for arguments in (
+        ("--pid", "23", "--from", "10m", "--to", "now"),
+        ("--pid", "23", "--to", "90s"),
+        ("--pid", "23", "--from", "start"),
+        ("12", "--pid", "23"),
+        ("12", "15"),
+        (str(file), "15"),
+    ):
+        code, out, err = ctl(service, "diff", *arguments)
+        assert (code, err) == (0, "")
+        assert "0 gone, 1 unchanged" in out
+    assert service.calls == [
+        ("compare", 23, 600.0, 0.0),
+        ("compare", 23, None, 90.0),
+        ("compare", 23, None, 0.0),
+        ("kept_report", 12),
+        ("report", 23, None, SortKey.LIVE, True),
+        ("kept_report", 12),
+        ("kept_report", 15),
+        ("kept_report", 15),
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("12",),
+        ("12", "13", "--pid", "23"),
+        ("12", "13", "--from", "1m"),
+        ("--pid", "23", "--to", "start"),
+    ],
+)
+def test_diff_of_what_cannot_be_compared(ctl, arguments):
+    """A wrong command line."""
+    with pytest.raises(SystemExit) as ended:
+        ctl(FakeService(), "diff", *arguments)
+    assert ended.value.code == 2
 
 
 def test_maps(ctl):

@@ -45,8 +45,19 @@ def test_a_report_that_lacks_call_sites() -> None:
     """It may be the reason why others look new or gone."""
     before = a_saved(1)
     before = replace(before, process=replace(before.process, live_bytes=1025))
-    words = "before: 1.00 KiB in call sites that the report leaves out (--limit 0)"
+    words = "before: 1.00 KiB in call sites that are not compared (--limit 0, suppressed)"
     assert words in lines(before, a_saved(1))
+
+
+def test_a_past_state() -> None:
+    """How exactly it is known, and that small changes are left out."""
+    report = compared(a_saved(1), a_saved(2), ("10m ago", "now"))
+    report = replace(report, before=replace(report.before, resolution_s=12.5), left_out_sites=7)
+    shown = drawn(diff_view(report, width=80, limit=None, stacks=0), 80)
+    assert shown[0].startswith("before  4711 leaky  10m ago  live 1 B")
+    assert shown[1].startswith("before: the least of each call site within 12s")
+    assert shown[2].startswith("after   4711 leaky  now  live 2 B")
+    assert shown[-1] == "… 7 call sites that changed less, or are suppressed, are left out"
 
 
 def test_hostile_names() -> None:

@@ -348,3 +348,53 @@ class TestEnd:
             world.monitor.close()
             assert world.states() == {}
             assert all(symbolizer.closed for symbolizer in world.symbolizers.values())
+
+
+class TestPast:
+    """What changed between two times."""
+
+    def test_since_then(self, world: World, pid: int) -> None:
+        """New, grown and gone, to the byte; what did not change is counted."""
+        world.monitor.attach(pid)
+        for second in range(1, 61):
+            world.clock.go_on(1)
+            world.allocates(pid, s1=(100_000_003 if second < 40 else 200_000_007), s3=100_000_007)
+            if second >= 40:
+                world.allocates(pid, s2=23)
+            world.maps.processes[pid].sites[4] = (7, 1, 7, 1) if second < 40 else (0, 0, 7, 1)
+            world.monitor.tick()
+        report = world.monitor.compare(pid, from_ago_s=30, to_ago_s=0)
+        assert [
+            (site.function, site.change.value, site.before_count, site.after_bytes) for site in report.sites
+        ] == [
+            ("function_1", "grown", 1, 200_000_007),
+            ("function_2", "new", 0, 23),
+            (None, "gone", 1, 0),
+        ]
+        assert (report.unchanged_count, report.left_out_sites) == (1, 0)
+        assert (report.before.source, report.after.source) == ("30s ago", "now")
+        assert report.before.attached_s == 30
+        assert 0 < report.before.resolution_s <= 5
+        assert report.after.resolution_s == 0
+        assert (report.before.left_out_bytes, report.after.left_out_bytes) == (0, 0)
+        # between two times of the past, and from the start
+        assert world.monitor.compare(pid, from_ago_s=50, to_ago_s=30).sites == ()
+        whole = world.monitor.compare(pid, from_ago_s=None, to_ago_s=0)
+        assert {site.change.value for site in whole.sites} == {"new"}
+        assert whole.after.live_bytes == 200_000_007 + 100_000_007 + 23
+
+    def test_a_limit(self, world: World, pid: int) -> None:
+        """Those that changed most; the rest is counted."""
+        world.monitor.attach(pid)
+        world.allocates(pid, s1=1_000, s2=23, s3=101)
+        world.clock.go_on(1)
+        report = world.monitor.compare(pid, from_ago_s=None, to_ago_s=0, limit=1)
+        assert [site.function for site in report.sites] == ["function_1"]
+        assert (report.left_out_sites, report.after.left_out_bytes) == (2, 124)
+
+    def test_before_the_attach(self, world: World, pid: int) -> None:
+        """Nothing is known of that."""
+        world.monitor.attach(pid)
+        world.clock.go_on(5)
+        with pytest.raises(errors.NoSuchTime, match="traced for 5"):
+            world.monitor.compare(pid, from_ago_s=600, to_ago_s=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,3 +73,18 @@ def test_many_sites_have_fewer_bins() -> None:
     for second in range(1, 100):
         timeline.update(second * S, np.zeros(0, np.intp), zeros, zeros, zeros)
     assert BINS_MIN <= len(timeline) <= CELLS_MAX // sites
+
+
+def test_a_past_time() -> None:
+    """The bin that it is in, with nothing for sites that came later."""
+    timeline = Timeline(0)
+    for second in range(1, 6):
+        figures = np.full(2, second * 100)
+        timeline.update(second * 2 * S, np.zeros(0, np.intp), figures, figures, figures)
+    past = timeline.at(5 * S, 3)
+    assert (past.start_ns, past.end_ns) == (4 * S, 6 * S)
+    assert (past.low_bytes.tolist(), past.low_count.tolist()) == ([300, 300, 0], [300, 300, 0])
+    assert timeline.at(0, 2).end_ns == 2 * S
+    assert timeline.at(99 * S, 2).end_ns == 10 * S
+    with pytest.raises(ValueError, match="nothing"):
+        Timeline(0).at(0, 1)

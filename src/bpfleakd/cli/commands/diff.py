@@ -1,4 +1,4 @@
-"""`bpfleakctl diff`: what changed between two saved reports, of one process or of two."""
+"""`bpfleakctl diff`: what changed between two times of a process, or between two saved reports."""
 
 from __future__ import annotations
 
@@ -6,22 +6,43 @@ import argparse
 from pathlib import Path
 
 from bpfleakd.analysis.diff import compared
-from bpfleakd.cli.arguments import whole_number_from
+from bpfleakd.api.client import DaemonClient
+from bpfleakd.cli.arguments import duration_s, pid, whole_number_from
 from bpfleakd.cli.render.json_text import json_text
 from bpfleakd.cli.saved_report import read_report
+from bpfleakd.errors import NotAttached
+from bpfleakd.model import DiffReport, LeakReport, SortKey
 
 __all__ = ["add_parser", "run"]
 
 _HOW = "save one with: bpfleakctl top --pid N --json --limit 0 > FILE"
+_START, _NOW = "start", "now"
+# Which of BEFORE, AFTER and --pid there are: two times, two reports, a report and a process.
+_COMPARABLE = ([False, False, True], [True, True, False], [True, False, True])
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
     parser = commands.add_parser(
-        "diff", help="compare two saved reports: call sites that are new, grew, shrank or are gone"
+        "diff",
+        help="compare two times, or two reports: call sites that are new, grew, shrank or are gone",
+        usage="bpfleakctl diff --pid N [--from T] [--to T] | BEFORE AFTER | BEFORE --pid N",
     )
-    parser.add_argument("before", type=Path, metavar="BEFORE", help=f"a leak report; {_HOW}")
-    parser.add_argument("after", type=Path, metavar="AFTER", help="a later one, or one of another process")
+    parser.add_argument(
+        "before", nargs="?", metavar="BEFORE", help=f"a report: its number in `reports`, or a file ({_HOW})"
+    )
+    parser.add_argument(
+        "after", nargs="?", metavar="AFTER", help="a later one, or one of another process of the program"
+    )
+    parser.add_argument("--pid", type=pid, metavar="N", help="a traced process; with BEFORE, as it is now")
+    parser.add_argument(
+        "--from",
+        dest="from_ago_s",
+        type=_ago_s,
+        metavar="T",
+        help="of the process: so long ago (10m, 90s, 1h30m), now, or start (of its tracing; the default)",
+    )
+    parser.add_argument("--to", dest="to_ago_s", type=_ago_s, metavar="T", help="likewise (default: now)")
     parser.add_argument(
         "--limit",
         type=whole_number_from(0),
@@ -37,13 +58,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="show the stacks of the first N (%(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, of all (docs/json.md)")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, wrong_usage=parser.error)
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the call sites that changed, what gained most first; no daemon is needed."""
-    report = compared(read_report(arguments.before), read_report(arguments.after))
+    """Print the call sites that changed, what gained most first; of two files, no daemon is needed."""
+    report = _compared(arguments)
     if arguments.json:
         print(json_text(report))
         return 0
@@ -57,3 +78,45 @@ def run(arguments: argparse.Namespace) -> int:
     )
     console.print(view)
     return 0
+
+
+def _compared(arguments: argparse.Namespace) -> DiffReport:
+    client = DaemonClient(arguments.socket)
+    times = arguments.from_ago_s, arguments.to_ago_s
+    if arguments.before is not None and times != (None, None):
+        arguments.wrong_usage("--from and --to are of a process (--pid), not of saved reports")
+    given = [one is not None for one in (arguments.before, arguments.after, arguments.pid)]
+    if given not in _COMPARABLE:
+        arguments.wrong_usage("compare two reports, or a report with --pid, or two times of --pid")
+    try:
+        if arguments.before is None:
+            from_ago_s, to_ago_s = times
+            if to_ago_s == _START:
+                arguments.wrong_usage("--to start: nothing was before that")
+            return client.compare(
+                arguments.pid,
+                from_ago_s=None if from_ago_s in (None, _START) else from_ago_s,
+                to_ago_s=to_ago_s or 0.0,
+            )
+        before, name = _saved(client, arguments.before)
+        if arguments.after is not None:
+            after, later_name = _saved(client, arguments.after)
+        else:
+            after, later_name = client.report(arguments.pid, sort=SortKey.LIVE), _NOW
+    except NotAttached as error:
+        raise NotAttached(error.message, f"bpfleakctl attach {arguments.pid}") from error
+    return compared(before, after, (name, later_name))
+
+
+def _saved(client: DaemonClient, text: str) -> tuple[LeakReport, str]:
+    """A report that the daemon keeps, if it is a number, else one in a file; with what to call it."""
+    if text.isascii() and text.isdigit():
+        return client.kept_report(int(text)).report, f"report {text}"
+    return read_report(Path(text)), text
+
+
+def _ago_s(text: str) -> float | str:
+    """The argparse type of a time: seconds ago, or `start`."""
+    if text == _START:
+        return text
+    return 0.0 if text == _NOW else duration_s(text)

@@ -10,11 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from bpfleakd.cli.render.names import readable_function
-from bpfleakd.cli.render.report import process_header
 from bpfleakd.cli.render.stacks import basename, stack_lines
-from bpfleakd.model import DiffReport, SiteChange, SiteDifference
+from bpfleakd.model import ComparedState, DiffReport, SiteChange, SiteDifference
 from bpfleakd.printable import printable, shortened
-from bpfleakd.units import human_bytes
+from bpfleakd.units import human_bytes, human_duration
 
 __all__ = ["diff_view"]
 
@@ -26,14 +25,16 @@ _STYLES = {SiteChange.NEW: "bold red", SiteChange.GROWN: "red"}
 def diff_view(report: DiffReport, *, width: int | None, limit: int | None, stacks: int) -> RenderableType:
     """Return the first `limit` sites; `width` is the terminal's (None: as wide as it gets)."""
     shown = report.sites[:limit]
-    parts: list[RenderableType] = [
-        Text.assemble("before  ", process_header(report.before)),
-        Text.assemble("after   ", process_header(report.after)),
-    ]
-    for when, left_out in (("before", report.before_left_out_bytes), ("after", report.after_left_out_bytes)):
-        if left_out > 0:
-            words = f"{when}: {human_bytes(left_out)} in call sites that the report leaves out (--limit 0)"
-            parts.append(Text(words, "yellow"))
+    parts: list[RenderableType] = []
+    for when, state in (("before", report.before), ("after", report.after)):
+        parts.append(_header(when, state))
+        if state.resolution_s > 0:
+            words = f"the least of each call site within {human_duration(state.resolution_s)}"
+            parts.append(Text(f"{when}: {words}, as kept of that time", "dim"))
+    for when, state in (("before", report.before), ("after", report.after)):
+        if state.left_out_bytes > 0:
+            words = f"{when}: {human_bytes(state.left_out_bytes)} in call sites that are not compared"
+            parts.append(Text(f"{words} (--limit 0, suppressed)", "yellow"))
     parts.append(Text(_summary(report)))
     if shown:
         parts.append(_table(shown[:0], width, header=True))
@@ -43,7 +44,18 @@ def diff_view(report: DiffReport, *, width: int | None, limit: int | None, stack
         parts.append(_table(shown[stacks:], width))
     if len(shown) < len(report.sites):
         parts.append(Text(f"… {len(report.sites) - len(shown):,} more call sites (--limit)", "dim"))
+    if report.left_out_sites:
+        words = f"… {report.left_out_sites:,} call sites that changed less, or are suppressed, are left out"
+        parts.append(Text(words, "dim"))
     return Group(*parts)
+
+
+def _header(when: str, state: ComparedState) -> Text:
+    live = f"live {human_bytes(state.live_bytes)} in {state.live_count:,} blocks"
+    since = f"attached {human_duration(state.attached_s)}"
+    who = f"{state.pid} {printable(state.comm)}"
+    parts = [printable(state.source), live, since, printable(state.mode)]
+    return Text.assemble(f"{when:<6}  ", (who, "bold"), "  ", "  ".join(parts))
 
 
 def _summary(report: DiffReport) -> str:

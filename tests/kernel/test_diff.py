@@ -1,0 +1,43 @@
+"""What changed in a real program since a time, and since another run of it."""
+
+from __future__ import annotations
+
+import json
+import time
+
+
+def leaking(report: dict) -> dict:
+    (site,) = [site for site in report["sites"] if site["function"] == "never_freed"]
+    return {name: site[name] for name in ("change", "before_count", "after_count")}
+
+
+def test_since_a_time_and_since_another_process(daemon, workload, tmp_path):
+    """To the block: between two moments of a process, and between two runs of the program."""
+    # given a program that leaks 100 blocks, does nothing for a while, and leaks 30 more
+    tracer = daemon(state={"dir": str(tmp_path / "state")})
+    program = workload("growing", "leak")
+    tracer.attach(program.pid)
+    program.step(100)
+    time.sleep(2)
+    calm = time.monotonic()
+    time.sleep(2)
+    program.step(30)
+
+    # then what came since is told, and how exactly that is known
+    ago_s = time.monotonic() - calm
+    report = json.loads(tracer.control("diff", "--pid", program.pid, "--from", f"{ago_s:.3f}", "--json"))
+    assert leaking(report) == {"change": "grown", "before_count": 100, "after_count": 130}
+    assert 0 < report["before"]["resolution_s"] < 10
+    whole = json.loads(tracer.control("diff", "--pid", program.pid, "--json"))
+    assert leaking(whole) == {"change": "new", "before_count": 0, "after_count": 130}
+
+    # and another process of the program is compared with the report that was kept of the first
+    program.exit()
+    tracer.control("detach", program.pid)
+    (kept,) = json.loads(tracer.control("reports", "--json"))["reports"]
+    later = workload("growing", "leak")
+    tracer.attach(later.pid)
+    later.step(23)
+    report = json.loads(tracer.control("diff", kept["id"], "--pid", later.pid, "--json"))
+    assert leaking(report) == {"change": "shrunk", "before_count": 130, "after_count": 23}
+    assert (report["before"]["pid"], report["after"]["pid"]) == (program.pid, later.pid)
