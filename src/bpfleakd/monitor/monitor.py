@@ -141,6 +141,8 @@ class Monitor:
         self._started_ns = clock_ns()
         self._traced: dict[int, Traced] = {}
         self._ended: OrderedDict[int, Traced] = OrderedDict()
+        # Whose last figures are not in any snapshot yet.
+        self._just_ended: list[Traced] = []
         self._totals = _Totals()
         self._sampling = Sampling(maps, sampling)
         # The kernel's sites, as they were read last.
@@ -490,7 +492,7 @@ class Monitor:
         """What the metrics are made of, as of the last tick and without a census.
 
         Taken at every tick, since it names the largest sites while the process is there to be asked. Of one
-        that was detached and runs on, it has the last report.
+        that was detached and runs on, it has the last report; of one that has ended, once.
         """
         now_ns = self._clock_ns()
         top_sites = {}
@@ -503,9 +505,11 @@ class Monitor:
             top_sites[traced.pid] = self._reporter.report(
                 traced, lambda keys, t=traced: self._name(t, keys), now_ns, SortKey.VERDICT, self._top_sites
             ).sites
-        kept = [traced for traced in self._ended.values() if _runs_on(traced)]
+        kept, self._just_ended = self._just_ended, []
+        told = {id(traced) for traced in kept}
+        kept += [each for each in self._ended.values() if id(each) not in told and _runs_on(each)]
         for traced in kept:
-            if traced.final is not None:
+            if traced.final is not None and traced.pid not in top_sites:
                 top_sites[traced.pid] = sorted_sites(traced.final.sites, SortKey.VERDICT, self._top_sites)
         rows = tuple(self._reporter.row(traced, now_ns) for traced in (*self._traced.values(), *kept))
         entries = table_entries(
@@ -762,6 +766,7 @@ class Monitor:
             self._watch_while(bool(self._traced))
             traced.close()
         self._ended[traced.pid] = traced
+        self._just_ended.append(traced)
         while len(self._ended) > _ENDED_MAX:
             self._ended.popitem(last=False)
         self._totals.ended += 1

@@ -245,6 +245,8 @@ class TestEnd:
         assert world.attacher.attached == set()
         assert functions(world, pid) == ["function_2", "function_1"]
         assert functions(world, pid, limit=1) == ["function_2"]
+        (last,) = world.monitor.snapshot().processes
+        assert (last.process.state, last.process.live_bytes) == (ProcessState.EXITED, 124)
         assert world.monitor.snapshot().processes == ()
         row = world.monitor.detach(pid)
         assert (row.process.state, row.process.live_bytes) == (ProcessState.EXITED, 124)
@@ -268,6 +270,7 @@ class TestEnd:
         assert [row.process.live_bytes for row in world.monitor.snapshot().processes] == [0]
         world.monitor.release(pid)
         world.kill(pid)
+        assert len(world.monitor.snapshot().processes) == 1
         assert world.monitor.snapshot().processes == ()
         assert world.states() == {pid: ProcessState.DETACHED}
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from .export.exposition import every_family
+from ..export.exposition import every_family
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RULES = ROOT / "deploy/prometheus/bpfleakd.rules.yaml"
 TESTS = ROOT / "deploy/prometheus/bpfleakd.rules.test.yaml"
 

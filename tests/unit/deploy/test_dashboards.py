@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from .export.exposition import every_family
+from ..export.exposition import every_family
 
-GRAFANA = Path(__file__).parents[2] / "deploy/grafana"
+GRAFANA = Path(__file__).parents[3] / "deploy/grafana"
 DASHBOARDS = sorted((GRAFANA / "dashboards").glob("*.json"))
 
 
