@@ -48,11 +48,15 @@ class ControlFailed(Exception):
 
 @dataclass
 class Daemon:
-    """bpfleakd in the foreground. `start()` waits for it; `stop()` checks what it leaves behind."""
+    """bpfleakd in the foreground. `start()` waits for it; `stop()` checks what it leaves behind.
+
+    `prefix` is a command that executes it in its own place, as `nsenter` does.
+    """
 
     directory: Path
     bpffs_dir: Path
     configuration: dict[str, Any]
+    prefix: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.socket = Path(self.configuration["socket"])
@@ -80,9 +84,10 @@ class Daemon:
     def launch(self, *arguments: str) -> None:
         """Start it, and do not wait for anything."""
         self.configure()
+        command = [sys.executable, "-m", "bpfleakd.cli.bpfleakd", "--config", self._config_path, *arguments]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "bpfleakd.cli.bpfleakd", "--config", self._config_path, *arguments],
+                [*self.prefix, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

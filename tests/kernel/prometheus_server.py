@@ -8,6 +8,7 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,9 @@ def free_port() -> int:
 
 
 class PrometheusServer:
-    """Debian's Prometheus, scraping `target` every second; `rules` are files of rules. `stop()` ends it."""
+    """Debian's Prometheus, scraping `targets` every second; `rules` are files of rules. `stop()` ends it."""
 
-    def __init__(self, directory: Path, target: str, *rules: Path) -> None:
+    def __init__(self, directory: Path, targets: Sequence[str], *rules: Path) -> None:
         self.address = f"127.0.0.1:{free_port()}"
         self._log = (directory / "prometheus.log").open("wb")
         config = directory / "prometheus.json"  # JSON is YAML
@@ -39,7 +40,7 @@ class PrometheusServer:
                     "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
                     "rule_files": [str(path) for path in rules],
                     "scrape_configs": [
-                        {"job_name": "bpfleakd", "static_configs": [{"targets": [target]}]},
+                        {"job_name": "bpfleakd", "static_configs": [{"targets": [*targets]}]},
                     ],
                 }
             )

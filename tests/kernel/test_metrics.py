@@ -56,7 +56,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     try:
         programs = [Workload([build("growing"), mode]) for mode in ("leak", "steady")]
         running.start()
-        prometheus = PrometheusServer(directory, f"127.0.0.1:{port}", RULES)
+        prometheus = PrometheusServer(directory, [f"127.0.0.1:{port}"], RULES)
         for program in programs:
             running.attach_with_tables(program.pid)
             program.start_step(10_000)
