@@ -195,7 +195,7 @@ class LimitsConfig(_Section, frozen=True):
     """
 
     processes: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 512
-    live_blocks: TableSize = 4_000_000
+    live_blocks: TableSize = 1_048_576
     sites: TableSize = 65_536
     stacks: TableSize = 65_536
     process_sites: TableSize = 32_768

@@ -431,7 +431,6 @@ class _Service:
             leak_after_s=config.history.leak_after_s,
             sampling=SamplingOptions(
                 config.sampling.target_events_per_s,
-                config.limits.live_blocks,
                 config.sampling.interval_bytes,
             ),
             suppressions=self._suppressions,

@@ -216,6 +216,10 @@ class Maps:
         """Batches of (addresses, LIVE_BLOCK records) of a process; overwritten by the next batch."""
         return bpf.map_batches(self._live_fds[pid], np.dtype("u8"), abi.LIVE_BLOCK, 16_384)
 
+    def live_capacity(self, pid: int) -> int:
+        """How many live blocks of a process there is room for."""
+        return bpf.map_info(self._live_fds[pid]).entries
+
     def live_descriptor(self, pid: int) -> int:
         """The map of a process' live blocks (address -> LIVE_BLOCK); it stays this object's."""
         return self._live_fds[pid]

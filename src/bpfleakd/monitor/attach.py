@@ -98,10 +98,12 @@ class Attacher:
         *,
         expected: ProcessId | None = None,
         live_blocks: int | None = None,
+        live_blocks_max: int | None = None,
         tables_wait_s: float = ATTACH_WAIT_S,
     ) -> Attachment:
         """Start recording process `pid`, if it is the one `expected`, with room for so many live blocks.
 
+        `live_blocks` None is what the limits say, `live_blocks_max` None sets no other limit to that.
         Unwind tables are waited for so long at most; those that take longer follow. Raises NoSuchProcess,
         TargetRefused, NoAllocator, BadElf, AccessDenied, CapacityError or KernelError; then nothing is left
         behind.
@@ -117,9 +119,10 @@ class Attacher:
             files = self._discovery.files(pid, mappings)
             if not any(file.has_allocator for file in files):
                 raise _no_allocator(process)
-            return self._link_all(
-                process, pidfd, files, mappings, live_blocks or self._live_blocks, tables_wait_s
-            )
+            room = live_blocks or self._live_blocks
+            if live_blocks_max is not None:
+                room = min(room, live_blocks_max)
+            return self._link_all(process, pidfd, files, mappings, room, tables_wait_s)
         except BaseException:
             os.close(pidfd)
             raise

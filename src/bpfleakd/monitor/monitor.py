@@ -53,7 +53,7 @@ from bpfleakd.monitor.blocks import Blocks, narrowed, without_suppressed
 from bpfleakd.monitor.past import Figures, changed_rows, figures_at, memory_rows, report_at
 from bpfleakd.monitor.regions import regions_as_blocks
 from bpfleakd.monitor.report import Reporter, sorted_sites
-from bpfleakd.monitor.sampling import Sampling, SamplingOptions
+from bpfleakd.monitor.sampling import SAMPLED_LIVE_BLOCKS, Sampling, SamplingOptions
 from bpfleakd.monitor.scan_reply import ScanReply
 from bpfleakd.monitor.scans import PendingScan, ScanOptions, reachable_sites, scan_report
 from bpfleakd.monitor.space_feed import SpaceFeed
@@ -172,7 +172,11 @@ class Monitor:
         self._watch_while(True)
         try:
             attachment = self._attacher.attach(
-                pid, expected=expected, live_blocks=live_blocks, tables_wait_s=tables_wait_s
+                pid,
+                expected=expected,
+                live_blocks=live_blocks,
+                live_blocks_max=SAMPLED_LIVE_BLOCKS if mode is TracingMode.SAMPLED else None,
+                tables_wait_s=tables_wait_s,
             )
         except errors.BpfleakdError:
             self._watch_while(bool(self._traced))

@@ -10,7 +10,7 @@ from bpfleakd.analysis.sampling_rate import MIN_SHIFT, RecordingRates, SamplingS
 from bpfleakd.kernel.maps import Maps, ProcessCounters
 from bpfleakd.model import TracingMode
 
-__all__ = ["FIRST_SHIFT", "Sampling", "SamplingOptions"]
+__all__ = ["FIRST_SHIFT", "SAMPLED_LIVE_BLOCKS", "Sampling", "SamplingOptions"]
 
 log = structlog.get_logger()
 
@@ -18,6 +18,9 @@ _NS_PER_S = 1_000_000_000
 
 # A process that is sampled from the start begins with 64 KiB: some 1,500 blocks a second of 100 MB/s.
 FIRST_SHIFT = 16
+# Room for so many blocks is enough for a process that is sampled from the start: when half is taken, the
+# sampling becomes coarser. The kernel reserves 16 bytes for each.
+SAMPLED_LIVE_BLOCKS = 1 << 17
 # By so much less is recorded at each further level of the guard: what a hit costs remains.
 _LEVEL_FACTOR = 8
 # Changes of one process are logged at most so often: a program may swing for hours.
@@ -26,13 +29,12 @@ _LOG_PAUSE_NS = 60 * _NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """`target_per_s` blocks of a process are recorded a second, `live_blocks` is the size of its table.
+    """`target_per_s` blocks of a process are recorded a second.
 
     With `interval_bytes`, a power of 2, the interval is that, and is not adapted.
     """
 
     target_per_s: float
-    live_blocks: int
     interval_bytes: int | None = None
 
 
@@ -41,6 +43,7 @@ class _Process:
     state: SamplingState
     seen_ns: int
     counters: ProcessCounters
+    live_capacity: int
     allocated_bytes: int = 0
     log_due_ns: int = 0
     level: int = 0
@@ -70,7 +73,9 @@ class Sampling:
             return
         shift = FIRST_SHIFT if mode is TracingMode.SAMPLED else 0
         self._maps.set_sampling(pid, shift)
-        self._processes[pid] = _Process(SamplingState(shift), now_ns, self._maps.process(pid))
+        self._processes[pid] = _Process(
+            SamplingState(shift), now_ns, self._maps.process(pid), self._maps.live_capacity(pid)
+        )
 
     def resume(self, pid: int, now_ns: int) -> TracingMode:
         """Take on a process that an earlier daemon has traced; returns how it is traced from now on."""
@@ -78,7 +83,9 @@ class Sampling:
         if not counters.was_sampled:
             return TracingMode.EXACT
         if self._options.interval_bytes is None:
-            self._processes[pid] = _Process(SamplingState(counters.sample_shift), now_ns, counters)
+            self._processes[pid] = _Process(
+                SamplingState(counters.sample_shift), now_ns, counters, self._maps.live_capacity(pid)
+            )
         return TracingMode.SAMPLED
 
     def forget(self, pid: int) -> None:
@@ -101,7 +108,9 @@ class Sampling:
                 return
             self._unlimited[pid] = counters.sample_shift
             shift = max(counters.sample_shift, FIRST_SHIFT)
-            process = self._processes[pid] = _Process(SamplingState(shift), now_ns, counters)
+            process = self._processes[pid] = _Process(
+                SamplingState(shift), now_ns, counters, self._maps.live_capacity(pid)
+            )
             self._maps.set_sampling(pid, shift)
         process.level = level
 
@@ -117,7 +126,7 @@ class Sampling:
             records_per_s=(counters.recorded - before.recorded) / elapsed_s,
             bytes_per_s=(allocated_bytes - process.allocated_bytes) / elapsed_s,
             hits_per_s=(counters.probe_hits - before.probe_hits) / elapsed_s,
-            filled=(counters.recorded - counters.released) / self._options.live_blocks,
+            filled=(counters.recorded - counters.released) / process.live_capacity,
         )
         target_per_s = self._options.target_per_s / _LEVEL_FACTOR ** max(0, process.level - 1)
         state = adapted(process.state, rates, target_per_s)

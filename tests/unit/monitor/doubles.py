@@ -101,6 +101,10 @@ class FakeMaps:
             was_sampled=process.was_sampled,
         )
 
+    def live_capacity(self, pid: int) -> int:
+        assert pid in self.processes
+        return 1_000_000
+
     def set_sampling(self, pid: int, shift: int) -> None:
         process = self.processes[pid]
         process.sample_shift, process.was_sampled = shift, process.was_sampled or shift > 0
@@ -217,7 +221,13 @@ class FakeAttacher:
         self.refused: set[int] = set()
 
     def attach(
-        self, pid: int, *, expected: ProcessId | None, live_blocks: int | None, tables_wait_s: float
+        self,
+        pid: int,
+        *,
+        expected: ProcessId | None,
+        live_blocks: int | None,
+        live_blocks_max: int | None,
+        tables_wait_s: float,
     ) -> Attachment:
         if pid in self.refused:
             raise errors.NoAllocator(f"process {pid} has none")

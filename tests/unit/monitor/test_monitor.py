@@ -42,7 +42,7 @@ class World:
             top_sites=3,
             unattended_s=900,
             keep_report=lambda id_, report: self.kept.append((id_.pid, report)),
-            sampling=SamplingOptions(target_per_s=1_000, live_blocks=1_000_000),
+            sampling=SamplingOptions(target_per_s=1_000),
             clock_ns=self.clock,
         )
 

@@ -26,6 +26,10 @@ class FakeMaps:
         assert pid == PID
         return self.counters
 
+    def live_capacity(self, pid: int) -> int:
+        assert pid == PID
+        return 100_000_000
+
     def set_sampling(self, pid: int, shift: int) -> None:
         assert pid == PID
         self.counters = replace(
@@ -45,7 +49,7 @@ def maps() -> FakeMaps:
 
 
 def sampling(maps: FakeMaps, interval_bytes: int | None = None) -> Sampling:
-    return Sampling(maps, SamplingOptions(1_000.0, 1_000_000, interval_bytes))
+    return Sampling(maps, SamplingOptions(1_000.0, interval_bytes))
 
 
 def test_an_exact_process_stays_exact(maps):
