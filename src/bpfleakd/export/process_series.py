@@ -130,9 +130,8 @@ class ProcessSeries:
         labels = {row.traced.process.pid: self._labels_of(row.traced) for row in rows}
         processes, others = self._processes(rows, labels, now_s)
         sites, sites_left_out = self._sites(snapshot, rows, labels, now_s)
-        infos = self._info_choice.update(
-            {row.traced.process.pid: Candidate(None, row.traced.process.live_bytes) for row in rows}, now_s
-        )
+        by_size = {row.traced.process.pid: Candidate(None, row.traced.process.live_bytes) for row in rows}
+        infos = set(self._info_choice.update(by_size, now_s))
         losses: dict[str, dict[int, Reading]] = defaultdict(dict)
         for row in rows:
             for reason, count in row.traced.losses.items():
@@ -140,7 +139,7 @@ class ProcessSeries:
         reasons = self._loss_sums.groups | losses.keys()
         return Shown(
             processes=processes,
-            infos=tuple(row.traced for row in rows if row.traced.process.pid in set(infos)),
+            infos=tuple(row.traced for row in rows if row.traced.process.pid in infos),
             sites=sites,
             losses={
                 reason: sums.counters[0]
