@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from .waiting import wait_until
@@ -49,3 +51,50 @@ def test_a_leak_that_is_suppressed(daemon, workload, tmp_path: Path):
             and "suppressed: leak:^never_freed$" not in tracer.control("top", "--pid", program.pid, "--once")
         )
     )
+
+
+# Each of them makes the C library or the loader keep something.
+_CALLS = """
+import ctypes, locale, pwd, sys, threading, time
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    ctypes.CDLL("there-is-no-such-library.so")
+except OSError:
+    pass
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+locale.setlocale(locale.LC_ALL, "C.UTF-8")
+time.tzset()
+pwd.getpwnam("root")
+print("done", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_what_the_c_library_keeps(daemon):
+    """In a program that leaks nothing of its own, no list has what the C library and the loader keep."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", _CALLS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert program.stdout.readline() == "ready\n"
+        tracer = daemon()
+        tracer.attach(program.pid)
+        program.stdin.write("\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "done\n"
+
+        scanned = json.loads(tracer.control("scan", "--pid", program.pid, "--older-than", "0", "--json"))
+        shown = json.loads(tracer.control("top", "--pid", program.pid, "--json", "--limit", 0))
+    finally:
+        program.kill()
+        program.communicate()
+
+    assert scanned["sites"] == []
+    # These two are exported, so that they have their names everywhere.
+    kept = shown["suppressed"]
+    assert kept["^_dl_allocate_tls$"]["live_count"] == 1
+    assert "^dlerror$" in kept
+    heap = [site for site in shown["sites"] if site["kind"] == "heap"]
+    functions = {frame["function"] for site in heap for frame in site["stack"]}
+    assert not functions & {pattern.strip("^$") for pattern in kept}
