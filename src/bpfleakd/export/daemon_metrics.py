@@ -95,7 +95,7 @@ def _life_families(life: LifeStats) -> Iterator[Metric]:
 def _room_families(snapshot: MetricsSnapshot, capacities: Mapping[str, int]) -> Iterator[Metric]:
     entries = GaugeMetricFamily(
         "bpfleakd_table_entries",
-        "Entries in the kernel's tables; of live_blocks in the fullest one, of threads at most.",
+        "Entries in the kernel's tables; of live_blocks and process_sites of the process with the most.",
         labels=["table"],
     )
     for table, count in snapshot.table_entries.items():

@@ -518,6 +518,7 @@ class Monitor:
         rows = tuple(self._reporter.row(traced, now_ns) for traced in (*self._traced.values(), *kept))
         entries = table_entries(
             *self._read,
+            exact=[row.process.pid for row in rows if row.process.mode == TracingMode.EXACT],
             processes=len(self._traced),
             all_sites=sum(len(traced.table) for traced in self._traced.values()),
             threads=sum(process.threads for process in usage.values()),

@@ -17,7 +17,14 @@ from ..samples import a_process_verdict, a_site, a_snapshot, a_traced_process, a
 __all__ = ["LIMITS", "every_family"]
 
 LIMITS = ExportedLimits(
-    {"processes": 512, "live_blocks": 4_000_000, "sites": 65_536, "stacks": 65_536, "threads": 16_384},
+    {
+        "processes": 512,
+        "live_blocks": 4_000_000,
+        "sites": 65_536,
+        "stacks": 65_536,
+        "process_sites": 32_768,
+        "threads": 16_384,
+    },
     {"process": 10.0, "host": 25.0},
     256 << 20,
 )
