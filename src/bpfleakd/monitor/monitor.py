@@ -444,7 +444,8 @@ class Monitor:
             figures_at(table, ago_s, now_ns, pid=pid, was_adopted=adopted) for ago_s in (from_ago_s, to_ago_s)
         )
         changed = changed_rows(before, after)
-        self._look_for_suppressed(traced, changed[:limit].tolist())
+        while self._look_for_suppressed(traced, traced.suppressions.shown(changed)[:limit].tolist()):
+            pass
         rows = traced.suppressions.shown(changed)[:limit].tolist()
         named = self._reporter.sites(traced, lambda keys: self._name(traced, keys), rows, now_ns)
         process, sites = self._reporter.summary(traced, now_ns), dict(zip(rows, named, strict=True))
@@ -667,8 +668,11 @@ class Monitor:
                 reason=site.reason,
             )
 
-    def _look_for_suppressed(self, traced: Traced, rows: Iterable[int] = ()) -> None:
-        """Find out which are suppressed: of these rows, of what leaks or grows, and of the largest sites."""
+    def _look_for_suppressed(self, traced: Traced, rows: Iterable[int] = ()) -> bool:
+        """Find out which are suppressed: of these rows, of what leaks or grows, and of the largest sites.
+
+        Returns whether there are some that were not known to be.
+        """
         table, suppressions = traced.table, traced.suppressions
         used = suppressions.unknown(table.used_rows)
         attention, rates = traced.verdicts.ranks(used)
@@ -677,7 +681,7 @@ class Monitor:
         wanted = [*rows, *used[order[:_LOOKED_AT]].tolist()]
         keys = table.keys
         named = self._name(traced, [keys[row] for row in wanted])
-        suppressions.look_at((row, keys[row].kind, named[keys[row]]) for row in wanted)
+        return suppressions.look_at((row, keys[row].kind, named[keys[row]]) for row in wanted)
 
     def _all_blocks(self, traced: Traced) -> Iterator[NDArray[np.void]]:
         """All blocks and mappings of a process: batches of LIVE_BLOCK records, kinds by BLOCK_KINDS."""

@@ -3,7 +3,7 @@
 Rules:
   - To name a site takes time. So one is looked at before it is shown, or makes the process a leaking one; and
     of the others the largest, some at a time: what is counted is at most what there is.
-  - A site whose names may still change (those of a JIT come late) is looked at again.
+  - A site whose names may still change (those of a JIT come late) is looked at again when it is shown again.
   - Mapped files are no leak, and so never suppressed.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SiteSuppressions"]
 
-_NOT_LOOKED_AT, _SHOWN, _SUPPRESSED = 0, 1, 2
+_NOT_LOOKED_AT, _UNDECIDED, _SHOWN, _SUPPRESSED = range(4)
 
 
 class SiteSuppressions:
@@ -41,7 +41,7 @@ class SiteSuppressions:
         found_before = len(self._found)
         for row, kind, named in sites:
             self._lengthen(row + 1)
-            if self._states[row] != _NOT_LOOKED_AT:
+            if self._states[row] in (_SHOWN, _SUPPRESSED):
                 continue
             pattern = None
             if kind is not AllocationKind.FILE:
@@ -49,8 +49,8 @@ class SiteSuppressions:
             if pattern is not None:
                 self._found[row] = pattern, named.fingerprint
                 self._states[row] = _SUPPRESSED
-            elif named.final:
-                self._states[row] = _SHOWN
+            else:
+                self._states[row] = _SHOWN if named.final else _UNDECIDED
         return len(self._found) > found_before
 
     def match(self, stack: Sequence[Frame]) -> str | None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from bpfleakd import errors
+from bpfleakd.analysis.suppressions import parse_suppressions
 from bpfleakd.kernel.abi import RecordingState
-from bpfleakd.model import GroupKey, LeakReport, ProcessState, RawStack, SortKey, StackEnd
+from bpfleakd.model import GroupKey, LeakReport, ProcessState, RawStack, SortKey, StackEnd, SuppressedSites
 from bpfleakd.monitor.monitor import Monitor
 from bpfleakd.monitor.report import Reporter
 from bpfleakd.monitor.sampling import SamplingOptions
@@ -401,3 +402,61 @@ class TestPast:
         world.clock.go_on(5)
         with pytest.raises(errors.NoSuchTime, match="traced for 5"):
             world.monitor.compare(pid, from_ago_s=600, to_ago_s=0)
+
+
+class TestSuppressions:
+    """Call sites that are known and not to be reported again."""
+
+    def test_in_every_list(self, world: World, pid: int) -> None:
+        """Left out of reports, blocks, snapshots and comparisons, and counted; on demand they are there."""
+        world.monitor.use_suppressions(parse_suppressions("leak:^function_2$", "mine"))
+        world.monitor.attach(pid)
+        world.allocates(pid, s1=23, s2=101, s3=7)
+        world.clock.go_on(1)
+        world.monitor.tick()
+        known = {"^function_2$": SuppressedSites(1, 101, 1)}
+        report = world.monitor.report(pid, limit=None, sort=SortKey.LIVE)
+        assert report.suppressed == known
+        assert functions(world, pid) == ["function_1", "function_3"]
+        assert functions(world, pid, suppress=False) == ["function_2", "function_1", "function_3"]
+        assert report.process.live_bytes == 131
+        assert [site.live_bytes for site in world.monitor.snapshot().top_sites[pid]] == [23, 7]
+        blocks = world.monitor.blocks(pid, site=None, older_than_s=0, limit=100)
+        assert (blocks.live_bytes, blocks.suppressed) == (30, known)
+        assert len(blocks.sites) == 2
+        whole = world.monitor.blocks(pid, site=None, older_than_s=0, limit=100, suppress=False)
+        assert (whole.live_bytes, len(whole.sites), whole.suppressed) == (131, 3, {})
+        groups = world.monitor.groups(pid, by=GroupKey.FUNCTION, limit=None, sort=SortKey.LIVE)
+        assert [group.group for group in groups.groups] == ["function_1", "function_3"]
+        assert groups.suppressed == known
+        changes = world.monitor.compare(pid, from_ago_s=None, to_ago_s=0)
+        assert [site.function for site in changes.sites] == ["function_1", "function_3"]
+        assert (changes.left_out_sites, changes.after.left_out_bytes) == (1, 101)
+
+    def test_after_the_end(self, world: World, pid: int) -> None:
+        """The last report and its blocks are as before; one site can be asked for."""
+        world.monitor.use_suppressions(parse_suppressions("leak:^function_2$", "mine"))
+        world.monitor.attach(pid)
+        world.allocates(pid, s1=23, s2=101)
+        world.monitor.release(pid)
+        assert functions(world, pid) == ["function_1"]
+        assert functions(world, pid, suppress=False) == ["function_2", "function_1"]
+        blocks = world.monitor.blocks(pid, site=None, older_than_s=0, limit=100)
+        assert (blocks.live_bytes, blocks.live_count, blocks.left_out_count) == (23, 1, 0)
+        assert blocks.suppressed == {"^function_2$": SuppressedSites(1, 101, 1)}
+        (hidden,) = [
+            site.site
+            for site in world.monitor.report(pid, limit=None, sort=SortKey.LIVE, suppress=False).sites
+            if site.function == "function_2"
+        ]
+        assert world.monitor.blocks(pid, site=hidden, older_than_s=0, limit=100).live_bytes == 101
+
+    def test_others_at_a_reload(self, world: World, pid: int) -> None:
+        """What was suppressed is shown, and the other way round."""
+        world.monitor.attach(pid)
+        world.allocates(pid, s1=23, s2=101)
+        assert functions(world, pid) == ["function_2", "function_1"]
+        world.monitor.use_suppressions(parse_suppressions("leak:function_1", "mine"))
+        assert functions(world, pid) == ["function_2"]
+        world.monitor.use_suppressions(parse_suppressions("", "mine"))
+        assert functions(world, pid) == ["function_2", "function_1"]

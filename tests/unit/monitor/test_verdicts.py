@@ -140,3 +140,13 @@ def test_the_process(world: World) -> None:
     assert verdict.verdict is Verdict.LEAK
     assert verdict.leak_bytes_per_s == pytest.approx(23, rel=0.1)
     assert verdict.memory_bytes_per_s == 0
+
+
+def test_a_suppressed_leak(world: World) -> None:
+    """It makes no process one that leaks."""
+    world.go_on(70)
+    world.compute()
+    assert world.verdicts.of_process(world.table, ()).verdict is Verdict.LEAK
+    suppressed = np.zeros(1, np.intp)
+    verdict = world.verdicts.of_process(world.table, (), suppressed)
+    assert (verdict.verdict, verdict.leak_bytes_per_s) == (Verdict.UNKNOWN, 0)
