@@ -36,7 +36,7 @@ FileKey = tuple[int, int, int, int]
 # None: the builder failed, which says nothing of the file.
 _Answer = tuple[FileKey, BuiltTable | None]
 
-ATTACH_WAIT_S = 1.5
+ATTACH_WAIT_S = 5.0
 
 # The same in every process; no file has inode 0.
 _VDSO_KEY: FileKey = (0, 0, 0, 0)
