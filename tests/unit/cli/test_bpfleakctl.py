@@ -6,13 +6,11 @@ import fcntl
 import json
 import os
 import pty
-import select
 import signal
 import struct
 import subprocess
 import sys
 import termios
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,6 +60,7 @@ from ..samples import (
     some_site_blocks,
     some_stats,
 )
+from .terminal import read_until
 
 
 @pytest.fixture
@@ -599,28 +598,14 @@ def test_top_is_live_on_a_terminal(path):
             arguments = command(path, "top", "--pid", "4711", "--interval", "0.1")
             os.execv(arguments[0], arguments)
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
-        screen = _read_until(terminal, b"1,005 blocks")
+        screen = read_until(terminal, b"1,005 blocks")
         os.kill(child, signal.SIGINT)
-        rest = _read_until(terminal, None)
+        rest = read_until(terminal, None)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
         os.close(terminal)
     assert b"\x1b[?1049h" in screen  # the alternate screen
     assert b"\x1b[?1049l" in rest
     assert b"Traceback" not in rest
-
-
-def _read_until(terminal: int, words: bytes | None, timeout_s: float = 60.0) -> bytes:
-    """Read until `words`, or until the other end is closed."""
-    read = b""
-    deadline = time.monotonic() + timeout_s
-    while words is None or words not in read:
-        assert time.monotonic() < deadline, read
-        if select.select([terminal], [], [], 0.1)[0]:
-            try:
-                read += os.read(terminal, 65_536)
-            except OSError:  # EIO: the other end is closed
-                break
-    return read
 
 
 def test_top_once_on_a_terminal_is_a_plain_table(path):
@@ -631,7 +616,7 @@ def test_top_once_on_a_terminal_is_a_plain_table(path):
             os.environ["TERM"] = "xterm"
             arguments = command(path, "top", "--pid", "4711", "--once")
             os.execv(arguments[0], arguments)
-        screen = _read_until(terminal, None)
+        screen = read_until(terminal, None)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         os.close(terminal)
     assert b"leak_here" in screen
@@ -646,8 +631,8 @@ def test_the_daemon_ends_while_top_is_live(path):
             os.environ["TERM"] = "xterm"
             arguments = command(path, "top", "--pid", "4711", "--interval", "0.1")
             os.execv(arguments[0], arguments)
-        _read_until(terminal, b"leak_here")
-    rest = _read_until(terminal, None)
+        read_until(terminal, b"leak_here")
+    rest = read_until(terminal, None)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
     os.close(terminal)
     assert b"\x1b[?1049l" in rest

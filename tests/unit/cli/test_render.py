@@ -48,8 +48,8 @@ def drawn(view: Any, columns: int | None = 80) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def report_lines(*reports: Any, columns: int | None = 80, stacks: int = 3, max_frames: int | None = None):
-    return drawn(reports_view(reports, width=columns, stacks=stacks, max_frames=max_frames), columns)
+def report_lines(*reports: Any, columns: int | None = 80, stacks: int = 3):
+    return drawn(reports_view(reports, width=columns, stacks=stacks), columns)
 
 
 # -- top ---------------------------------------------------------------------------------------------------
@@ -128,14 +128,6 @@ def test_a_truncated_stack_says_why(end):
     """Each reason has words."""
     lines = report_lines(a_report(sites=(a_site(truncated=end),)))
     assert lines[-1].startswith("      … truncated: the stack ")
-
-
-def test_a_long_stack_is_cut_on_a_screen_only():
-    """How much is missing is said."""
-    stack = (*a_stack()[:2], *(a_frame(f"f{n}") for n in range(100)))
-    report = a_report(sites=(a_site(stack=stack),))
-    assert report_lines(report, max_frames=12)[-1] == "      … 90 more frames (--once shows all)"
-    assert report_lines(report)[-1].startswith("      f99")
 
 
 def test_a_process_that_ended_is_marked():
@@ -305,7 +297,7 @@ def test_no_color_is_respected(environ, colour):
     """Bold may stay (no-color.org speaks of colour)."""
     stream = Terminal()
     console = make_console(stream, environ)
-    console.print(reports_view([a_report(losses={"live_full": 1})], width=80, stacks=1, max_frames=None))
+    console.print(reports_view([a_report(losses={"live_full": 1})], width=80, stacks=1))
     assert ("\x1b[33m" in stream.getvalue()) is colour
 
 

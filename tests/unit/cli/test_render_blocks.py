@@ -31,7 +31,7 @@ def report_lines(columns: int | None = 80, **changes: Any) -> list[str]:
 
 
 def group_lines(*reports: GroupedReport, by: GroupKey, columns: int | None = 80) -> list[str]:
-    return drawn(groups_view(reports, by, width=columns, max_frames=None), columns)
+    return drawn(groups_view(reports, by, width=columns), columns)
 
 
 class TestReport:

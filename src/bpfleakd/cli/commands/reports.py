@@ -46,9 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         console = make_console()
         console.print(
-            reports_view(
-                [saved.report], width=fitting_width(console), stacks=len(saved.report.sites), max_frames=None
-            )
+            reports_view([saved.report], width=fitting_width(console), stacks=len(saved.report.sites))
         )
         return 0
     reports = client.reports(arguments.pid, limit=arguments.limit)

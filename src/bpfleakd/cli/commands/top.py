@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bpfleakd.api.client import DaemonClient
@@ -14,12 +12,13 @@ from bpfleakd.errors import NoSuchProcess, NotAttached
 from bpfleakd.model import GroupedReport, GroupKey, LeakReport, SortKey
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
 __all__ = ["add_parser", "run"]
 
-# A screen shows the top of a stack; `--once` shows it all.
-_LIVE_FRAMES = 12
+# How many rows are asked for: what is printed is read from the top, a screen can be scrolled.
+_PRINTED = 20
+_LIVE = 200
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -31,9 +30,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--limit",
         type=whole_number_from(0),
-        default=20,
         metavar="K",
-        help="call sites, or groups, of a process; 0: all (%(default)s)",
+        help=f"call sites, or groups, of a process; 0: all ({_PRINTED}; on a screen {_LIVE})",
     )
     parser.add_argument(
         "--sort",
@@ -59,7 +57,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=whole_number_from(0),
         default=3,
         metavar="N",
-        help="show the stacks of the first N (%(default)s)",
+        help="print the stacks of the first N (%(default)s); on a screen 0 hides the one below the list",
     )
     add_no_suppressions(parser)
     parser.set_defaults(run=run)
@@ -79,24 +77,51 @@ def run(arguments: argparse.Namespace) -> int:
     from bpfleakd.cli.render.report import reports_view
 
     console = make_console()
-    live = console.is_terminal and not console.is_dumb_terminal and not arguments.once
-
-    def view() -> RenderableType:
-        width, max_frames = fitting_width(console), _LIVE_FRAMES if live else None
-        reports = _fetch(client, arguments)
-        if arguments.group != GroupKey.SITE:
-            return groups_view(reports, GroupKey(arguments.group), width=width, max_frames=max_frames)
-        return reports_view(reports, width=width, stacks=arguments.stacks, max_frames=max_frames)
-
-    if live:
-        _show_live(console, view, arguments.interval)
-    console.print(view())
+    if console.is_terminal and not console.is_dumb_terminal and not arguments.once:
+        return _live(console, client, arguments)
+    width = fitting_width(console)
+    reports = _fetch(client, arguments)
+    if arguments.group != GroupKey.SITE:
+        console.print(groups_view(reports, GroupKey(arguments.group), width=width))
+    else:
+        console.print(reports_view(reports, width=width, stacks=arguments.stacks))
     return 0
+
+
+def _live(console: Console, client: DaemonClient, arguments: argparse.Namespace) -> int:
+    from bpfleakd.cli.live.session import show_live
+    from bpfleakd.cli.live.state import View
+
+    group = GroupKey(arguments.group)
+    view = View(
+        pid=arguments.pid,
+        alone=arguments.pid is not None,
+        sort=SortKey(arguments.sort),
+        # A screen shows the stack of whatever call site is selected.
+        group=GroupKey.SITE if group is GroupKey.STACK else group,
+    )
+    try:
+        return show_live(
+            console,
+            client,
+            view,
+            interval_s=arguments.interval,
+            limit=_limit(arguments, _LIVE),
+            stacks=arguments.stacks > 0,
+            suppress=arguments.suppress,
+        )
+    except NotAttached as error:
+        raise NotAttached(error.message, f"bpfleakctl attach {arguments.pid}") from error
+
+
+def _limit(arguments: argparse.Namespace, default: int) -> int | None:
+    """Return how many rows to ask for, None for all."""
+    return default if arguments.limit is None else arguments.limit or None
 
 
 def _fetch(client: DaemonClient, arguments: argparse.Namespace) -> tuple[Any, ...]:
     """Return leak reports, or grouped ones."""
-    limit, sort, by = arguments.limit or None, SortKey(arguments.sort), GroupKey(arguments.group)
+    limit, sort, by = _limit(arguments, _PRINTED), SortKey(arguments.sort), GroupKey(arguments.group)
     suppress = arguments.suppress
 
     def ask(pid: int) -> LeakReport | GroupedReport:
@@ -116,13 +141,3 @@ def _fetch(client: DaemonClient, arguments: argparse.Namespace) -> tuple[Any, ..
         except (NotAttached, NoSuchProcess):
             continue  # it ended since the list was made
     return tuple(reports)
-
-
-def _show_live(console: Console, view: Callable[[], RenderableType], interval_s: float) -> None:
-    """Draw until interrupted."""
-    from rich.live import Live
-
-    with Live(view(), console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            time.sleep(interval_s)
-            live.update(view(), refresh=True)

@@ -49,7 +49,7 @@ def _summary(report: BlocksReport) -> str:
 def _site_parts(site: SiteBlocks, width: int | None) -> Iterable[RenderableType]:
     amount = _amount(site.live_bytes, site.live_count)
     yield Text.assemble((f"site {site.site}", "bold"), f" {site.kind.value}: {amount}")
-    yield from stack_lines(site, width, None)
+    yield from stack_lines(site, width)
     yield _blocks(site, width)
     if site.left_out_count:
         yield Text(f"… {site.left_out_count:,} more blocks (--limit lists more)", "dim")

@@ -39,7 +39,7 @@ def diff_view(report: DiffReport, *, width: int | None, limit: int | None, stack
     if shown:
         parts.append(_table(shown[:0], width, header=True))
     for site in shown[:stacks]:
-        parts += [_table([site], width), *stack_lines(site, width, None)]
+        parts += [_table([site], width), *stack_lines(site, width)]
     if shown[stacks:]:
         parts.append(_table(shown[stacks:], width))
     if len(shown) < len(report.sites):

@@ -17,17 +17,15 @@ from bpfleakd.model import GroupedReport, GroupKey, SiteGroup
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_rate
 
-__all__ = ["groups_view"]
+__all__ = ["group_name", "groups_table", "groups_view"]
 
 _FIGURE_COLUMNS = (("growth/s", 11), ("live", 8), ("count", 9), ("sites", 6))
 _FIGURES_WIDTH = sum(width + 1 for _, width in _FIGURE_COLUMNS)
 _SHORTEST_NAME = 20
 
 
-def groups_view(
-    reports: Sequence[GroupedReport], by: GroupKey, *, width: int | None, max_frames: int | None
-) -> RenderableType:
-    """Return the reports one under the other; `width` and `max_frames` as for reports_view."""
+def groups_view(reports: Sequence[GroupedReport], by: GroupKey, *, width: int | None) -> RenderableType:
+    """Return the reports one under the other; `width` as for reports_view."""
     if not reports:
         return Text("no process is traced: bpfleakctl attach PID")
     parts: list[RenderableType] = []
@@ -38,31 +36,41 @@ def groups_view(
         if not report.groups:
             parts += [] if report.suppressed else [Text(why_empty(report.process))]
             continue
-        parts.append(_table((), by, width, header=True))
+        parts.append(groups_table((), by, width, header=True))
         for group in report.groups:
-            parts.append(_table((group,), by, width))
-            parts += stack_lines(group, width, max_frames) if by is GroupKey.STACK else []
+            parts.append(groups_table((group,), by, width))
+            parts += stack_lines(group, width) if by is GroupKey.STACK else []
     return Group(*parts[1:])
 
 
-def _table(groups: Sequence[SiteGroup], by: GroupKey, width: int | None, *, header: bool = False) -> Table:
+def groups_table(
+    groups: Sequence[SiteGroup],
+    by: GroupKey,
+    width: int | None,
+    *,
+    header: bool = False,
+    selected: int | None = None,
+) -> Table:
+    """Return rows with widths of their own, so that tables with stacks between them line up."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=header, header_style="bold")
     for name, column_width in _FIGURE_COLUMNS:
         table.add_column(name, justify="right", width=column_width, no_wrap=True)
     table.add_column(by.value, no_wrap=True)
-    for group in groups:
+    for place, group in enumerate(groups):
         growth = group.growth_bytes_per_s
         table.add_row(
             "-" if growth is None else Text(human_rate(growth), style="red" if growth > 0 else ""),
             human_bytes(group.live_bytes),
             f"{group.live_count:,}",
             f"{len(group.sites):,}",
-            Text(_name(group, by, width), style="bold"),
+            Text(group_name(group, by, width), style="bold"),
+            style="reverse" if place == selected else "",
         )
     return table
 
 
-def _name(group: SiteGroup, by: GroupKey, width: int | None) -> str:
+def group_name(group: SiteGroup, by: GroupKey, width: int | None) -> str:
+    """Return a group's name in the room that is left of `width` (None: whole)."""
     if group.group is None:
         # Blocks that came and went while the others were counted thread by thread.
         return "[not by thread]" if by is GroupKey.THREAD else "[unknown]"

@@ -14,41 +14,19 @@ from bpfleakd.model import ProcessState, TracedProcess
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration, human_percent, human_rate
 
-__all__ = ["processes_view"]
-
+__all__ = ["processes_table", "processes_view"]
 
 # What is less is not worth a line.
 _DEAR_PERCENT = 1.0
+_COLUMNS = ("pid", "comm", "live", "growth/s", "count", "sites", "for", "mode", "recorded", "state")
+# From how many columns on a screen has room for these.
+_ROOM_FOR = {"count": 78, "sites": 70, "mode": 64, "recorded": 78}
 
 
 def processes_view(processes: Sequence[TracedProcess]) -> RenderableType:
     """Return a row a process; under the table, what was missed, what costs much, and what is limited."""
     if not processes:
         return Text("no process is traced: bpfleakctl attach PID")
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("pid", justify="right", no_wrap=True)
-    table.add_column("comm", no_wrap=True, max_width=16)
-    for name in ("live", "growth/s", "count", "sites", "for"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("mode", no_wrap=True)
-    any_estimate = any(is_estimate(traced.process) for traced in processes)
-    if any_estimate:
-        table.add_column("recorded", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    for traced in processes:
-        process = traced.process
-        table.add_row(
-            str(process.pid),
-            Text(printable(process.comm), overflow="ellipsis"),
-            human_bytes(process.live_bytes),
-            human_rate(process.growth_bytes_per_s),
-            f"{process.live_count:,}",
-            f"{traced.sites:,}",
-            human_duration(process.attached_s),
-            Text(printable(process.mode)),
-            *([recorded_share(process)] if any_estimate else []),
-            Text(process.state.value, style="" if process.state == ProcessState.TRACED else "yellow"),
-        )
     missed = [
         Text(f"{traced.process.pid} {line}", style="yellow")
         for traced in processes
@@ -63,7 +41,43 @@ def processes_view(processes: Sequence[TracedProcess]) -> RenderableType:
         for row in processes
         if row.adopted_count
     ]
-    return Group(table, *missed, *gaps, *map(_cost, filter(_is_dear, processes)))
+    return Group(processes_table(processes), *missed, *gaps, *map(_cost, filter(_is_dear, processes)))
+
+
+def processes_table(
+    processes: Sequence[TracedProcess], *, width: int | None = None, selected: int | None = None
+) -> Table:
+    """Return a row a process; without the columns that a screen of `width` has no room for."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    names = [name for name in _COLUMNS if width is None or width >= _ROOM_FOR.get(name, 0)]
+    if not any(is_estimate(traced.process) for traced in processes):
+        names = [name for name in names if name != "recorded"]
+    for name in names:
+        is_text = name in ("comm", "mode", "recorded", "state")
+        table.add_column(
+            name,
+            justify="left" if is_text else "right",
+            no_wrap=True,
+            max_width=16 if name == "comm" else None,
+        )
+    for place, traced in enumerate(processes):
+        process = traced.process
+        cells = {
+            "pid": str(process.pid),
+            "comm": Text(printable(process.comm), overflow="ellipsis"),
+            "live": human_bytes(process.live_bytes),
+            "growth/s": human_rate(process.growth_bytes_per_s),
+            "count": f"{process.live_count:,}",
+            "sites": f"{traced.sites:,}",
+            "for": human_duration(process.attached_s),
+            "mode": Text(printable(process.mode)),
+            "recorded": recorded_share(process) if "recorded" in names else "",
+            "state": Text(
+                process.state.value, style="" if process.state == ProcessState.TRACED else "yellow"
+            ),
+        }
+        table.add_row(*(cells[name] for name in names), style="reverse" if place == selected else "")
+    return table
 
 
 def _times(count: int) -> str:

@@ -96,7 +96,7 @@ def _figures(sums: ReachabilitySums) -> str:
 
 def _site_parts(site: ScannedSite, width: int | None) -> Iterable[RenderableType]:
     yield Text.assemble((f"site {site.site}", "bold"), f": {_figures(site.sums)}")
-    yield from stack_lines(site, width, None)
+    yield from stack_lines(site, width)
     if site.blocks:
         yield _blocks(site)
     if site.blocks and site.left_out_count:

@@ -33,13 +33,9 @@ _TRUNCATED = {
 def stack_lines(
     site: SiteReport | SiteGroup | SiteBlocks | ScannedSite | SiteDifference,
     width: int | None,
-    max_frames: int | None,
 ) -> list[Text]:
     """Return the lines of a call site's stack; that it is not whole is the last of them."""
-    shown = site.stack[:max_frames]
-    lines = [_frame_line(frame, width) for frame in shown]
-    if len(shown) < len(site.stack):
-        lines.append(Text(f"{_INDENT}… {len(site.stack) - len(shown)} more frames (--once shows all)", "dim"))
+    lines = [_frame_line(frame, width) for frame in site.stack]
     if site.truncated and site.truncated != StackEnd.BOTTOM:
         lines.append(
             Text(f"{_INDENT}… truncated: {_TRUNCATED.get(site.truncated, site.truncated)}", "yellow")

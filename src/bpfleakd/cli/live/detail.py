@@ -1,0 +1,80 @@
+"""The pane of one call site: figures, why it is called so, its course, threads and the whole stack."""
+
+from __future__ import annotations
+
+import textwrap
+
+from rich.text import Text
+
+from bpfleakd.cli.render.sites import VERDICT_STYLES, site_function
+from bpfleakd.cli.render.sparkline import sparkline
+from bpfleakd.cli.render.stacks import stack_lines
+from bpfleakd.model import SavedHistory, SiteReport
+from bpfleakd.printable import printable
+from bpfleakd.units import human_bytes, human_duration, human_rate
+
+__all__ = ["detail_lines"]
+
+_THREADS = 8
+_REACHABLE = {
+    True: "still reachable",
+    False: "lost: nothing points to it any more",
+    None: "not looked at (scan)",
+}
+
+
+def detail_lines(
+    site: SiteReport, history: SavedHistory | None, width: int, *, ascii_only: bool = False
+) -> list[Text]:
+    """Return the lines of the pane, none wider than `width` but those of names."""
+    verdict = Text.assemble((site.verdict, VERDICT_STYLES.get(site.verdict, "bold")))
+    if site.confidence:
+        verdict.append(f"  {site.confidence:.0%} sure")
+    if site.leak_bytes_per_s:
+        verdict.append(f", {human_rate(site.leak_bytes_per_s)} for good")
+    figures = [
+        f"live       {human_bytes(site.live_bytes)} in {site.live_count:,} blocks, "
+        f"at most {human_bytes(site.peak_live_bytes)}",
+        f"allocated  {human_bytes(site.allocated_bytes)} in {site.allocated_count:,} blocks"
+        + ("" if site.temporary_count is None else f", {site.temporary_count:,} of them temporary"),
+        f"growth     {human_rate(site.growth_bytes_per_s)}",
+        "oldest     " + ("-" if site.oldest_age_s is None else human_duration(site.oldest_age_s)),
+        f"memory     {site.kind}; {_REACHABLE[site.reachable]}",
+        f"call site  {site.site}",
+    ]
+    return [
+        Text(site_function(site), "bold"),
+        *([Text(printable(site.location), "dim")] if site.location else []),
+        verdict,
+        *map(Text, textwrap.wrap(printable(site.reason), width)),
+        Text(),
+        *_course(site, history, width, ascii_only),
+        *map(Text, figures),
+        Text(),
+        *_threads(site),
+        Text(f"stack, {len(site.stack)} frames, innermost first", "bold"),
+        *stack_lines(site, width),
+    ]
+
+
+def _course(site: SiteReport, history: SavedHistory | None, width: int, ascii_only: bool) -> list[Text]:
+    if history is None:
+        return []
+    saved = next((saved for saved in history.sites if saved.site == site.site), None)
+    if saved is None or not saved.low_bytes:
+        return []
+    line = sparkline(history.ends_s, saved.low_bytes, width, ascii_only=ascii_only)
+    span = f"0 to {human_bytes(max(saved.low_bytes))} live, over {human_duration(history.ends_s[-1])}"
+    return [Text(line, VERDICT_STYLES.get(site.verdict, "")), Text(span, "dim"), Text()]
+
+
+def _threads(site: SiteReport) -> list[Text]:
+    if not site.threads:
+        return []
+    rows = [
+        Text(f"{human_bytes(by.live_bytes):>10} {by.live_count:>10,}  {by.tid} {printable(by.comm)}")
+        for by in site.threads[:_THREADS]
+    ]
+    left = len(site.threads) - _THREADS
+    more = [Text(f"{'':>10} … {left} more", "dim")] if left > 0 else []
+    return [Text("allocated by threads", "bold"), *rows, *more, Text()]

@@ -1,0 +1,126 @@
+"""Answers of the daemon, asked for in a thread of its own: keys work while the daemon takes its time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from bpfleakd.api.client import DaemonClient
+from bpfleakd.errors import BpfleakdError
+from bpfleakd.model import GroupedReport, GroupKey, LeakReport, SavedHistory, SortKey, TracedProcess
+
+__all__ = ["Answer", "Feed", "Question"]
+
+# The daemon looks at every block for a history, and its bins are some seconds long.
+_HISTORY_EVERY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the screen needs: processes (no `pid`), a report or a grouped one, and the history with it.
+
+    `limit` is the number of rows, None for all; `suppress`: without the call sites that are known.
+    """
+
+    pid: int | None
+    sort: SortKey = SortKey.VERDICT
+    group: GroupKey = GroupKey.SITE
+    limit: int | None = None
+    history: bool = False
+    suppress: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the daemon said to `question`, or why it did not."""
+
+    question: Question
+    processes: tuple[TracedProcess, ...] = ()
+    report: LeakReport | None = None
+    groups: GroupedReport | None = None
+    history: SavedHistory | None = None
+    error: Exception | None = None
+
+
+class Feed:
+    """Asks the latest question again and again, and tells `wake` of each answer."""
+
+    def __init__(self, client: DaemonClient, interval_s: float, wake: Callable[[], None]) -> None:
+        self._client = client
+        self._interval_s = interval_s
+        self._wake = wake
+        self._changed = threading.Condition()
+        self._question: Question | None = None
+        self._paused = False
+        self._ended = False
+        self._answer: Answer | None = None
+        self._history: SavedHistory | None = None
+        self._history_of: tuple[int | None, float] = (None, 0.0)
+
+    def __enter__(self) -> Feed:
+        # A daemon thread: who quits does not wait for an answer.
+        threading.Thread(target=self._run, name="feed", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+
+    def ask(self, question: Question, *, paused: bool) -> None:
+        """Go over to another question, at once; `paused`: ask it once only."""
+        with self._changed:
+            if (question, paused) != (self._question, self._paused):
+                self._question, self._paused = question, paused
+                self._changed.notify()
+
+    def answer(self) -> Answer | None:
+        """Return the latest answer; None before the first."""
+        with self._changed:
+            return self._answer
+
+    def _run(self) -> None:
+        asked: Question | None = None
+        while True:
+            with self._changed:
+                if not self._ended and (self._question is None or self._question == asked):
+                    self._changed.wait(None if self._paused or asked is None else self._interval_s)
+                if self._ended:
+                    return
+                question = self._question
+                if question is None or (self._paused and question == asked):
+                    continue
+            asked = question
+            answer = self._asked(question)
+            with self._changed:
+                self._answer = answer
+            self._wake()
+
+    def _asked(self, question: Question) -> Answer:
+        try:
+            if question.pid is None:
+                return Answer(question, processes=self._client.processes())
+            sort, by, limit = question.sort, question.group, question.limit
+            if by is not GroupKey.SITE:
+                groups = self._client.groups(
+                    question.pid, by=by, limit=limit, sort=sort, suppress=question.suppress
+                )
+                return Answer(question, groups=groups)
+            report = self._client.report(question.pid, limit=limit, sort=sort, suppress=question.suppress)
+            answer = Answer(question, report=report)
+            return replace(answer, history=self._history_now(question.pid)) if question.history else answer
+        except Exception as error:  # to be raised where the screen can be given back first
+            return Answer(question, error=error)
+
+    def _history_now(self, pid: int) -> SavedHistory | None:
+        """Return the history, which may be some seconds old; None if it cannot be had."""
+        of, read_s = self._history_of
+        if of != pid or time.monotonic() - read_s >= _HISTORY_EVERY_S:
+            try:
+                self._history = self._client.history(pid)
+            except BpfleakdError:
+                self._history = None  # of a process that ended there is a report, but none
+            self._history_of = (pid, time.monotonic())
+        return self._history

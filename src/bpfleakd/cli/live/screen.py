@@ -1,0 +1,237 @@
+"""The screen of `bpfleakctl top`: a view and the daemon's answer as lines that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bpfleakd.cli.live.detail import detail_lines
+from bpfleakd.cli.live.feed import Answer
+from bpfleakd.cli.live.help import footer, help_lines
+from bpfleakd.cli.live.state import Page, Row, Shown, View, selected_index
+from bpfleakd.cli.render.estimates import is_estimate
+from bpfleakd.cli.render.groups import group_name, groups_table
+from bpfleakd.cli.render.losses import loss_lines
+from bpfleakd.cli.render.process_verdict import verdict_lines
+from bpfleakd.cli.render.processes import processes_table
+from bpfleakd.cli.render.report import process_header, why_empty
+from bpfleakd.cli.render.sites import name_widths, site_function, site_table, why_line
+from bpfleakd.cli.render.stacks import stack_lines
+from bpfleakd.cli.render.suppressed import suppressed_lines
+from bpfleakd.model import LeakReport, ProcessSummary, SiteReport
+
+__all__ = ["Drawn", "draw"]
+
+_LOSSES = 3
+# Fewer lines are no use as a preview of a stack.
+_PREVIEW_MIN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The lines, and what keys act on."""
+
+    renderable: RenderableType
+    shown: Shown
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What there is to fill; `stacks`: whether the selected call site's stack is shown below the list."""
+
+    width: int
+    height: int
+    stacks: bool
+    ascii_only: bool
+
+
+def draw(
+    view: View,
+    answer: Answer | None,
+    width: int,
+    height: int,
+    *,
+    note: str = "",
+    stacks: bool = True,
+    ascii_only: bool = False,
+) -> Drawn:
+    """Return a screen of `height` lines, `note` in the first; `answer` is None before there is one."""
+    room = _Room(width, max(height - 1, 1), stacks, ascii_only)
+    if view.helping:
+        drawn = Drawn(Group(*_fitted(help_lines(), room)), Shown())
+    elif answer is None:
+        drawn = Drawn(Group(*_fitted([Text(note or "asking the daemon …", "dim")], room)), Shown())
+    else:
+        pages = {Page.PROCESSES: _processes, Page.GROUPS: _groups, Page.SITES: _sites, Page.DETAIL: _detail}
+        drawn = pages[view.page](view, answer, room, [Text(note, "yellow")] if note else [])
+    return Drawn(Group(drawn.renderable, _cut(footer(view, width), width)), drawn.shown)
+
+
+def _processes(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn:
+    matching = [
+        traced for traced in answer.processes if _matches(view, str(traced.process.pid), traced.process.comm)
+    ]
+    empty = "no process is traced: bpfleakctl attach PID" if not answer.processes else "no process matches"
+    title = Text.assemble((f"{len(answer.processes):,} processes", "bold"), *_marks(view))
+    rows = [Row(str(traced.process.pid)) for traced in matching]
+    return _list(
+        view,
+        [*above, title],
+        rows,
+        lambda first, last, selected: processes_table(
+            matching[first:last], width=room.width, selected=selected
+        ),
+        room,
+        empty,
+    )
+
+
+def _groups(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn:
+    report = answer.groups
+    if report is None or answer.question.group is not view.group:
+        return _list(view, above, [], _no_table, room, "asking the daemon …")
+    matching = [group for group in report.groups if _matches(view, group_name(group, view.group, None))]
+    rows = [Row(group_name(group, view.group, None), group.sites) for group in matching]
+    head = [*above, *_head(view, report.process), *_losses(report.losses)]
+    head += suppressed_lines(report.suppressed, None)
+    return _list(
+        view,
+        head,
+        rows,
+        lambda first, last, selected: groups_table(
+            matching[first:last], view.group, room.width, header=True, selected=selected
+        ),
+        room,
+        "no group matches" if report.groups else why_empty(report.process),
+    )
+
+
+def _sites(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn:
+    report = answer.report
+    if report is None:
+        return _list(view, above, [], _no_table, room, "asking the daemon …")
+    sites = [
+        site
+        for site in report.sites
+        if (view.within is None or site.site in view.within.sites)
+        and _matches(view, site_function(site), site.module or "", site.location or "")
+    ]
+    head = [*above, *_report_head(view, report)]
+    names = name_widths(sites, room.width, is_estimate(report.process)) if sites else (0, 0)
+    selected = selected_index(view, rows := [Row(site.site) for site in sites])
+    below = _preview(sites[selected], room.width) if sites and room.stacks else []
+    return _list(
+        view,
+        head,
+        rows,
+        lambda first, last, chosen: site_table(
+            sites[first:last], names, room.width, is_estimate(report.process), header=True, selected=chosen
+        ),
+        room,
+        "no call site matches" if report.sites else why_empty(report.process),
+        below,
+    )
+
+
+def _detail(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn:
+    report = answer.report
+    if report is None:
+        return _list(view, above, [], _no_table, room, "asking the daemon …")
+    head = [*above, *_head(view, report.process)]
+    site = next((site for site in report.sites if site.site == view.site), None)
+    if site is None:
+        return _list(view, head, [], _no_table, room, f"call site {view.site} holds nothing any more")
+    lines = detail_lines(site, answer.history, room.width, ascii_only=room.ascii_only)
+    height = max(room.height - len(head), 1)
+    scroll_max = max(len(lines) - height, 0)
+    scroll = min(view.scroll, scroll_max)
+    shown = Shown(page_rows=height, scroll_max=scroll_max)
+    return Drawn(Group(*_fitted([*head, *lines[scroll : scroll + height]], room)), shown)
+
+
+def _list(
+    view: View,
+    head: list[Text],
+    rows: Sequence[Row],
+    table: Callable[[int, int, int], Table],
+    room: _Room,
+    empty: str,
+    below: Sequence[Text] = (),
+) -> Drawn:
+    """Return a head, as many rows around the selected one as fit, and below them what fits of `below`."""
+    if not rows:
+        return Drawn(Group(*_fitted([*head, Text(empty)], room)), Shown())
+    head = head[: max(room.height - 2, 0)]
+    left = max(room.height - len(head) - 1, 1)
+    if left < 2 * _PREVIEW_MIN:
+        below = ()
+    page = min(len(rows), max(left - len(below), (left + 1) // 2))
+    selected = selected_index(view, rows)
+    first = min(max(selected - page // 2, 0), len(rows) - page)
+    free = left - page
+    if len(below) > free:
+        more = len(below) - free + 1
+        below = [*below[: free - 1], Text(f"      … {more} more lines (Enter shows all)", "dim")]
+    lines = [_cut(line, room.width) for line in (*below, *[Text()] * (free - len(below)))]
+    shown = Shown(tuple(rows), page_rows=page)
+    drawn_head = (_cut(line, room.width) for line in head)
+    return Drawn(Group(*drawn_head, table(first, first + page, selected - first), *lines), shown)
+
+
+def _no_table(first: int, last: int, selected: int) -> Table:
+    raise AssertionError("there are no rows")
+
+
+def _report_head(view: View, report: LeakReport) -> list[Text]:
+    verdict = map(Text, verdict_lines(report.process_verdict)) if report.process_verdict else ()
+    above = [*_head(view, report.process), *verdict, *_losses(report.losses)]
+    return [*above, *suppressed_lines(report.suppressed, None)]
+
+
+def _head(view: View, process: ProcessSummary) -> list[Text]:
+    return [Text.assemble(*_marks(view), process_header(process))]
+
+
+def _marks(view: View) -> list[tuple[str, str] | str]:
+    """Return what is unlike the usual: a pause, a group, another order."""
+    if view.page is Page.PROCESSES:
+        return ["  ", ("paused", "reverse")] if view.paused else []
+    marks: list[tuple[str, str] | str] = [("paused", "reverse"), " "] if view.paused else []
+    if view.within:
+        marks += [(f"[{view.within.name}]", "bold"), " "]
+    return marks
+
+
+def _losses(losses: dict[str, int]) -> list[Text]:
+    lines = loss_lines(losses)
+    shown = [Text(line, "yellow") for line in lines[:_LOSSES]]
+    left = len(lines) - _LOSSES
+    return (
+        [*shown, Text(f"… {left} more kinds of losses (--once shows all)", "yellow")] if left > 0 else shown
+    )
+
+
+def _preview(site: SiteReport, width: int) -> list[Text]:
+    return [Text(), why_line(site, width), *stack_lines(site, width)]
+
+
+def _matches(view: View, *texts: str) -> bool:
+    wanted = view.filter.casefold()
+    return any(wanted in text.casefold() for text in texts)
+
+
+def _fitted(lines: Sequence[Text], room: _Room) -> list[Text]:
+    """Return exactly as many lines as there is room for."""
+    filled = [*lines[: room.height], *[Text()] * (room.height - len(lines))]
+    return [_cut(line, room.width) for line in filled]
+
+
+def _cut(line: Text, width: int) -> Text:
+    line = line.copy()
+    line.no_wrap = True
+    line.truncate(width, overflow="ellipsis")
+    return line

@@ -1,0 +1,165 @@
+"""`bpfleakctl top` on a terminal, from the first screen to the last; the terminal is always given back."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import signal
+import sys
+from dataclasses import replace
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+
+from bpfleakd.api.client import DaemonClient
+from bpfleakd.cli.live.feed import Answer, Feed, Question
+from bpfleakd.cli.live.keys import Keyboard
+from bpfleakd.cli.live.screen import draw
+from bpfleakd.cli.live.state import Page, Shown, View, pressed
+from bpfleakd.cli.live.wakeups import Wakeups
+from bpfleakd.errors import NoSuchProcess, NotAttached
+from bpfleakd.model import GroupKey
+
+__all__ = ["show_live"]
+
+# What a shell reports for a program that a signal ended is this and its number.
+_BY_SIGNAL = 128
+
+
+def show_live(
+    console: Console,
+    client: DaemonClient,
+    view: View,
+    *,
+    interval_s: float,
+    limit: int | None,
+    stacks: bool,
+    suppress: bool,
+) -> int:
+    """Draw until `q` or a signal; return the exit code. Raises what the daemon answers to `view` itself.
+
+    `limit` is how many rows are asked for (None: all).
+    """
+    with Wakeups() as wakeups, Feed(client, interval_s, wakeups.wake) as feed:
+        session = _Session(console, feed, view, limit, stacks, suppress)
+        while True:
+            code = session.run(wakeups)
+            if code is not None:
+                return code
+            # The terminal is the shell's until SIGCONT.
+            if session.is_stopped:
+                wakeups.stop()
+
+
+class _Session:
+    def __init__(
+        self,
+        console: Console,
+        feed: Feed,
+        view: View,
+        limit: int | None,
+        stacks: bool,
+        suppress: bool,
+    ) -> None:
+        self._console = console
+        self._feed = feed
+        self._view = view
+        self._limit = limit
+        self._stacks = stacks
+        self._suppress = suppress
+        self._answer: Answer | None = None
+        self._shown = Shown()
+        self._note = ""
+        self.is_stopped = False
+
+    def run(self, wakeups: Wakeups) -> int | None:
+        """Have the screen; return the exit code, or None to give it back and have it again."""
+        self.is_stopped = False
+        with contextlib.ExitStack() as stack:
+            # Keys come from a terminal, or not at all.
+            keyboard = stack.enter_context(Keyboard(sys.stdin.fileno())) if sys.stdin.isatty() else None
+            live = stack.enter_context(
+                Live(
+                    Group(),
+                    console=self._console,
+                    screen=True,
+                    auto_refresh=False,
+                    redirect_stdout=False,
+                    redirect_stderr=False,
+                )
+            )
+            sources = [wakeups, *([keyboard] if keyboard else [])]
+            while True:
+                self._feed.ask(self._question(), paused=self._view.paused)
+                self._take_answer()
+                live.update(self._drawn(), refresh=True)
+                ready = select.select(sources, [], [])[0]
+                signals = wakeups.signals()
+                if signal.SIGINT in signals:
+                    raise KeyboardInterrupt
+                for number in (signal.SIGTERM, signal.SIGHUP):
+                    if number in signals:
+                        return _BY_SIGNAL + number
+                if signals & {signal.SIGTSTP, signal.SIGCONT}:
+                    self.is_stopped = signal.SIGTSTP in signals
+                    return None
+                if keyboard in ready:
+                    try:
+                        self._press(keyboard.read())
+                    except EOFError:
+                        return _BY_SIGNAL + signal.SIGHUP
+                if self._view.quitting:
+                    return 0
+
+    def _question(self) -> Question:
+        view = self._view
+        everything = view.filter or view.within or view.page is Page.DETAIL
+        return Question(
+            pid=view.pid,
+            sort=view.sort,
+            group=view.group if view.page is Page.GROUPS else GroupKey.SITE,
+            limit=None if everything else self._limit,
+            history=view.page is Page.DETAIL,
+            suppress=self._suppress,
+        )
+
+    def _take_answer(self) -> None:
+        """Take the latest answer over. Raises the error in it, unless there is a list to go back to."""
+        answer = self._feed.answer()
+        if answer is None or answer is self._answer or answer.question.pid != self._view.pid:
+            return
+        if answer.error is None:
+            self._answer = answer
+        elif isinstance(answer.error, NotAttached | NoSuchProcess) and not self._view.alone:
+            self._note = answer.error.message
+            self._view = replace(
+                View(sort=self._view.sort, group=self._view.group), cursor=str(self._view.pid)
+            )
+            self._answer = None
+            self._feed.ask(self._question(), paused=False)
+        else:
+            raise answer.error
+
+    def _press(self, keys: list[str]) -> None:
+        for key in keys:
+            before = self._view
+            self._view = pressed(before, key, self._shown)
+            self._note = ""
+            if self._view.pid != before.pid:
+                self._answer = None
+            # The next key is for what would be seen by now.
+            self._drawn()
+
+    def _drawn(self) -> RenderableType:
+        size = self._console.size
+        drawn = draw(
+            self._view,
+            self._answer,
+            size.width,
+            size.height,
+            note=self._note,
+            stacks=self._stacks,
+            ascii_only=self._console.options.ascii_only,
+        )
+        self._shown = drawn.shown
+        return drawn.renderable

@@ -1,0 +1,83 @@
+"""One descriptor that tells what a screen has to wake up for: signals, and answers of another thread.
+
+Python's own record of a signal is the byte that it writes there (signal.set_wakeup_fd), so that nothing is
+done inside of a handler, and a signal cannot come between a screen and its being given back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from typing import Any
+
+__all__ = ["Wakeups"]
+
+_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGTSTP,
+    signal.SIGCONT,
+    signal.SIGWINCH,
+)
+_READ_BYTES = 4096
+
+
+class Wakeups:
+    """Holds back the signals of a terminal and of its user until the context ends. Main thread only."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+        self._wakeup_before = -1
+        self._read = self._write = -1
+        self._closing = threading.Lock()
+
+    def __enter__(self) -> Wakeups:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._before = {number: signal.signal(number, _recorded) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup_before)
+        with self._closing:  # who writes from another thread must not meet a descriptor of something else
+            os.close(self._read)
+            os.close(self._write)
+            self._write = -1
+
+    def fileno(self) -> int:
+        """What to wait for."""
+        return self._read
+
+    def wake(self) -> None:
+        """Wake up whoever waits, from any thread."""
+        # Full: it is going to wake up anyway. Closed: nobody waits.
+        with self._closing, contextlib.suppress(OSError):
+            os.write(self._write, b"\0")
+
+    def signals(self) -> frozenset[int]:
+        """Return the signals that came since the last call."""
+        try:
+            return frozenset(os.read(self._read, _READ_BYTES)) - {0}
+        except BlockingIOError:
+            return frozenset()
+
+    @staticmethod
+    def stop() -> None:
+        """Stop this process as Ctrl-Z does, and return when it goes on."""
+        before = {
+            number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTSTP, signal.SIGCONT)
+        }
+        os.kill(os.getpid(), signal.SIGTSTP)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _recorded(number: int, frame: object) -> None:
+    """Do nothing: the byte in the pipe is the record."""

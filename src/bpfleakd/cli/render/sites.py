@@ -1,0 +1,116 @@
+"""The rows of call sites: verdict, figures, the function to blame, where it is; and why it is called so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from bpfleakd.cli.render.names import readable_function
+from bpfleakd.cli.render.stacks import basename
+from bpfleakd.model import SiteReport, Verdict
+from bpfleakd.printable import printable, shortened
+from bpfleakd.units import human_bytes, human_duration, human_rate
+
+__all__ = ["VERDICT_STYLES", "name_widths", "site_function", "site_table", "why_line"]
+
+VERDICT_STYLES = {Verdict.LEAK: "bold red", Verdict.GROWING: "yellow"}
+
+# What the figures need: "-99.9 MiB/s", "1023 KiB", "4,000,000", "23h59m".
+_VERDICT = ("verdict", 7)
+_FIGURE_COLUMNS = (("growth/s", 11), ("live", 8), ("count", 9), ("oldest", 7))
+_ESTIMATE_COLUMNS = (
+    ("growth/s", 11),
+    ("live", 8),
+    ("live ±", 8),
+    ("count", 9),
+    ("count ±", 8),
+    ("oldest", 7),
+)
+# From how many columns on there is room for a figure beside the names.
+_ROOM_FOR = {"count": 70, "count ±": 70, "oldest": 78}
+_SHORTEST_NAMES = 20
+
+
+def _columns(width: int | None, estimates: bool) -> tuple[tuple[str, int], ...]:
+    return tuple(
+        (name, needed)
+        for name, needed in (_ESTIMATE_COLUMNS if estimates else _FIGURE_COLUMNS)
+        if width is None or width >= _ROOM_FOR.get(name, 0)
+    )
+
+
+def why_line(site: SiteReport, width: int | None) -> Text:
+    """Return the line under a call site: how sure its verdict is, and the reason."""
+    sure = f"{site.confidence:.0%} sure: " if site.confidence else ""
+    line = f"  {sure}{printable(site.reason)}"
+    return Text(line if width is None else shortened(line, width), "dim")
+
+
+def site_table(
+    sites: Sequence[SiteReport],
+    names: tuple[int, int],
+    width: int | None,
+    estimates: bool,
+    *,
+    header: bool = False,
+    selected: int | None = None,
+) -> Table:
+    """Return rows with widths of their own, so that tables with stacks between them line up."""
+    function_width, where_width = names
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=header, header_style="bold")
+    table.add_column(_VERDICT[0], width=_VERDICT[1], no_wrap=True)
+    columns = _columns(width, estimates)
+    for name, needed in columns:
+        table.add_column("±" if name.endswith("±") else name, justify="right", width=needed, no_wrap=True)
+    table.add_column("function", width=function_width, no_wrap=True)
+    table.add_column("where", max_width=where_width, no_wrap=True)
+    for place, site in enumerate(sites):
+        figures = {
+            "growth/s": Text(
+                human_rate(site.growth_bytes_per_s), style="red" if site.growth_bytes_per_s > 0 else ""
+            ),
+            "live": human_bytes(site.live_bytes),
+            "live ±": human_bytes(round(site.live_bytes_stderr)) if estimates else "",
+            "count": f"{site.live_count:,}",
+            "count ±": f"{site.live_count_stderr:,.0f}" if estimates else "",
+            "oldest": "-" if site.oldest_age_s is None else human_duration(site.oldest_age_s),
+        }
+        table.add_row(
+            Text(site.verdict, style=VERDICT_STYLES.get(site.verdict, "")),
+            *(figures[name] for name, _needed in columns),
+            Text(site_function(site), overflow="ellipsis", style="bold"),
+            Text(shortened(_where(site), where_width, keep_end=True), overflow="ellipsis"),
+            style="reverse" if place == selected else "",
+        )
+    return table
+
+
+def name_widths(sites: Sequence[SiteReport], width: int | None, estimates: bool) -> tuple[int, int]:
+    """Return the widths of the last two columns: what they need, or a fair part of what is left."""
+    function = max(len("function"), *(cell_len(site_function(site)) for site in sites))
+    where = max(len("where"), *(cell_len(_where(site)) for site in sites))
+    if width is None:
+        return function, where
+    figures = sum(needed + 1 for _name, needed in (_VERDICT, *_columns(width, estimates)))
+    left = max(_SHORTEST_NAMES, width - figures - 1)
+    function = min(function, max(left - where, left * 11 // 20))
+    return function, min(where, left - function)
+
+
+def site_function(site: SiteReport) -> str:
+    return readable_function(site.function) if site.function else "[unknown]"
+
+
+def _where(site: SiteReport) -> str:
+    """Return file:line, or the module with the offset of the blamed call."""
+    if site.location:
+        return printable(site.location)
+    if not site.module:
+        return "-"
+    blamed = (f for f in site.stack if (f.function, f.module) == (site.function, site.module))
+    offset = next((frame.offset for frame in blamed), None)
+    name = printable(basename(site.module))
+    return name if offset is None else f"{name}+{offset:#x}"

@@ -1,0 +1,195 @@
+"""Screens: every line fits, the selected row is there, and what was asked for can be read."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from bpfleakd.cli.live.feed import Answer, Question
+from bpfleakd.cli.live.screen import draw
+from bpfleakd.cli.live.state import Page, View
+from bpfleakd.errors import NotAttached
+from bpfleakd.model import AllocationKind, GroupKey, SavedHistory, SavedSite, Verdict
+
+from ...samples import HOSTILE, a_frame, a_grouped_report, a_process, a_report, a_site, a_traced_process
+
+SITES = tuple(a_site(f"function_{n}", site=f"{n:016x}", live_bytes=n * 1024) for n in range(101))
+SITE_PAGE = View(pid=4711, alone=True)
+ANSWER = Answer(Question(4711), report=a_report(sites=SITES))
+
+
+def lines_of(view, answer, width=80, height=24, **options):
+    """Return the lines as plain text, and what keys act on."""
+    drawn = draw(view, answer, width, height, **options)
+    # Wider than the screen, so that a line that does not fit shows.
+    console = Console(file=io.StringIO(), width=max(width, 20), height=height, color_system=None)
+    console.print(drawn.renderable)
+    return console.file.getvalue().splitlines(), drawn.shown
+
+
+def a_history(site, *low_bytes):
+    ends_s = tuple(5.0 * (place + 1) for place in range(len(low_bytes)))
+    saved = SavedSite(site, AllocationKind.HEAP, "f", "m", 1, 1, low_bytes, (), (), (), ())
+    return SavedHistory(1, "leaky", 60.0, 0.0, 0, 0, ends_s, (), (), (), (saved,))
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
+@pytest.mark.parametrize("height", [1, 3, 8, 24, 150])
+@pytest.mark.parametrize("page", list(Page))
+def test_every_screen_fills_its_terminal_exactly(page, width, height):
+    """However small that is, and whatever the names are."""
+    site = a_site(HOSTILE * 3, reason="because " * 30, stack=tuple(a_frame(HOSTILE) for _ in range(61)))
+    views = {
+        Page.PROCESSES: (
+            View(),
+            Answer(Question(None), processes=tuple(map(a_traced_process, range(1, 40)))),
+        ),
+        Page.SITES: (SITE_PAGE, Answer(Question(4711), report=a_report(sites=(site, *SITES)))),
+        Page.GROUPS: (
+            replace(SITE_PAGE, group=GroupKey.MODULE),
+            Answer(Question(4711, group=GroupKey.MODULE), groups=a_grouped_report()),
+        ),
+        Page.DETAIL: (
+            replace(SITE_PAGE, site=site.site),
+            Answer(Question(4711), report=a_report(sites=(site,)), history=a_history(site.site, 1, 2, 3)),
+        ),
+    }
+    view, answer = views[page]
+    assert view.page is page
+    lines, _shown = lines_of(view, answer, width, height)
+    if height >= 8:
+        assert len(lines) == height
+    assert max(map(cell_len, lines)) <= width
+    assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize("place", [0, 1, 50, 99, 100])
+def test_the_selected_row_is_on_the_screen_with_its_stack(place):
+    """Wherever it is in the list."""
+    view = replace(SITE_PAGE, cursor=SITES[place].site)
+    lines, shown = lines_of(view, ANSWER)
+    assert any(f"function_{place} " in line for line in lines)
+    assert any(line.startswith("      main  leaky") for line in lines)
+    assert [row.name for row in shown.rows] == [site.site for site in SITES]
+    assert sum("function_" in line for line in lines) == shown.page_rows
+
+
+def test_a_long_stack_says_how_much_is_left_to_see():
+    """Below a list there is no room for all of it."""
+    site = a_site(stack=tuple(a_frame(f"f{n}") for n in range(100)))
+    lines, _shown = lines_of(SITE_PAGE, Answer(Question(4711), report=a_report(sites=(site,))))
+    shown = sum(line.startswith("      f") for line in lines)
+    assert f"      … {100 - shown} more lines (Enter shows all)" in lines
+
+
+def test_a_filter_is_a_part_of_a_function_a_module_or_a_place():
+    """Upper and lower case alike."""
+    report = a_report(
+        sites=(
+            a_site("Cache::Add", site="a" * 16, location=None, module="/opt/x"),
+            a_site("other", site="b" * 16, module="/usr/lib/libcache.so"),
+            a_site("third", site="c" * 16, location="/src/cache.c:3"),
+            a_site("fourth", site="d" * 16),
+        )
+    )
+    _lines, shown = lines_of(replace(SITE_PAGE, filter="cACHE"), Answer(Question(4711), report=report))
+    assert [row.name[0] for row in shown.rows] == ["a", "b", "c"]
+    lines, shown = lines_of(replace(SITE_PAGE, filter="nothing"), Answer(Question(4711), report=report))
+    assert not shown.rows
+    assert "no call site matches" in lines
+    assert lines[-1].startswith("/nothing  q quit")
+
+
+def test_a_group_shows_only_its_call_sites():
+    """Enter on a function."""
+    groups = Answer(Question(4711, group=GroupKey.FUNCTION), groups=a_grouped_report())
+    view = replace(SITE_PAGE, group=GroupKey.FUNCTION)
+    _lines, shown = lines_of(view, groups)
+    within = replace(view, within=replace(shown.rows[0], sites=(SITES[3].site, SITES[5].site)))
+    lines, shown = lines_of(within, ANSWER)
+    assert [row.name for row in shown.rows] == [SITES[3].site, SITES[5].site]
+    assert lines[0].startswith(f"[{within.within.name}] 4711 leaky")
+
+
+def test_rows_of_another_grouping_are_not_shown_as_this_one():
+    """The daemon has not answered yet."""
+    functions = Answer(Question(4711, group=GroupKey.FUNCTION), groups=a_grouped_report())
+    lines, shown = lines_of(replace(SITE_PAGE, group=GroupKey.MODULE), functions)
+    assert not shown.rows
+    assert "asking the daemon …" in lines
+
+
+def test_the_pane_of_a_call_site_has_all_that_is_known_of_it():
+    """Why, how it went, in which threads, and every frame."""
+    site = a_site(verdict=Verdict.LEAK)
+    answer = Answer(
+        Question(4711), report=a_report(sites=(site,)), history=a_history(site.site, 0.0, 1024.0, 2048.0)
+    )
+    view = replace(SITE_PAGE, site=site.site)
+    lines, shown = lines_of(view, answer, height=40)
+    text = "\n".join(lines)
+    assert "leak  83% sure, +5.87 KiB/s for good" in text
+    assert site.reason in text
+    assert "▁▁▁▁▅▅▅▅████\n0 to 2.00 KiB live, over 15s" in text
+    assert "4711 worker" in text
+    assert "stack, 4 frames" in text
+    assert "      _start  leaky+0x1061" in lines
+    assert shown.scroll_max == 0
+    assert "____" in "\n".join(lines_of(view, answer, height=40, ascii_only=True)[0])
+
+
+def test_a_pane_that_does_not_fit_scrolls_to_its_last_line():
+    """By so many lines."""
+    site = a_site(stack=tuple(a_frame(f"f{n}") for n in range(60)))
+    answer = Answer(Question(4711), report=a_report(sites=(site,)))
+    view = replace(SITE_PAGE, site=site.site)
+    _lines, shown = lines_of(view, answer)
+    lines, _shown = lines_of(replace(view, scroll=shown.scroll_max), answer)
+    assert lines[-2].startswith("      f59 ")
+
+
+def test_a_call_site_that_left_is_explained():
+    """Its blocks may all have been freed."""
+    lines, _shown = lines_of(replace(SITE_PAGE, site="f" * 16), ANSWER)
+    assert "call site ffffffffffffffff holds nothing any more" in lines
+
+
+@pytest.mark.parametrize(
+    ("view", "answer", "words"),
+    [
+        (View(), Answer(Question(None)), "no process is traced: bpfleakctl attach PID"),
+        (View(filter="x"), Answer(Question(None), processes=(a_traced_process(),)), "no process matches"),
+        (View(), None, "asking the daemon …"),
+        (SITE_PAGE, Answer(Question(4711), report=a_report(sites=())), "no call sites yet"),
+        (replace(SITE_PAGE, helping=True), ANSWER, "Any key goes back."),
+        (replace(SITE_PAGE, paused=True), ANSWER, "paused 4711 leaky"),
+        (View(paused=True), Answer(Question(None), error=NotAttached("")), "paused"),
+    ],
+)
+def test_an_empty_or_unusual_screen_says_so(view, answer, words):
+    """In words, with the way out."""
+    assert words in "\n".join(lines_of(view, answer)[0])
+
+
+def test_losses_are_on_the_screen_but_do_not_fill_it():
+    """The rest of them is counted."""
+    report = a_report(sites=SITES, losses={f"reason_{n}": n + 1 for n in range(7)}, process=a_process())
+    lines, _shown = lines_of(SITE_PAGE, Answer(Question(4711), report=report))
+    assert "missed: 3 reason 2" in lines
+    assert "… 4 more kinds of losses (--once shows all)" in lines
+
+
+@pytest.mark.parametrize(
+    ("width", "there", "not_there"), [(80, "oldest", "x"), (70, "count", "oldest"), (60, "live", "count")]
+)
+def test_a_narrow_screen_leaves_figures_out_not_names(width, there, not_there):
+    """The function is what one looks for."""
+    lines, _shown = lines_of(SITE_PAGE, ANSWER, width)
+    header = next(line for line in lines if line.startswith("verdict"))
+    assert there in header.split()
+    assert not_there not in header.split()
+    assert any("function_1 " in line for line in lines)
