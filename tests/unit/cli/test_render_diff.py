@@ -55,7 +55,7 @@ def test_a_past_state() -> None:
     report = replace(report, before=replace(report.before, resolution_s=12.5), left_out_sites=7)
     shown = drawn(diff_view(report, width=80, limit=None, stacks=0), 80)
     assert shown[0].startswith("before  4711 leaky  10m ago  live 1 B")
-    assert shown[1].startswith("before: the least of each call site within 12s")
+    assert shown[1].startswith("before: the least of each call site within 13s")
     assert shown[2].startswith("after   4711 leaky  now  live 2 B")
     assert shown[-1] == "… 7 call sites that changed less, or are suppressed, are left out"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
@@ -29,7 +30,7 @@ def diff_view(report: DiffReport, *, width: int | None, limit: int | None, stack
     for when, state in (("before", report.before), ("after", report.after)):
         parts.append(_header(when, state))
         if state.resolution_s > 0:
-            words = f"the least of each call site within {human_duration(state.resolution_s)}"
+            words = f"the least of each call site within {human_duration(math.ceil(state.resolution_s))}"
             parts.append(Text(f"{when}: {words}, as kept of that time", "dim"))
     for when, state in (("before", report.before), ("after", report.after)):
         if state.left_out_bytes > 0:
