@@ -225,6 +225,16 @@ function siteView(site) {
   ].filter(Boolean);
 }
 
+// What is drawn needs a width and its place in the document, which a view gets when all of it is there.
+function whenShown(place, draw) {
+  new ResizeObserver((_, observer) => {
+    if (place.clientWidth > 0) {
+      observer.disconnect();
+      draw();
+    }
+  }).observe(place);
+}
+
 // Without its parameters a C++ function fits into the legend.
 function lineLabel(site) {
   return (site.function || site.site).replace(/(?<=.)\(.*$/, "");
@@ -244,13 +254,7 @@ function plot(history) {
     series: [{ label: "s" }, ...lines.map((line, index) => ({
       label: lineLabel(line.site), stroke: colours[index], width: 2, value: (_, value) => bytes(value) }))],
   }, [history.ends_s, ...lines.map((line) => line.site.low_bytes)], place);
-  // The plot has no width before it is in the page.
-  new ResizeObserver((_, observer) => {
-    if (place.clientWidth > 0) {
-      observer.disconnect();
-      draw();
-    }
-  }).observe(place);
+  whenShown(place, draw);
   return place;
 }
 
@@ -274,7 +278,7 @@ function flameSection(pid) {
   }
   choice.addEventListener("change", draw);
   section.append(choice, " ", link, box);
-  requestAnimationFrame(() => draw().catch(fail));
+  whenShown(section, () => draw().catch(fail));
   return section;
 }
 
