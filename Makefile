@@ -94,6 +94,11 @@ bench: FOR := test
 bench: setup ## Measure what tracing costs, against its peers (BENCH_ARGS=--short, --strict)
 	$(PYTHON) -m bench.run $(BENCH_ARGS)
 
+.PHONY: completions
+completions: FOR := test
+completions: setup ## Write deploy/completions again, after a change of bpfleakctl's arguments
+	PYTHONPATH=src $(PYTHON) scripts/completions.py deploy/completions
+
 .PHONY: wheel
 wheel: setup ## Build dist/bpfleakd-*.whl, with the BPF sources inside
 	rm -rf dist
@@ -106,6 +111,9 @@ deb: wheel ## Build dist/bpfleakd_*.deb for this distribution
 
 UNITDIR = $(DESTDIR)/usr/lib/systemd/system
 SYSUSERSDIR = $(DESTDIR)/usr/lib/sysusers.d
+BASH_COMPLETION = $(DESTDIR)/usr/share/bash-completion/completions/bpfleakctl
+ZSH_COMPLETION = $(DESTDIR)/usr/share/zsh/vendor-completions/_bpfleakctl
+FISH_COMPLETION = $(DESTDIR)/usr/share/fish/vendor_completions.d/bpfleakctl.fish
 # Its environment has no pip of its own: ours fills it.
 PIP_INTO := $(PYTHON) -m pip --quiet --disable-pip-version-check --python $(DESTDIR)$(PREFIX)/bin/python
 
@@ -121,6 +129,9 @@ install: wheel ## Install into PREFIX (/opt/bpfleakd) and BINDIR (/usr/local/bin
 	sed 's,/usr/bin/bpfleakd,$(BINDIR)/bpfleakd,; s,/usr/share/doc/bpfleakd,$(PREFIX),' \
 		deploy/systemd/bpfleakd.service >$(UNITDIR)/bpfleakd.service
 	install -D -m 644 deploy/systemd/bpfleakd.sysusers $(SYSUSERSDIR)/bpfleakd.conf
+	install -D -m 644 deploy/completions/bpfleakctl.bash $(BASH_COMPLETION)
+	install -D -m 644 deploy/completions/_bpfleakctl $(ZSH_COMPLETION)
+	install -D -m 644 deploy/completions/bpfleakctl.fish $(FISH_COMPLETION)
 	install -m 644 README.md $(DESTDIR)$(PREFIX)/
 	install -D -m 644 deploy/config.example.yaml $(DESTDIR)/etc/bpfleakd/config.example.yaml
 	@[ -n "$(DESTDIR)" ] || ! [ -d /run/systemd/system ] || \
@@ -130,6 +141,7 @@ install: wheel ## Install into PREFIX (/opt/bpfleakd) and BINDIR (/usr/local/bin
 uninstall: ## Stop the service and remove what `make install` made; /etc/bpfleakd/config.yaml stays
 	@[ -n "$(DESTDIR)" ] || ! [ -d /run/systemd/system ] || systemctl --quiet disable --now bpfleakd || true
 	rm -rf $(DESTDIR)$(PREFIX) $(DESTDIR)$(BINDIR)/bpfleakd $(DESTDIR)$(BINDIR)/bpfleakctl
+	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION)
 	rm -f $(UNITDIR)/bpfleakd.service $(SYSUSERSDIR)/bpfleakd.conf $(DESTDIR)/etc/bpfleakd/config.example.yaml
 	@[ -n "$(DESTDIR)" ] || ! [ -d /run/systemd/system ] || systemctl daemon-reload
 

@@ -37,7 +37,7 @@ from bpfleakd.cli.commands import (
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.printable import printable
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 # In the order of the help.
 _COMMANDS = (
@@ -67,7 +67,7 @@ _BROKEN_PIPE = 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     _write_what_the_terminal_lacks_as_escapes()
     try:
         code = arguments.run(arguments)
@@ -86,7 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _BROKEN_PIPE
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="bpfleakctl", description="Talks to bpfleakd, which finds memory leaks in running programs."
     )
