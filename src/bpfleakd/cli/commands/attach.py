@@ -8,6 +8,7 @@ from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import ATTACH_MODES
 from bpfleakd.cli.arguments import pid
 from bpfleakd.cli.render.lines import attached_line
+from bpfleakd.cli.waiting import waiting
 from bpfleakd.model import TracingMode
 
 __all__ = ["add_parser", "run"]
@@ -30,5 +31,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Attach and print one line about it."""
-    print(attached_line(DaemonClient(arguments.socket).attach(arguments.pid, TracingMode(arguments.mode))))
+    with waiting(f"attaching to {arguments.pid}"):
+        traced = DaemonClient(arguments.socket).attach(arguments.pid, TracingMode(arguments.mode))
+    print(attached_line(traced))
     return 0

@@ -7,6 +7,7 @@ import argparse
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.cli.arguments import pid
 from bpfleakd.cli.render.lines import detached_line
+from bpfleakd.cli.waiting import waiting
 
 __all__ = ["add_parser", "run"]
 
@@ -21,5 +22,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Detach and print one line about it."""
-    print(detached_line(DaemonClient(arguments.socket).detach(arguments.pid)))
+    with waiting(f"detaching from {arguments.pid}"):
+        traced = DaemonClient(arguments.socket).detach(arguments.pid)
+    print(detached_line(traced))
     return 0

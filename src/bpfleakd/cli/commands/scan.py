@@ -8,6 +8,7 @@ from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import BLOCKS_LISTED, BLOCKS_LISTED_MAX, STOP_LIMIT_MAX_S, STOP_LIMIT_S
 from bpfleakd.cli.arguments import duration_s, number_between, pid, whole_number_between
 from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.cli.waiting import waiting
 from bpfleakd.errors import NotAttached
 
 __all__ = ["add_parser", "run"]
@@ -54,13 +55,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Print sums by kind, the sites that lose memory with their stacks, and their blocks; or JSON."""
     client = DaemonClient(arguments.socket)
     try:
-        report = client.scan(
-            arguments.pid,
-            older_than_s=arguments.older_than,
-            stop=not arguments.no_stop,
-            stop_limit_s=arguments.stop_limit / 1000,
-            limit=arguments.limit if arguments.blocks else 0,
-        )
+        with waiting(f"reading the memory of {arguments.pid}"):
+            report = client.scan(
+                arguments.pid,
+                older_than_s=arguments.older_than,
+                stop=not arguments.no_stop,
+                stop_limit_s=arguments.stop_limit / 1000,
+                limit=arguments.limit if arguments.blocks else 0,
+            )
     except NotAttached as error:
         raise NotAttached(error.message, f"bpfleakctl attach {arguments.pid}") from error
     if arguments.json:
