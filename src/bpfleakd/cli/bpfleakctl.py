@@ -34,6 +34,7 @@ from bpfleakd.cli.commands import (
     speedscope,
     top,
 )
+from bpfleakd.cli.examples import add_examples
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.printable import printable
 
@@ -97,6 +98,8 @@ def make_parser() -> argparse.ArgumentParser:
     for command in _COMMANDS:
         # Also after the command; suppressed, so that it does not overwrite what stood before it.
         _add_socket(command.add_parser(commands), argparse.SUPPRESS)
+    for action in commands._choices_actions:
+        add_examples(commands.choices[action.dest], action.dest, action.help or "")
     return parser
 
 
