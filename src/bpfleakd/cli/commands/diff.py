@@ -26,7 +26,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "diff",
         help="compare two times, or two reports: call sites that are new, grew, shrank or are gone",
-        usage="%(prog)s --pid N [--from T] [--to T]\n   or: %(prog)s BEFORE AFTER\n   or: %(prog)s BEFORE --pid N",
+        usage="%(prog)s --pid N [--from T] [--to T]\n"
+        "   or: %(prog)s BEFORE AFTER\n"
+        "   or: %(prog)s BEFORE --pid N",
     )
     parser.add_argument(
         "before", nargs="?", metavar="BEFORE", help=f"a report: its number in `reports`, or a file ({_HOW})"
