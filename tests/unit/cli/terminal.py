@@ -68,6 +68,8 @@ def on_a_terminal(
     ready, go = os.pipe()
     pid, descriptor = pty.fork()
     if pid == 0:
+        for name in ("COLUMNS", "LINES"):  # they would hold whatever the terminal's size is
+            os.environ.pop(name, None)
         os.environ.update({"TERM": "xterm"} | environment)
         os.close(go)
         os.read(ready, 1)  # the terminal has its size

@@ -119,21 +119,6 @@ def test_a_shell_gets_its_terminal_back_while_top_is_stopped(path):
         terminal.end()
 
 
-def test_another_size_of_the_terminal_is_another_screen(path):
-    """At once, not with the next answer."""
-    with (
-        running(a_service(), path),
-        on_a_terminal(top(path, "--pid", "4711", "--interval", "60")) as terminal,
-    ):
-        terminal.until("fill_cache")
-        terminal.until("sfmt: site")
-        terminal.resize(16, 60)
-        while "oldest" in terminal.until("fill_cache"):
-            pass  # a screen of before
-        terminal.press("q")
-        assert terminal.end()[1] == 0
-
-
 def test_colour_is_for_terminals_that_want_it(path):
     """NO_COLOR leaves bold and reverse."""
     for environment, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
