@@ -22,7 +22,8 @@ STORM_THREADS = 45_000
 
 def exact(program: str, **more: Any) -> dict[str, Any]:
     """A policy that traces one of the workloads exactly, and nothing else."""
-    rule = {"match": {"exe": str(build(program))}, "mode": "exact", **more}
+    # As the kernel names it: build/ may be a link.
+    rule = {"match": {"exe": str(build(program).resolve())}, "mode": "exact", **more}
     return {"default": "off", "rules": [rule]}
 
 
@@ -144,6 +145,7 @@ def test_missed_events_are_made_up_for(daemon, workload):
     """A daemon that could not read for a while looks at all processes, and finds those it missed."""
     tracer = daemon(policy=exact("many_sites"))
     storm = workload("lives", "threads")
+    wait_until(lambda: tracer.events("life.source"))
     os.kill(tracer.pid, signal.SIGSTOP)
     try:
         storm.step(STORM_THREADS)
@@ -152,7 +154,7 @@ def test_missed_events_are_made_up_for(daemon, workload):
         os.kill(tracer.pid, signal.SIGCONT)
 
     wait_until(lambda: is_traced(tracer, program.pid))
-    assert tracer.events("life.gap")
+    wait_until(lambda: tracer.events("life.gap"))
     assert tracer.status()["life"]["gaps_total"] >= 1
 
 

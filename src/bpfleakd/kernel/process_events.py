@@ -83,7 +83,7 @@ class ProcessEvents:
             return events
         while len(events) < _BATCH:
             try:
-                event = parse_event(self._socket.recv(_MESSAGE_BYTES))
+                event = parse_event(self._socket.recv(_MESSAGE_BYTES, socket.MSG_DONTWAIT))
             except BlockingIOError:
                 break
             except OSError as error:

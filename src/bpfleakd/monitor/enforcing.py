@@ -14,6 +14,7 @@ import structlog
 from bpfleakd import errors
 from bpfleakd.model import ProcessId, SupervisionState, TracedProcess, TracingMode
 from bpfleakd.monitor.supervised import Agenda, Supervised
+from bpfleakd.monitor.unwinding import ATTACH_WAIT_S
 from bpfleakd.monitor.watching import Open, Watcher
 from bpfleakd.target.policy import Decision
 
@@ -98,7 +99,7 @@ class Enforcer:
         return released
 
     def _open_window(self, process: Supervised, opening: Open, now_ns: int) -> None:
-        if self._may_attach(process) and self._attach(process, opening.mode, now_ns):
+        if self._may_attach(process) and self._attach(process, opening.mode, now_ns, ATTACH_WAIT_S):
             process.reason = opening.reason
             process.opening = None
             process.window_end_ns = now_ns + round(opening.window_s * 1e9)
@@ -149,7 +150,9 @@ class Enforcer:
             process.be(SupervisionState.WAITING, words)
         return False
 
-    def _attach(self, process: Supervised, mode: TracingMode, now_ns: int) -> bool:
+    def _attach(
+        self, process: Supervised, mode: TracingMode, now_ns: int, tables_wait_s: float = _TABLES_WAIT_S
+    ) -> bool:
         """Attach, or say why not; whether it was possible."""
         assert process.decision is not None
         try:
@@ -158,7 +161,7 @@ class Enforcer:
                 expected=process.id,
                 mode=mode,
                 live_blocks=process.decision.live_blocks,
-                tables_wait_s=_TABLES_WAIT_S,
+                tables_wait_s=tables_wait_s,
             )
         except (errors.NoAllocator, errors.NoSuchProcess) as error:
             # Not yet: the dynamic linker is at work, or it is just now executing something.
