@@ -352,7 +352,7 @@ class TestAnotherDaemon:
             store.publish(23, [mapped(unused, store.use("unused", 23), 0)])
             words = store.words_used
 
-            later = UnwindStore(kernel.descriptors)
+            later = UnwindStore(kernel.descriptors, slot_of=lambda pid: pid)
             later.restore(store.tables)
             assert (later.words_used, later.tables) == (words, store.tables)
             later.use("used", PID)
@@ -376,7 +376,7 @@ class TestAnotherDaemon:
         with store_in(kernel) as store:
             store.add("lost", a_table([23]))
             assert not store.is_empty
-            later = UnwindStore(kernel.descriptors)
+            later = UnwindStore(kernel.descriptors, slot_of=lambda pid: pid)
             later.restore({})
             assert kernel.shards == set()
             assert later.is_empty
@@ -390,7 +390,7 @@ class TestAnotherDaemon:
             tables = store.tables
             store.use("table", PID)
             store.release(PID)
-            later = UnwindStore(kernel.descriptors)
+            later = UnwindStore(kernel.descriptors, slot_of=lambda pid: pid)
             later.restore(tables)
             assert not later.has("table")
             later.close()
