@@ -9,6 +9,7 @@ import pytest
 
 from .kernel_objects import changed_text
 from .waiting import wait_until
+from .workloads import build
 
 BLOCK_BYTES = 101 << 10
 ROUNDS_A_S = 50
@@ -26,7 +27,7 @@ AUTO = {
 
 def policy(mode: str) -> dict:
     """Only the program of these tests, whatever else there is on this machine."""
-    return {"default": "off", "rules": [{"match": {"comm": "growing"}, "mode": mode}]}
+    return {"default": "off", "rules": [{"match": {"exe": str(build("growing").resolve())}, "mode": mode}]}
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_a_process_that_is_only_watched_is_never_attached(daemon, growing):
 def test_what_costs_a_program_too_much_is_let_go_of(daemon, workload):
     """Traced by the policy it is over its budget at once; its report is kept, and says why."""
     program = workload("churn", 2)
-    rules = [{"match": {"comm": "churn"}, "mode": "exact"}]
+    rules = [{"match": {"pid": program.pid}, "mode": "exact"}]
     tracer = daemon(
         policy={"default": "off", "rules": rules}, budget={"process_percent": 1, "host_percent": 50}
     )

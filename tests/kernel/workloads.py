@@ -31,7 +31,11 @@ def building_alone() -> Iterator[None]:
 
 
 def build(name: str) -> Path:
-    """Return the program `name`, compiled if its source is newer."""
+    """Return the program `name`, compiled if its source is newer.
+
+    Tests that run side by side have it under paths of their own, so that a policy of one does not match what
+    another has started.
+    """
     need_tool("make")
     need_tool("gcc")
     need_tool("g++")
@@ -43,8 +47,20 @@ def build(name: str) -> Path:
             text=True,
             check=False,
         )
-    assert done.returncode == 0, f"{name} does not compile:\n{done.stderr}"
-    return program
+        assert done.returncode == 0, f"{name} does not compile:\n{done.stderr}"
+        return _own_name(program)
+
+
+def _own_name(program: Path) -> Path:
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None:
+        return program
+    own = program.parent / worker / program.name
+    own.parent.mkdir(exist_ok=True)
+    if not own.exists() or not own.samefile(program):
+        own.unlink(missing_ok=True)
+        own.hardlink_to(program)
+    return own
 
 
 class Workload:
