@@ -55,14 +55,14 @@ class CompiledPrograms:
         numbers = {map_fds[name]: number for number, name in enumerate(order)}
         return cls(tuple(maps), {name: _with_maps(code, numbers) for name, code in functions.items()})
 
-    def to_json(self) -> str:
+    def to_json(self) -> bytes:
         """The content of a file; `from_json` reads it."""
         functions = {name: base64.b64encode(code).decode() for name, code in self.functions.items()}
         maps = [asdict(each) for each in self.maps]
-        return json.dumps({"version": _VERSION, "maps": maps, "functions": functions})
+        return json.dumps({"version": _VERSION, "maps": maps, "functions": functions}).encode()
 
     @classmethod
-    def from_json(cls, text: str) -> CompiledPrograms:
+    def from_json(cls, text: bytes) -> CompiledPrograms:
         """Raises ValueError, KeyError or TypeError for anything that is no such file."""
         content = json.loads(text)
         if content["version"] != _VERSION:

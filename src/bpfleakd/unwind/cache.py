@@ -9,9 +9,8 @@ Rules:
 - Rules are stored by value: their numbers differ from process to process.
 - The cache can only save time. Whatever is wrong with an entry or with the disk is counted, and the table
   is built; nothing here raises anything but what building raises.
-- Nothing is trusted that someone else could have written: the directory and each entry belong to root or
-  to ourselves, nobody else may write them, and symbolic links are not followed. On top of that an entry
-  has a checksum and passes `table.check`, since the kernel side relies on those rules.
+- Nothing is trusted that someone else than root could have written (private_directory.py). On top of that an
+  entry has a checksum and passes `table.check`, since the kernel side relies on those rules.
 - Together the entries take no more than `max_bytes`; the ones unused for longest are removed.
 
 An entry is a header (`_HEADER`), a u32 for each reason to skip an FDE, the rules, the page index and the
@@ -22,17 +21,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
-import stat
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
+from bpfleakd.private_directory import PrivateDirectory
 from bpfleakd.unwind.build import MAX_ROWS, FrameSections, build_table
 from bpfleakd.unwind.malformed import SkipReason
 from bpfleakd.unwind.rules import PACKED_RULE_BYTES, pack, unpack
@@ -48,8 +44,6 @@ _MAGIC = b"BPFUNWND"
 _HEADER = struct.Struct("<8sII16sQIIIII")
 _DIGEST_BYTES = 16
 _SUFFIX = ".unwind"
-_TEMPORARY_SUFFIX = ".unwind-tmp"
-_OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _REASONS = tuple(SkipReason)
 
 
@@ -73,6 +67,7 @@ class TableCache:
 
     def __init__(self, directory: Path, max_bytes: int = 256 << 20, max_rows: int = MAX_ROWS) -> None:
         self.directory = directory
+        self._files = PrivateDirectory(directory, {0, os.geteuid()})
         self.max_bytes = max_bytes
         self.max_rows = max_rows
         self.counts = CacheCounts()
@@ -89,8 +84,7 @@ class TableCache:
 
     def _load(self, name: str, build_id: str | None, digest: bytes) -> UnwindTable | None:
         try:
-            with self._opened_directory() as directory_fd:
-                entry = _read_entry(directory_fd, name, self.max_bytes)
+            entry = self._files.read(name, self.max_bytes)
             table = _decode(entry, build_id, digest, self.max_rows)
         except FileNotFoundError:
             self.counts.misses += 1
@@ -106,81 +100,28 @@ class TableCache:
             self.counts.failed += 1
             return
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._opened_directory() as directory_fd:
-                _write_entry(directory_fd, name, entry)
-                self.counts.removed += _remove_oldest(directory_fd, self.max_bytes)
+            # An entry that a power cut tears fails its checksum and is built again.
+            self._files.write(name, entry)
+            self._remove_excess()
         except (OSError, ValueError):
             self.counts.failed += 1
 
-    @contextmanager
-    def _opened_directory(self) -> Iterator[int]:
-        directory_fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | _OPEN_FLAGS)
-        try:
-            _refuse_foreign(os.fstat(directory_fd))
-            yield directory_fd
-        finally:
-            os.close(directory_fd)
+    def _remove_excess(self) -> None:
+        """Remove the entries unused for longest until the rest takes no more than `max_bytes`."""
+        files = self._files.longest_unused_first(_SUFFIX)
+        excess_bytes = sum(size_bytes for _, size_bytes in files) - self.max_bytes
+        for name, size_bytes in files:
+            if excess_bytes <= 0:
+                break
+            self._files.remove(name)
+            excess_bytes -= size_bytes
+            self.counts.removed += 1
 
 
 def _name_of(build_id: str | None, digest: bytes) -> str:
     # The build-id is for whoever looks into the directory; it comes from a note of any content.
     readable = build_id if build_id and build_id.isalnum() and build_id.isascii() else "none"
     return f"{readable[:40]}-{digest.hex()}{_SUFFIX}"
-
-
-def _refuse_foreign(status: os.stat_result) -> None:
-    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ValueError("somebody else can write it")
-
-
-def _read_entry(directory_fd: int, name: str, max_bytes: int) -> bytes:
-    with os.fdopen(os.open(name, os.O_RDONLY | _OPEN_FLAGS, dir_fd=directory_fd), "rb") as file:
-        status = os.fstat(file.fileno())
-        _refuse_foreign(status)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
-            raise ValueError("no regular file of a plausible size")
-        entry = file.read(status.st_size)
-        with suppress(OSError):
-            # The age decides what is removed: used is as good as new.
-            os.utime(file.fileno())
-    return entry
-
-
-def _write_entry(directory_fd: int, name: str, entry: bytes) -> None:
-    temporary = f"{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS
-    try:
-        with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=directory_fd), "wb") as file:
-            file.write(entry)
-        # Without fsync: an entry that a power cut tears fails its checksum and is built again.
-        os.replace(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(temporary, dir_fd=directory_fd)
-        raise
-
-
-def _remove_oldest(directory_fd: int, max_bytes: int) -> int:
-    """Remove entries until the rest takes no more than `max_bytes`; returns how many."""
-    with os.scandir(directory_fd) as found:
-        # What a killed daemon left half written ages and goes like everything else.
-        ours = [entry for entry in found if entry.name.endswith((_SUFFIX, _TEMPORARY_SUFFIX))]
-        aged = sorted((s.st_mtime_ns, entry.name, s.st_size) for entry in ours if (s := _status_of(entry)))
-    excess_bytes, removed = sum(size_bytes for _, _, size_bytes in aged) - max_bytes, 0
-    for _, name, size_bytes in aged:
-        if excess_bytes <= 0:
-            break
-        os.unlink(name, dir_fd=directory_fd)
-        excess_bytes, removed = excess_bytes - size_bytes, removed + 1
-    return removed
-
-
-def _status_of(entry: os.DirEntry[str]) -> os.stat_result | None:
-    try:
-        return entry.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        return None
 
 
 def _encode(table: UnwindTable, digest: bytes, max_rows: int) -> bytes:

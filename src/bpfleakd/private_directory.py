@@ -1,0 +1,97 @@
+"""A directory of files that nobody else could have written: what is kept between runs to save time.
+
+Rules:
+- The directory and each file belong to a user that is trusted, nobody else may write them, and symbolic links
+  are not followed; anything else is refused with a ValueError.
+- A file is there whole or not at all. What a killed daemon left half written is listed like the files
+  themselves, and goes with them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+__all__ = ["PrivateDirectory"]
+
+_OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_TEMPORARY = "-tmp"
+
+
+class PrivateDirectory:
+    """The directory `path`, made when something is first written; `owners` are the user ids to trust.
+
+    Every method raises OSError, and ValueError for what somebody else could have written.
+    """
+
+    def __init__(self, path: Path, owners: Collection[int]) -> None:
+        self.path = path
+        self._owners = owners
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """Return a file, which counts as used from now on. Raises FileNotFoundError if there is none."""
+        with self._opened() as directory_fd:
+            descriptor = os.open(name, os.O_RDONLY | _OPEN_FLAGS, dir_fd=directory_fd)
+            with os.fdopen(descriptor, "rb") as file:
+                status = os.fstat(file.fileno())
+                self._refuse_foreign(status)
+                if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
+                    raise ValueError("no regular file of a plausible size")
+                content = file.read(status.st_size)
+                with suppress(OSError):
+                    os.utime(file.fileno())
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file, in place of what was there. Its name has a suffix."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = f"{secrets.token_hex(8)}{Path(name).suffix}{_TEMPORARY}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS
+        with self._opened() as directory_fd:
+            try:
+                with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=directory_fd), "wb") as file:
+                    file.write(content)
+                # Without fsync: whoever reads has to notice what a power cut tears.
+                os.replace(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(temporary, dir_fd=directory_fd)
+                raise
+
+    def longest_unused_first(self, suffix: str) -> list[tuple[str, int]]:
+        """Return name and size in bytes of each file whose name ends so."""
+        with self._opened() as directory_fd, os.scandir(directory_fd) as found:
+            ours = [entry for entry in found if entry.name.endswith((suffix, suffix + _TEMPORARY))]
+            aged = sorted(
+                (s.st_mtime_ns, entry.name, s.st_size) for entry in ours if (s := _status_of(entry))
+            )
+        return [(name, size_bytes) for _, name, size_bytes in aged]
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        with self._opened() as directory_fd:
+            os.unlink(name, dir_fd=directory_fd)
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        directory_fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | _OPEN_FLAGS)
+        try:
+            self._refuse_foreign(os.fstat(directory_fd))
+            yield directory_fd
+        finally:
+            os.close(directory_fd)
+
+    def _refuse_foreign(self, status: os.stat_result) -> None:
+        if status.st_uid not in self._owners or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ValueError("somebody else can write it")
+
+
+def _status_of(entry: os.DirEntry[str]) -> os.stat_result | None:
+    try:
+        return entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
