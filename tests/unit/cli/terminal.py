@@ -68,12 +68,12 @@ def on_a_terminal(
     ready, go = os.pipe()
     pid, descriptor = pty.fork()
     if pid == 0:
-        for name in ("COLUMNS", "LINES"):  # they would hold whatever the terminal's size is
-            os.environ.pop(name, None)
-        os.environ.update({"TERM": "xterm"} | environment)
         os.close(go)
         os.read(ready, 1)  # the terminal has its size
-        os.execv(command[0], list(command))
+        # Not C's environment: where Python has loaded readline, as in pytest, that puts COLUMNS and LINES
+        # there at SIGWINCH, and the command would hold on to them whatever the terminal's size is.
+        kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        os.execve(command[0], list(command), kept | {"TERM": "xterm"} | environment)
     terminal = Terminal(descriptor, pid)
     terminal.resize(rows, columns)
     os.close(ready)

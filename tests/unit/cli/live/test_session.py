@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import sys
@@ -117,6 +118,23 @@ def test_a_shell_gets_its_terminal_back_while_top_is_stopped(path):
         terminal.press("echo code=$?; exit\n")
         terminal.until("code=0")
         terminal.end()
+
+
+def test_another_size_of_the_terminal_is_another_screen(path):
+    """At once, not with the next answer."""
+    with (
+        running(a_service(), path),
+        on_a_terminal(top(path, "--pid", "4711", "--interval", "60")) as terminal,
+    ):
+        terminal.until("fill_cache")
+        terminal.until("sfmt: site")
+        terminal.resize(16, 60)
+        lines = terminal.until("fill_cache").rpartition("\x1b[H")[2].split("\r\n")
+        assert {len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines[:-1]} == {60}
+        rest = terminal.until("q quit").split("\r\n")
+        assert len(lines) + len(rest) - 1 == 16
+        terminal.press("q")
+        assert terminal.end()[1] == 0
 
 
 def test_colour_is_for_terminals_that_want_it(path):
