@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.symbols import SymbolTable
-from bpfleakd.model import Mapping
+from bpfleakd.model.mapping import Mapping
 from bpfleakd.monitor.discovery import Discovery, ProbedFile
 from bpfleakd.target.allocators import FUNCTIONS
 

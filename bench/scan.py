@@ -13,7 +13,7 @@ from bench.runner import run_alone
 from bench.targets import Target, build_program
 from bench.tracing import RunningDaemon
 from bpfleakd.api.service import STOP_LIMIT_MAX_S
-from bpfleakd.model import ScanReport
+from bpfleakd.model.scan import ScanReport
 
 __all__ = ["measure"]
 

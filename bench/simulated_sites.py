@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bpfleakd.analysis.persistence import SiteHistories, persistence_of
 from bpfleakd.analysis.verdict import Context, judge
-from bpfleakd.model import SiteVerdict
+from bpfleakd.model.verdict import SiteVerdict
 from bpfleakd.table.timeline import Timeline
 
 __all__ = [

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.errors import BpfleakdError
-from bpfleakd.model import DaemonStats
+from bpfleakd.model.daemon import DaemonStats
 
 __all__ = ["RunningDaemon", "ended_with_us", "free_port"]
 

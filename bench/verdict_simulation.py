@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bench import simulated_sites as sites
-from bpfleakd.model import Verdict
+from bpfleakd.model.verdict import Verdict
 
 __all__ = ["CLEAN", "LEAKS", "main", "shares_called_leak"]
 

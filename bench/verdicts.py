@@ -23,7 +23,8 @@ from tests.kernel.workloads import SOURCES as SOURCES_ROOT
 
 from bench.clean_programs import CLEAN_PROGRAMS, Missing
 from bench.tracing import RunningDaemon, ended_with_us
-from bpfleakd.model import LeakReport, SiteReport, Verdict
+from bpfleakd.model.report import LeakReport, SiteReport
+from bpfleakd.model.verdict import Verdict
 
 __all__ = ["main"]
 

@@ -20,7 +20,8 @@ import yaml
 from bpfleakd.analysis.sampling_rate import MAX_SHIFT, MIN_SHIFT
 from bpfleakd.api import DEFAULT_SOCKET_PATH
 from bpfleakd.errors import ConfigError
-from bpfleakd.model import MetricLabel, TracingMode
+from bpfleakd.model.metrics import MetricLabel
+from bpfleakd.model.process import TracingMode
 from bpfleakd.printable import printable, shortened
 from bpfleakd.target.policy import Match, Policy, Rule
 

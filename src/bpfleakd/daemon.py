@@ -35,29 +35,20 @@ from bpfleakd.kernel.price import measure_price
 from bpfleakd.kernel.programs import AttachMethod, WalkerKind
 from bpfleakd.kernel.session import KernelSession
 from bpfleakd.logs import configure_logging, get_logger
-from bpfleakd.model import (
-    AddressSpaceReport,
-    BlocksReport,
-    DaemonStats,
-    DiffReport,
-    GroupedReport,
-    GroupKey,
-    GuardStats,
-    HeapProfile,
-    KeptReport,
-    LeakReport,
-    MetricsSnapshot,
-    ProcessId,
-    ProcessState,
-    SavedHistory,
-    SavedReport,
-    ScanReport,
-    SortKey,
-    SupervisedProcess,
-    TracedProcess,
-    TracingMode,
-    WatchedProcess,
-)
+from bpfleakd.model.blocks import BlocksReport
+from bpfleakd.model.daemon import DaemonStats, GuardStats
+from bpfleakd.model.difference import DiffReport
+from bpfleakd.model.groups import GroupedReport, GroupKey
+from bpfleakd.model.history import SavedHistory
+from bpfleakd.model.kept import KeptReport, SavedReport
+from bpfleakd.model.metrics import MetricsSnapshot
+from bpfleakd.model.process import ProcessId, ProcessState, TracedProcess, TracingMode
+from bpfleakd.model.profile import HeapProfile
+from bpfleakd.model.report import LeakReport, SortKey
+from bpfleakd.model.scan import ScanReport
+from bpfleakd.model.space import AddressSpaceReport
+from bpfleakd.model.supervision import SupervisedProcess
+from bpfleakd.model.watching import WatchedProcess
 from bpfleakd.monitor.attach import GONE, Attacher, Attachment
 from bpfleakd.monitor.auto import AutoOptions, GrowthWatcher
 from bpfleakd.monitor.governing import LEVELS, Governing

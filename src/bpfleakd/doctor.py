@@ -16,7 +16,7 @@ from pathlib import Path
 from bpfleakd.api import DEFAULT_SOCKET_PATH
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.errors import BpfleakdError, DaemonUnreachable
-from bpfleakd.model import Check, CheckStatus
+from bpfleakd.model.check import Check, CheckStatus
 
 __all__ = ["run_checks"]
 

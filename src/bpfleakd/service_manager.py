@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 
-from bpfleakd.model import MetricsSnapshot, ProcessState
+from bpfleakd.model.metrics import MetricsSnapshot
+from bpfleakd.model.process import ProcessState
 
 __all__ = ["ServiceManager", "status_line", "systemd_directory"]
 

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from bpfleakd.config import Config, ProcessSource
 from bpfleakd.kernel.process_events import ProcessEvents
 from bpfleakd.logs import get_logger
-from bpfleakd.model import LifeStats, SupervisedProcess
+from bpfleakd.model.life import LifeStats
+from bpfleakd.model.supervision import SupervisedProcess
 from bpfleakd.monitor.enforcing import Tracer
 from bpfleakd.monitor.life import LifeEvents
 from bpfleakd.monitor.supervisor import Supervisor

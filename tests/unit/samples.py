@@ -4,49 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from bpfleakd.model import (
-    AddressSpaceReport,
-    AllocationKind,
-    BlockReport,
-    BlocksReport,
-    CodeMapping,
-    DaemonStats,
-    Frame,
-    FrameKind,
-    FunctionRole,
-    GroupedReport,
-    HeapProfile,
-    JitModule,
-    LeakReport,
-    MemoryLimit,
-    MemoryLimitKind,
-    MemoryShares,
-    MemoryUse,
-    MetricsSnapshot,
-    ProbedFunction,
-    ProcessLabels,
-    ProcessState,
-    ProcessSummary,
-    ProcessVerdict,
+from bpfleakd.model.blocks import BlockReport, BlocksReport, SiteBlocks
+from bpfleakd.model.daemon import DaemonStats
+from bpfleakd.model.groups import GroupedReport, SiteGroup
+from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
+from bpfleakd.model.mapping import CodeMapping
+from bpfleakd.model.metrics import MetricsSnapshot
+from bpfleakd.model.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.process import ProcessLabels, ProcessState, ProcessSummary, TracedProcess, TracingMode
+from bpfleakd.model.profile import HeapProfile
+from bpfleakd.model.report import LeakReport, SiteReport
+from bpfleakd.model.scan import (
     Reachability,
     ReachabilitySums,
     ScanMethod,
     ScannedBlock,
     ScannedSite,
     ScanReport,
-    SiteBlocks,
-    SiteGroup,
-    SiteReport,
-    SupervisedProcess,
-    SupervisionState,
-    ThreadShare,
-    TracedProcess,
-    TracingMode,
-    UseSummary,
-    Verdict,
-    WatchedProcess,
-    WatchState,
 )
+from bpfleakd.model.site import AllocationKind, ThreadShare
+from bpfleakd.model.space import AddressSpaceReport, JitModule, MemoryShares, MemoryUse, UseSummary
+from bpfleakd.model.stack import Frame, FrameKind
+from bpfleakd.model.supervision import SupervisedProcess, SupervisionState
+from bpfleakd.model.verdict import ProcessVerdict, Verdict
+from bpfleakd.model.watching import WatchedProcess, WatchState
 
 __all__ = [
     "HOSTILE",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bpfleakd.config import AttachMethod, Config, LogFormat, LogLevel, load_config
 from bpfleakd.errors import ConfigError
-from bpfleakd.model import TracingMode
+from bpfleakd.model.process import TracingMode
 from bpfleakd.target.policy import Match, Policy, Rule
 
 EXAMPLE = Path(__file__).parents[2] / "deploy/config.example.yaml"

@@ -9,7 +9,7 @@ import pytest
 
 from bpfleakd import doctor
 from bpfleakd.errors import KernelUnsupported
-from bpfleakd.model import Check, CheckStatus
+from bpfleakd.model.check import Check, CheckStatus
 
 from .api.serving import FakeService, running
 from .samples import some_stats

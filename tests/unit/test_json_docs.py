@@ -7,66 +7,94 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd import errors, model
+from bpfleakd import errors
+from bpfleakd.model.blocks import BlockReport, BlocksReport, SiteBlocks
+from bpfleakd.model.check import Check, CheckStatus
+from bpfleakd.model.daemon import DaemonStats
+from bpfleakd.model.difference import ComparedState, DiffReport, SiteChange, SiteDifference
+from bpfleakd.model.groups import GroupedReport, SiteGroup
+from bpfleakd.model.history import SavedHistory, SavedSite
+from bpfleakd.model.life import LifeStats
+from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
+from bpfleakd.model.mapping import CodeMapping
+from bpfleakd.model.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.process import ProcessLabels, ProcessState, ProcessSummary, TracedProcess, TracingMode
+from bpfleakd.model.profile import HeapProfile
+from bpfleakd.model.report import LeakReport, SiteReport, SuppressedSites
+from bpfleakd.model.scan import (
+    Reachability,
+    ReachabilitySums,
+    ScanCaveat,
+    ScanMethod,
+    ScannedBlock,
+    ScannedSite,
+    ScanReport,
+)
+from bpfleakd.model.site import AllocationKind, ThreadShare
+from bpfleakd.model.space import AddressSpaceReport, JitModule, MemoryShares, MemoryUse, UseSummary
+from bpfleakd.model.stack import Frame, FrameKind, StackEnd
+from bpfleakd.model.supervision import SupervisedProcess, SupervisionState
+from bpfleakd.model.verdict import ProcessVerdict, Verdict
+from bpfleakd.model.watching import WatchedProcess, WatchState
 
 from .monitor.doubles import a_traced
 
 DOCS = (Path(__file__).parents[2] / "docs/json.md").read_text()
 
 _TYPES = [
-    model.AddressSpaceReport,
-    model.BlockReport,
-    model.BlocksReport,
-    model.Check,
-    model.CodeMapping,
-    model.ComparedState,
-    model.DaemonStats,
-    model.DiffReport,
-    model.Frame,
-    model.GroupedReport,
-    model.HeapProfile,
-    model.JitModule,
-    model.LeakReport,
-    model.LifeStats,
-    model.MemoryShares,
-    model.MemoryLimit,
-    model.ProbedFunction,
-    model.ProcessLabels,
-    model.ProcessVerdict,
-    model.ProcessSummary,
-    model.ReachabilitySums,
-    model.ScanReport,
-    model.ScannedBlock,
-    model.ScannedSite,
-    model.SavedHistory,
-    model.SavedSite,
-    model.SiteBlocks,
-    model.SiteDifference,
-    model.SiteGroup,
-    model.SiteReport,
-    model.SupervisedProcess,
-    model.SuppressedSites,
-    model.ThreadShare,
-    model.TracedProcess,
-    model.UseSummary,
-    model.WatchedProcess,
+    AddressSpaceReport,
+    BlockReport,
+    BlocksReport,
+    Check,
+    CodeMapping,
+    ComparedState,
+    DaemonStats,
+    DiffReport,
+    Frame,
+    GroupedReport,
+    HeapProfile,
+    JitModule,
+    LeakReport,
+    LifeStats,
+    MemoryShares,
+    MemoryLimit,
+    ProbedFunction,
+    ProcessLabels,
+    ProcessVerdict,
+    ProcessSummary,
+    ReachabilitySums,
+    ScanReport,
+    ScannedBlock,
+    ScannedSite,
+    SavedHistory,
+    SavedSite,
+    SiteBlocks,
+    SiteDifference,
+    SiteGroup,
+    SiteReport,
+    SupervisedProcess,
+    SuppressedSites,
+    ThreadShare,
+    TracedProcess,
+    UseSummary,
+    WatchedProcess,
 ]
 _CHOICES = [
-    model.AllocationKind,
-    model.CheckStatus,
-    model.FrameKind,
-    model.FunctionRole,
-    model.MemoryLimitKind,
-    model.MemoryUse,
-    model.ProcessState,
-    model.SupervisionState,
-    model.TracingMode,
-    model.Verdict,
-    model.WatchState,
-    model.Reachability,
-    model.ScanCaveat,
-    model.ScanMethod,
-    model.SiteChange,
+    AllocationKind,
+    CheckStatus,
+    FrameKind,
+    FunctionRole,
+    MemoryLimitKind,
+    MemoryUse,
+    ProcessState,
+    SupervisionState,
+    TracingMode,
+    Verdict,
+    WatchState,
+    Reachability,
+    ScanCaveat,
+    ScanMethod,
+    SiteChange,
 ]
 
 
@@ -84,7 +112,7 @@ def test_every_choice_is_documented(kind):
 
 def test_every_reason_for_a_truncated_stack_is_documented():
     """`bottom` is sent as null."""
-    assert [end for end in model.StackEnd if f"\n| `{end}` |" not in DOCS] == [model.StackEnd.BOTTOM]
+    assert [end for end in StackEnd if f"\n| `{end}` |" not in DOCS] == [StackEnd.BOTTOM]
 
 
 def test_every_loss_is_documented():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prometheus_client.core import Metric
 
-from bpfleakd.model import MetricLabel
+from bpfleakd.model.metrics import MetricLabel
 
 from .export.exposition import every_family
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.model import ProcessState
+from bpfleakd.model.process import ProcessState
 from bpfleakd.service_manager import ServiceManager, status_line
 
 from .samples import a_process, a_snapshot, a_traced_process

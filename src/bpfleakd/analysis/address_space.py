@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 
 from bpfleakd.analysis.memory_use import Looks, executable_memory_files, looks_of, named_use, owned_use
-from bpfleakd.model import AllocationKind, MappingUsage, MemoryShares, MemoryUse, UseSummary
+from bpfleakd.model.site import AllocationKind
+from bpfleakd.model.space import MappingUsage, MemoryShares, MemoryUse, UseSummary
 from bpfleakd.table.regions import Owner, kind_of
 
 __all__ = ["Figures", "Part", "classify", "shares", "summarise"]

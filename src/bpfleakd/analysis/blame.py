@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from bpfleakd.analysis.c_library import is_c_library_function
 from bpfleakd.analysis.managed_code import is_own_method, is_runtime
-from bpfleakd.model import Frame
+from bpfleakd.model.stack import Frame
 
 __all__ = ["blamed_frame"]
 

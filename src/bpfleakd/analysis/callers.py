@@ -12,7 +12,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from bpfleakd.analysis.blame import blamed_frame
-from bpfleakd.model import Frame, SiteCounters
+from bpfleakd.model.site import SiteCounters
+from bpfleakd.model.stack import Frame
 
 __all__ = ["GivenBack", "gives_back", "keeper"]
 

@@ -9,15 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bpfleakd.model import (
-    AllocationKind,
-    ComparedState,
-    DiffReport,
-    LeakReport,
-    SiteChange,
-    SiteDifference,
-    SiteReport,
-)
+from bpfleakd.model.difference import ComparedState, DiffReport, SiteChange, SiteDifference
+from bpfleakd.model.report import LeakReport, SiteReport
+from bpfleakd.model.site import AllocationKind
 
 __all__ = ["compared"]
 

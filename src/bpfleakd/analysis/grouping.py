@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from bpfleakd.analysis.estimates import stderr_of_sum
-from bpfleakd.model import GroupedReport, GroupKey, LeakReport, SiteGroup, SiteReport, SortKey
+from bpfleakd.model.groups import GroupedReport, GroupKey, SiteGroup
+from bpfleakd.model.report import LeakReport, SiteReport, SortKey
 
 __all__ = ["grouped"]
 

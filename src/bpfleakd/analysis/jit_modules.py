@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable
 
 from bpfleakd.analysis.managed_code import dotnet_assembly, is_dotnet_stub
-from bpfleakd.model import JitModule
+from bpfleakd.model.space import JitModule
 
 __all__ = ["OTHER_MODULES", "STUBS", "JitModules", "module_of"]
 

@@ -15,7 +15,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from bpfleakd.model import WatchState
+from bpfleakd.model.watching import WatchState
 
 __all__ = ["Look", "LookOptions", "LookSchedule"]
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from bpfleakd.model import Frame, FrameKind
+from bpfleakd.model.stack import Frame, FrameKind
 
 __all__ = ["dotnet_assembly", "is_dotnet_stub", "is_own_method", "is_runtime"]
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from bpfleakd.analysis.estimates import stderr_of_sum
 from bpfleakd.analysis.verdict import VERDICTS
-from bpfleakd.model import SiteReport, ThreadShare
+from bpfleakd.model.report import SiteReport
+from bpfleakd.model.site import ThreadShare
 
 __all__ = ["merged_sites"]
 

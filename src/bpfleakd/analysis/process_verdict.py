@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.analysis.trend import Trend, trend
-from bpfleakd.model import MemoryLimit, ProcessVerdict, Verdict
+from bpfleakd.model.limit import MemoryLimit
+from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.units import human_rate
 
 __all__ = ["FoundGrowth", "judge_process"]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from bpfleakd.analysis.block_graph import Graph, Links, Marks, reachable_by
 from bpfleakd.analysis.pointers import Pointers
-from bpfleakd.model import Reachability, ReachabilitySums
+from bpfleakd.model.scan import Reachability, ReachabilitySums
 
 __all__ = ["KINDS", "classify", "is_reachable"]
 

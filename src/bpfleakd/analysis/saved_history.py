@@ -10,7 +10,9 @@ import numpy as np
 from bpfleakd.analysis.persistence import SiteHistories, persistence_of
 from bpfleakd.analysis.process_verdict import FoundGrowth, judge_process
 from bpfleakd.analysis.verdict import Context, judge
-from bpfleakd.model import AllocationKind, ProcessVerdict, SavedHistory, SavedSite, SiteVerdict, Verdict
+from bpfleakd.model.history import SavedHistory, SavedSite
+from bpfleakd.model.site import AllocationKind
+from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict, Verdict
 
 __all__ = ["SAVED_VERSION", "judged"]
 

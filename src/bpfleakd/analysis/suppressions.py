@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bpfleakd.errors import ConfigError
-from bpfleakd.model import Frame
+from bpfleakd.model.stack import Frame
 
 __all__ = ["NO_SUPPRESSIONS", "Suppressions", "parse_suppressions"]
 

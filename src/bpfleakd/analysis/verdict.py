@@ -43,7 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.analysis.persistence import Persistence, Row
-from bpfleakd.model import SiteVerdict, Verdict
+from bpfleakd.model.verdict import SiteVerdict, Verdict
 from bpfleakd.units import human_bytes, human_duration, human_rate
 
 __all__ = ["VERDICTS", "Context", "Judgement", "judge"]

@@ -61,7 +61,9 @@ from bpfleakd.export.flamegraph import flamegraph_html, flamegraph_json
 from bpfleakd.export.pprof import pprof_profile
 from bpfleakd.export.stack_values import StackValue
 from bpfleakd.logs import get_logger
-from bpfleakd.model import GroupKey, LeakReport, ProcessState, SortKey, TracingMode
+from bpfleakd.model.groups import GroupKey
+from bpfleakd.model.process import ProcessState, TracingMode
+from bpfleakd.model.report import LeakReport, SortKey
 from bpfleakd.printable import printable, without_surrogates
 
 __all__ = ["Exposition", "create_app"]

@@ -25,25 +25,19 @@ from bpfleakd.api.service import (
     WatchedList,
 )
 from bpfleakd.errors import AccessDenied, BpfleakdError, DaemonUnreachable, by_code
-from bpfleakd.model import (
-    AddressSpaceReport,
-    BlocksReport,
-    DaemonStats,
-    DiffReport,
-    GroupedReport,
-    GroupKey,
-    HeapProfile,
-    KeptReport,
-    LeakReport,
-    SavedHistory,
-    SavedReport,
-    ScanReport,
-    SortKey,
-    SupervisedProcess,
-    TracedProcess,
-    TracingMode,
-    WatchedProcess,
-)
+from bpfleakd.model.blocks import BlocksReport
+from bpfleakd.model.daemon import DaemonStats
+from bpfleakd.model.difference import DiffReport
+from bpfleakd.model.groups import GroupedReport, GroupKey
+from bpfleakd.model.history import SavedHistory
+from bpfleakd.model.kept import KeptReport, SavedReport
+from bpfleakd.model.process import TracedProcess, TracingMode
+from bpfleakd.model.profile import HeapProfile
+from bpfleakd.model.report import LeakReport, SortKey
+from bpfleakd.model.scan import ScanReport
+from bpfleakd.model.space import AddressSpaceReport
+from bpfleakd.model.supervision import SupervisedProcess
+from bpfleakd.model.watching import WatchedProcess
 
 __all__ = ["DaemonClient"]
 

@@ -14,7 +14,7 @@ from bpfleakd import __version__, logs  # noqa: F401
 from bpfleakd.cli.arguments import pid, socket_from_environment
 from bpfleakd.config import DEFAULT_CONFIG_PATH, Config, MatchConfig, RuleConfig, load_config
 from bpfleakd.errors import BpfleakdError
-from bpfleakd.model import TracingMode
+from bpfleakd.model.process import TracingMode
 from bpfleakd.printable import printable
 
 __all__ = ["main"]

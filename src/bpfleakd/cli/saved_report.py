@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from bpfleakd.errors import BpfleakdError
-from bpfleakd.model import LeakReport
+from bpfleakd.model.report import LeakReport
 
 __all__ = ["read_report"]
 

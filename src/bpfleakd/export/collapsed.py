@@ -11,7 +11,7 @@ from collections import Counter
 
 from bpfleakd.export.frame_names import frame_name
 from bpfleakd.export.stack_values import StackValue, value_of
-from bpfleakd.model import LeakReport, SiteReport
+from bpfleakd.model.report import LeakReport, SiteReport
 
 __all__ = ["collapsed_stacks"]
 

@@ -8,7 +8,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 
 from bpfleakd.export.figures import label_text
 from bpfleakd.export.process_series import Shown
-from bpfleakd.model import DaemonStats, LifeStats, MetricsSnapshot
+from bpfleakd.model.daemon import DaemonStats
+from bpfleakd.model.life import LifeStats
+from bpfleakd.model.metrics import MetricsSnapshot
 
 __all__ = ["daemon_families"]
 

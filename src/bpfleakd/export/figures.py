@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from bpfleakd.model import MetricLabel, ProcessSummary
+from bpfleakd.model.metrics import MetricLabel
+from bpfleakd.model.process import ProcessSummary
 from bpfleakd.printable import printable, shortened
 
 __all__ = ["Counter", "Gauge", "label_text", "label_value", "stderr_of_sum"]

@@ -11,7 +11,8 @@ from enum import StrEnum
 
 from bpfleakd.export.frame_names import frame_name
 from bpfleakd.export.stack_values import StackValue, value_of
-from bpfleakd.model import Frame, FrameKind, LeakReport, SiteReport
+from bpfleakd.model.report import LeakReport, SiteReport
+from bpfleakd.model.stack import Frame, FrameKind
 from bpfleakd.printable import printable
 
 __all__ = ["CodeKind", "FlameNode", "flame_tree"]

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 from bpfleakd.export.flame_tree import CodeKind, FlameNode, flame_tree
 from bpfleakd.export.stack_values import StackValue
-from bpfleakd.model import LeakReport
+from bpfleakd.model.report import LeakReport
 from bpfleakd.units import human_bytes
 from bpfleakd.web import asset
 

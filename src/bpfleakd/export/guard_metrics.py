@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from bpfleakd.model import GuardStats
+from bpfleakd.model.daemon import GuardStats
 
 __all__ = ["ExportedLimits", "guard_families"]
 

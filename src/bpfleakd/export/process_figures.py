@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bpfleakd.export.figures import Counter, Gauge, stderr_of_sum
-from bpfleakd.model import ProcessUsage, ProcessVerdict, TracedProcess
+from bpfleakd.model.metrics import ProcessUsage
+from bpfleakd.model.process import TracedProcess
+from bpfleakd.model.verdict import ProcessVerdict
 
 __all__ = ["PROCESS_COUNTERS", "PROCESS_GAUGES", "ProcessRow"]
 

@@ -19,15 +19,11 @@ from bpfleakd.export.process_figures import PROCESS_COUNTERS, PROCESS_GAUGES, Pr
 from bpfleakd.export.series_choice import Candidate, SeriesChoice
 from bpfleakd.export.series_sums import Reading, SeriesSums, Sums
 from bpfleakd.export.site_figures import SITE_COUNTERS, SITE_GAUGES
-from bpfleakd.model import (
-    AllocationKind,
-    MetricLabel,
-    MetricsSnapshot,
-    ProcessState,
-    SiteReport,
-    TracedProcess,
-    Verdict,
-)
+from bpfleakd.model.metrics import MetricLabel, MetricsSnapshot
+from bpfleakd.model.process import ProcessState, TracedProcess
+from bpfleakd.model.report import SiteReport
+from bpfleakd.model.site import AllocationKind
+from bpfleakd.model.verdict import Verdict
 
 __all__ = ["OTHERS", "ProcessSeries", "SeriesOptions", "Shown", "ShownSite", "SiteText"]
 

@@ -32,7 +32,8 @@ from bpfleakd.export.process_series import ProcessSeries, SeriesOptions, Shown, 
 from bpfleakd.export.series_sums import Sums
 from bpfleakd.export.site_figures import SITE_COUNTERS, SITE_GAUGES
 from bpfleakd.export.watch_metrics import watch_families
-from bpfleakd.model import MetricLabel, MetricsSnapshot, TracedProcess
+from bpfleakd.model.metrics import MetricLabel, MetricsSnapshot
+from bpfleakd.model.process import TracedProcess
 
 __all__ = ["PrometheusExporter"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bpfleakd.export.figures import Counter, Gauge, stderr_of_sum
-from bpfleakd.model import SiteReport
+from bpfleakd.model.report import SiteReport
 
 __all__ = ["SITE_COUNTERS", "SITE_GAUGES"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from bpfleakd.model import SiteReport
+from bpfleakd.model.report import SiteReport
 
 __all__ = ["StackValue", "value_of"]
 

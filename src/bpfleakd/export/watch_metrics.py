@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from bpfleakd.model import WatchSummary
+from bpfleakd.model.watching import WatchSummary
 from bpfleakd.printable import printable, shortened
 
 __all__ = ["watch_families"]

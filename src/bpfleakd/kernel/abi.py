@@ -11,7 +11,9 @@ from enum import IntEnum
 
 import numpy as np
 
-from bpfleakd.model import AllocationKind, FunctionRole, StackEnd
+from bpfleakd.model.probe import FunctionRole
+from bpfleakd.model.site import AllocationKind
+from bpfleakd.model.stack import StackEnd
 
 __all__ = [
     "ARGUMENT_REGISTERS",

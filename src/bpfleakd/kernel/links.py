@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.abi import cookie_of
 from bpfleakd.kernel.programs import AttachMethod, Program, programs_of
-from bpfleakd.model import FunctionRole
+from bpfleakd.model.probe import FunctionRole
 
 __all__ = ["Linker", "ProbePoint", "close_all"]
 

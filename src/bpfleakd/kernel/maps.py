@@ -22,7 +22,7 @@ from bpfleakd.kernel.process_slots import NoSlot, ProcessSlots
 from bpfleakd.kernel.ring import RingReader
 from bpfleakd.kernel.space_events import SpaceEvent, read_space_events
 from bpfleakd.kernel.unwind_store import UnwindStore
-from bpfleakd.model import RawStack, StackEnd
+from bpfleakd.model.stack import RawStack, StackEnd
 from bpfleakd.unwind.rules import PACKED_RULE_BYTES
 
 __all__ = ["PINNED_MAPS", "SPACE_EVENT_BYTES", "Maps", "ProcessCounters"]

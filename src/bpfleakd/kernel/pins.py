@@ -26,7 +26,7 @@ from pathlib import Path
 from bpfleakd import errors
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.blob import Blob
-from bpfleakd.model import ProcessId
+from bpfleakd.model.process import ProcessId
 
 __all__ = ["MAKING", "DirectoryLock", "PinnedSet", "ProcessPins", "pinned_sets", "remove_pins"]
 

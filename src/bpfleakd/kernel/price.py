@@ -20,7 +20,7 @@ from bpfleakd.analysis.budget import ProbeCost
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.links import Linker, ProbePoint, close_all
 from bpfleakd.kernel.maps import Maps
-from bpfleakd.model import FunctionRole
+from bpfleakd.model.probe import FunctionRole
 
 __all__ = ["measure_price"]
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bpfleakd import errors
-from bpfleakd.model import LifeChange, LifeEvent
+from bpfleakd.model.life import LifeChange, LifeEvent
 
 __all__ = ["ProcessEvents", "parse_event"]
 

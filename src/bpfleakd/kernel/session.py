@@ -23,7 +23,7 @@ from bpfleakd.kernel.programs import (
     WalkerKind,
     programs_of,
 )
-from bpfleakd.model import ProcessId
+from bpfleakd.model.process import ProcessId
 
 __all__ = ["KernelSession"]
 

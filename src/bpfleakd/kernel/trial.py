@@ -16,7 +16,7 @@ from pathlib import Path
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.links import Linker, ProbePoint, close_all
 from bpfleakd.kernel.maps import Maps
-from bpfleakd.model import FunctionRole
+from bpfleakd.model.probe import FunctionRole
 
 __all__ = ["try_linker"]
 

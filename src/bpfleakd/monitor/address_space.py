@@ -10,7 +10,8 @@ import structlog
 from bpfleakd import errors
 from bpfleakd.analysis.address_space import Part, classify, shares, summarise
 from bpfleakd.analysis.jit_modules import JitModules
-from bpfleakd.model import AddressSpaceReport, AllocationKind, UseSummary
+from bpfleakd.model.site import AllocationKind
+from bpfleakd.model.space import AddressSpaceReport, UseSummary
 from bpfleakd.symbols.perf_map_tail import PerfMapTail
 from bpfleakd.table.address_map import AddressMap
 from bpfleakd.table.site_table import COUNTERS, SiteTable

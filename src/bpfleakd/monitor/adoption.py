@@ -17,7 +17,8 @@ from bpfleakd import errors
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import ProcessPins
-from bpfleakd.model import Mapping, UseSummary
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.space import UseSummary
 from bpfleakd.monitor.address_space import AddressSpaces
 from bpfleakd.monitor.attach import GONE, Attacher, Attachment
 from bpfleakd.monitor.record import read_record, write_record

@@ -25,7 +25,9 @@ from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.links import Linker, close_all
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import PinnedSet, ProcessPins
-from bpfleakd.model import FunctionRole, Mapping, ProbedFunction, ProcessId
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.process import ProcessId
 from bpfleakd.monitor.discovery import Discovery, FileId, ProbedFile
 from bpfleakd.monitor.record import read_record, write_record
 from bpfleakd.monitor.unwinding import ATTACH_WAIT_S, Unwinding

@@ -15,7 +15,8 @@ import structlog
 from bpfleakd.analysis.growth_watch import Growth, GrowthOptions, GrowthWatch
 from bpfleakd.analysis.look_schedule import LookOptions, LookSchedule
 from bpfleakd.analysis.reading_rounds import ReadingRounds
-from bpfleakd.model import ProcessId, TracingMode, WatchedProcess, WatchState, WatchSummary
+from bpfleakd.model.process import ProcessId, TracingMode
+from bpfleakd.model.watching import WatchedProcess, WatchState, WatchSummary
 from bpfleakd.monitor.watching import Action, Close, Open
 from bpfleakd.target.memory_sampler import read_anonymous_bytes
 from bpfleakd.target.policy import Decision

@@ -16,16 +16,10 @@ from bpfleakd import errors
 from bpfleakd.analysis.callers import GivenBack, gives_back, keeper
 from bpfleakd.kernel.abi import KINDS
 from bpfleakd.kernel.maps import Maps
-from bpfleakd.model import (
-    AllocationKind,
-    BlockReport,
-    BlocksReport,
-    ProcessSummary,
-    SiteBlocks,
-    SiteCounters,
-    SiteKey,
-    SuppressedSites,
-)
+from bpfleakd.model.blocks import BlockReport, BlocksReport, SiteBlocks
+from bpfleakd.model.process import ProcessSummary
+from bpfleakd.model.report import SuppressedSites
+from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.monitor.regions import BLOCK_KINDS, regions_as_blocks
 from bpfleakd.monitor.suppressing import SiteSuppressions
 from bpfleakd.monitor.traced import NamedStack, Traced

@@ -22,7 +22,8 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.kernel.abi import role_arguments
 from bpfleakd.kernel.links import ProbePoint
 from bpfleakd.kernel.probe_points import FunctionProbe, SearchedFile, WantedFunction, search_files
-from bpfleakd.model import FunctionRole, Mapping, ProbedFunction
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.probe import FunctionRole, ProbedFunction
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.target.allocators import FUNCTIONS, SIGNS, TELLING_NAMES, identify
 from bpfleakd.target.mappings import mapped_file

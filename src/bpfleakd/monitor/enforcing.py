@@ -12,7 +12,8 @@ from typing import Protocol
 import structlog
 
 from bpfleakd import errors
-from bpfleakd.model import ProcessId, SupervisionState, TracedProcess, TracingMode
+from bpfleakd.model.process import ProcessId, TracedProcess, TracingMode
+from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.monitor.supervised import Agenda, Supervised
 from bpfleakd.monitor.unwinding import ATTACH_WAIT_S
 from bpfleakd.monitor.watching import Open, Watcher

@@ -15,7 +15,8 @@ import structlog
 from bpfleakd import errors
 from bpfleakd.analysis.budget import CONSERVATIVE_COST, Budget, BudgetLimits, Change, ProbeCost, Usage
 from bpfleakd.analysis.memory_cap import MemoryCap, MemoryStep
-from bpfleakd.model import GuardStats, TracedProcess
+from bpfleakd.model.daemon import GuardStats
+from bpfleakd.model.process import TracedProcess
 
 __all__ = ["Governor", "Guard", "Guarded"]
 

@@ -16,7 +16,7 @@ from typing import Protocol
 import structlog
 
 from bpfleakd import errors
-from bpfleakd.model import LifeChange, LifeEvent
+from bpfleakd.model.life import LifeChange, LifeEvent
 
 __all__ = ["LifeEvents", "LifeSource"]
 

@@ -23,29 +23,19 @@ from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import ProcessPins
-from bpfleakd.model import (
-    AddressSpaceReport,
-    AllocationKind,
-    BlocksReport,
-    ComparedState,
-    DaemonStats,
-    DiffReport,
-    GroupedReport,
-    GroupKey,
-    HeapProfile,
-    LeakReport,
-    Mapping,
-    MetricsSnapshot,
-    ProcessId,
-    ProcessState,
-    ProcessUsage,
-    SavedHistory,
-    ScanReport,
-    SiteKey,
-    SortKey,
-    TracedProcess,
-    TracingMode,
-)
+from bpfleakd.model.blocks import BlocksReport
+from bpfleakd.model.daemon import DaemonStats
+from bpfleakd.model.difference import ComparedState, DiffReport
+from bpfleakd.model.groups import GroupedReport, GroupKey
+from bpfleakd.model.history import SavedHistory
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.metrics import MetricsSnapshot, ProcessUsage
+from bpfleakd.model.process import ProcessId, ProcessState, TracedProcess, TracingMode
+from bpfleakd.model.profile import HeapProfile
+from bpfleakd.model.report import LeakReport, SortKey
+from bpfleakd.model.scan import ScanReport
+from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.model.space import AddressSpaceReport
 from bpfleakd.monitor.address_space import AddressSpaces
 from bpfleakd.monitor.adoption import Adopter, KeptTraced, keep_traced
 from bpfleakd.monitor.attach import Attacher, Attachment

@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd import errors
-from bpfleakd.model import AllocationKind, LeakReport, ProcessSummary, SiteReport
+from bpfleakd.model.process import ProcessSummary
+from bpfleakd.model.report import LeakReport, SiteReport
+from bpfleakd.model.site import AllocationKind
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.units import human_duration
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.kernel.abi import KINDS, LIVE_BLOCK
-from bpfleakd.model import AllocationKind, SiteKey
+from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.table.address_map import LiveRegion
 
 __all__ = ["BLOCK_KINDS", "regions_as_blocks"]

@@ -12,19 +12,10 @@ from bpfleakd.analysis.blame import blamed_frame
 from bpfleakd.analysis.estimates import bytes_stderr, count_stderr
 from bpfleakd.analysis.growth import growth_bytes_per_s
 from bpfleakd.analysis.merging import merged_sites
-from bpfleakd.model import (
-    AllocationKind,
-    LeakReport,
-    ProcessSummary,
-    SiteCounters,
-    SiteKey,
-    SiteReport,
-    SortKey,
-    ThreadShare,
-    TracedProcess,
-    TracingMode,
-    Verdict,
-)
+from bpfleakd.model.process import ProcessSummary, TracedProcess, TracingMode
+from bpfleakd.model.report import LeakReport, SiteReport, SortKey
+from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey, ThreadShare
+from bpfleakd.model.verdict import Verdict
 from bpfleakd.monitor.suppressing import SiteSuppressions
 from bpfleakd.monitor.traced import NamedStack, Traced
 from bpfleakd.table.census import SiteCensus

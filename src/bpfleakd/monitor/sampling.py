@@ -8,7 +8,7 @@ import structlog
 
 from bpfleakd.analysis.sampling_rate import MIN_SHIFT, RecordingRates, SamplingState, adapted
 from bpfleakd.kernel.maps import Maps, ProcessCounters
-from bpfleakd.model import TracingMode
+from bpfleakd.model.process import TracingMode
 
 __all__ = ["FIRST_SHIFT", "SAMPLED_LIVE_BLOCKS", "Sampling", "SamplingOptions"]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.analysis.reachability import KINDS
-from bpfleakd.model import Reachability, ScanCaveat, ScanMethod
+from bpfleakd.model.scan import Reachability, ScanCaveat, ScanMethod
 from bpfleakd.table.blocks import BlockSelection
 
 __all__ = ["ScanReply", "ScanRequest", "SiteSums", "reply_of"]

@@ -28,7 +28,7 @@ from bpfleakd.analysis.reachability import classify
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.abi import LIVE_BLOCK
 from bpfleakd.kernel.child import serve
-from bpfleakd.model import ScanCaveat, ScanMethod
+from bpfleakd.model.scan import ScanCaveat, ScanMethod
 from bpfleakd.monitor.scan_reply import ScanReply, ScanRequest, reply_of
 from bpfleakd.target.mappings import read_mappings
 from bpfleakd.target.memory import MemoryReader, written_parts

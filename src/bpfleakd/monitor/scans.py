@@ -13,16 +13,16 @@ from bpfleakd.analysis.suppressions import Suppressions
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.child import Child
 from bpfleakd.kernel.maps import Maps
-from bpfleakd.model import (
-    ProcessSummary,
+from bpfleakd.model.process import ProcessSummary
+from bpfleakd.model.scan import (
     ReachabilitySums,
     ScanCaveat,
     ScanMethod,
     ScannedBlock,
     ScannedSite,
     ScanReport,
-    SiteKey,
 )
+from bpfleakd.model.site import SiteKey
 from bpfleakd.monitor.scan_reply import ScanReply, ScanRequest, SiteSums
 from bpfleakd.monitor.traced import NamedStack, Traced
 

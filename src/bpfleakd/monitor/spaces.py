@@ -19,7 +19,8 @@ import structlog
 
 from bpfleakd import errors
 from bpfleakd.kernel.space_events import SpaceEvent, Syscall
-from bpfleakd.model import AllocationKind, Mapping, SiteKey
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.table.address_map import AddressMap, Owner, Special
 from bpfleakd.table.saved_map import SavedMap
 from bpfleakd.target.mappings import read_mappings

@@ -6,7 +6,8 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bpfleakd.model import ProcessId, SupervisionState, TracingMode
+from bpfleakd.model.process import ProcessId, TracingMode
+from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.monitor.watching import Open
 from bpfleakd.target.policy import Decision, Rule
 

@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Protocol
 
-from bpfleakd.model import LifeChange, LifeEvent, SupervisionState, TracedProcess, TracingMode
+from bpfleakd.model.life import LifeChange, LifeEvent
+from bpfleakd.model.process import TracedProcess, TracingMode
+from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.monitor.enforcing import Enforcer, Tracer
 from bpfleakd.monitor.supervised import Agenda, Supervised
 from bpfleakd.monitor.watching import Open, Watcher

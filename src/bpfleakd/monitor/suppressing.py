@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.analysis.suppressions import NO_SUPPRESSIONS, Suppressions
-from bpfleakd.model import AllocationKind, Frame, SuppressedSites
+from bpfleakd.model.report import SuppressedSites
+from bpfleakd.model.site import AllocationKind
+from bpfleakd.model.stack import Frame
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 
 if TYPE_CHECKING:

@@ -14,22 +14,14 @@ from bpfleakd import errors
 from bpfleakd.analysis.fingerprint import fingerprint
 from bpfleakd.kernel.abi import KINDS, RecordingState
 from bpfleakd.kernel.maps import Maps, ProcessCounters
-from bpfleakd.model import (
-    BlocksReport,
-    CodeMapping,
-    FrameKind,
-    LeakReport,
-    Mapping,
-    ProbedFunction,
-    ProcessLabels,
-    ProcessState,
-    ProcessVerdict,
-    RawStack,
-    SiteKey,
-    Stack,
-    StackEnd,
-    TracingMode,
-)
+from bpfleakd.model.blocks import BlocksReport
+from bpfleakd.model.mapping import CodeMapping, Mapping
+from bpfleakd.model.probe import ProbedFunction
+from bpfleakd.model.process import ProcessLabels, ProcessState, TracingMode
+from bpfleakd.model.report import LeakReport
+from bpfleakd.model.site import SiteKey
+from bpfleakd.model.stack import FrameKind, RawStack, Stack, StackEnd
+from bpfleakd.model.verdict import ProcessVerdict
 from bpfleakd.monitor.attach import GONE, Attachment
 from bpfleakd.monitor.suppressing import SiteSuppressions
 from bpfleakd.monitor.verdicts import SiteVerdicts

@@ -22,7 +22,7 @@ import structlog
 
 from bpfleakd.elf.vdso import VDSO
 from bpfleakd.kernel.unwind_store import Piece, StoreFull, TableMapping, UnwindStore
-from bpfleakd.model import Mapping
+from bpfleakd.model.mapping import Mapping
 from bpfleakd.monitor.record import Record, read_record, write_record
 from bpfleakd.target.mappings import mapped_file
 from bpfleakd.unwind.table import PAGE_BYTES

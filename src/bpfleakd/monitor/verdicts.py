@@ -21,17 +21,11 @@ from bpfleakd.analysis.process_verdict import FoundGrowth, judge_process
 from bpfleakd.analysis.saved_history import SAVED_VERSION
 from bpfleakd.analysis.verdict import VERDICTS, Context, Judgement, judge
 from bpfleakd.kernel.maps import ProcessCounters
-from bpfleakd.model import (
-    AllocationKind,
-    MemoryLimit,
-    ProcessVerdict,
-    SavedHistory,
-    SavedSite,
-    SiteKey,
-    SiteReport,
-    SiteVerdict,
-    Verdict,
-)
+from bpfleakd.model.history import SavedHistory, SavedSite
+from bpfleakd.model.limit import MemoryLimit
+from bpfleakd.model.report import SiteReport
+from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict, Verdict
 from bpfleakd.monitor.regions import BLOCK_KINDS
 from bpfleakd.table.history import History
 from bpfleakd.table.site_table import COUNTERS, SiteTable

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from bpfleakd.model import ProcessId, TracingMode
+from bpfleakd.model.process import ProcessId, TracingMode
 from bpfleakd.target.policy import Decision
 
 __all__ = ["Action", "Close", "Open", "Watcher"]

@@ -16,7 +16,9 @@ import msgspec
 import structlog
 
 from bpfleakd import errors
-from bpfleakd.model import KeptReport, LeakReport, ProcessId, SavedReport
+from bpfleakd.model.kept import KeptReport, SavedReport
+from bpfleakd.model.process import ProcessId
+from bpfleakd.model.report import LeakReport
 from bpfleakd.printable import printable, without_surrogates
 from bpfleakd.state.database import open_database
 

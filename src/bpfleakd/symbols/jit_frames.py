@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from bpfleakd.analysis.managed_code import dotnet_assembly
-from bpfleakd.model import Frame, FrameKind
+from bpfleakd.model.stack import Frame, FrameKind
 from bpfleakd.symbols.perf_map import PerfMap
 
 __all__ = ["JIT_MODULE", "jit_frame"]

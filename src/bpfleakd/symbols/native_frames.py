@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bpfleakd.elf.symbols import Symbol
-from bpfleakd.model import Frame, FrameKind
+from bpfleakd.model.stack import Frame, FrameKind
 from bpfleakd.symbols.demangle import Demangler
 from bpfleakd.symbols.module_cache import Module
 from bpfleakd.symbols.source_lines import SourceFrame, SourceLines

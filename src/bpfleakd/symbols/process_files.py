@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from bpfleakd.errors import BadElf
-from bpfleakd.model import Mapping
+from bpfleakd.model.mapping import Mapping
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.module_cache import FileKey, Module, ModuleCache
 

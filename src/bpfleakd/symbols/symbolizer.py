@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from bpfleakd.elf.vdso import VDSO
-from bpfleakd.model import CodeMapping, Frame, FrameKind, Mapping, RawStack, Stack, StackEnd
+from bpfleakd.model.mapping import CodeMapping, Mapping
+from bpfleakd.model.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.printable import printable
 from bpfleakd.symbols.address_space import AddressSpace, Region
 from bpfleakd.symbols.bounded_cache import BoundedCache

@@ -28,7 +28,8 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.model import AllocationKind, Mapping, SiteCounters, SiteKey
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.intervals import Intervals, Piece, without
 from bpfleakd.table.regions import UNUSED, Owner, Region, Special, Totals, count_out, kind_of, owner_of_growth

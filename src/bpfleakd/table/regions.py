@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from bpfleakd.model import AllocationKind, SiteCounters, SiteKey
+from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.intervals import Piece
 
 __all__ = ["UNUSED", "Owner", "Region", "Special", "Totals", "count_out", "kind_of", "owner_of_growth"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from bpfleakd.model import AllocationKind, SiteKey
+from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.table.intervals import Piece
 from bpfleakd.table.regions import Owner, Region, Special
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.model import AllocationKind, SiteCounters, SiteKey
+from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.history import History
 from bpfleakd.table.timeline import Timeline
 

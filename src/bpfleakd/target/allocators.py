@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from bpfleakd.model import FunctionRole
+from bpfleakd.model.probe import FunctionRole
 
 __all__ = [
     "ALLOCATORS",

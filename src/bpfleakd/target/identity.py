@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from bpfleakd.model import ProcessLabels
+from bpfleakd.model.process import ProcessLabels
 from bpfleakd.printable import printable, shortened
 
 __all__ = ["effective_uid", "parse_cgroup", "read_labels", "user_name"]

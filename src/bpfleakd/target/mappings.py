@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from bpfleakd import errors
-from bpfleakd.model import Mapping
+from bpfleakd.model.mapping import Mapping
 
 __all__ = ["mapped_file", "parse_mappings", "read_mappings", "same_file"]
 

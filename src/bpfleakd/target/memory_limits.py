@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from bpfleakd.model import MemoryLimit, MemoryLimitKind
+from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
 
 __all__ = ["read_memory_limits"]
 

@@ -22,7 +22,7 @@ import mmap
 import os
 from pathlib import Path
 
-from bpfleakd.model import ProcessId
+from bpfleakd.model.process import ProcessId
 
 __all__ = ["own_resident_bytes", "read_anonymous_bytes"]
 

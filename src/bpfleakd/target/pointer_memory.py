@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from bpfleakd.model import Mapping
+from bpfleakd.model.mapping import Mapping
 from bpfleakd.target.memory import MemoryPart
 from bpfleakd.target.stopper import ThreadRegisters
 

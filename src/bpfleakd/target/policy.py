@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from bpfleakd.model import TracingMode
+from bpfleakd.model.process import TracingMode
 
 __all__ = ["Decision", "Match", "Policy", "Rule", "Subject"]
 

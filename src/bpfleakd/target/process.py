@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bpfleakd import errors
-from bpfleakd.model import ProcessId
+from bpfleakd.model.process import ProcessId
 from bpfleakd.printable import printable
 
 __all__ = [

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bpfleakd.model import LifeChange, LifeEvent, ProcessId
+from bpfleakd.model.life import LifeChange, LifeEvent
+from bpfleakd.model.process import ProcessId
 from bpfleakd.printable import printable
 
 __all__ = ["ProcessStat", "Scanner", "list_processes", "read_stat"]

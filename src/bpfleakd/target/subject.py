@@ -6,7 +6,7 @@ import os
 from functools import cached_property
 from pathlib import Path
 
-from bpfleakd.model import ProcessLabels
+from bpfleakd.model.process import ProcessLabels
 from bpfleakd.printable import printable
 from bpfleakd.target.identity import effective_uid, parse_cgroup, user_name
 from bpfleakd.target.processes import ProcessStat

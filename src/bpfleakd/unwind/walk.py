@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bpfleakd.model import RawStack, StackEnd
+from bpfleakd.model.stack import RawStack, StackEnd
 from bpfleakd.unwind.rules import GAP, CfaKind, RbpKind, Rule
 from bpfleakd.unwind.table import UnwindTable
 

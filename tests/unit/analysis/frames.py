@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bpfleakd.model import Frame, FrameKind
+from bpfleakd.model.stack import Frame, FrameKind
 
 __all__ = ["jit", "native", "unknown"]
 

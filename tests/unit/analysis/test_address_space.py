@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpfleakd.analysis.address_space import Part, classify, shares, summarise
-from bpfleakd.model import AllocationKind, MemoryUse, SiteKey, UseSummary
+from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.model.space import MemoryUse, UseSummary
 from bpfleakd.table.regions import Special
 
 from .usages import ARENA, PAGE, a_usage

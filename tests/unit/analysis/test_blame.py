@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpfleakd.analysis.blame import blamed_frame
-from bpfleakd.model import Frame
+from bpfleakd.model.stack import Frame
 
 from ..elf.building import compiled, output_of
 from .frames import jit, native, unknown

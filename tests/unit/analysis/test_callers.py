@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpfleakd.analysis.callers import GivenBack, gives_back, keeper
-from bpfleakd.model import Frame, FrameKind, SiteCounters
+from bpfleakd.model.site import SiteCounters
+from bpfleakd.model.stack import Frame, FrameKind
 
 MALLOC, WRAPPER, GUILTY, INNOCENT, MAIN = 0x10, 0x20, 0x31, 0x32, 0x40
 FUNCTIONS = {WRAPPER: "checked_malloc", GUILTY: "guilty", INNOCENT: "innocent", MAIN: "main"}

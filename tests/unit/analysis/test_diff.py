@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpfleakd.analysis.diff import compared
-from bpfleakd.model import LeakReport, SiteChange
+from bpfleakd.model.difference import SiteChange
+from bpfleakd.model.report import LeakReport
 
 from ..samples import a_process, a_report, a_site
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from bpfleakd.analysis.look_schedule import LookOptions, LookSchedule
-from bpfleakd.model import WatchState
+from bpfleakd.model.watching import WatchState
 
 OPTIONS = LookOptions(windows=2, pause_s=300, pause_max_s=1_000, calm_s=300)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bpfleakd.analysis.merging import merged_sites
-from bpfleakd.model import AllocationKind, ThreadShare
+from bpfleakd.model.site import AllocationKind, ThreadShare
 
 from ..samples import a_site
 

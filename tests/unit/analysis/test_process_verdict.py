@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bpfleakd.analysis.process_verdict import FoundGrowth, judge_process
-from bpfleakd.model import MemoryLimit, MemoryLimitKind, ProcessVerdict, Verdict
+from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
+from bpfleakd.model.verdict import ProcessVerdict, Verdict
 
 MIB = 1 << 20
 NOTHING = FoundGrowth(0, 0.0, 0.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bpfleakd.analysis import block_graph, pointers
 from bpfleakd.analysis.pointers import BlockTable, PointerScan
 from bpfleakd.analysis.reachability import KINDS, classify, is_reachable
-from bpfleakd.model import Reachability, ReachabilitySums
+from bpfleakd.model.scan import Reachability, ReachabilitySums
 
 DIRECT, INDIRECT = Reachability.DIRECTLY_LOST, Reachability.INDIRECTLY_LOST
 POSSIBLE, REACHABLE = Reachability.POSSIBLY_LOST, Reachability.STILL_REACHABLE

@@ -12,7 +12,10 @@ from bench import simulated_sites as sites
 from bpfleakd.analysis.persistence import persistence_of
 from bpfleakd.analysis.saved_history import SAVED_VERSION, judged
 from bpfleakd.analysis.verdict import Context, judge
-from bpfleakd.model import AllocationKind, MemoryLimit, MemoryLimitKind, SavedHistory, SavedSite, Verdict
+from bpfleakd.model.history import SavedHistory, SavedSite
+from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
+from bpfleakd.model.site import AllocationKind
+from bpfleakd.model.verdict import Verdict
 
 MIB = 1 << 20
 

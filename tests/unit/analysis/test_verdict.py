@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bpfleakd.analysis.persistence import SiteHistories, persistence_of
 from bpfleakd.analysis.verdict import Context, judge
-from bpfleakd.model import SiteVerdict, Verdict
+from bpfleakd.model.verdict import SiteVerdict, Verdict
 
 LEAKS = {
     "one block a second": sites.leak(1),

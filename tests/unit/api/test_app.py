@@ -16,7 +16,9 @@ from bpfleakd.analysis.diff import compared
 from bpfleakd.api.app import create_app
 from bpfleakd.config import LogConfig
 from bpfleakd.logs import configure_logging
-from bpfleakd.model import GroupKey, SortKey, TracingMode
+from bpfleakd.model.groups import GroupKey
+from bpfleakd.model.process import TracingMode
+from bpfleakd.model.report import SortKey
 
 from ..samples import (
     HOSTILE,

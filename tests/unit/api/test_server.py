@@ -22,7 +22,9 @@ from structlog.testing import capture_logs
 from bpfleakd import errors
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.server import ApiServer
-from bpfleakd.model import GroupKey, SortKey, TracedProcess, TracingMode
+from bpfleakd.model.groups import GroupKey
+from bpfleakd.model.process import TracedProcess, TracingMode
+from bpfleakd.model.report import SortKey
 
 from ..samples import (
     a_blocks_report,

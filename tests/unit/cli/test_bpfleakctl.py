@@ -21,23 +21,15 @@ from structlog.testing import capture_logs
 from bpfleakd import errors
 from bpfleakd.analysis.diff import compared
 from bpfleakd.cli import bpfleakctl
-from bpfleakd.model import (
-    AddressSpaceReport,
-    BlocksReport,
-    Check,
-    CheckStatus,
-    DiffReport,
-    GroupedReport,
-    GroupKey,
-    JitModule,
-    KeptReport,
-    LeakReport,
-    ProcessLabels,
-    SavedReport,
-    ScanReport,
-    SortKey,
-    TracingMode,
-)
+from bpfleakd.model.blocks import BlocksReport
+from bpfleakd.model.check import Check, CheckStatus
+from bpfleakd.model.difference import DiffReport
+from bpfleakd.model.groups import GroupedReport, GroupKey
+from bpfleakd.model.kept import KeptReport, SavedReport
+from bpfleakd.model.process import ProcessLabels, TracingMode
+from bpfleakd.model.report import LeakReport, SortKey
+from bpfleakd.model.scan import ScanReport
+from bpfleakd.model.space import AddressSpaceReport, JitModule
 
 from ..api.serving import FakeService, running
 from ..samples import (

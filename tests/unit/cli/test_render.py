@@ -18,7 +18,11 @@ from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.cli.render.processes import processes_view
 from bpfleakd.cli.render.report import reports_view
 from bpfleakd.cli.render.watched import watched_view
-from bpfleakd.model import Check, CheckStatus, ProcessState, StackEnd, Verdict, WatchState
+from bpfleakd.model.check import Check, CheckStatus
+from bpfleakd.model.process import ProcessState
+from bpfleakd.model.stack import StackEnd
+from bpfleakd.model.verdict import Verdict
+from bpfleakd.model.watching import WatchState
 
 from ..samples import (
     HOSTILE,

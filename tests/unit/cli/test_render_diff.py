@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from bpfleakd.analysis.diff import compared
 from bpfleakd.cli.render.diff import diff_view
-from bpfleakd.model import LeakReport
+from bpfleakd.model.report import LeakReport
 
 from ..samples import HOSTILE, a_process, a_report, a_site
 from .test_render import drawn

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bpfleakd.cli.render.process_verdict import verdict_lines
-from bpfleakd.model import MemoryLimit, MemoryLimitKind, ProcessVerdict, Verdict
+from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
+from bpfleakd.model.verdict import ProcessVerdict, Verdict
 
 
 def a_verdict(limit: MemoryLimit | None, reached_s: float | None) -> ProcessVerdict:

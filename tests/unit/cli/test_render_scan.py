@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bpfleakd.cli.render.scan import scan_view
-from bpfleakd.model import ReachabilitySums, ScanCaveat, ScanMethod
+from bpfleakd.model.scan import ReachabilitySums, ScanCaveat, ScanMethod
 
 from ..samples import a_scan_report, a_scanned_site
 from .test_render import drawn

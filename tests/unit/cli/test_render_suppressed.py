@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bpfleakd.cli.render.suppressed import suppressed_lines
-from bpfleakd.model import SuppressedSites
+from bpfleakd.model.report import SuppressedSites
 
 from ..samples import HOSTILE
 from .test_render import drawn

@@ -11,7 +11,7 @@ import pytest
 
 from bpfleakd import errors
 from bpfleakd.cli import bpfleakctl
-from bpfleakd.model import KeptReport, SavedReport
+from bpfleakd.model.kept import KeptReport, SavedReport
 
 from ..api.serving import FakeService, running
 from ..samples import HOSTILE, a_report

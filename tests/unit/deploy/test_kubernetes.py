@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from bpfleakd.config import Config, load_config
-from bpfleakd.model import TracingMode
+from bpfleakd.model.process import TracingMode
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 MANIFESTS = list(yaml.safe_load_all((DEPLOY / "kubernetes/bpfleakd.yaml").read_text()))

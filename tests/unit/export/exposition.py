@@ -10,7 +10,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from bpfleakd.export.guard_metrics import ExportedLimits
 from bpfleakd.export.process_series import SeriesOptions
 from bpfleakd.export.prometheus import PrometheusExporter
-from bpfleakd.model import LifeStats, MetricLabel, ProcessUsage, WatchSummary
+from bpfleakd.model.life import LifeStats
+from bpfleakd.model.metrics import MetricLabel, ProcessUsage
+from bpfleakd.model.watching import WatchSummary
 
 from ..samples import a_process_verdict, a_site, a_snapshot, a_traced_process, a_watched_process
 

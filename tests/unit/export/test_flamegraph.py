@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 from bpfleakd.export.flame_tree import CodeKind, FlameNode, flame_tree
 from bpfleakd.export.flamegraph import flamegraph_html, flamegraph_svg
 from bpfleakd.export.stack_values import StackValue
-from bpfleakd.model import FrameKind, LeakReport, StackEnd
+from bpfleakd.model.report import LeakReport
+from bpfleakd.model.stack import FrameKind, StackEnd
 from bpfleakd.web import asset
 
 from ..samples import HOSTILE, a_frame, a_process, a_report, a_site, a_stack

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from bpfleakd.export.pprof import pprof_profile
-from bpfleakd.model import CodeMapping, HeapProfile, SiteReport, ThreadShare
+from bpfleakd.model.mapping import CodeMapping
+from bpfleakd.model.profile import HeapProfile
+from bpfleakd.model.report import SiteReport
+from bpfleakd.model.site import ThreadShare
 
 from ..samples import HOSTILE, a_frame, a_report, a_site
 from .profile_proto import read_profile

@@ -15,16 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from bpfleakd.export.process_series import OTHERS, SeriesOptions
 from bpfleakd.export.prometheus import PrometheusExporter
-from bpfleakd.model import (
-    GuardStats,
-    MetricLabel,
-    MetricsSnapshot,
-    ProcessLabels,
-    ProcessState,
-    ProcessUsage,
-    Verdict,
-    WatchSummary,
-)
+from bpfleakd.model.daemon import GuardStats
+from bpfleakd.model.metrics import MetricLabel, MetricsSnapshot, ProcessUsage
+from bpfleakd.model.process import ProcessLabels, ProcessState
+from bpfleakd.model.verdict import Verdict
+from bpfleakd.model.watching import WatchSummary
 
 from ..samples import (
     HOSTILE,

@@ -17,7 +17,8 @@ from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.source import bpf_directory
 from bpfleakd.kernel.space_events import read_space_events
-from bpfleakd.model import FunctionRole, StackEnd
+from bpfleakd.model.probe import FunctionRole
+from bpfleakd.model.stack import StackEnd
 from bpfleakd.unwind.rules import GAP_NUMBER, PACKED_RULE_BYTES, CfaKind, RbpKind, Rule, pack
 from bpfleakd.unwind.table import PAGE_BITS, ROW_ADDRESS_MASK
 

@@ -18,7 +18,7 @@ from bpfleakd.kernel.probe_points import (
     choose_probe_point,
     search_files,
 )
-from bpfleakd.model import FunctionRole
+from bpfleakd.model.probe import FunctionRole
 from bpfleakd.target.allocators import ALLOCATORS
 from bpfleakd.target.mappings import read_mappings
 

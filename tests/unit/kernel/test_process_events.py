@@ -11,7 +11,7 @@ from pyroute2.netlink.connector import cn_proc
 
 from bpfleakd.errors import KernelUnsupported
 from bpfleakd.kernel.process_events import ProcessEvents, parse_event
-from bpfleakd.model import LifeChange, LifeEvent
+from bpfleakd.model.life import LifeChange, LifeEvent
 
 
 def a_message(kind: type[cn_proc.proc_event_base], what: int, **fields: int) -> bytes:

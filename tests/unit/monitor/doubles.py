@@ -12,19 +12,11 @@ from bpfleakd import errors
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import ProcessCounters
-from bpfleakd.model import (
-    CodeMapping,
-    Frame,
-    FrameKind,
-    FunctionRole,
-    Mapping,
-    ProbedFunction,
-    ProcessId,
-    RawStack,
-    SiteKey,
-    Stack,
-    StackEnd,
-)
+from bpfleakd.model.mapping import CodeMapping, Mapping
+from bpfleakd.model.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.process import ProcessId
+from bpfleakd.model.site import SiteKey
+from bpfleakd.model.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.monitor.attach import Attachment, LinkedFile
 from bpfleakd.monitor.traced import Traced
 from bpfleakd.table.site_table import COUNTERS, SiteTable

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from bpfleakd import errors
-from bpfleakd.model import AddressSpaceReport, AllocationKind, SiteKey
+from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.model.space import AddressSpaceReport
 from bpfleakd.monitor.address_space import AddressSpaces
 from bpfleakd.table.address_map import AddressMap
 from bpfleakd.table.site_table import SiteTable

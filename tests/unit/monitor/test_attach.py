@@ -16,7 +16,9 @@ from bpfleakd import errors
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.links import ProbePoint
 from bpfleakd.kernel.probe_points import FunctionProbe, SearchedFile, WantedFunction, search_files
-from bpfleakd.model import FunctionRole, Mapping, ProcessId
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.probe import FunctionRole
+from bpfleakd.model.process import ProcessId
 from bpfleakd.monitor.attach import GONE, Attacher
 from bpfleakd.target.mappings import read_mappings
 

@@ -9,7 +9,8 @@ import pytest
 
 from bpfleakd.analysis.growth_watch import GrowthOptions
 from bpfleakd.analysis.look_schedule import LookOptions
-from bpfleakd.model import ProcessId, TracingMode, WatchState
+from bpfleakd.model.process import ProcessId, TracingMode
+from bpfleakd.model.watching import WatchState
 from bpfleakd.monitor.auto import AutoOptions, GrowthWatcher
 from bpfleakd.monitor.watching import Close, Open
 from bpfleakd.target.policy import Decision

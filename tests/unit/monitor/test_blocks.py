@@ -7,7 +7,9 @@ from collections.abc import Iterable
 import pytest
 
 from bpfleakd import errors
-from bpfleakd.model import AllocationKind, BlocksReport, RawStack, SiteKey, StackEnd
+from bpfleakd.model.blocks import BlocksReport
+from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.model.stack import RawStack, StackEnd
 from bpfleakd.monitor.blocks import Blocks, narrowed
 from bpfleakd.monitor.report import Reporter
 from bpfleakd.monitor.traced import NamedStack, Traced

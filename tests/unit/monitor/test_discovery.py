@@ -10,7 +10,8 @@ import pytest
 
 from bpfleakd import errors
 from bpfleakd.kernel.probe_points import FunctionProbe, SearchedFile, WantedFunction, search_files
-from bpfleakd.model import FunctionRole, Mapping
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.probe import FunctionRole
 from bpfleakd.monitor import discovery
 from bpfleakd.monitor.discovery import Discovery
 from bpfleakd.target.mappings import read_mappings

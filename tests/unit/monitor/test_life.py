@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from bpfleakd import errors
-from bpfleakd.model import LifeChange, LifeEvent
+from bpfleakd.model.life import LifeChange, LifeEvent
 from bpfleakd.monitor.life import LifeEvents
 
 GAP = LifeEvent(LifeChange.GAP)

@@ -12,7 +12,10 @@ import pytest
 from bpfleakd import errors
 from bpfleakd.analysis.suppressions import parse_suppressions
 from bpfleakd.kernel.abi import RecordingState
-from bpfleakd.model import GroupKey, LeakReport, ProcessState, RawStack, SortKey, StackEnd, SuppressedSites
+from bpfleakd.model.groups import GroupKey
+from bpfleakd.model.process import ProcessState
+from bpfleakd.model.report import LeakReport, SortKey, SuppressedSites
+from bpfleakd.model.stack import RawStack, StackEnd
 from bpfleakd.monitor.monitor import Monitor
 from bpfleakd.monitor.report import Reporter
 from bpfleakd.monitor.sampling import SamplingOptions

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from bpfleakd.model import Mapping
+from bpfleakd.model.mapping import Mapping
 from bpfleakd.monitor.record import read_record, write_record
 
 

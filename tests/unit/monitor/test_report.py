@@ -8,19 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpfleakd.model import (
-    AllocationKind,
-    Frame,
-    FrameKind,
-    LeakReport,
-    ProcessState,
-    SiteKey,
-    SortKey,
-    Stack,
-    StackEnd,
-    ThreadShare,
-    Verdict,
-)
+from bpfleakd.model.process import ProcessState
+from bpfleakd.model.report import LeakReport, SortKey
+from bpfleakd.model.site import AllocationKind, SiteKey, ThreadShare
+from bpfleakd.model.stack import Frame, FrameKind, Stack, StackEnd
+from bpfleakd.model.verdict import Verdict
 from bpfleakd.monitor.report import Reporter, sorted_sites
 from bpfleakd.monitor.traced import NamedStack, Traced
 from bpfleakd.table.census import SiteCensus

@@ -8,7 +8,7 @@ import pytest
 
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import ProcessCounters
-from bpfleakd.model import TracingMode
+from bpfleakd.model.process import TracingMode
 from bpfleakd.monitor.sampling import FIRST_SHIFT, Sampling, SamplingOptions
 
 PID = 4711

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpfleakd import errors
-from bpfleakd.model import LifeChange, LifeEvent, ProcessId, SupervisionState, TracingMode
+from bpfleakd.model.life import LifeChange, LifeEvent
+from bpfleakd.model.process import ProcessId, TracingMode
+from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.monitor.supervisor import Supervisor
 from bpfleakd.monitor.watching import Action, Close, Open
 from bpfleakd.target.policy import Decision, Match, Policy, Rule

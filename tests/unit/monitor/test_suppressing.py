@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from bpfleakd.analysis.suppressions import parse_suppressions
-from bpfleakd.model import AllocationKind, SiteKey, SortKey, SuppressedSites
+from bpfleakd.model.report import SortKey, SuppressedSites
+from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.monitor.report import Reporter
 from bpfleakd.monitor.suppressing import SiteSuppressions
 from bpfleakd.monitor.traced import NamedStack, Traced

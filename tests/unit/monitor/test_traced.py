@@ -9,17 +9,11 @@ from pathlib import Path
 import pytest
 
 from bpfleakd.kernel.abi import RecordingState
-from bpfleakd.model import (
-    AllocationKind,
-    FrameKind,
-    FunctionRole,
-    Mapping,
-    ProbedFunction,
-    ProcessState,
-    RawStack,
-    SiteKey,
-    StackEnd,
-)
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.process import ProcessState
+from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.model.stack import FrameKind, RawStack, StackEnd
 from bpfleakd.monitor import traced as module
 from bpfleakd.monitor.attach import LinkedFile
 from bpfleakd.monitor.traced import Traced

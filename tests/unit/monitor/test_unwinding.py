@@ -15,7 +15,7 @@ import pytest
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.kernel.abi import UNWIND_SHARD_WORDS
 from bpfleakd.kernel.unwind_store import UnwindStore
-from bpfleakd.model import Mapping
+from bpfleakd.model.mapping import Mapping
 from bpfleakd.monitor import unwinding
 from bpfleakd.monitor.unwinding import Unwinding
 from bpfleakd.target.mappings import mapped_file, read_mappings

@@ -10,7 +10,8 @@ import pytest
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import LIVE_BLOCK, RecordingState
 from bpfleakd.kernel.maps import ProcessCounters
-from bpfleakd.model import AllocationKind, SiteKey, Verdict
+from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.model.verdict import Verdict
 from bpfleakd.monitor.verdicts import NOT_YET, SiteVerdicts
 from bpfleakd.table.site_table import SiteTable
 

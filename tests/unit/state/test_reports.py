@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bpfleakd import errors
-from bpfleakd.model import ProcessId
+from bpfleakd.model.process import ProcessId
 from bpfleakd.state.reports import ReportStore
 
 from ..samples import a_process, a_report, a_site
@@ -160,7 +160,7 @@ def test_the_directory_is_roots_alone(store: ReportStore, tmp_path: Path) -> Non
 _WRITER = """
 import sys
 from pathlib import Path
-from bpfleakd.model import ProcessId
+from bpfleakd.model.process import ProcessId
 from bpfleakd.state.reports import ReportStore
 from tests.unit.samples import a_report, a_site
 store = ReportStore(Path(sys.argv[1]), max_bytes=200_000, max_age_s=1e9)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bpfleakd.errors import BadElf
-from bpfleakd.model import Mapping
+from bpfleakd.model.mapping import Mapping
 from bpfleakd.symbols.module_cache import Module, ModuleCache
 from bpfleakd.symbols.process_files import ProcessFiles
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from bpfleakd.elf.image import ElfImage
-from bpfleakd.model import Frame, FrameKind, Mapping, RawStack, Stack, StackEnd
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.symbols.demangle import Demangler
 from bpfleakd.symbols.module_cache import ModuleCache
 from bpfleakd.symbols.perf_map import PerfMap

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from bpfleakd.model import AllocationKind, SiteCounters, SiteKey
+from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.address_map import Owner, Special
 from bpfleakd.table.census import SiteCensus
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.model import AllocationKind, Mapping, SiteKey
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.table.address_map import AddressMap, Special
 from bpfleakd.target.mappings import read_mappings
 

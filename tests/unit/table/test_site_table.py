@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bpfleakd.model import AllocationKind, SiteCounters, SiteKey
+from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.history import MAX_POINTS
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpfleakd.model import ProcessLabels
+from bpfleakd.model.process import ProcessLabels
 from bpfleakd.target.identity import parse_cgroup, read_labels, user_name
 
 from .proc_files import a_process

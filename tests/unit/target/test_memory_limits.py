@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.model import MemoryLimit, MemoryLimitKind
+from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
 from bpfleakd.target.memory_limits import read_memory_limits
 
 LIMITS = """\

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from bpfleakd.model import ProcessId
+from bpfleakd.model.process import ProcessId
 from bpfleakd.target.memory_sampler import own_resident_bytes, read_anonymous_bytes
 from bpfleakd.target.process import read_process
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bpfleakd.model import Mapping
+from bpfleakd.model.mapping import Mapping
 from bpfleakd.target.memory import MemoryPart
 from bpfleakd.target.pointer_memory import PointerMemory, pointer_memory
 from bpfleakd.target.stopper import ThreadRegisters

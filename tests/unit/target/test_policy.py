@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpfleakd.model import TracingMode
+from bpfleakd.model.process import TracingMode
 from bpfleakd.target.policy import Decision, Match, Policy, Rule
 
 OWN_PID = 4242

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bpfleakd import errors
-from bpfleakd.model import ProcessId
+from bpfleakd.model.process import ProcessId
 from bpfleakd.target.process import (
     ProcessInfo,
     check_traceable,

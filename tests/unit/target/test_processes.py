@@ -6,7 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from bpfleakd.model import LifeChange, LifeEvent, ProcessId
+from bpfleakd.model.life import LifeChange, LifeEvent
+from bpfleakd.model.process import ProcessId
 from bpfleakd.target.processes import ProcessStat, Scanner, list_processes, read_stat
 from bpfleakd.target.subject import ProcSubject
 

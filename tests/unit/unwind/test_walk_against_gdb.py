@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.model import StackEnd
+from bpfleakd.model.stack import StackEnd
 from bpfleakd.unwind.rules import STOP, CfaKind
 from bpfleakd.unwind.walk import FindTable, walk
 

@@ -9,7 +9,7 @@ import msgspec
 
 from bpfleakd.cli.render.json_text import json_text
 from bpfleakd.errors import BadHistory
-from bpfleakd.model import SavedHistory
+from bpfleakd.model.history import SavedHistory
 
 __all__ = ["add_parser", "run"]
 

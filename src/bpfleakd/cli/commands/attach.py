@@ -9,7 +9,7 @@ from bpfleakd.api.service import ATTACH_MODES
 from bpfleakd.cli.arguments import pid
 from bpfleakd.cli.render.lines import attached_line
 from bpfleakd.cli.waiting import waiting
-from bpfleakd.model import TracingMode
+from bpfleakd.model.process import TracingMode
 
 __all__ = ["add_parser", "run"]
 

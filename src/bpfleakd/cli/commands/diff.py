@@ -11,7 +11,8 @@ from bpfleakd.cli.arguments import duration_s, pid, whole_number_from
 from bpfleakd.cli.render.json_text import json_text
 from bpfleakd.cli.saved_report import read_report
 from bpfleakd.errors import NotAttached
-from bpfleakd.model import DiffReport, LeakReport, SortKey
+from bpfleakd.model.difference import DiffReport
+from bpfleakd.model.report import LeakReport, SortKey
 
 __all__ = ["add_parser", "run"]
 

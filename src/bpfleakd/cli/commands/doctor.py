@@ -6,7 +6,7 @@ import argparse
 
 from bpfleakd.cli.render.json_text import json_text
 from bpfleakd.doctor import run_checks
-from bpfleakd.model import CheckStatus
+from bpfleakd.model.check import CheckStatus
 
 __all__ = ["add_parser", "run"]
 

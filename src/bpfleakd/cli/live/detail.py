@@ -9,7 +9,8 @@ from rich.text import Text
 from bpfleakd.cli.render.sites import VERDICT_STYLES, site_function
 from bpfleakd.cli.render.sparkline import sparkline
 from bpfleakd.cli.render.stacks import stack_lines
-from bpfleakd.model import SavedHistory, SiteReport
+from bpfleakd.model.history import SavedHistory
+from bpfleakd.model.report import SiteReport
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration, human_rate
 

@@ -9,7 +9,10 @@ from dataclasses import dataclass, replace
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.errors import BpfleakdError
-from bpfleakd.model import GroupedReport, GroupKey, LeakReport, SavedHistory, SortKey, TracedProcess
+from bpfleakd.model.groups import GroupedReport, GroupKey
+from bpfleakd.model.history import SavedHistory
+from bpfleakd.model.process import TracedProcess
+from bpfleakd.model.report import LeakReport, SortKey
 
 __all__ = ["Answer", "Feed", "Question"]
 

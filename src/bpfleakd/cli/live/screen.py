@@ -22,7 +22,8 @@ from bpfleakd.cli.render.report import process_header, why_empty
 from bpfleakd.cli.render.sites import name_widths, site_function, site_table, why_line
 from bpfleakd.cli.render.stacks import stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
-from bpfleakd.model import LeakReport, ProcessSummary, SiteReport
+from bpfleakd.model.process import ProcessSummary
+from bpfleakd.model.report import LeakReport, SiteReport
 
 __all__ = ["Drawn", "draw"]
 

@@ -18,7 +18,7 @@ from bpfleakd.cli.live.screen import draw
 from bpfleakd.cli.live.state import Page, Shown, View, pressed
 from bpfleakd.cli.live.wakeups import Wakeups
 from bpfleakd.errors import NoSuchProcess, NotAttached
-from bpfleakd.model import GroupKey
+from bpfleakd.model.groups import GroupKey
 
 __all__ = ["show_live"]
 

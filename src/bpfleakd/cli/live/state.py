@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from bpfleakd.cli.live import keys
-from bpfleakd.model import GroupKey, SortKey
+from bpfleakd.model.groups import GroupKey
+from bpfleakd.model.report import SortKey
 
 __all__ = ["Page", "Row", "Shown", "View", "pressed", "selected_index"]
 

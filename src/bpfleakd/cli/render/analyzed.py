@@ -9,7 +9,8 @@ from rich.text import Text
 
 from bpfleakd.cli.render.names import readable_function
 from bpfleakd.cli.render.process_verdict import verdict_lines
-from bpfleakd.model import ProcessVerdict, SavedHistory, SavedSite, SiteVerdict
+from bpfleakd.model.history import SavedHistory, SavedSite
+from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration, human_rate
 

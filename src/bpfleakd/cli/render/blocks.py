@@ -14,7 +14,8 @@ from bpfleakd.cli.render.names import readable_function
 from bpfleakd.cli.render.report import process_header
 from bpfleakd.cli.render.stacks import basename, stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
-from bpfleakd.model import BlockReport, BlocksReport, Frame, SiteBlocks
+from bpfleakd.model.blocks import BlockReport, BlocksReport, SiteBlocks
+from bpfleakd.model.stack import Frame
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration
 

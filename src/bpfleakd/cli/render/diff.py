@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bpfleakd.cli.render.names import readable_function
 from bpfleakd.cli.render.stacks import basename, stack_lines
-from bpfleakd.model import ComparedState, DiffReport, SiteChange, SiteDifference
+from bpfleakd.model.difference import ComparedState, DiffReport, SiteChange, SiteDifference
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration
 

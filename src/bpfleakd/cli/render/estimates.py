@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bpfleakd.model import ProcessSummary, TracingMode
+from bpfleakd.model.process import ProcessSummary, TracingMode
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes
 

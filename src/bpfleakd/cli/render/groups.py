@@ -13,7 +13,7 @@ from bpfleakd.cli.render.names import readable_function
 from bpfleakd.cli.render.report import process_header, why_empty
 from bpfleakd.cli.render.stacks import basename, stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
-from bpfleakd.model import GroupedReport, GroupKey, SiteGroup
+from bpfleakd.model.groups import GroupedReport, GroupKey, SiteGroup
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_rate
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bpfleakd.model import TracedProcess
+from bpfleakd.model.process import TracedProcess
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bpfleakd.model import MemoryLimitKind, ProcessVerdict
+from bpfleakd.model.limit import MemoryLimitKind
+from bpfleakd.model.verdict import ProcessVerdict
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration
 

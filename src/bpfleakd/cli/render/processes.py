@@ -10,7 +10,7 @@ from rich.text import Text
 
 from bpfleakd.cli.render.estimates import is_estimate, recorded_share
 from bpfleakd.cli.render.losses import loss_lines
-from bpfleakd.model import ProcessState, TracedProcess
+from bpfleakd.model.process import ProcessState, TracedProcess
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration, human_percent, human_rate
 

@@ -13,7 +13,8 @@ from bpfleakd.cli.render.process_verdict import verdict_lines
 from bpfleakd.cli.render.sites import VERDICT_STYLES, name_widths, site_table, why_line
 from bpfleakd.cli.render.stacks import stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
-from bpfleakd.model import LeakReport, ProcessState, ProcessSummary, SiteReport
+from bpfleakd.model.process import ProcessState, ProcessSummary
+from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_duration, human_rate
 

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bpfleakd.model import KeptReport
+from bpfleakd.model.kept import KeptReport
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_rate
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.cli.render.report import process_header
 from bpfleakd.cli.render.stacks import stack_lines
-from bpfleakd.model import (
+from bpfleakd.model.scan import (
     Reachability,
     ReachabilitySums,
     ScanCaveat,

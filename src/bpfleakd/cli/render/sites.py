@@ -10,7 +10,8 @@ from rich.text import Text
 
 from bpfleakd.cli.render.names import readable_function
 from bpfleakd.cli.render.stacks import basename
-from bpfleakd.model import SiteReport, Verdict
+from bpfleakd.model.report import SiteReport
+from bpfleakd.model.verdict import Verdict
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration, human_rate
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from rich.text import Text
 
 from bpfleakd.cli.render.names import readable_function
-from bpfleakd.model import (
-    Frame,
-    ScannedSite,
-    SiteBlocks,
-    SiteDifference,
-    SiteGroup,
-    SiteReport,
-    StackEnd,
-)
+from bpfleakd.model.blocks import SiteBlocks
+from bpfleakd.model.difference import SiteDifference
+from bpfleakd.model.groups import SiteGroup
+from bpfleakd.model.report import SiteReport
+from bpfleakd.model.scan import ScannedSite
+from bpfleakd.model.stack import Frame, StackEnd
 from bpfleakd.printable import printable, shortened
 
 __all__ = ["basename", "stack_lines"]

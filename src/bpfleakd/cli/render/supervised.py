@@ -8,7 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bpfleakd.model import ProcessLabels, SupervisedProcess, SupervisionState
+from bpfleakd.model.process import ProcessLabels
+from bpfleakd.model.supervision import SupervisedProcess, SupervisionState
 from bpfleakd.printable import printable
 
 __all__ = ["supervised_view"]

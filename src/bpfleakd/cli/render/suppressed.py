@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
-from bpfleakd.model import SuppressedSites
+from bpfleakd.model.report import SuppressedSites
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes
 

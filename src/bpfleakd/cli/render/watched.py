@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bpfleakd.model import WatchedProcess, WatchState
+from bpfleakd.model.watching import WatchedProcess, WatchState
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration, human_rate
 

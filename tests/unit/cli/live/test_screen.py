@@ -13,7 +13,10 @@ from bpfleakd.cli.live.feed import Answer, Question
 from bpfleakd.cli.live.screen import draw
 from bpfleakd.cli.live.state import Page, View
 from bpfleakd.errors import NotAttached
-from bpfleakd.model import AllocationKind, GroupKey, SavedHistory, SavedSite, Verdict
+from bpfleakd.model.groups import GroupKey
+from bpfleakd.model.history import SavedHistory, SavedSite
+from bpfleakd.model.site import AllocationKind
+from bpfleakd.model.verdict import Verdict
 
 from ...samples import HOSTILE, a_frame, a_grouped_report, a_process, a_report, a_site, a_traced_process
 

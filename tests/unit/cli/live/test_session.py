@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from bpfleakd.errors import NotAttached
-from bpfleakd.model import AllocationKind, GroupKey, SavedHistory, SavedSite, SortKey
+from bpfleakd.model.groups import GroupKey
+from bpfleakd.model.history import SavedHistory, SavedSite
+from bpfleakd.model.report import SortKey
+from bpfleakd.model.site import AllocationKind
 
 from ...api.serving import FakeService, running
 from ...samples import a_grouped_report, a_report, a_site, a_traced_process

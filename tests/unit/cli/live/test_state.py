@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpfleakd.cli.live.state import Page, Row, Shown, View, pressed, selected_index
-from bpfleakd.model import GroupKey, SortKey
+from bpfleakd.model.groups import GroupKey
+from bpfleakd.model.report import SortKey
 
 PIDS = Shown((Row("101"), Row("103"), Row("107")), page_rows=2)
 SITES = Shown(tuple(map(Row, "abcdefg")), page_rows=3)

@@ -1,0 +1,66 @@
+"""Outstanding blocks, one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bpfleakd.model.process import ProcessSummary
+from bpfleakd.model.report import SuppressedSites
+from bpfleakd.model.site import AllocationKind
+from bpfleakd.model.stack import Frame, StackEnd
+
+__all__ = ["BlockReport", "BlocksReport", "SiteBlocks"]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockReport:
+    """One outstanding block, or what is left of one mapping; `comm` is the name of the thread `tid`.
+
+    Where blocks are sampled it stands for `weight` of them, all like it: 1 over the probability that it was
+    recorded.
+    """
+
+    address: int
+    size_bytes: int
+    age_s: float
+    tid: int
+    comm: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SiteBlocks:
+    """The outstanding blocks of one call site, oldest first, and how much they are together.
+
+    `left_out_count` more are in the sums, but not in the list. `caller` is who is to answer for them: the
+    blamed frame, or the one that called it for them where other callers give back what they get.
+    """
+
+    site: str
+    kind: AllocationKind
+    caller: Frame | None
+    live_bytes: int
+    live_count: int
+    blocks: tuple[BlockReport, ...]
+    left_out_count: int
+    stack: tuple[Frame, ...]
+    truncated: StackEnd | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksReport:
+    """The answer to "which blocks": those at least `older_than_s` old, by site, the largest first.
+
+    The sums are over all of them; `left_out_sites` have no block in the list, `left_out_count` is of blocks.
+    What is `suppressed`, of any age, is in none of these.
+    """
+
+    process: ProcessSummary
+    older_than_s: float
+    live_bytes: int
+    live_count: int
+    sites: tuple[SiteBlocks, ...]
+    left_out_sites: int
+    left_out_count: int
+    losses: dict[str, int]
+    suppressed: dict[str, SuppressedSites] = field(default_factory=dict)

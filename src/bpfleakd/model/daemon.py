@@ -1,0 +1,40 @@
+"""What the daemon says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bpfleakd.model.life import LifeStats
+
+__all__ = ["DaemonStats", "GuardStats"]
+
+
+@dataclass(frozen=True, slots=True)
+class GuardStats:
+    """What tracing costs, and what was done about it.
+
+    A run into a probe costs a program `hit_ns`, a block that is recorded `record_ns` more; all traced
+    processes together pay `host_load_percent` of a core. `cheaper_total` counts processes recorded more
+    sparsely, `given_up_total` those let go of, `caches_shed_total` how often the daemon had too much memory.
+    """
+
+    hit_ns: float = 0.0
+    record_ns: float = 0.0
+    host_load_percent: float = 0.0
+    cheaper_total: int = 0
+    given_up_total: int = 0
+    caches_shed_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonStats:
+    """What the daemon says of itself."""
+
+    version: str
+    attach_method: str
+    uptime_s: float
+    ticks: int
+    last_tick_s: float
+    processes_attached_total: int
+    processes_ended_total: int
+    life: LifeStats = field(default_factory=LifeStats)

@@ -1,0 +1,72 @@
+"""Two states of a process compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bpfleakd.model.site import AllocationKind
+from bpfleakd.model.stack import Frame, StackEnd
+
+__all__ = ["ComparedState", "DiffReport", "SiteChange", "SiteDifference"]
+
+
+class SiteChange(StrEnum):
+    """What became of a call site between two reports."""
+
+    NEW = "new"
+    GROWN = "grown"
+    SHRUNK = "shrunk"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteDifference:
+    """One call site that changed: what was live before and after. The rest is of the later report."""
+
+    site: str
+    kind: AllocationKind
+    change: SiteChange
+    function: str | None
+    module: str | None
+    location: str | None
+    before_bytes: int
+    before_count: int
+    after_bytes: int
+    after_count: int
+    stack: tuple[Frame, ...]
+    truncated: StackEnd | None
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedState:
+    """One side of a comparison: a process as it was, `source` says when ("10m ago"), or where that was saved.
+
+    What is kept of the past is the least of each call site within `resolution_s`; 0: figures of one moment.
+    `left_out_bytes` are live in the process, but in no call site that is compared.
+    """
+
+    source: str
+    pid: int
+    comm: str
+    exe: str
+    mode: str
+    attached_s: float
+    live_bytes: int
+    live_count: int
+    left_out_bytes: int
+    resolution_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DiffReport:
+    """Two states compared: `sites` that changed, what gained most first.
+
+    `left_out_sites` more changed by less than those that are listed, or are suppressed.
+    """
+
+    before: ComparedState
+    after: ComparedState
+    unchanged_count: int
+    left_out_sites: int
+    sites: tuple[SiteDifference, ...]

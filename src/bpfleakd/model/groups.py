@@ -1,0 +1,57 @@
+"""What is outstanding in a process, by function, module or thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from bpfleakd.model.process import ProcessSummary
+from bpfleakd.model.report import SuppressedSites
+from bpfleakd.model.stack import Frame, StackEnd
+
+__all__ = ["GroupKey", "GroupedReport", "SiteGroup"]
+
+
+class GroupKey(StrEnum):
+    """What call sites are put together by. SITE and STACK are the same, the second shown with its frames."""
+
+    SITE = "site"
+    FUNCTION = "function"
+    MODULE = "module"
+    THREAD = "thread"
+    STACK = "stack"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteGroup:
+    """Call sites that have something in common; `sites` are their fingerprints.
+
+    The standard errors are 0.0 where every block was recorded, and not known of threads.
+
+    `group` is the function, the module, the tid in digits or the fingerprint; None holds what has none. Who
+    freed and grew is not known of threads, so that they only have live figures. `comm` is a thread's name,
+    `stack` the frames of a stack.
+    """
+
+    group: str | None
+    live_bytes: int
+    live_count: int
+    allocated_bytes: int | None
+    allocated_count: int | None
+    growth_bytes_per_s: float | None
+    sites: tuple[str, ...]
+    comm: str | None = None
+    stack: tuple[Frame, ...] = ()
+    truncated: StackEnd | None = None
+    live_bytes_stderr: float | None = None
+    live_count_stderr: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedReport:
+    """All call sites of a process in groups, largest first; but those that are `suppressed`."""
+
+    process: ProcessSummary
+    groups: tuple[SiteGroup, ...]
+    losses: dict[str, int]
+    suppressed: dict[str, SuppressedSites] = field(default_factory=dict)

@@ -1,0 +1,51 @@
+"""What verdicts are made of, saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bpfleakd.model.limit import MemoryLimit
+from bpfleakd.model.site import AllocationKind
+
+__all__ = ["SavedHistory", "SavedSite"]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSite:
+    """One call site: the least that was live in each bin, what was born in it, and what of that lives."""
+
+    site: str
+    kind: AllocationKind
+    function: str | None
+    module: str | None
+    live_bytes: int
+    live_count: int
+    low_bytes: tuple[float, ...]
+    low_count: tuple[float, ...]
+    born_count: tuple[float, ...]
+    survivors_count: tuple[float, ...]
+    survivors_bytes: tuple[float, ...]
+    weight: float = 1.0
+    suppressed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SavedHistory:
+    """What the verdicts on a process are made of, to be judged elsewhere.
+
+    Bins of time end at `ends_s`, in seconds since the attach; each begins where the one before ends.
+    `replaced_count` to `lost_blocks` are as in analysis.verdict.Context. Anonymous memory was at least
+    `memory_bytes` in the bins that end at `memory_s`.
+    """
+
+    version: int
+    comm: str
+    leak_after_s: float
+    replaced_count: float
+    lost_frees: int
+    lost_blocks: int
+    ends_s: tuple[float, ...]
+    memory_s: tuple[float, ...]
+    memory_bytes: tuple[float, ...]
+    limits: tuple[MemoryLimit, ...]
+    sites: tuple[SavedSite, ...]

@@ -1,0 +1,26 @@
+"""Limits of the memory of a process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["MemoryLimit", "MemoryLimitKind"]
+
+
+class MemoryLimitKind(StrEnum):
+    """Who limits the memory of a process: its control groups, RLIMIT_AS, RLIMIT_DATA, or the machine."""
+
+    CGROUP = "cgroup"
+    ADDRESS_SPACE = "address-space"
+    DATA = "data"
+    HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """A limit, and what is used of it."""
+
+    kind: MemoryLimitKind
+    limit_bytes: int
+    used_bytes: int

@@ -1,0 +1,39 @@
+"""Mappings of an address space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["CodeMapping", "Mapping"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """A line of /proc/PID/maps. `path` is as the target sees it, "" for anonymous memory.
+
+    `offset` is the file offset of `start`; (`device`, `inode`) identify the file; `deleted` files have no
+    name any more but can be opened through /proc/PID/map_files. `shared`: what is written reaches the file.
+    """
+
+    start: int
+    end: int
+    offset: int
+    device: str
+    inode: int
+    path: str
+    readable: bool
+    writable: bool
+    executable: bool
+    deleted: bool = False
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CodeMapping:
+    """Executable memory of a file. `build_id` is in hex; None for a file without one."""
+
+    start: int
+    end: int
+    offset: int
+    path: str
+    build_id: str | None

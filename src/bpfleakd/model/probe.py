@@ -1,0 +1,40 @@
+"""Allocator functions under probes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["FunctionRole", "ProbedFunction"]
+
+
+class FunctionRole(StrEnum):
+    """What a probed function does with its arguments, and so what the BPF program does."""
+
+    SIZE_FIRST = "size-first"
+    SIZE_SECOND = "size-second"
+    CALLOC = "calloc"
+    REALLOC = "realloc"
+    POSIX_MEMALIGN = "posix-memalign"
+    RELEASE = "release"
+    LIBRARIES_CHANGED = "libraries-changed"
+    REALLOC_ARRAY = "realloc-array"
+    REALLOC_OR_FREE = "realloc-or-free"
+    RESIZE = "resize"
+    STRDUP = "strdup"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedFunction:
+    """One allocator function under a probe.
+
+    `offset` is the file offset of the breakpoint in `module`. The kernel emulates the instruction there
+    if `emulated`; otherwise a hit costs about ten times as much.
+    """
+
+    allocator: str
+    function: str
+    role: FunctionRole
+    module: str
+    offset: int
+    emulated: bool

@@ -1,0 +1,111 @@
+"""A process, and how it is traced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from bpfleakd.model.probe import ProbedFunction
+
+__all__ = ["ProcessId", "ProcessLabels", "ProcessState", "ProcessSummary", "TracedProcess", "TracingMode"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ProcessId:
+    """A process: its pid and its start time, since pids are used again.
+
+    `start_ticks` is field 22 of /proc/PID/stat, in clock ticks since boot.
+    """
+
+    pid: int
+    start_ticks: int
+
+
+class ProcessState(StrEnum):
+    """The life of a traced process."""
+
+    TRACED = "traced"
+    EXITED = "exited"
+    EXECED = "execed"
+    DETACHED = "detached"
+
+
+class TracingMode(StrEnum):
+    """How closely a process is looked at, and what that costs it.
+
+    OFF is never touched. WATCH samples its memory from /proc and never attaches. AUTO does so until the
+    memory grows, and then attaches for a while. SAMPLED records a share of the bytes allocated, EXACT every
+    call.
+    """
+
+    OFF = "off"
+    WATCH = "watch"
+    AUTO = "auto"
+    SAMPLED = "sampled"
+    EXACT = "exact"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLabels:
+    """What a process belongs to; None where there is no such thing.
+
+    `unit` is the innermost systemd unit, `container` the container's id (64 hexadecimal digits), `pod` the
+    Kubernetes pod's uid.
+    """
+
+    user: str | None = None
+    cgroup: str | None = None
+    unit: str | None = None
+    container: str | None = None
+    pod: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSummary:
+    """One traced process in totals. `unmatched_frees` were of blocks from before the attach.
+
+    `mode` is EXACT if every block since the attach was recorded, otherwise SAMPLED: then the figures of the
+    heap are estimates, with their standard errors. One block in about `sample_interval_bytes` is recorded
+    now; None: all are.
+    """
+
+    pid: int
+    comm: str
+    exe: str
+    live_bytes: int
+    live_count: int
+    attached_s: float
+    mode: str
+    state: ProcessState
+    allocated_bytes: int
+    allocated_count: int
+    freed_count: int
+    unmatched_frees: int
+    growth_bytes_per_s: float
+    temporary_count: int
+    peak_live_bytes: int
+    labels: ProcessLabels = ProcessLabels()
+    sample_interval_bytes: int | None = None
+    live_bytes_stderr: float = 0.0
+    live_count_stderr: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TracedProcess:
+    """A row of `bpfleakctl ps`: the totals, how it is attached and what was missed.
+
+    `probe_hits` is how often the process ran into a program of ours, `load_percent` what that costs it, in
+    percent of a core. `adopted_count` daemons took it over from one that had ended; `gap_s` is how long it
+    was without any, in all. `limited` is why it is not traced as it should be, or "".
+    """
+
+    process: ProcessSummary
+    attach_method: str
+    sites: int
+    probes: tuple[ProbedFunction, ...]
+    losses: dict[str, int] = field(default_factory=dict)
+    probe_hits: int = 0
+    adopted_count: int = 0
+    gap_s: float = 0.0
+    load_percent: float = 0.0
+    limited: str = ""

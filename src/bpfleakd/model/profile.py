@@ -1,0 +1,22 @@
+"""What profile viewers are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bpfleakd.model.mapping import CodeMapping
+from bpfleakd.model.report import LeakReport
+
+__all__ = ["HeapProfile"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeapProfile:
+    """All that is outstanding in a process, and what profile viewers want to know beside it.
+
+    `time_s` is when it was taken, in seconds since the Epoch; `mappings` are in order of address.
+    """
+
+    time_s: float
+    report: LeakReport
+    mappings: tuple[CodeMapping, ...]

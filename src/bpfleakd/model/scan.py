@@ -1,0 +1,115 @@
+"""Which blocks are lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bpfleakd.model.process import ProcessSummary
+from bpfleakd.model.stack import Frame, StackEnd
+
+__all__ = [
+    "Reachability",
+    "ReachabilitySums",
+    "ScanCaveat",
+    "ScanMethod",
+    "ScanReport",
+    "ScannedBlock",
+    "ScannedSite",
+]
+
+
+class Reachability(StrEnum):
+    """Whether something still points to a block; analysis/reachability.py has the definitions."""
+
+    DIRECTLY_LOST = "directly-lost"
+    INDIRECTLY_LOST = "indirectly-lost"
+    POSSIBLY_LOST = "possibly-lost"
+    STILL_REACHABLE = "still-reachable"
+
+
+@dataclass(frozen=True, slots=True)
+class ReachabilitySums:
+    """How many blocks there are of each kind, and how large they are together."""
+
+    directly_lost_bytes: int = 0
+    directly_lost_count: int = 0
+    indirectly_lost_bytes: int = 0
+    indirectly_lost_count: int = 0
+    possibly_lost_bytes: int = 0
+    possibly_lost_count: int = 0
+    still_reachable_bytes: int = 0
+    still_reachable_count: int = 0
+
+
+class ScanMethod(StrEnum):
+    """What the process did while its memory was read: it stood still, at first, or it ran."""
+
+    STOPPED = "stopped"
+    PARTLY_STOPPED = "partly-stopped"
+    RUNNING = "running"
+
+
+class ScanCaveat(StrEnum):
+    """Why a scan may be wrong, or overlook something."""
+
+    SAMPLED = "sampled"
+    BLOCKS_MISSED = "blocks-missed"
+    MEMORY_UNREAD = "memory-unread"
+    NOT_STOPPED = "not-stopped"
+    NO_REGISTERS = "no-registers"
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedBlock:
+    """A block that is lost, possibly or for certain."""
+
+    address: int
+    size_bytes: int
+    age_s: float
+    tid: int
+    comm: str
+    reachability: Reachability
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedSite:
+    """The blocks of one call site by kind. `blocks` are those lost, oldest first; others are left out.
+
+    `reachable` is true if none is lost, false if those that are hold half of the bytes or more, else None.
+    """
+
+    site: str
+    function: str | None
+    module: str | None
+    location: str | None
+    reachable: bool | None
+    sums: ReachabilitySums
+    blocks: tuple[ScannedBlock, ...]
+    left_out_count: int
+    stack: tuple[Frame, ...]
+    truncated: StackEnd | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScanReport:
+    """The answer to "which blocks are lost": those at least `older_than_s` old, the worst site first.
+
+    `stopped_s` is how long the process stood still, in one or two pieces; `young_count` blocks were too young
+    to be judged. `caveats` say what the answer has to be taken with. Sites that a suppression fits are not in
+    `sites`, but in the sums, and by the pattern in `suppressed`.
+    """
+
+    process: ProcessSummary
+    older_than_s: float
+    method: ScanMethod
+    stopped_s: float
+    took_s: float
+    read_bytes: int
+    caveats: tuple[ScanCaveat, ...]
+    young_bytes: int
+    young_count: int
+    sums: ReachabilitySums
+    sites: tuple[ScannedSite, ...]
+    suppressed: dict[str, ReachabilitySums]
+    losses: dict[str, int]

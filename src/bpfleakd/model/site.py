@@ -1,0 +1,59 @@
+"""Call sites and their counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["AllocationKind", "SiteCounters", "SiteKey", "ThreadShare"]
+
+
+class AllocationKind(StrEnum):
+    """Where outstanding memory came from.
+
+    HEAP is from an allocator. The others are of the address space: MMAP is anonymous memory that the program
+    mapped (or its break), COMMIT is reserved memory made accessible, THREAD_STACK was mapped as a stack, FILE
+    is backed by a file.
+    """
+
+    HEAP = "heap"
+    MMAP = "mmap"
+    COMMIT = "commit"
+    THREAD_STACK = "thread-stack"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteKey:
+    """A call site of one process: allocation kind and stack (`stack_id` is the hash of its frames)."""
+
+    kind: AllocationKind
+    stack_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SiteCounters:
+    """The running totals of one call site since attach; estimates, where blocks are sampled.
+
+    `temporary_count` are the blocks that their thread freed before it allocated another. The variances of the
+    estimates of what is live are in units of 2^16 bytes^2 and of 2^-16 blocks^2 (analysis/estimates.py).
+    """
+
+    live_bytes: int
+    live_count: int
+    allocated_bytes: int
+    allocated_count: int
+    temporary_count: int = 0
+    peak_live_bytes: int = 0
+    live_bytes_variance: int = 0
+    live_count_variance: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadShare:
+    """What one thread allocated and nobody has freed yet."""
+
+    tid: int
+    comm: str
+    live_bytes: int
+    live_count: int

@@ -1,0 +1,113 @@
+"""What the memory of a process is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bpfleakd.model.mapping import Mapping
+
+__all__ = [
+    "AddressSpaceReport",
+    "JitModule",
+    "MappingUsage",
+    "MemoryShares",
+    "MemoryStatus",
+    "MemoryUse",
+    "UseSummary",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class MappingUsage:
+    """A mapping and what of it is in memory or swapped out, huge pages of hugetlbfs included.
+
+    `flags` are the kernel's two-letter VmFlags ("nr": MAP_NORESERVE, "gd": grows down).
+    """
+
+    mapping: Mapping
+    shared: bool
+    resident_bytes: int
+    private_dirty_bytes: int
+    swap_bytes: int
+    flags: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStatus:
+    """Figures of the whole process that its mappings do not tell; 0 where the kernel does not give them."""
+
+    peak_resident_bytes: int
+    page_table_bytes: int
+
+
+class MemoryUse(StrEnum):
+    """What a part of an address space is used for."""
+
+    HEAP = "heap"
+    MMAP = "mmap"
+    COMMIT = "commit"
+    THREAD_STACKS = "thread-stacks"
+    FILES = "files"
+    JIT = "jit"
+    SHARED = "shared"
+    RESERVED = "reserved"
+    VDSO = "vdso"
+
+
+@dataclass(frozen=True, slots=True)
+class UseSummary:
+    """The memory of one use. Growth is since the attach, and negative where it shrank."""
+
+    use: MemoryUse
+    regions: int
+    virtual_bytes: int
+    resident_bytes: int
+    private_dirty_bytes: int
+    swap_bytes: int
+    virtual_growth_bytes: int
+    resident_growth_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryShares:
+    """What explains the resident memory of a process; the first five add up to it.
+
+    `allocator_retained_bytes` is what the heap holds beyond the live blocks: freed memory that was not given
+    back, blocks from before the attach and the allocator's own. `explained_share` (0 to 1) is all but the
+    rest.
+    """
+
+    tracked_heap_bytes: int
+    tracked_mmap_bytes: int
+    tracked_commit_bytes: int
+    allocator_retained_bytes: int
+    rest_bytes: int
+    explained_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class JitModule:
+    """Methods compiled at run time since the attach, of one assembly, script or package."""
+
+    module: str
+    new_methods: int
+    new_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddressSpaceReport:
+    """The answer to "what is the memory of this process made of"; `uses` has those that are there."""
+
+    pid: int
+    comm: str
+    attached_s: float
+    virtual_bytes: int
+    resident_bytes: int
+    swap_bytes: int
+    peak_resident_bytes: int
+    page_table_bytes: int
+    uses: tuple[UseSummary, ...]
+    shares: MemoryShares
+    jit_modules: tuple[JitModule, ...]
+    losses: dict[str, int]

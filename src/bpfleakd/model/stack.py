@@ -1,0 +1,70 @@
+"""Stacks, as they are recorded and as they are named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["Frame", "FrameKind", "RawStack", "Stack", "StackEnd"]
+
+
+class FrameKind(StrEnum):
+    """How an address got its name."""
+
+    NATIVE = "native"
+    JIT = "jit"
+    VDSO = "vdso"
+    UNKNOWN = "unknown"
+
+
+class StackEnd(StrEnum):
+    """Why the walk of a stack ended. Only BOTTOM is a whole stack."""
+
+    BOTTOM = "bottom"
+    DEPTH = "depth"
+    READ_FAULT = "read-fault"
+    NO_RULE = "no-rule"
+    FRAME_POINTER_END = "frame-pointer-end"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class RawStack:
+    """A stack as the kernel side recorded it, innermost first.
+
+    `addresses[0]` is the probed allocator function itself (an exact program counter); the others are
+    return addresses, so that the call is at `address - 1`.
+    """
+
+    addresses: tuple[int, ...]
+    end: StackEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One named frame.
+
+    `offset` is the virtual address inside the ELF file (what addr2line takes), None outside files.
+    `location` is "file:line" or None. `inlined` frames share the address of the frame that holds them.
+    """
+
+    function: str | None
+    module: str | None
+    offset: int | None
+    location: str | None
+    address: int
+    kind: FrameKind
+    inlined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A named stack, innermost frame first.
+
+    `build_ids` holds, frame by frame, the build-id of the frame's file (hex) or None; the fingerprint
+    is made of it. `truncated` is None for a stack that reaches the thread's first function.
+    """
+
+    frames: tuple[Frame, ...]
+    build_ids: tuple[str | None, ...]
+    truncated: StackEnd | None

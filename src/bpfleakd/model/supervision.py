@@ -1,0 +1,45 @@
+"""What is done with each process of this host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bpfleakd.model.process import ProcessLabels, TracingMode
+
+__all__ = ["SupervisedProcess", "SupervisionState"]
+
+
+class SupervisionState(StrEnum):
+    """What is being done with a process of this host.
+
+    DECIDING: it has just started, or executed something. OFF: nothing, by the policy. WATCHED: its memory is
+    sampled from /proc. ATTACHING: about to be traced. TRACED. WAITING: it should be traced, but a limit was
+    reached. REFUSED: it should be traced, but cannot be. DETACHED: somebody detached it by hand.
+    """
+
+    DECIDING = "deciding"
+    OFF = "off"
+    WATCHED = "watched"
+    ATTACHING = "attaching"
+    TRACED = "traced"
+    WAITING = "waiting"
+    REFUSED = "refused"
+    DETACHED = "detached"
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedProcess:
+    """A process of this host, what the policy says of it and what is done with it.
+
+    `rule` is what decided: "rule 2", "default", "by hand", or what excludes it. `reason` is why it is in this
+    state, "" if that says it all.
+    """
+
+    pid: int
+    comm: str
+    mode: TracingMode
+    state: SupervisionState
+    rule: str
+    reason: str
+    labels: ProcessLabels

@@ -1,0 +1,54 @@
+"""Processes whose memory is watched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bpfleakd.model.process import TracingMode
+
+__all__ = ["WatchState", "WatchSummary", "WatchedProcess"]
+
+
+class WatchState(StrEnum):
+    """Where a process stands whose memory is watched.
+
+    WATCHED does not grow. GROWING does, and waits for a window of tracing; it is traced in a WINDOW, and
+    rests after it (PAUSED). REFUSED grows and cannot be traced.
+    """
+
+    WATCHED = "watched"
+    GROWING = "growing"
+    WINDOW = "window"
+    PAUSED = "paused"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedProcess:
+    """A process whose anonymous memory is watched; `windows` is how often it was looked at closely.
+
+    `growth_bytes_per_s` is 0 unless it grows persistently, `next_look_s` the time until it may be looked at
+    again, None if that is not planned. `reason` is why it could not be attached, or "".
+    """
+
+    pid: int
+    comm: str
+    mode: TracingMode
+    state: WatchState
+    anonymous_bytes: int
+    growth_bytes_per_s: float
+    windows: int
+    next_look_s: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchSummary:
+    """All watched processes in figures, and the `fastest` growers, the fastest first."""
+
+    watched: int = 0
+    growing: int = 0
+    windows_open: int = 0
+    windows_opened_total: int = 0
+    fastest: tuple[WatchedProcess, ...] = ()
