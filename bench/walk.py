@@ -149,12 +149,13 @@ class _Programs:
             fd = bpf.program_load(ProgramType.KPROBE, instructions, AttachType.UPROBE_MULTI, name)
             stack.callback(os.close, fd)
             self._fds[name] = fd
-        maps = Maps({name: os.dup(self._map_fd(name)) for name in PINNED_MAPS})
-        stack.callback(maps.close)
-        self._unwinding = Unwinding(maps.unwind)
+        self._maps = Maps({name: os.dup(self._map_fd(name)) for name in PINNED_MAPS})
+        stack.callback(self._maps.close)
+        self._unwinding = Unwinding(self._maps.unwind)
 
     def follow(self, pid: int) -> None:
         """Give the walker the tables of a process, as an attach does."""
+        self._maps.add_process(pid, live_blocks=1)
         self._unwinding.follow(pid, read_mappings(pid), wait_s=30)
 
     @contextlib.contextmanager

@@ -20,17 +20,15 @@ int bench_walk(struct pt_regs *ctx)
 {
 	u64 id = current_id();
 	struct thread *thread = current_thread(id);
-	struct unwind_mappings *mappings = NULL;
-	u32 tgid = id >> 32, zero = 0;
-	void *mappings_map;
+	u32 tgid = id >> 32, *slot;
 
 	if (!thread)
 		return 0;
-	mappings_map = unwind_mappings.lookup(&tgid);
-	if (mappings_map)
-		mappings = bpf_map_lookup_elem(mappings_map, &zero);
+	slot = slots.lookup(&tgid);
+	if (!slot)
+		return 0;
 	begin_walk(thread, PT_REGS_IP(ctx), ctx);
-	walk_on(thread, mappings);
+	walk_on(thread, mappings_of(*slot));
 	end_walk(thread);
 	return 0;
 }
