@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
 
 from bench.figures import Benchmark, Figure
 from bench.peers import NotHere, heaptrack, memleak
@@ -79,7 +78,7 @@ class _Turns:
         self._add(_FLOOR, empty_probes(self.points, pid, at_return=False))
         self._add(_FLOOR_WITH_RETURN, empty_probes(self.points, pid, at_return=True))
         for method, daemon in self.daemons.items():
-            self._add(method_name(method), _attached(daemon, pid))
+            self._add(method_name(method), daemon.attached(pid))
         self._add(_MEMLEAK, memleak(pid, self.libc))
         self._add_heaptrack()
 
@@ -121,15 +120,6 @@ class _Turns:
 def method_name(method: AttachMethod) -> str:
     """What a figure calls a method."""
     return f"bpfleakd, exact, {method}"
-
-
-@contextlib.contextmanager
-def _attached(daemon: RunningDaemon, pid: int) -> Iterator[None]:
-    daemon.client.attach(pid)
-    try:
-        yield
-    finally:
-        daemon.client.detach(pid)
 
 
 def _report(benchmark: Benchmark, turns: _Turns) -> None:
@@ -177,12 +167,12 @@ def _crowd(benchmark: Benchmark, turns: _Turns, method: AttachMethod, others: in
     """What it costs that the same daemon traces further processes with the same C library."""
     daemon = turns.daemons[method]
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_attached(daemon, turns.target.pid))
+        stack.enter_context(daemon.attached(turns.target.pid))
         alone_ns = turns.target.ns_per_round(turns.span_s)
         for _ in range(others):
             other = Target(turns.command, turns.libc)
             stack.callback(other.kill)
-            stack.enter_context(_attached(daemon, other.pid))
+            stack.enter_context(daemon.attached(other.pid))
         crowded_ns = turns.target.ns_per_round(turns.span_s)
     name = f"{method_name(method)}: each further process that is traced"
     more_ns = [(crowded - alone) / others for alone, crowded in zip(alone_ns, crowded_ns, strict=True)]
@@ -196,7 +186,7 @@ def _program_runs_ns(daemon: RunningDaemon, target: Target, span_s: float) -> di
         for program in programs_of(AttachMethod.MULTI)
     }
     try:
-        with _attached(daemon, target.pid):
+        with daemon.attached(target.pid):
             before = {name: run_time_of(fd) for name, fd in programs.items()}
             target.ns_per_round(span_s)
             return {name: run_time_of(fd).since(before[name]) for name, fd in programs.items()}

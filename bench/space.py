@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.figures import Benchmark, Figure
@@ -47,9 +47,9 @@ class _Turns:
     def take(self, *, with_memleak: bool) -> None:
         """One turn of each."""
         self._note(_NOTHING)
-        with _attached(self._daemon, self.target.pid):
+        with self._daemon.attached(self.target.pid):
             self._note(_TRACED)
-        with _attached(self._daemon, self.other.pid):
+        with self._daemon.attached(self.other.pid):
             self._note(_BYSTANDER)
         if with_memleak and not self._missing:
             try:
@@ -89,15 +89,6 @@ def measure(short: bool) -> Benchmark:
     return benchmark
 
 
-@contextlib.contextmanager
-def _attached(daemon: RunningDaemon, pid: int) -> Iterator[None]:
-    daemon.client.attach(pid)
-    try:
-        yield
-    finally:
-        daemon.client.detach(pid)
-
-
 def _report(benchmark: Benchmark, work: str, cost: Mapping[str, list[float]]) -> None:
     for way, samples in cost.items():
         benchmark.add(f"{work}: {way}", "ns", samples)
@@ -116,7 +107,7 @@ def _report(benchmark: Benchmark, work: str, cost: Mapping[str, list[float]]) ->
 
 def _count_daemons_share(benchmark: Benchmark, daemon: RunningDaemon, target: Target, work: str) -> None:
     """The processor time that the daemon takes for what it hears, and what it did not hear of."""
-    with _attached(daemon, target.pid):
+    with daemon.attached(target.pid):
         idle_ns = _daemon_ns(daemon)
         before_ns = process_cpu_ns(daemon.pid)
         target.step(_PAIRS)

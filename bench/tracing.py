@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -11,14 +12,14 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.errors import BpfleakdError
-from bpfleakd.model.daemon import DaemonStats
+from bpfleakd.model.daemon import DaemonStats, TracingMode
 
 __all__ = ["RunningDaemon", "ended_with_us", "free_port"]
 
@@ -115,6 +116,15 @@ class RunningDaemon:
             *map(str, arguments),
         ]
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    @contextlib.contextmanager
+    def attached(self, pid: int, mode: TracingMode = TracingMode.EXACT) -> Iterator[None]:
+        """Trace a process until the block ends."""
+        self.client.attach(pid, mode)
+        try:
+            yield
+        finally:
+            self.client.detach(pid)
 
     def pinned(self, name: str) -> Path:
         """Where a map or program of it is pinned."""
