@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.errors import BpfleakdError
-from bpfleakd.model.daemon import DaemonStats, TracingMode
+from bpfleakd.model.daemon import DaemonStats
+from bpfleakd.model.process import TracingMode
 
 __all__ = ["RunningDaemon", "ended_with_us", "free_port"]
 
