@@ -256,7 +256,7 @@ class _Service:
         return await self._worker.call(lambda: self._supervisor.detach(pid, time.monotonic_ns()))
 
     async def processes(self) -> tuple[TracedProcess, ...]:
-        return await self._worker.call(lambda: self._annotated(self._monitor.processes()))
+        return await self._worker.call(lambda: self._annotated(self._monitor.overview.processes()))
 
     async def watched(self) -> tuple[WatchedProcess, ...]:
         return await self._worker.call(self._watcher.processes)
@@ -279,24 +279,24 @@ class _Service:
         self, pid: int, *, limit: int | None, sort: SortKey, suppress: bool = True
     ) -> LeakReport:
         return await self._worker.call(
-            lambda: self._monitor.report(pid, limit=limit, sort=sort, suppress=suppress)
+            lambda: self._monitor.questions.report(pid, limit=limit, sort=sort, suppress=suppress)
         )
 
     async def groups(
         self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey, suppress: bool = True
     ) -> GroupedReport:
         return await self._worker.call(
-            lambda: self._monitor.groups(pid, by=by, limit=limit, sort=sort, suppress=suppress)
+            lambda: self._monitor.questions.groups(pid, by=by, limit=limit, sort=sort, suppress=suppress)
         )
 
     async def profile(self, pid: int) -> HeapProfile:
-        return await self._worker.call(lambda: self._monitor.profile(pid))
+        return await self._worker.call(lambda: self._monitor.questions.profile(pid))
 
     async def blocks(
         self, pid: int, *, site: str | None, older_than_s: float, limit: int, suppress: bool = True
     ) -> BlocksReport:
         wanted = {"site": site, "older_than_s": older_than_s, "limit": limit, "suppress": suppress}
-        return await self._worker.call(self._monitor.blocks, pid, **wanted)
+        return await self._worker.call(self._monitor.questions.blocks, pid, **wanted)
 
     async def scan(
         self, pid: int, *, older_than_s: float, stop: bool, stop_limit_s: float, limit: int
@@ -304,23 +304,23 @@ class _Service:
         # One at a time: each may take as much memory as the daemon itself several times over.
         async with self._scanning:
             options = ScanOptions(older_than_s, stop, stop_limit_s, limit, self._suppressions)
-            self._scan = await self._worker.call(lambda: self._monitor.begin_scan(pid, options))
+            self._scan = await self._worker.call(lambda: self._monitor.questions.begin_scan(pid, options))
             try:
                 reply = await asyncio.to_thread(self._scan.run)
-                return await self._worker.call(self._monitor.finish_scan, self._scan, reply)
+                return await self._worker.call(self._monitor.questions.finish_scan, self._scan, reply)
             finally:
                 self._scan = None
 
     async def history(self, pid: int, *, limit: int | None) -> SavedHistory:
-        return await self._worker.call(lambda: self._monitor.history(pid, limit=limit))
+        return await self._worker.call(lambda: self._monitor.questions.history(pid, limit=limit))
 
     async def compare(self, pid: int, *, from_ago_s: float | None, to_ago_s: float) -> DiffReport:
         return await self._worker.call(
-            lambda: self._monitor.compare(pid, from_ago_s=from_ago_s, to_ago_s=to_ago_s)
+            lambda: self._monitor.questions.compare(pid, from_ago_s=from_ago_s, to_ago_s=to_ago_s)
         )
 
     async def address_space(self, pid: int) -> AddressSpaceReport:
-        return await self._worker.call(lambda: self._monitor.address_space(pid))
+        return await self._worker.call(lambda: self._monitor.questions.address_space(pid))
 
     async def reports(self, pid: int | None, *, limit: int) -> tuple[KeptReport, ...]:
         return await self._worker.call(lambda: self._kept_reports.newest(pid, limit))
@@ -340,7 +340,7 @@ class _Service:
         return took_s
 
     def _stats(self) -> DaemonStats:
-        return replace(self._monitor.stats(), life=self._started.stats())
+        return replace(self._monitor.overview.stats(), life=self._started.stats())
 
     def _supervise(self, now_ns: int) -> None:
         if self._guard is not None:
@@ -351,7 +351,7 @@ class _Service:
         return self._guard.annotated(rows) if self._guard is not None else rows
 
     def _snapshot(self) -> MetricsSnapshot:
-        snapshot = self._monitor.snapshot()
+        snapshot = self._monitor.overview.snapshot()
         return replace(
             snapshot,
             daemon=self._stats(),
@@ -430,7 +430,9 @@ class _Service:
         self._attach_anew(anew)
         self._supervision = Supervision(config, self._worker, self._monitor, self._watcher, loop)
         traced = [
-            row.process.pid for row in self._monitor.processes() if row.process.state == ProcessState.TRACED
+            row.process.pid
+            for row in self._monitor.overview.processes()
+            if row.process.state == ProcessState.TRACED
         ]
         self._supervision.supervisor.adopt(traced)
         self._guard = Guard(

@@ -67,7 +67,7 @@ class World:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
     def states(self) -> dict[int, ProcessState]:
-        return {row.process.pid: row.process.state for row in self.monitor.processes()}
+        return {row.process.pid: row.process.state for row in self.monitor.overview.processes()}
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def pid() -> Iterator[int]:
 
 def functions(world: World, pid: int, **options: object) -> list[str | None]:
     wanted = {"limit": None, "sort": SortKey.LIVE, **options}
-    return [site.function for site in world.monitor.report(pid, **wanted).sites]
+    return [site.function for site in world.monitor.questions.report(pid, **wanted).sites]
 
 
 class TestTracing:
@@ -97,9 +97,9 @@ class TestTracing:
         row = world.monitor.attach(pid)
         assert (row.process.state, row.process.live_bytes, row.sites) == (ProcessState.TRACED, 0, 0)
         world.allocates(pid, s1=23, s2=101)
-        assert world.monitor.processes()[0].process.live_bytes == 0
+        assert world.monitor.overview.processes()[0].process.live_bytes == 0
         assert functions(world, pid) == ["function_2", "function_1"]
-        assert world.monitor.processes()[0].process.live_bytes == 124
+        assert world.monitor.overview.processes()[0].process.live_bytes == 124
 
     def test_processes_do_not_mix(self, world: World, pid: int) -> None:
         """Each has the sites that are its own."""
@@ -109,7 +109,7 @@ class TestTracing:
             world.allocates(pid, s1=23)
             world.allocates(other, s1=101, s2=7)
             world.monitor.tick()
-            live = {row.process.pid: row.process.live_bytes for row in world.monitor.processes()}
+            live = {row.process.pid: row.process.live_bytes for row in world.monitor.overview.processes()}
             assert live == {pid: 23, other: 108}
             assert functions(world, other) == ["function_1", "function_2"]
 
@@ -120,16 +120,16 @@ class TestTracing:
             world.clock.go_on(1)
             world.allocates(pid, s1=23 * second)
             world.monitor.tick()
-        (site,) = world.monitor.report(pid, limit=1, sort=SortKey.GROWTH).sites
+        (site,) = world.monitor.questions.report(pid, limit=1, sort=SortKey.GROWTH).sites
         assert site.growth_bytes_per_s == 23.0
-        assert world.monitor.processes()[0].process.growth_bytes_per_s == 23.0
+        assert world.monitor.overview.processes()[0].process.growth_bytes_per_s == 23.0
 
     def test_a_snapshot_has_the_largest_sites(self, world: World, pid: int) -> None:
         """As many as the metrics show, and every process."""
         world.monitor.attach(pid)
         world.allocates(pid, s1=1, s2=2, s3=3, s4=4, s5=5)
         world.monitor.tick()
-        snapshot = world.monitor.snapshot()
+        snapshot = world.monitor.overview.snapshot()
         assert [site.live_bytes for site in snapshot.top_sites[pid]] == [5, 4, 3]
         assert [row.process.pid for row in snapshot.processes] == [pid]
         assert snapshot.daemon.ticks == 1
@@ -138,9 +138,11 @@ class TestTracing:
         """A limit is of the groups."""
         world.monitor.attach(pid)
         world.allocates(pid, s1=23, s2=101, s3=7)
-        groups = world.monitor.groups(pid, by=GroupKey.MODULE, limit=1, sort=SortKey.LIVE).groups
+        groups = world.monitor.questions.groups(pid, by=GroupKey.MODULE, limit=1, sort=SortKey.LIVE).groups
         assert [(group.group, group.live_bytes, len(group.sites)) for group in groups] == [("shop", 131, 3)]
-        (thread,) = world.monitor.groups(pid, by=GroupKey.THREAD, limit=None, sort=SortKey.LIVE).groups
+        (thread,) = world.monitor.questions.groups(
+            pid, by=GroupKey.THREAD, limit=None, sort=SortKey.LIVE
+        ).groups
         assert (thread.group, thread.live_bytes, thread.live_count) == (str(pid), 131, 3)
 
     def test_blocks(self, world: World, pid: int) -> None:
@@ -148,7 +150,7 @@ class TestTracing:
         world.monitor.attach(pid)
         world.allocates(pid, s1=23, s2=101)
         world.clock.go_on(7)
-        report = world.monitor.blocks(pid, site=None, older_than_s=5.0, limit=1)
+        report = world.monitor.questions.blocks(pid, site=None, older_than_s=5.0, limit=1)
         assert (report.live_bytes, report.live_count, report.left_out_count) == (124, 2, 1)
         (site,) = report.sites
         assert (site.blocks[0].size_bytes, site.blocks[0].age_s, site.blocks[0].tid) == (101, 7.0, pid)
@@ -164,13 +166,13 @@ class TestTracing:
         world.monitor.tick()
         process.heap_peak_bytes = 101
         world.monitor.tick()
-        assert world.monitor.processes()[0].process.peak_live_bytes == 1009
+        assert world.monitor.overview.processes()[0].process.peak_live_bytes == 1009
 
     def test_nothing_is_traced(self, world: World) -> None:
         """A tick and a snapshot of nothing at all."""
         assert world.monitor.tick() == 0.0
-        assert world.monitor.processes() == ()
-        assert world.monitor.snapshot().top_sites == {}
+        assert world.monitor.overview.processes() == ()
+        assert world.monitor.overview.snapshot().top_sites == {}
 
     def test_libraries_that_come(self, world: World, pid: int) -> None:
         """After dlopen the mappings are read again, for names and for the walker."""
@@ -249,9 +251,9 @@ class TestEnd:
         assert world.attacher.attached == set()
         assert functions(world, pid) == ["function_2", "function_1"]
         assert functions(world, pid, limit=1) == ["function_2"]
-        (last,) = world.monitor.snapshot().processes
+        (last,) = world.monitor.overview.snapshot().processes
         assert (last.process.state, last.process.live_bytes) == (ProcessState.EXITED, 124)
-        assert world.monitor.snapshot().processes == ()
+        assert world.monitor.overview.snapshot().processes == ()
         row = world.monitor.detach(pid)
         assert (row.process.state, row.process.live_bytes) == (ProcessState.EXITED, 124)
         assert world.states() == {}
@@ -264,18 +266,18 @@ class TestEnd:
 
         assert world.attacher.attached == set()
         assert functions(world, pid) == ["function_2", "function_1"]
-        snapshot = world.monitor.snapshot()
+        snapshot = world.monitor.overview.snapshot()
         assert [row.process.state for row in snapshot.processes] == [ProcessState.DETACHED]
         assert [site.live_bytes for site in snapshot.top_sites[pid]] == [101, 23]
         with pytest.raises(errors.NotAttached):
-            world.monitor.address_space(pid)
+            world.monitor.questions.address_space(pid)
 
         world.monitor.attach(pid)
-        assert [row.process.live_bytes for row in world.monitor.snapshot().processes] == [0]
+        assert [row.process.live_bytes for row in world.monitor.overview.snapshot().processes] == [0]
         world.monitor.release(pid)
         world.kill(pid)
-        assert len(world.monitor.snapshot().processes) == 1
-        assert world.monitor.snapshot().processes == ()
+        assert len(world.monitor.overview.snapshot().processes) == 1
+        assert world.monitor.overview.snapshot().processes == ()
         assert world.states() == {pid: ProcessState.DETACHED}
 
     def test_blocks_are_kept(self, world: World, pid: int) -> None:
@@ -286,15 +288,17 @@ class TestEnd:
         world.kill(pid)
         world.monitor.tick()
         world.clock.go_on(1000)
-        report = world.monitor.blocks(pid, site=None, older_than_s=0.0, limit=1)
+        report = world.monitor.questions.blocks(pid, site=None, older_than_s=0.0, limit=1)
         assert (report.process.state, report.live_bytes, report.left_out_count) == (
             ProcessState.EXITED,
             124,
             1,
         )
         assert [block.age_s for block in report.sites[0].blocks] == [7.0]
-        assert world.monitor.blocks(pid, site=None, older_than_s=8.0, limit=1).sites == ()
-        groups = world.monitor.groups(pid, by=GroupKey.FUNCTION, limit=None, sort=SortKey.LIVE).groups
+        assert world.monitor.questions.blocks(pid, site=None, older_than_s=8.0, limit=1).sites == ()
+        groups = world.monitor.questions.groups(
+            pid, by=GroupKey.FUNCTION, limit=None, sort=SortKey.LIVE
+        ).groups
         assert [group.live_bytes for group in groups] == [101, 23]
 
     def test_time_stops(self, world: World, pid: int) -> None:
@@ -304,7 +308,7 @@ class TestEnd:
         world.kill(pid)
         world.monitor.tick()
         world.clock.go_on(101)
-        assert world.monitor.processes()[0].process.attached_s == 23.0
+        assert world.monitor.overview.processes()[0].process.attached_s == 23.0
 
     def test_exec(self, world: World, pid: int) -> None:
         """The new program's libraries say nothing of the old one's stacks: its names stay what they were."""
@@ -345,7 +349,7 @@ class TestEnd:
                 world.kill(pid)
                 world.monitor.tick()
             assert list(world.states()) == pids[2:]
-            assert world.monitor.stats().processes_ended_total == 18
+            assert world.monitor.overview.stats().processes_ended_total == 18
 
     def test_close(self, world: World, pid: int) -> None:
         """The daemon's end takes all probes out and closes all files."""
@@ -370,7 +374,7 @@ class TestPast:
                 world.allocates(pid, s2=23)
             world.maps.processes[pid].sites[4] = (7, 1, 7, 1) if second < 40 else (0, 0, 7, 1)
             world.monitor.tick()
-        report = world.monitor.compare(pid, from_ago_s=30, to_ago_s=0)
+        report = world.monitor.questions.compare(pid, from_ago_s=30, to_ago_s=0)
         assert [
             (site.function, site.change.value, site.before_count, site.after_bytes) for site in report.sites
         ] == [
@@ -385,8 +389,8 @@ class TestPast:
         assert report.after.resolution_s == 0
         assert (report.before.left_out_bytes, report.after.left_out_bytes) == (0, 0)
         # between two times of the past, and from the start
-        assert world.monitor.compare(pid, from_ago_s=50, to_ago_s=30).sites == ()
-        whole = world.monitor.compare(pid, from_ago_s=None, to_ago_s=0)
+        assert world.monitor.questions.compare(pid, from_ago_s=50, to_ago_s=30).sites == ()
+        whole = world.monitor.questions.compare(pid, from_ago_s=None, to_ago_s=0)
         assert {site.change.value for site in whole.sites} == {"new"}
         assert whole.after.live_bytes == 200_000_007 + 100_000_007 + 23
 
@@ -395,7 +399,7 @@ class TestPast:
         world.monitor.attach(pid)
         world.allocates(pid, s1=1_000, s2=23, s3=101)
         world.clock.go_on(1)
-        report = world.monitor.compare(pid, from_ago_s=None, to_ago_s=0, limit=1)
+        report = world.monitor.questions.compare(pid, from_ago_s=None, to_ago_s=0, limit=1)
         assert [site.function for site in report.sites] == ["function_1"]
         assert (report.left_out_sites, report.after.left_out_bytes) == (2, 124)
 
@@ -404,7 +408,7 @@ class TestPast:
         world.monitor.attach(pid)
         world.clock.go_on(5)
         with pytest.raises(errors.NoSuchTime, match="traced for 5"):
-            world.monitor.compare(pid, from_ago_s=600, to_ago_s=0)
+            world.monitor.questions.compare(pid, from_ago_s=600, to_ago_s=0)
 
 
 class TestSuppressions:
@@ -418,21 +422,21 @@ class TestSuppressions:
         world.clock.go_on(1)
         world.monitor.tick()
         known = {"^function_2$": SuppressedSites(1, 101, 1)}
-        report = world.monitor.report(pid, limit=None, sort=SortKey.LIVE)
+        report = world.monitor.questions.report(pid, limit=None, sort=SortKey.LIVE)
         assert report.suppressed == known
         assert functions(world, pid) == ["function_1", "function_3"]
         assert functions(world, pid, suppress=False) == ["function_2", "function_1", "function_3"]
         assert report.process.live_bytes == 131
-        assert [site.live_bytes for site in world.monitor.snapshot().top_sites[pid]] == [23, 7]
-        blocks = world.monitor.blocks(pid, site=None, older_than_s=0, limit=100)
+        assert [site.live_bytes for site in world.monitor.overview.snapshot().top_sites[pid]] == [23, 7]
+        blocks = world.monitor.questions.blocks(pid, site=None, older_than_s=0, limit=100)
         assert (blocks.live_bytes, blocks.suppressed) == (30, known)
         assert len(blocks.sites) == 2
-        whole = world.monitor.blocks(pid, site=None, older_than_s=0, limit=100, suppress=False)
+        whole = world.monitor.questions.blocks(pid, site=None, older_than_s=0, limit=100, suppress=False)
         assert (whole.live_bytes, len(whole.sites), whole.suppressed) == (131, 3, {})
-        groups = world.monitor.groups(pid, by=GroupKey.FUNCTION, limit=None, sort=SortKey.LIVE)
+        groups = world.monitor.questions.groups(pid, by=GroupKey.FUNCTION, limit=None, sort=SortKey.LIVE)
         assert [group.group for group in groups.groups] == ["function_1", "function_3"]
         assert groups.suppressed == known
-        changes = world.monitor.compare(pid, from_ago_s=None, to_ago_s=0)
+        changes = world.monitor.questions.compare(pid, from_ago_s=None, to_ago_s=0)
         assert [site.function for site in changes.sites] == ["function_1", "function_3"]
         assert (changes.left_out_sites, changes.after.left_out_bytes) == (1, 101)
 
@@ -444,15 +448,17 @@ class TestSuppressions:
         world.monitor.release(pid)
         assert functions(world, pid) == ["function_1"]
         assert functions(world, pid, suppress=False) == ["function_2", "function_1"]
-        blocks = world.monitor.blocks(pid, site=None, older_than_s=0, limit=100)
+        blocks = world.monitor.questions.blocks(pid, site=None, older_than_s=0, limit=100)
         assert (blocks.live_bytes, blocks.live_count, blocks.left_out_count) == (23, 1, 0)
         assert blocks.suppressed == {"^function_2$": SuppressedSites(1, 101, 1)}
         (hidden,) = [
             site.site
-            for site in world.monitor.report(pid, limit=None, sort=SortKey.LIVE, suppress=False).sites
+            for site in world.monitor.questions.report(
+                pid, limit=None, sort=SortKey.LIVE, suppress=False
+            ).sites
             if site.function == "function_2"
         ]
-        assert world.monitor.blocks(pid, site=hidden, older_than_s=0, limit=100).live_bytes == 101
+        assert world.monitor.questions.blocks(pid, site=hidden, older_than_s=0, limit=100).live_bytes == 101
 
     def test_others_at_a_reload(self, world: World, pid: int) -> None:
         """What was suppressed is shown, and the other way round."""

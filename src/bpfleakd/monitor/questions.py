@@ -1,0 +1,240 @@
+"""Questions about one traced process, or one that ended lately."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bpfleakd.analysis.diff import compared
+from bpfleakd.analysis.grouping import grouped
+from bpfleakd.analysis.merging import merged_sites
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.model.blocks import BlocksReport
+from bpfleakd.model.difference import ComparedState, DiffReport
+from bpfleakd.model.groups import GroupedReport, GroupKey
+from bpfleakd.model.history import SavedHistory
+from bpfleakd.model.profile import HeapProfile
+from bpfleakd.model.report import LeakReport, SortKey
+from bpfleakd.model.scan import ScanReport
+from bpfleakd.model.space import AddressSpaceReport
+from bpfleakd.monitor.address_space import AddressSpaces
+from bpfleakd.monitor.blocks import Blocks, narrowed, without_suppressed
+from bpfleakd.monitor.judging import Judge
+from bpfleakd.monitor.past import Figures, changed_rows, figures_at, memory_rows, report_at
+from bpfleakd.monitor.population import Population, memory_is_gone
+from bpfleakd.monitor.reading import Reading
+from bpfleakd.monitor.report import Reporter, sorted_sites
+from bpfleakd.monitor.scan_reply import ScanReply
+from bpfleakd.monitor.scans import PendingScan, ScanOptions, reachable_sites, scan_report
+from bpfleakd.monitor.spaces import AddressMaps
+from bpfleakd.monitor.traced import Traced
+from bpfleakd.target.memory_limits import read_memory_limits
+from bpfleakd.target.process import thread_commands
+
+__all__ = ["Questions"]
+
+# What is kept of a process that ended: so many of its largest sites, and of their blocks.
+_FINAL_SITES = 100
+_FINAL_BLOCKS = 10_000
+# Sites that changed most between two times.
+_COMPARED_SITES = 1_000
+
+
+class Questions:
+    """Answers from the tables as they are now, which are read for it, or from the last report."""
+
+    def __init__(
+        self,
+        maps: Maps,
+        population: Population,
+        reading: Reading,
+        judge: Judge,
+        reporter: Reporter,
+        spaces: AddressMaps,
+        memory: AddressSpaces,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self._maps = maps
+        self._population = population
+        self._reading = reading
+        self._judge = judge
+        self._reporter = reporter
+        self._spaces = spaces
+        self._memory = memory
+        self._clock_ns = clock_ns
+
+    def report(self, pid: int, *, limit: int | None, sort: SortKey, suppress: bool = True) -> LeakReport:
+        """The largest sites of a process, or its last report if it ended. Raises NotAttached.
+
+        Sites that a suppression fits are left out, unless `suppress` is false.
+        """
+        traced = self._population.find(pid)
+        final = traced.final if suppress else traced.final_unsuppressed
+        if final is not None:
+            return replace(final, sites=sorted_sites(final.sites, sort, limit))
+        self._reading.read(self._clock_ns())
+        return self._live_report(traced, limit, sort, suppress=suppress)
+
+    def groups(
+        self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey, suppress: bool = True
+    ) -> GroupedReport:
+        """All sites of a process in groups, or those of its last report if it ended. Raises NotAttached."""
+        report = self.report(pid, limit=None, sort=sort, suppress=suppress)
+        return grouped(report, by, sort=sort, limit=limit)
+
+    def profile(self, pid: int) -> HeapProfile:
+        """All sites of a process with the files that it maps, or as it was at its end. Raises NotAttached."""
+        report = self.report(pid, limit=None, sort=SortKey.LIVE)
+        traced = self._population.find(pid)
+        code = traced.symbolizer.code_mappings() if traced.final is None else traced.final_code
+        return HeapProfile(time.time(), report, code)
+
+    def blocks(
+        self, pid: int, *, site: str | None, older_than_s: float, limit: int, suppress: bool = True
+    ) -> BlocksReport:
+        """The outstanding blocks of a process, or those kept if it ended. Raises NotAttached, NoSuchSite.
+
+        Those of sites that a suppression fits are left out, unless `suppress` is false or it is that `site`.
+        """
+        traced = self._population.find(pid)
+        if traced.final_blocks is not None:
+            kept = traced.final_blocks
+            if suppress and site is None:
+                kept = without_suppressed(kept, traced.suppressions)
+            return narrowed(kept, site=site, older_than_s=older_than_s, limit=limit)
+        self._reading.read(self._clock_ns())
+        traced.note_threads(thread_commands(pid))
+        if suppress:
+            self._judge.look_for_suppressed(traced)
+        return self._blocks(traced, site=site, older_than_s=older_than_s, limit=limit, suppress=suppress)
+
+    def begin_scan(self, pid: int, options: ScanOptions) -> PendingScan:
+        """Prepare a scan for lost blocks. Raises NotAttached, NoSuchProcess if it ended."""
+        return PendingScan(self._population.find_with_memory(pid), self._maps, options)
+
+    def finish_scan(self, scan: PendingScan, reply: ScanReply) -> ScanReport:
+        """What a scan has found. Raises NoSuchProcess if the process has ended meanwhile."""
+        traced, now_ns = scan.traced, self._clock_ns()
+        if self._population.find_with_memory(traced.pid) is not traced:
+            raise memory_is_gone(traced.pid)
+        self._reading.read(now_ns)
+        traced.thread_names.update(thread_commands(traced.pid))
+        traced.reachable = reachable_sites(reply)
+        traced.scanned_ns = reply.now_ns
+        return scan_report(
+            traced,
+            scan.options,
+            reply,
+            self._reporter.summary(traced, now_ns),
+            self._judge.namer(traced),
+        )
+
+    def history(self, pid: int, *, limit: int | None) -> SavedHistory:
+        """What the verdicts on a process are made of. Raises NotAttached, and NoSuchProcess if it ended."""
+        traced = self._population.find_with_memory(pid)
+        self._reading.read(self._clock_ns())
+        sites = self._reporter.ranked_sites(
+            traced, self._judge.namer(traced), self._clock_ns(), SortKey.VERDICT, limit
+        )
+        limits = read_memory_limits(pid)
+        comm = traced.attachment.process.comm
+        self._judge.look_for_suppressed(traced)
+        hidden = traced.suppressions.rows
+        return traced.verdicts.history(
+            traced.table, self._judge.all_blocks(traced), limits, sites, comm, hidden
+        )
+
+    def compare(
+        self, pid: int, *, from_ago_s: float | None, to_ago_s: float, limit: int = _COMPARED_SITES
+    ) -> DiffReport:
+        """What changed in a process between two times (None: its start), at most `limit` call sites.
+
+        Raises NotAttached, NoSuchProcess if it ended, and NoSuchTime.
+        """
+        traced = self._population.find_with_memory(pid)
+        now_ns = self._clock_ns()
+        self._reading.read(now_ns)
+        table, adopted = traced.table, traced.adopted_count > 0
+        before, after = (
+            figures_at(table, ago_s, now_ns, pid=pid, was_adopted=adopted) for ago_s in (from_ago_s, to_ago_s)
+        )
+        changed = changed_rows(before, after)
+        while self._judge.look_for_suppressed(traced, traced.suppressions.shown(changed)[:limit].tolist()):
+            pass
+        rows = traced.suppressions.shown(changed)[:limit].tolist()
+        named = self._reporter.sites(traced, self._judge.namer(traced), rows, now_ns)
+        process, sites = self._reporter.summary(traced, now_ns), dict(zip(rows, named, strict=True))
+        reports = (report_at(table, process, sites, figures) for figures in (before, after))
+        merged = (replace(report, sites=tuple(merged_sites(report.sites))) for report in reports)
+        found = compared(*merged, (before.source, after.source))
+        used = int(((before.live_count > 0) | (after.live_count > 0)).sum())
+        hidden = memory_rows(table)
+        hidden[np.setdiff1d(np.arange(len(table)), np.setdiff1d(changed, rows))] = False
+
+        def stated(state: ComparedState, figures: Figures) -> ComparedState:
+            left_out_bytes = int(figures.live_bytes[hidden].sum())
+            return replace(state, resolution_s=figures.resolution_s, left_out_bytes=left_out_bytes)
+
+        return replace(
+            found,
+            before=stated(found.before, before),
+            after=stated(found.after, after),
+            unchanged_count=used - len(changed),
+            left_out_sites=len(changed) - len(rows),
+        )
+
+    def address_space(self, pid: int) -> AddressSpaceReport:
+        """What the memory of a process is made of. Raises NotAttached, and NoSuchProcess if it ended."""
+        traced = self._population.find_with_memory(pid)
+        now_ns = self._clock_ns()
+        self._reading.read(now_ns)
+        return self._memory.report(
+            pid,
+            self._spaces.map_of(pid),
+            traced.table,
+            attached_s=(now_ns - traced.attached_ns) / 1e9,
+            events_lost=traced.counters.losses["event_full"],
+        )
+
+    def keep_last(self, traced: Traced) -> None:
+        """Ask, of a process that is about to be let go of, what may be asked of it later."""
+        traced.final = traced.final_unsuppressed = self._live_report(traced, _FINAL_SITES, SortKey.VERDICT)
+        if traced.final.suppressed:
+            traced.final_unsuppressed = self._live_report(
+                traced, _FINAL_SITES, SortKey.VERDICT, suppress=False
+            )
+        traced.final_blocks = self._blocks(
+            traced, site=None, older_than_s=0.0, limit=_FINAL_BLOCKS, largest_sites=_FINAL_SITES
+        )
+        traced.final_code = traced.symbolizer.code_mappings()
+
+    def _live_report(
+        self, traced: Traced, limit: int | None, sort: SortKey, *, suppress: bool = True
+    ) -> LeakReport:
+        now_ns = self._clock_ns()
+        traced.take_census(self._maps, self._spaces.map_of(traced.pid), self._clock_ns)
+        if traced.verdicts.is_due(now_ns, asked=True):
+            self._judge.judge(traced)
+        traced.note_threads(thread_commands(traced.pid))
+        self._judge.look_for_suppressed(traced)
+        report = self._reporter.report(
+            traced, self._judge.namer(traced), now_ns, sort, limit, suppress=suppress
+        )
+        hidden = traced.suppressions.rows
+        verdict = traced.verdicts.of_process(traced.table, read_memory_limits(traced.pid), hidden)
+        return replace(report, process_verdict=verdict)
+
+    def _blocks(self, traced: Traced, **wanted: Any) -> BlocksReport:
+        now_ns = traced.ended_ns or self._clock_ns()
+        blocks = Blocks(
+            traced,
+            self._maps,
+            self._spaces.map_of(traced.pid),
+            self._judge.namer(traced),
+            now_ns,
+        )
+        return blocks.report(self._reporter.summary(traced, now_ns), **wanted)
