@@ -14,7 +14,7 @@ from bench.table import results_page
 
 __all__ = ["main"]
 
-BENCHMARKS = ("pair", "space", "walk", "daemon", "idle_auto", "tables", "scan")
+BENCHMARKS = ("pair", "space", "walk", "steps", "daemon", "idle_auto", "tables", "scan")
 _SHORT_WARNING = "A short run only shows that everything works: its figures say little, and are not kept."
 
 

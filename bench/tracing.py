@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.errors import BpfleakdError
+from bpfleakd.kernel.pins import pinned_sets
 from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.process import TracingMode
 
@@ -129,7 +130,8 @@ class RunningDaemon:
 
     def pinned(self, name: str) -> Path:
         """Where a map or program of it is pinned."""
-        return self._pins / name
+        (loaded,) = pinned_sets(self._pins)
+        return loaded.directory / name
 
     def wait_ticks(self, count: int) -> list[DaemonStats]:
         """Wait for further ticks; return the daemon's figures after each."""

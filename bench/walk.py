@@ -8,27 +8,15 @@ code without it stops after the caller, and the walk by tables stands alone.
 from __future__ import annotations
 
 import contextlib
-import mmap
-import os
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import asdict
-from pathlib import Path
 
+from bench.beside import BesidePrograms
 from bench.figures import Benchmark
-from bench.probes import HeapPoints, heap_points
+from bench.probes import heap_points
 from bench.runner import run_alone
 from bench.targets import Target, build_program, own_libc
 from bench.tracing import RunningDaemon
-from bpfleakd.kernel import bpf
-from bpfleakd.kernel.abi import STACK
-from bpfleakd.kernel.bpf import AttachType, ProgramType
-from bpfleakd.kernel.loader import Capacities
-from bpfleakd.kernel.maps import PINNED_MAPS, SPACE_EVENT_BYTES, Maps
-from bpfleakd.kernel.source import bpf_directory, flattened
-from bpfleakd.monitor.unwinding import Unwinding
-from bpfleakd.target.mappings import read_mappings
 
 __all__ = ["measure"]
 
@@ -38,7 +26,6 @@ _SHARE_OF_GET_STACK = 0.8
 _FRAMES = (5, 30)
 _FRAMES_ALWAYS = 5
 
-_SOURCE = Path(__file__).parent / "programs" / "walk.bpf.c"
 _NOTHING, _WALK, _GET_STACK, _GET_STACKID = (
     "bench_nothing",
     "bench_walk",
@@ -77,7 +64,7 @@ class _Bench:
         # (code, frames, program) -> nanoseconds of a malloc+free pair
         self.cost: dict[tuple[str, int, str], list[float]] = defaultdict(list)
         self._daemon = stack.enter_context(RunningDaemon())
-        self._programs = _Programs(stack)
+        self._programs = BesidePrograms(stack, "walk.bpf.c", (_NOTHING, *_TITLES))
         libc = stack.enter_context(own_libc())
         self._targets: dict[tuple[str, int], Target] = {}
         for code in _CODE:
@@ -128,59 +115,6 @@ class _Bench:
     def _take(self, code: str, frames: int, program: str, target: Target) -> None:
         samples = target.ns_per_round(self._span_s, repeats=3)
         self.cost[code, frames, program].append(statistics.median(samples))
-
-
-class _Programs:
-    """The daemon's maps and walker, compiled with the programs of walk.bpf.c behind them."""
-
-    def __init__(self, stack: contextlib.ExitStack) -> None:
-        import bcc
-
-        os.environ["BCC_KERNEL_SOURCE"] = str(bpf_directory() / "shim")
-        capacities = asdict(Capacities(processes=64, sites=64, stacks=64, threads=64))
-        flags = [f"-DMAX_{name.upper()}={value}" for name, value in capacities.items()]
-        flags.append(f"-DSPACE_EVENT_PAGES={SPACE_EVENT_BYTES // mmap.PAGESIZE}")
-        text = flattened(bpf_directory()) + f'#line 1 "{_SOURCE.name}"\n' + _SOURCE.read_text()
-        self._module = bcc.BPF(text=text, cflags=flags)
-        stack.callback(self._module.cleanup)
-        self._fds: dict[str, int] = {}
-        for name in (_NOTHING, *_TITLES):
-            instructions = self._module.dump_func(name.encode())
-            fd = bpf.program_load(ProgramType.KPROBE, instructions, AttachType.UPROBE_MULTI, name)
-            stack.callback(os.close, fd)
-            self._fds[name] = fd
-        self._maps = Maps({name: os.dup(self._map_fd(name)) for name in PINNED_MAPS})
-        stack.callback(self._maps.close)
-        self._unwinding = Unwinding(self._maps.unwind)
-
-    def follow(self, pid: int) -> None:
-        """Give the walker the tables of a process, as an attach does."""
-        self._maps.add_process(pid, live_blocks=1)
-        self._unwinding.follow(pid, read_mappings(pid), wait_s=30)
-
-    @contextlib.contextmanager
-    def attached(self, name: str, points: HeapPoints, pid: int) -> Iterator[None]:
-        """One program at the return of malloc."""
-        link = bpf.link_uprobe_multi(
-            self._fds[name], AttachType.UPROBE_MULTI, points.path, {points.malloc: 0}, pid, at_return=True
-        )
-        try:
-            yield
-        finally:
-            os.close(link)
-
-    def last_stack(self, pid: int) -> tuple[int, int]:
-        """Depth and end of the stack that a program saw last in the main thread."""
-        fd = self._map_fd("threads")
-        value_bytes = bpf.map_info(fd).value_bytes
-        value = bpf.map_lookup(fd, ((pid << 32) | pid).to_bytes(8, "little"), value_bytes)
-        assert value, "the program did not run"
-        # struct thread ends with its stack, whose first two fields these are.
-        depth, end = memoryview(value[-STACK.itemsize :])[:8].cast("I")
-        return depth, end
-
-    def _map_fd(self, name: str) -> int:
-        return self._module[name.encode()].map_fd
 
 
 def _report(benchmark: Benchmark, bench: _Bench) -> None:

@@ -20,15 +20,12 @@ int bench_walk(struct pt_regs *ctx)
 {
 	u64 id = current_id();
 	struct thread *thread = current_thread(id);
-	u32 tgid = id >> 32, *slot;
+	u32 slot = bpf_get_attach_cookie(ctx) >> COOKIE_SLOT_SHIFT;
 
 	if (!thread)
 		return 0;
-	slot = slots.lookup(&tgid);
-	if (!slot)
-		return 0;
 	begin_walk(thread, PT_REGS_IP(ctx), ctx);
-	walk_on(thread, mappings_of(*slot));
+	walk_on(thread, mappings_of(slot));
 	end_walk(thread);
 	return 0;
 }

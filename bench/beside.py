@@ -1,0 +1,80 @@
+"""Programs of a benchmark's own, compiled behind the daemon's source, whose inlines and maps they use."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from bench.probes import HeapPoints
+from bpfleakd.kernel import bpf
+from bpfleakd.kernel.abi import COOKIE_SLOT_SHIFT, STACK, RecordingState
+from bpfleakd.kernel.bpf import AttachType, ProgramType
+from bpfleakd.kernel.loader import Capacities
+from bpfleakd.kernel.maps import PINNED_MAPS, SPACE_EVENT_BYTES, Maps
+from bpfleakd.kernel.source import bpf_directory, flattened
+from bpfleakd.monitor.unwinding import Unwinding
+from bpfleakd.target.mappings import read_mappings
+
+__all__ = ["BesidePrograms"]
+
+_PROGRAMS = Path(__file__).parent / "programs"
+_LIVE_BLOCKS = 1 << 16
+
+
+class BesidePrograms:
+    """The programs `names` of bench/programs/`source`, loaded, with maps that no daemon has."""
+
+    def __init__(self, stack: contextlib.ExitStack, source: str, names: Sequence[str]) -> None:
+        import bcc
+
+        os.environ["BCC_KERNEL_SOURCE"] = str(bpf_directory() / "shim")
+        capacities = asdict(Capacities(processes=64, sites=64, stacks=64, threads=64))
+        flags = [f"-DMAX_{name.upper()}={value}" for name, value in capacities.items()]
+        flags.append(f"-DSPACE_EVENT_PAGES={SPACE_EVENT_BYTES // mmap.PAGESIZE}")
+        text = flattened(bpf_directory()) + f'#line 1 "{source}"\n' + (_PROGRAMS / source).read_text()
+        self._module = bcc.BPF(text=text, cflags=flags)
+        stack.callback(self._module.cleanup)
+        self.descriptors: dict[str, int] = {}
+        for name in names:
+            instructions = self._module.dump_func(name.encode())
+            fd = bpf.program_load(ProgramType.KPROBE, instructions, AttachType.UPROBE_MULTI, name)
+            stack.callback(os.close, fd)
+            self.descriptors[name] = fd
+        self._maps = Maps({name: os.dup(self._map_fd(name)) for name in PINNED_MAPS})
+        stack.callback(self._maps.close)
+        self._unwinding = Unwinding(self._maps.unwind)
+
+    def follow(self, pid: int) -> None:
+        """Give a process tables, those of the walker too, as an attach does."""
+        self._maps.add_process(pid, _LIVE_BLOCKS)
+        self._unwinding.follow(pid, read_mappings(pid), wait_s=30)
+        self._maps.set_state(pid, RecordingState.RECORDING)
+
+    @contextlib.contextmanager
+    def attached(self, name: str, points: HeapPoints, pid: int) -> Iterator[None]:
+        """One program at the return of malloc."""
+        cookies = {points.malloc: self._maps.slot_of(pid) << COOKIE_SLOT_SHIFT}
+        link = bpf.link_uprobe_multi(
+            self.descriptors[name], AttachType.UPROBE_MULTI, points.path, cookies, pid, at_return=True
+        )
+        try:
+            yield
+        finally:
+            os.close(link)
+
+    def last_stack(self, pid: int) -> tuple[int, int]:
+        """Depth and end of the stack that a program saw last in the main thread."""
+        fd = self._map_fd("threads")
+        value_bytes = bpf.map_info(fd).value_bytes
+        value = bpf.map_lookup(fd, ((pid << 32) | pid).to_bytes(8, "little"), value_bytes)
+        assert value, "the program did not run"
+        # struct thread ends with its stack, whose first two fields these are.
+        depth, end = memoryview(value[-STACK.itemsize :])[:8].cast("I")
+        return depth, end
+
+    def _map_fd(self, name: str) -> int:
+        return self._module[name.encode()].map_fd
