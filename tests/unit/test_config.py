@@ -12,7 +12,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpfleakd.config import AttachMethod, Config, LogFormat, LogLevel, load_config
+from bpfleakd.config import AttachMethod, Config, LogFormat, LogLevel
+from bpfleakd.config_file import load_config
 from bpfleakd.errors import ConfigError
 from bpfleakd.model.process import TracingMode
 from bpfleakd.target.policy import Match, Policy, Rule

@@ -26,23 +26,32 @@ An error is {"error": {"code", "message", "hint"}} with a fitting status. docs/j
 
 from __future__ import annotations
 
-import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import TypeVar
 
-import msgspec
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bpfleakd import errors
+from bpfleakd.api.answers import error_answer, json_answer, status_of
+from bpfleakd.api.gates import LocalNamesOnly, ReadOnly
 from bpfleakd.api.pages import asset_response, flamegraph_response, page_response
+from bpfleakd.api.parameters import (
+    PID_MAX,
+    BadRequest,
+    choice,
+    limit_of,
+    only_parameters,
+    pid_of,
+    seconds,
+    site_of,
+    whole_number,
+    yes_or_no,
+)
 from bpfleakd.api.service import (
     ATTACH_MODES,
     BLOCKS_LISTED,
@@ -64,7 +73,6 @@ from bpfleakd.logs import get_logger
 from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.process import ProcessState, TracingMode
 from bpfleakd.model.report import LeakReport, SortKey
-from bpfleakd.printable import printable, without_surrogates
 
 __all__ = ["Exposition", "create_app"]
 
@@ -72,38 +80,9 @@ __all__ = ["Exposition", "create_app"]
 Exposition = Callable[[str], tuple[bytes, str]]
 
 _Handler = Callable[[Request], Awaitable[Response]]
-_Choice = TypeVar("_Choice", GroupKey, SortKey, StackValue, TracingMode)
 
-_PID_MAX = 4_194_304  # PID_MAX_LIMIT of a 64-bit kernel
-_READING = ("GET", "HEAD")
-
-# A Host header with an address, or a name that is always this machine's (RFC 6761), and maybe a port.
-_LOCAL_NAME = re.compile(r"(\[[0-9a-f:.]+\]|[0-9.]+|([a-z0-9-]+\.)*localhost\.?)(:[0-9]+)?", re.IGNORECASE)
-
-# The status of an error class holds for its subclasses, unless they have their own.
-_STATUS: dict[type[errors.BpfleakdError], HTTPStatus] = {
-    errors.BpfleakdError: HTTPStatus.INTERNAL_SERVER_ERROR,
-    errors.DaemonUnreachable: HTTPStatus.SERVICE_UNAVAILABLE,  # it is still starting
-    errors.AccessDenied: HTTPStatus.FORBIDDEN,
-    errors.TargetError: HTTPStatus.UNPROCESSABLE_ENTITY,
-    errors.NoSuchProcess: HTTPStatus.NOT_FOUND,
-    errors.NotAttached: HTTPStatus.NOT_FOUND,
-    errors.NoSuchSite: HTTPStatus.NOT_FOUND,
-    errors.NoSuchTime: HTTPStatus.NOT_FOUND,
-    errors.NoSuchReport: HTTPStatus.NOT_FOUND,
-    errors.AlreadyRunning: HTTPStatus.CONFLICT,
-    errors.AlreadyAttached: HTTPStatus.CONFLICT,
-    errors.KernelUnsupported: HTTPStatus.NOT_IMPLEMENTED,
-    errors.CapacityError: HTTPStatus.SERVICE_UNAVAILABLE,
-}
 
 log = get_logger()
-
-
-class _BadRequest(errors.BpfleakdError):
-    """A parameter that cannot be used."""
-
-    code = "bad-request"
 
 
 def create_app(
@@ -142,8 +121,8 @@ def create_app(
     return Starlette(
         routes=routes,
         middleware=[
-            *([Middleware(_LocalNamesOnly)] if local_names_only else []),
-            *([Middleware(_ReadOnly)] if read_only else []),
+            *([Middleware(LocalNamesOnly)] if local_names_only else []),
+            *([Middleware(ReadOnly)] if read_only else []),
         ],
         exception_handlers={HTTPException: _routing_error},
     )
@@ -157,112 +136,114 @@ class _Api:
         self._exposition = exposition
 
     async def status(self, request: Request) -> Response:
-        _only_parameters(request)
-        return _json(await self._service.stats())
+        only_parameters(request)
+        return json_answer(await self._service.stats())
 
     async def processes(self, request: Request) -> Response:
-        _only_parameters(request)
-        return _json(ProcessList(await self._service.processes()))
+        only_parameters(request)
+        return json_answer(ProcessList(await self._service.processes()))
 
     async def watched(self, request: Request) -> Response:
-        _only_parameters(request)
-        return _json(WatchedList(await self._service.watched()))
+        only_parameters(request)
+        return json_answer(WatchedList(await self._service.watched()))
 
     async def supervised(self, request: Request) -> Response:
-        _only_parameters(request)
-        return _json(SupervisedList(await self._service.supervised()))
+        only_parameters(request)
+        return json_answer(SupervisedList(await self._service.supervised()))
 
     async def attach(self, request: Request) -> Response:
-        _only_parameters(request, "mode")
-        pid, mode = _pid(request), _choice(request, "mode", TracingMode.EXACT, ATTACH_MODES)
+        only_parameters(request, "mode")
+        pid, mode = pid_of(request), choice(request, "mode", TracingMode.EXACT, ATTACH_MODES)
         _log_who_asked("attach", pid, request)
-        return _json(await self._service.attach(pid, mode), HTTPStatus.CREATED)
+        return json_answer(await self._service.attach(pid, mode), HTTPStatus.CREATED)
 
     async def detach(self, request: Request) -> Response:
-        _only_parameters(request)
-        pid = _pid(request)
+        only_parameters(request)
+        pid = pid_of(request)
         _log_who_asked("detach", pid, request)
-        return _json(await self._service.detach(pid))
+        return json_answer(await self._service.detach(pid))
 
     async def sites(self, request: Request) -> Response:
-        _only_parameters(request, "limit", "sort", "group", "suppress")
-        pid, limit, sort = _pid(request), _limit(request), _choice(request, "sort", SortKey.VERDICT)
-        by, suppress = _choice(request, "group", GroupKey.SITE), _yes_or_no(request, "suppress", True)
+        only_parameters(request, "limit", "sort", "group", "suppress")
+        pid, limit, sort = pid_of(request), limit_of(request), choice(request, "sort", SortKey.VERDICT)
+        by, suppress = choice(request, "group", GroupKey.SITE), yes_or_no(request, "suppress", True)
         if by is GroupKey.SITE:
-            return _json(await self._service.report(pid, limit=limit, sort=sort, suppress=suppress))
-        return _json(await self._service.groups(pid, by=by, limit=limit, sort=sort, suppress=suppress))
+            return json_answer(await self._service.report(pid, limit=limit, sort=sort, suppress=suppress))
+        return json_answer(await self._service.groups(pid, by=by, limit=limit, sort=sort, suppress=suppress))
 
     async def blocks(self, request: Request) -> Response:
-        _only_parameters(request, "site", "older_than_s", "limit", "suppress")
-        return _json(
+        only_parameters(request, "site", "older_than_s", "limit", "suppress")
+        return json_answer(
             await self._service.blocks(
-                _pid(request),
-                site=_site(request),
-                older_than_s=_seconds(request, "older_than_s"),
-                limit=_limit(request, BLOCKS_LISTED_MAX) or BLOCKS_LISTED,
-                suppress=_yes_or_no(request, "suppress", True),
+                pid_of(request),
+                site=site_of(request),
+                older_than_s=seconds(request, "older_than_s"),
+                limit=limit_of(request, BLOCKS_LISTED_MAX) or BLOCKS_LISTED,
+                suppress=yes_or_no(request, "suppress", True),
             )
         )
 
     async def scan(self, request: Request) -> Response:
-        _only_parameters(request, "older_than_s", "stop", "stop_limit_s", "limit")
-        return _json(
+        only_parameters(request, "older_than_s", "stop", "stop_limit_s", "limit")
+        return json_answer(
             await self._service.scan(
-                _pid(request),
-                older_than_s=_seconds(request, "older_than_s"),
-                stop=_yes_or_no(request, "stop", True),
-                stop_limit_s=_seconds(request, "stop_limit_s", STOP_LIMIT_S, STOP_LIMIT_MAX_S),
-                limit=_limit(request, BLOCKS_LISTED_MAX, lowest=0) or 0,
+                pid_of(request),
+                older_than_s=seconds(request, "older_than_s"),
+                stop=yes_or_no(request, "stop", True),
+                stop_limit_s=seconds(request, "stop_limit_s", STOP_LIMIT_S, STOP_LIMIT_MAX_S),
+                limit=limit_of(request, BLOCKS_LISTED_MAX, lowest=0) or 0,
             )
         )
 
     async def history(self, request: Request) -> Response:
-        _only_parameters(request, "limit")
-        return _json(await self._service.history(_pid(request), limit=_limit(request)))
+        only_parameters(request, "limit")
+        return json_answer(await self._service.history(pid_of(request), limit=limit_of(request)))
 
     async def diff(self, request: Request) -> Response:
-        _only_parameters(request, "from_s", "to_s")
-        from_ago_s = _seconds(request, "from_s") if "from_s" in request.query_params else None
-        to_ago_s = _seconds(request, "to_s")
-        return _json(await self._service.compare(_pid(request), from_ago_s=from_ago_s, to_ago_s=to_ago_s))
+        only_parameters(request, "from_s", "to_s")
+        from_ago_s = seconds(request, "from_s") if "from_s" in request.query_params else None
+        to_ago_s = seconds(request, "to_s")
+        return json_answer(
+            await self._service.compare(pid_of(request), from_ago_s=from_ago_s, to_ago_s=to_ago_s)
+        )
 
     async def maps(self, request: Request) -> Response:
-        _only_parameters(request)
-        return _json(await self._service.address_space(_pid(request)))
+        only_parameters(request)
+        return json_answer(await self._service.address_space(pid_of(request)))
 
     async def reports(self, request: Request) -> Response:
-        _only_parameters(request, "pid", "limit")
+        only_parameters(request, "pid", "limit")
         text = request.query_params.get("pid")
-        pid = None if text is None else _whole_number("pid", text, 1, _PID_MAX)
-        limit = _limit(request, REPORTS_LISTED_MAX) or REPORTS_LISTED
-        return _json(ReportList(await self._service.reports(pid, limit=limit)))
+        pid = None if text is None else whole_number("pid", text, 1, PID_MAX)
+        limit = limit_of(request, REPORTS_LISTED_MAX) or REPORTS_LISTED
+        return json_answer(ReportList(await self._service.reports(pid, limit=limit)))
 
     async def kept_report(self, request: Request) -> Response:
-        _only_parameters(request)
-        number = _whole_number("a report", request.path_params["number"], 1, 2**53)
-        return _json(await self._service.kept_report(number))
+        only_parameters(request)
+        number = whole_number("a report", request.path_params["number"], 1, 2**53)
+        return json_answer(await self._service.kept_report(number))
 
     async def profile(self, request: Request) -> Response:
-        _only_parameters(request)
-        return _json(await self._service.profile(_pid(request)))
+        only_parameters(request)
+        return json_answer(await self._service.profile(pid_of(request)))
 
     async def pprof(self, request: Request) -> Response:
         # Go's own handlers have more parameters, which scrapers send whether they mean anything or not.
         text = request.query_params.get("pid", "")
-        pid = _whole_number("pid", text, 1, _PID_MAX) if text else await self._only_pid()
+        pid = whole_number("pid", text, 1, PID_MAX) if text else await self._only_pid()
         profile = pprof_profile(await self._service.profile(pid))
         name = f'attachment; filename="heap-{pid}.pb.gz"'
         return Response(profile, media_type="application/octet-stream", headers={"content-disposition": name})
 
     async def flamegraph(self, request: Request) -> Response:
-        _only_parameters(request, "value")
-        value = _choice(request, "value", StackValue.LIVE_BYTES)
-        return _json(flamegraph_json(await self._all_sites(_pid(request)), value))
+        only_parameters(request, "value")
+        value = choice(request, "value", StackValue.LIVE_BYTES)
+        return json_answer(flamegraph_json(await self._all_sites(pid_of(request)), value))
 
     async def flamegraph_page(self, request: Request) -> Response:
-        _only_parameters(request, "pid", "value")
-        pid = _whole_number("pid", request.query_params.get("pid", ""), 1, _PID_MAX)
-        value = _choice(request, "value", StackValue.LIVE_BYTES)
+        only_parameters(request, "pid", "value")
+        pid = whole_number("pid", request.query_params.get("pid", ""), 1, PID_MAX)
+        value = choice(request, "value", StackValue.LIVE_BYTES)
         return flamegraph_response(flamegraph_html(await self._all_sites(pid), value))
 
     async def _all_sites(self, pid: int) -> LeakReport:
@@ -273,13 +254,13 @@ class _Api:
 
     async def asset(self, request: Request) -> Response:
         response = asset_response(request.path_params["name"])
-        return response or _error(HTTPStatus.NOT_FOUND, "not-found", f"there is no {request.url.path}")
+        return response or error_answer(HTTPStatus.NOT_FOUND, "not-found", f"there is no {request.url.path}")
 
     async def _only_pid(self) -> int:
         processes = [row.process for row in await self._service.processes()]
         traced = [process.pid for process in processes if process.state is ProcessState.TRACED]
         if len(traced) != 1:
-            raise _BadRequest(f"{len(traced)} processes are traced: which one?", "/debug/pprof/heap?pid=N")
+            raise BadRequest(f"{len(traced)} processes are traced: which one?", "/debug/pprof/heap?pid=N")
         return traced[0]
 
     async def metrics(self, request: Request) -> Response:
@@ -292,11 +273,11 @@ def _route(path: str, method: str, handler: _Handler) -> Route:
         try:
             return await handler(request)
         except errors.BpfleakdError as error:
-            return _error(_status_of(error), error.code, error.message, error.hint)
+            return error_answer(status_of(error), error.code, error.message, error.hint)
         except Exception:
             # The client gets no traceback: it holds paths and values of ours.
             log.exception("api.failed", method=request.method, path=request.url.path)
-            return _error(
+            return error_answer(
                 HTTPStatus.INTERNAL_SERVER_ERROR,
                 "internal",
                 "the daemon failed to answer: a bug in bpfleakd",
@@ -304,51 +285,6 @@ def _route(path: str, method: str, handler: _Handler) -> Route:
             )
 
     return Route(path, endpoint, methods=[method])
-
-
-class _ReadOnly:
-    """Refuses, before any routing, whatever could change something."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in _READING:
-            await self._app(scope, receive, send)
-            return
-        refusal = _error(
-            HTTPStatus.METHOD_NOT_ALLOWED,
-            "method-not-allowed",
-            f"{scope['method']} is not possible here: this address only reads",
-            "attach and detach go over the daemon's unix socket: bpfleakctl attach PID",
-        )
-        refusal.headers["allow"] = ", ".join(_READING)
-        await refusal(scope, receive, send)
-
-
-class _LocalNamesOnly:
-    """Refuses requests to another host than an address or localhost.
-
-    A web page can have its own name resolve to 127.0.0.1 and then read, from the browser of whoever looks at
-    it, what this address answers (DNS rebinding). The browser still sends the page's name.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            host = Headers(scope=scope).get("host", "localhost")
-            if not _LOCAL_NAME.fullmatch(host):
-                refusal = _error(
-                    HTTPStatus.MISDIRECTED_REQUEST,
-                    "not-this-host",
-                    f"{printable(host)!r} is not a name of this address",
-                    "ask by address or as localhost",
-                )
-                await refusal(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
 
 
 def _log_who_asked(what: str, pid: int, request: Request) -> None:
@@ -362,87 +298,10 @@ async def _routing_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     method, path = request.method, request.url.path
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        response = _error(405, "method-not-allowed", f"{method} is not possible on {path}")
+        response = error_answer(405, "method-not-allowed", f"{method} is not possible on {path}")
     else:
-        response = _error(error.status_code, "not-found", f"there is no {path}", "docs/json.md has the paths")
+        response = error_answer(
+            error.status_code, "not-found", f"there is no {path}", "docs/json.md has the paths"
+        )
     response.headers.update(error.headers or {})
     return response
-
-
-def _only_parameters(request: Request, *known: str) -> None:
-    for name in request.query_params:
-        if name not in known:
-            hint = f"known here: {', '.join(known)}" if known else "this takes none"
-            raise _BadRequest(f"unknown parameter {printable(name)!r}", hint)
-        if len(request.query_params.getlist(name)) > 1:
-            raise _BadRequest(f"parameter {name} is given more than once")
-
-
-def _pid(request: Request) -> int:
-    return _whole_number("a pid", request.path_params["pid"], 1, _PID_MAX)
-
-
-def _limit(request: Request, highest: int = 1_000_000, *, lowest: int = 1) -> int | None:
-    text = request.query_params.get("limit")
-    return None if text is None else _whole_number("limit", text, lowest, highest)
-
-
-def _choice(
-    request: Request, name: str, otherwise: _Choice, choices: Sequence[_Choice] | None = None
-) -> _Choice:
-    possible = tuple(type(otherwise)) if choices is None else choices
-    text = request.query_params.get(name, otherwise.value)
-    for choice in possible:
-        if text == choice.value:
-            return choice
-    raise _BadRequest(f"{name} is one of {', '.join(possible)}, not {printable(text)!r}")
-
-
-def _site(request: Request) -> str | None:
-    text = request.query_params.get("site")
-    if text is None or re.fullmatch("[0-9a-f]{16}", text):
-        return text
-    raise _BadRequest(f"a site is 16 hexadecimal digits, not {printable(text)!r}")
-
-
-def _seconds(request: Request, name: str, otherwise: float = 0.0, highest: float = 1e9) -> float:
-    text = request.query_params.get(name)
-    if text is None:
-        return otherwise
-    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) and float(text) <= highest:
-        return float(text)
-    most = "" if highest >= 1e9 else f" up to {highest:g}"
-    raise _BadRequest(f"{name} is a number of seconds{most}, not {printable(text)!r}")
-
-
-def _yes_or_no(request: Request, name: str, otherwise: bool) -> bool:
-    text = request.query_params.get(name, str(otherwise).lower())
-    if text in ("true", "false"):
-        return text == "true"
-    raise _BadRequest(f"{name} is true or false, not {printable(text)!r}")
-
-
-def _whole_number(what: str, text: str, lowest: int, highest: int) -> int:
-    digits = text.isascii() and text.isdigit() and len(text) <= len(str(highest))
-    if digits and lowest <= int(text) <= highest:
-        return int(text)
-    raise _BadRequest(f"{what} is a whole number from {lowest} to {highest}, not {printable(text)!r}")
-
-
-def _status_of(error: errors.BpfleakdError) -> HTTPStatus:
-    if isinstance(error, _BadRequest):
-        return HTTPStatus.BAD_REQUEST
-    return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
-
-
-def _error(status: int, code: str, message: str, hint: str = "") -> Response:
-    return _json({"error": {"code": code, "message": message, "hint": hint}}, status)
-
-
-def _json(answer: object, status: int = HTTPStatus.OK) -> Response:
-    try:
-        body = msgspec.json.encode(answer)
-    except UnicodeEncodeError:
-        # A name with bytes that are no UTF-8 (as Python's surrogates); JSON cannot carry them.
-        body = msgspec.json.encode(without_surrogates(msgspec.to_builtins(answer)))
-    return Response(body, status, {"cache-control": "no-store"}, media_type="application/json")

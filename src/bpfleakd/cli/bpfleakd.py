@@ -12,7 +12,8 @@ import msgspec
 # First, so that structlog is imported in the way that logs.py explains.
 from bpfleakd import __version__, logs  # noqa: F401
 from bpfleakd.cli.arguments import pid, socket_from_environment
-from bpfleakd.config import DEFAULT_CONFIG_PATH, Config, MatchConfig, RuleConfig, load_config
+from bpfleakd.config import Config, MatchConfig, RuleConfig
+from bpfleakd.config_file import DEFAULT_CONFIG_PATH, load_config
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.model.process import TracingMode
 from bpfleakd.printable import printable

@@ -10,7 +10,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from bpfleakd.config import Config, load_config
+from bpfleakd.config import Config
+from bpfleakd.config_file import load_config
 from bpfleakd.model.process import TracingMode
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
