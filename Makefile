@@ -99,6 +99,11 @@ completions: FOR := test
 completions: setup ## Write deploy/completions again, after a change of bpfleakctl's arguments
 	PYTHONPATH=src $(PYTHON) scripts/completions.py deploy/completions
 
+.PHONY: dashboard-pictures
+dashboard-pictures: FOR := test
+dashboard-pictures: setup ## Draw docs/pictures/grafana-*.png from live data (as root; needs npm and pngquant)
+	PYTHONPATH=.:src $(PYTHON) scripts/dashboard-pictures/draw.py
+
 .PHONY: wheel
 wheel: setup ## Build dist/bpfleakd-*.whl, with the BPF sources inside
 	rm -rf dist

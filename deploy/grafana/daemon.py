@@ -145,6 +145,8 @@ def daemon() -> dashboard.Dashboard:
             "instance",
             "version",
             "attach_method",
+            value="daemons",
+            span=12,
         ),
     ]
     return board(

@@ -53,6 +53,7 @@ def hosts() -> dashboard.Dashboard:
             "function",
             "site",
             "stack",
+            value="growth",
             link=("comm", "The process", to_process),
         ),
         graph(
@@ -95,6 +96,7 @@ def hosts() -> dashboard.Dashboard:
             f'(count by (instance, function, site) (bpfleakd_site_verdict{{{HOST}, verdict="leak"}})))',
             "function",
             "site",
+            value="hosts",
         ),
     ]
     return board(

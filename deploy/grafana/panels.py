@@ -26,6 +26,20 @@ HOST = 'instance=~"$instance"'
 PROCESS = f'{HOST}, comm=~"$comm"'
 BYTES, RATE, SECONDS, RATIO = "bytes", "Bps", "s", "percentunit"
 WIDTH = 24
+# Of columns whose texts are short; the others share the rest. In pixels.
+WIDTHS = {
+    "attach_method": 130,
+    "comm": 130,
+    "instance": 150,
+    "kind": 90,
+    "mode": 80,
+    "pid": 80,
+    "site": 180,
+    "state": 80,
+    "verdict": 80,
+    "version": 80,
+}
+VALUE_WIDTH = 110
 
 Panel = stat.Panel | table.Panel | timeseries.Panel
 
@@ -86,9 +100,14 @@ def rows(
     description: str,
     expression: str,
     *columns: str,
+    value: str,
     link: tuple[str, str, str] | None = None,
+    span: int = WIDTH,
 ) -> table.Panel:
-    """A table of what is now: `columns` are labels, the last one is the value. `link`: column, text, URL."""
+    """A table of what is now: `columns` are labels, then comes the value, under the name `value`.
+
+    `link`: column, text, URL.
+    """
     shown = [*columns, "Value"]
     panel = (
         table.Panel()
@@ -104,17 +123,25 @@ def rows(
         .with_transformation(
             DataTransformerConfig(
                 id_val="organize",
-                options={"indexByName": {name: index for index, name in enumerate(shown)}},
+                options={
+                    "indexByName": {name: index for index, name in enumerate(shown)},
+                    "renameByName": {"Value": value},
+                },
             )
         )
-        .override_by_name("Value", [DynamicConfigValue("unit", unit)])
+        .override_by_name(
+            value, [DynamicConfigValue("unit", unit), DynamicConfigValue("custom.width", VALUE_WIDTH)]
+        )
         .height(9)
-        .span(WIDTH)
+        .span(span)
     )
-    if link is not None:
-        column, text, url = link
-        links = [{"title": text, "url": url, "targetBlank": True}]
-        panel.override_by_name(column, [DynamicConfigValue("links", links)])
+    for column in columns:
+        settings = [DynamicConfigValue("custom.width", WIDTHS[column])] if column in WIDTHS else []
+        if link is not None and column == link[0]:
+            links = [{"title": link[1], "url": link[2], "targetBlank": True}]
+            settings.append(DynamicConfigValue("links", links))
+        if settings:
+            panel.override_by_name(column, settings)
     return panel
 
 

@@ -50,9 +50,10 @@ def process() -> dashboard.Dashboard:
         ),
         rows(
             "Verdicts",
-            RATIO,
-            "What becomes of the memory of each call site, with the evidence for it.",
-            f"sort_desc(bpfleakd_site_verdict{{{PROCESS}}} "
+            RATE,
+            "What becomes of the memory of each call site; the fastest leak first.",
+            f"sort_desc((0 * bpfleakd_site_verdict{{{PROCESS}}} + ignoring (verdict) group_left () "
+            f"bpfleakd_site_leak_bytes_per_second{{{PROCESS}}} or 0 * bpfleakd_site_verdict{{{PROCESS}}}) "
             "* on (instance, site) group_left (location, stack) bpfleakd_site_info)",
             "verdict",
             "function",
@@ -60,6 +61,7 @@ def process() -> dashboard.Dashboard:
             "location",
             "site",
             "stack",
+            value="growth",
             link=("site", "Stack and flame graph", to_site),
         ),
         graph(
@@ -143,6 +145,7 @@ def process() -> dashboard.Dashboard:
             "exe",
             "mode",
             "state",
+            value="processes",
             link=("pid", "Its page", "${bpfleakd_url}/#/process/${__data.fields.pid}"),
         ),
     ]
