@@ -41,3 +41,34 @@ def test_since_a_time_and_since_another_process(daemon, workload, tmp_path):
     report = json.loads(tracer.control("diff", kept["id"], "--pid", later.pid, "--json"))
     assert leaking(report) == {"change": "shrunk", "before_count": 130, "after_count": 23}
     assert (report["before"]["pid"], report["after"]["pid"]) == (program.pid, later.pid)
+
+
+def test_new_since_the_last_deploy(daemon, workload, tmp_path):
+    """A later build of the program: what moved is what it was, what was added is new."""
+    tracer = daemon(state={"dir": str(tmp_path / "state")})
+    first = workload("deployed-1/deployed")
+    tracer.attach(first.pid)
+    first.step(23)
+    tracer.top_after_tick(first.pid)
+    tracer.control("detach", first.pid)
+    (kept,) = json.loads(tracer.control("reports", "--json"))["reports"]
+
+    second = workload("deployed-2/deployed")
+    tracer.attach(second.pid)
+    second.step(23)
+    tracer.top_after_tick(second.pid)
+    report = json.loads(tracer.control("diff", kept["id"], "--pid", second.pid, "--json"))
+
+    changes = {
+        site["function"]: (site["change"], site["before_bytes"], site["after_bytes"])
+        for site in report["sites"]
+    }
+    assert changes == {
+        "keep_session": ("grown", 23 * 1009, 23 * 2018),
+        "brought_in": ("new", 0, 23 * 211),
+        "taken_out": ("gone", 23 * 211, 0),
+    }
+    assert report["built_anew"] == ["deployed"]
+    told = tracer.control("diff", kept["id"], "--pid", second.pid)
+    assert "of another build: deployed" in told
+    assert "1 new, 1 grown, 0 shrunk, 1 gone, 1 unchanged" in told

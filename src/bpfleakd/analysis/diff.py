@@ -1,19 +1,24 @@
 """Two reports compared: which call sites are new, grew, shrank or are gone.
 
 A call site is known by its fingerprint, made of build-ids and offsets: it is the same in every run of the
-same binaries, so that reports of different processes, and of different days, can be compared. After an
-update, the sites in the files that changed are new, and the old ones gone.
+same binaries, so that reports of different processes, and of different days, can be compared. What then is in
+one report only, and in a file that was built anew in between, is matched a second time, by the names of its
+functions (analysis.rebuilt).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
+from bpfleakd.analysis.rebuilt import NameKey, key_by_names, modules_built_anew
 from bpfleakd.model.difference import ComparedState, DiffReport, SiteChange, SiteDifference
 from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.model.site import AllocationKind
 
 __all__ = ["compared"]
+
+# What is one call site in the earlier report, and in the later one; in one of them it may be missing.
+_Pair = tuple[Sequence[SiteReport], Sequence[SiteReport]]
 
 
 def compared(
@@ -24,23 +29,42 @@ def compared(
     What the lists of sites do not hold of their process is given as left out: a site that is in one list only
     may have been left out of the other.
     """
-    old = {site.site: site for site in before.sites}
-    new = {site.site: site for site in after.sites}
-    sites = [_difference(old.get(site), new.get(site)) for site in {**new, **old}]
-    changed = [site for site in sites if site is not None]
+    built_anew = modules_built_anew(before, after)
+    pairs = list(_pairs(before.sites, after.sites, built_anew))
+    changed = [site for site in (_difference(*pair) for pair in pairs) if site is not None]
     changed.sort(key=lambda site: (site.after_bytes - site.before_bytes, site.after_bytes), reverse=True)
     return DiffReport(
         before=_state(before, sources[0]),
         after=_state(after, sources[1]),
-        unchanged_count=len(sites) - len(changed),
+        unchanged_count=len(pairs) - len(changed),
         left_out_sites=0,
         sites=tuple(changed),
+        built_anew=tuple(sorted(built_anew)),
     )
 
 
-def _difference(old: SiteReport | None, new: SiteReport | None) -> SiteDifference | None:
-    before = (old.live_bytes, old.live_count) if old else (0, 0)
-    after = (new.live_bytes, new.live_count) if new else (0, 0)
+def _pairs(
+    before: Iterable[SiteReport], after: Iterable[SiteReport], built_anew: frozenset[str]
+) -> Iterator[_Pair]:
+    """Every site of both reports, once."""
+    old = {site.site: site for site in before}
+    new = {site.site: site for site in after}
+    by_names: dict[NameKey, tuple[list[SiteReport], list[SiteReport]]] = {}
+    for fingerprint in {**new, **old}:
+        earlier = [old[fingerprint]] if fingerprint in old else []
+        later = [new[fingerprint]] if fingerprint in new else []
+        key = None if earlier and later else key_by_names((earlier or later)[0], built_anew)
+        if key is None:
+            yield earlier, later
+        else:
+            same = by_names.setdefault(key, ([], []))
+            same[0].extend(earlier)
+            same[1].extend(later)
+    yield from by_names.values()
+
+
+def _difference(old: Sequence[SiteReport], new: Sequence[SiteReport]) -> SiteDifference | None:
+    before, after = _live(old), _live(new)
     if before == after:
         return None
     if before[1] == 0:
@@ -49,7 +73,8 @@ def _difference(old: SiteReport | None, new: SiteReport | None) -> SiteDifferenc
         change = SiteChange.GONE
     else:
         change = SiteChange.GROWN if after > before else SiteChange.SHRUNK
-    shown = new or old
+    earlier, later = _largest(old), _largest(new)
+    shown = later or earlier
     assert shown is not None
     return SiteDifference(
         site=shown.site,
@@ -64,7 +89,17 @@ def _difference(old: SiteReport | None, new: SiteReport | None) -> SiteDifferenc
         after_count=after[1],
         stack=shown.stack,
         truncated=shown.truncated,
+        before_site=earlier.site if earlier else None,
     )
+
+
+def _live(sites: Iterable[SiteReport]) -> tuple[int, int]:
+    figures = [(site.live_bytes, site.live_count) for site in sites]
+    return sum(size for size, _count in figures), sum(count for _size, count in figures)
+
+
+def _largest(sites: Iterable[SiteReport]) -> SiteReport | None:
+    return max(sites, key=lambda site: site.live_bytes, default=None)
 
 
 def _state(report: LeakReport, source: str) -> ComparedState:

@@ -22,7 +22,11 @@ class SiteChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SiteDifference:
-    """One call site that changed: what was live before and after. The rest is of the later report."""
+    """One call site that changed: what was live before and after. The rest is of the later report.
+
+    `before_site` is its fingerprint in the earlier one, another one if it was matched by the names of its
+    functions; None if it was not there.
+    """
 
     site: str
     kind: AllocationKind
@@ -36,6 +40,7 @@ class SiteDifference:
     after_count: int
     stack: tuple[Frame, ...]
     truncated: StackEnd | None
+    before_site: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,8 @@ class ComparedState:
 class DiffReport:
     """Two states compared: `sites` that changed, what gained most first.
 
-    `left_out_sites` more changed by less than those that are listed, or are suppressed.
+    `left_out_sites` more changed by less than those that are listed, or are suppressed. Call sites in files
+    that were `built_anew` in between are matched by the names of functions.
     """
 
     before: ComparedState
@@ -70,3 +76,4 @@ class DiffReport:
     unchanged_count: int
     left_out_sites: int
     sites: tuple[SiteDifference, ...]
+    built_anew: tuple[str, ...] = ()

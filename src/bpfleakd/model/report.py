@@ -72,6 +72,7 @@ class LeakReport:
     """The answer to "what is outstanding in this process": `sites` sorted, largest first.
 
     Sites that a suppression fits are in the totals, not in `sites`, and by the pattern in `suppressed`.
+    `build_ids` are those of the files in the stacks, in hex; a file without one is not there.
     """
 
     process: ProcessSummary
@@ -79,3 +80,4 @@ class LeakReport:
     losses: dict[str, int]
     process_verdict: ProcessVerdict | None = None
     suppressed: dict[str, SuppressedSites] = field(default_factory=dict)
+    build_ids: dict[str, str] = field(default_factory=dict)

@@ -137,6 +137,7 @@ class Reporter:
             sites=sorted_sites(sites, sort, limit),
             losses=traced.losses,
             suppressed=suppressions.sums(traced.table) if suppressions else {},
+            build_ids=_build_ids(named.values()),
         )
 
     def sites(
@@ -220,6 +221,16 @@ class Reporter:
             live_bytes_stderr=bytes_stderr(site.counters.live_bytes_variance),
             live_count_stderr=count_stderr(site.counters.live_count_variance),
         )
+
+
+def _build_ids(named: Iterable[NamedStack]) -> dict[str, str]:
+    """Build-ids by file."""
+    return {
+        frame.module: build_id
+        for one in named
+        for frame, build_id in zip(one.stack.frames, one.stack.build_ids, strict=True)
+        if frame.module is not None and build_id is not None
+    }
 
 
 def _interval_bytes(traced: Traced) -> int | None:

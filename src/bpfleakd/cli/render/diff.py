@@ -36,6 +36,10 @@ def diff_view(report: DiffReport, *, width: int | None, limit: int | None, stack
         if state.left_out_bytes > 0:
             words = f"{when}: {human_bytes(state.left_out_bytes)} in call sites that are not compared"
             parts.append(Text(f"{words} (--limit 0, suppressed)", "yellow"))
+    if report.built_anew:
+        files = ", ".join(printable(name) for name in report.built_anew)
+        words = f"matched by the names of functions, since of another build: {files}"
+        parts.append(Text(words, "dim"))
     parts.append(Text(_summary(report)))
     if shown:
         parts.append(_table(shown[:0], width, header=True))
