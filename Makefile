@@ -9,7 +9,7 @@ JOBS ?= 2
 BENCH_ARGS ?=
 FUZZ_S ?= 300
 
-# Which packages `setup` installs: run, demo or test (scripts/setup). A target below may want more.
+# Which packages `setup` installs: run, demo, test or bench (scripts/setup). A target below may want more.
 FOR ?= run
 
 .DEFAULT_GOAL := help
@@ -20,7 +20,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: ## Install packages, mount tracefs and bpffs, make .venv (as root; FOR=run, demo or test)
+setup: ## Install packages, mount tracefs and bpffs, make .venv (as root; FOR=run, demo, test or bench)
 	@$(if $(filter setup,$(MAKECMDGOALS)),,SETUP_QUIET=yes) scripts/setup $(FOR)
 
 .PHONY: demo
@@ -90,8 +90,8 @@ verdicts: setup ## Try the verdicts on programs of known truth, for 10 minutes; 
 	$(PYTHON) -m bench.verdicts $(VERDICTS_ARGS)
 
 .PHONY: bench
-bench: FOR := test
-bench: setup ## Measure what tracing costs, against its peers (BENCH_ARGS=--short, --strict)
+bench: FOR := bench
+bench: setup ## Measure what tracing costs, against its peers (BENCH_ARGS=--short, --strict, or names)
 	$(PYTHON) -m bench.run $(BENCH_ARGS)
 
 .PHONY: completions

@@ -1,155 +1,229 @@
 """What a malloc+free pair costs a program that is traced: bpfleakd, its floor, and its peers.
 
-The floor is probes that do nothing at the same instructions: what any tool pays that uses uprobes.
+The floor is probes that do nothing at the same instructions: what any tool pays that uses uprobes. The pair
+is made ten frames deep, in code without frame pointers, by one thread and by two at once.
 """
 
 from __future__ import annotations
 
 import contextlib
 import statistics
+import tempfile
 from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
+from bench import launchers
 from bench.figures import Benchmark, Figure
-from bench.peers import NotHere, heaptrack, memleak
+from bench.launchers import Launcher
+from bench.peers import NotHere, bpftrace, memleak
 from bench.probes import empty_probes, heap_points, run_time_counted, run_time_of
 from bench.runner import run_alone
-from bench.targets import Target, build_workload, own_libc
+from bench.targets import Target, build_program, build_workload, own_libc
 from bench.tracing import RunningDaemon
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.links import close_all
 from bpfleakd.kernel.programs import AttachMethod, programs_of
+from bpfleakd.model.process import TracingMode
 
 __all__ = ["measure"]
 
-# Of memleak's cost, and of the speed without probes.
-_SHARE_OF_MEMLEAK = 0.3
+_EXACT_OF_MEMLEAK = 0.25
+_SAMPLED_OF_MEMLEAK = 0.10
+_SAMPLED_OF_FLOOR = 1.15
+# Of the speed without probes.
 _SPEED_AFTER = 1.2
+
+_FRAMES = 10
+# depth.c: what there is without its chain of calls.
+_FRAMES_ALWAYS = 5
+_THREADS = (1, 2)
+_TURNS = {1: 7, 2: 5}
+_TICK_S = 0.25
 
 _NOTHING = "nothing attached"
 _FLOOR = "two empty probes"
 _FLOOR_WITH_RETURN = "two empty probes and malloc's return"
 _MEMLEAK = "memleak"
-_HEAPTRACK = "heaptrack (preload)"
+_MEMLEAK_EVERY = 100
+_MEMLEAK_SAMPLED = f"memleak -s {_MEMLEAK_EVERY}"
+_BPFTRACE = "bpftrace, three probes"
+_STARTED: dict[str, Callable[[Path], Launcher]] = {
+    "heaptrack": launchers.heaptrack,
+    "jemalloc": partial(launchers.jemalloc, profiled=False),
+    "jemalloc, its sampled profile": partial(launchers.jemalloc, profiled=True),
+    "tcmalloc": partial(launchers.tcmalloc, every=None),
+    "tcmalloc, its sampled profile": partial(launchers.tcmalloc, every=False),
+    "tcmalloc, its heap profiler": partial(launchers.tcmalloc, every=True),
+    "valgrind (memcheck)": launchers.valgrind,
+}
 
 _Samples = dict[str, list[float]]
+_Daemons = dict[AttachMethod, RunningDaemon]
 
 
 def measure(short: bool) -> Benchmark:
     """Measure all ways in turns."""
     benchmark = Benchmark("pair", "A malloc+free pair in the traced program", short)
     with contextlib.ExitStack() as stack:
-        turns = _Turns(stack, short, benchmark)
-        for _ in range(1 if short else 9):
-            turns.take()
-        _report(benchmark, turns)
-        blocks_only = Target([build_workload("many_sites"), 1])
-        stack.callback(blocks_only.kill)
-        _account(benchmark, turns, blocks_only)
-        for method in list(AttachMethod)[: 1 if short else None]:
-            _crowd(benchmark, turns, method, others=2 if short else 10)
+        daemons = {
+            method: stack.enter_context(RunningDaemon(wait=False, attach_method=method.value, tick_s=_TICK_S))
+            for method in AttachMethod
+        }
+        for daemon in daemons.values():
+            daemon.wait_ready()
+        for threads in _THREADS:
+            turns = _Turns(stack, daemons, threads, short)
+            turns.check_depth()
+            for _ in range(1 if short else _TURNS[threads]):
+                turns.take()
+            _report(benchmark, turns)
+            if threads == 1:
+                _account(benchmark, turns)
+                for method in list(AttachMethod)[: 1 if short else None]:
+                    _crowd(benchmark, turns, method, others=2 if short else 10)
+    benchmark.notes.append(
+        f"All pairs are made {_FRAMES} frames deep, in code without frame pointers: bpfleakd walks and keeps"
+        " all of them, memleak and bpftrace what frame pointers lead to. By two threads: the processor time"
+        " of both, for each pair. Allocators with profilers of their own take the place of the C library's."
+    )
     return benchmark
 
 
 class _Turns:
-    """A target, a daemon for each method, and the samples: one median for each way and turn."""
+    """A target for so many threads, and the samples: one median for each way and turn."""
 
-    def __init__(self, stack: contextlib.ExitStack, short: bool, benchmark: Benchmark) -> None:
-        self._benchmark = benchmark
-        self._missing: set[str] = set()
+    def __init__(self, stack: contextlib.ExitStack, daemons: _Daemons, threads: int, short: bool) -> None:
+        self.daemons = daemons
+        self.threads = threads
+        self.prefix = "" if threads == 1 else f"{threads} threads: "
+        self.missing: dict[str, str] = {}
         self.span_s = 0.01 if short else 0.04
-        self.command = [build_workload("churn"), 1]
+        self.command = [build_program("depth_tables"), _FRAMES - _FRAMES_ALWAYS, threads]
         self.cost: _Samples = defaultdict(list)
         self.after: _Samples = defaultdict(list)
         self.libc = stack.enter_context(own_libc())
         self.target = Target(self.command, self.libc)
         stack.callback(self.target.kill)
-        self.daemons = {
-            method: stack.enter_context(RunningDaemon(wait=False, attach_method=method.value))
-            for method in AttachMethod
-        }
-        for daemon in self.daemons.values():
-            daemon.wait_ready()
         self.points = heap_points(self.target.pid)
+
+    def check_depth(self) -> None:
+        """See that a pair is as deep as it is said to be."""
+        daemon = next(iter(self.daemons.values()))
+        with daemon.attached(self.target.pid):
+            self.target.step(100)
+            (site,) = daemon.until(lambda: daemon.client.report(self.target.pid).sites or None)
+        # The first of the frames is malloc itself.
+        depth = sum(not frame.inlined for frame in site.stack) - 1
+        if depth != _FRAMES or site.truncated:
+            raise RuntimeError(f"a stack of {depth} frames instead of {_FRAMES}, {site.truncated}")
 
     def take(self) -> None:
         """One turn of each."""
         pid = self.target.pid
-        self.cost[_NOTHING].append(self.median_ns())
+        self.cost[_NOTHING].append(self._median_ns(self.target))
         self._add(_FLOOR, empty_probes(self.points, pid, at_return=False))
         self._add(_FLOOR_WITH_RETURN, empty_probes(self.points, pid, at_return=True))
         for method, daemon in self.daemons.items():
-            self._add(method_name(method), daemon.attached(pid))
+            for mode in (TracingMode.EXACT, TracingMode.SAMPLED):
+                self._add(way_of(mode, method), self._traced(daemon, mode))
         self._add(_MEMLEAK, memleak(pid, self.libc))
-        self._add_heaptrack()
+        self._add(_MEMLEAK_SAMPLED, memleak(pid, self.libc, every=_MEMLEAK_EVERY))
+        self._add(_BPFTRACE, bpftrace(pid, self.libc))
+        for way, launcher in _STARTED.items():
+            self._add_started(way, launcher)
+
+    @contextlib.contextmanager
+    def _traced(self, daemon: RunningDaemon, mode: TracingMode):
+        with daemon.attached(self.target.pid, mode):
+            if mode is TracingMode.SAMPLED:
+                self._settle(daemon)
+            yield
+
+    def _settle(self, daemon: RunningDaemon) -> None:
+        """Work until the sampling has found its interval."""
+        until = daemon.client.stats().ticks + 4
+        while daemon.client.stats().ticks < until:
+            self.target.ns_per_round(self.span_s, 1)
 
     def _add(self, way: str, attached: contextlib.AbstractContextManager) -> None:
-        if way in self._missing:
+        if way in self.missing:
             return
         before_ns = self._best_ns()
         try:
             with attached:
-                cost_ns = self.median_ns()
+                cost_ns = self._median_ns(self.target)
         except NotHere as reason:
-            self._leave_out(way, reason)
+            self.missing[way] = str(reason)
             return
         self.cost[way].append(cost_ns)
         self.after[way].append(self._best_ns() / before_ns)
 
-    def _add_heaptrack(self) -> None:
-        if _HEAPTRACK in self._missing:
+    def _add_started(self, way: str, launcher: Callable[[Path], Launcher]) -> None:
+        if way in self.missing:
             return
-        try:
-            with heaptrack(self.command) as target:
-                self.cost[_HEAPTRACK].append(statistics.median(target.ns_per_round(self.span_s)))
-        except NotHere as reason:
-            self._leave_out(_HEAPTRACK, reason)
+        with tempfile.TemporaryDirectory(prefix="bpfleakd-bench-") as directory:
+            try:
+                target = Target(launcher(Path(directory)).command(self.command))
+            except NotHere as reason:
+                self.missing[way] = str(reason)
+                return
+            with contextlib.closing(target):
+                self.cost[way].append(self._median_ns(target))
 
-    def _leave_out(self, way: str, reason: NotHere) -> None:
-        self._missing.add(way)
-        self._benchmark.notes.append(f"{way} is not among the figures: {reason}")
-
-    def median_ns(self) -> float:
+    def _median_ns(self, target: Target) -> float:
         """What a pair costs the target now."""
-        return statistics.median(self.target.ns_per_round(self.span_s))
+        return statistics.median(target.ns_per_round(self.span_s)) / self.threads
 
     def _best_ns(self) -> float:
         """The speed of some nanoseconds, where whatever else the machine does shows the most."""
         return min(self.target.ns_per_round(self.span_s / 2, 12))
 
 
-def method_name(method: AttachMethod) -> str:
-    """What a figure calls a method."""
-    return f"bpfleakd, exact, {method}"
+def way_of(mode: TracingMode, method: AttachMethod) -> str:
+    """What a figure calls it."""
+    return f"bpfleakd, {mode}, {method}"
 
 
 def _report(benchmark: Benchmark, turns: _Turns) -> None:
     cost = turns.cost
-    for way in cost:
-        benchmark.add(way, "ns", cost[way])
-    reason = "memleak does not run on this machine"
+    for way, samples in cost.items():
+        benchmark.add(turns.prefix + way, "ns", samples)
+    for mode in (TracingMode.EXACT, TracingMode.SAMPLED):
+        ways = [way_of(mode, method) for method in AttachMethod]
+        of_memleak = _EXACT_OF_MEMLEAK if mode is TracingMode.EXACT else _SAMPLED_OF_MEMLEAK
+        for way in ways:
+            _ratio(benchmark, turns, way, _MEMLEAK, of_memleak if turns.threads == 1 else None)
+        for way in ways:
+            # Only a session spares what is not recorded the return of malloc.
+            is_demanded = way == way_of(TracingMode.SAMPLED, AttachMethod.SESSION) and turns.threads == 1
+            _ratio(benchmark, turns, way, _FLOOR, _SAMPLED_OF_FLOOR if is_demanded else None)
     for method in AttachMethod:
-        way = method_name(method)
-        ratio = None
-        if cost[_MEMLEAK]:
-            ratio = _ratio(benchmark, f"{way}, of memleak", cost[way], cost[_MEMLEAK])
-        benchmark.demand(f"{way}, of memleak", _SHARE_OF_MEMLEAK, ratio, "", reason)
-    for method in AttachMethod:
-        way = method_name(method)
-        _ratio(benchmark, f"{way}, of two empty probes", cost[way], cost[_FLOOR])
-    for method in AttachMethod:
-        way = method_name(method)
-        after = benchmark.add(f"{way}: after the detach, of before", "", turns.after[way])
-        benchmark.demand(after.name, _SPEED_AFTER, after, "")
+        way = turns.prefix + way_of(TracingMode.EXACT, method)
+        after = turns.after[way_of(TracingMode.EXACT, method)]
+        figure = benchmark.add(f"{way}: after the detach, of before", "", after)
+        benchmark.demand(figure.name, _SPEED_AFTER, figure, "")
+    if turns.threads == 1:
+        notes = (f"{way} is not among the figures: {reason}." for way, reason in turns.missing.items())
+        benchmark.notes.extend(notes)
 
 
-def _ratio(benchmark: Benchmark, name: str, costs: list[float], of: list[float]) -> Figure:
-    return benchmark.add(name, "", [one / other for one, other in zip(costs, of, strict=True)])
+def _ratio(benchmark: Benchmark, turns: _Turns, way: str, of: str, limit: float | None) -> None:
+    """Add the ratio of two ways, turn by turn, and what is demanded of it."""
+    name = f"{turns.prefix}{way}, of {of}"
+    figure: Figure | None = None
+    if turns.cost[of]:
+        pairs = zip(turns.cost[way], turns.cost[of], strict=True)
+        figure = benchmark.add(name, "", [one / other for one, other in pairs])
+    if limit is not None:
+        benchmark.demand(name, limit, figure, "", f"{of} does not run on this machine")
 
 
-def _account(benchmark: Benchmark, turns: _Turns, blocks_only: Target) -> None:
+def _account(benchmark: Benchmark, turns: _Turns) -> None:
     """Say where the time goes, by the kernel's own count of what the programs take."""
     daemon = turns.daemons[AttachMethod.MULTI]
-    with run_time_counted():
+    with run_time_counted(), contextlib.closing(Target([build_workload("many_sites"), 1])) as blocks_only:
         counting_ns = _empty_run_ns(turns)
         pairs = _program_runs_ns(daemon, turns.target, turns.span_s)
         allocations = _program_runs_ns(daemon, blocks_only, turns.span_s)
@@ -174,7 +248,7 @@ def _crowd(benchmark: Benchmark, turns: _Turns, method: AttachMethod, others: in
             stack.callback(other.kill)
             stack.enter_context(daemon.attached(other.pid))
         crowded_ns = turns.target.ns_per_round(turns.span_s)
-    name = f"{method_name(method)}: each further process that is traced"
+    name = f"{way_of(TracingMode.EXACT, method)}: each further process that is traced"
     more_ns = [(crowded - alone) / others for alone, crowded in zip(alone_ns, crowded_ns, strict=True)]
     benchmark.add(name, "ns", more_ns)
 

@@ -1,4 +1,4 @@
-"""Other tools that find leaks, run beside bpfleakd."""
+"""Other tools that trace a process that runs already. Those it is started under are in launchers.py."""
 
 from __future__ import annotations
 
@@ -8,18 +8,29 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TextIO
 
-from bench.targets import Target
 from bench.tracing import ended_with_us
 from bpfleakd.kernel.source import bpf_directory
 
-__all__ = ["NotHere", "heaptrack", "memleak"]
+__all__ = ["NotHere", "bpftrace", "memleak"]
 
 _START_TIMEOUT_S = 60.0
 _SLEEPS = ("230", "23")  # x86-64: clock_nanosleep, and select in Python before 3.11
+
+# What is outstanding, and where from; the predicate is what keeps to one process. Probes are attached in the
+# order they are written in, and "ready" comes when all are. At its end bpftrace would print every block.
+_BPFTRACE = """
+uprobe:{library}:malloc /pid == {pid}/ {{ @size[tid] = arg0; }}
+uretprobe:{library}:malloc /@size[tid]/ {{
+    @live[retval] = @size[tid]; @stack[retval] = ustack(); delete(@size[tid]);
+}}
+uprobe:{library}:free /@live[arg0]/ {{ delete(@live[arg0]); delete(@stack[arg0]); }}
+interval:ms:100 /!@ready/ {{ printf("ready\\n"); @ready = 1; }}
+END {{ clear(@size); clear(@live); clear(@stack); clear(@ready); }}
+"""
 
 
 class NotHere(Exception):
@@ -27,76 +38,100 @@ class NotHere(Exception):
 
 
 @contextlib.contextmanager
-def memleak(pid: int, libc: Path) -> Iterator[None]:
-    """bcc's memleak, attached to a process that has this C library."""
+def memleak(pid: int, library: Path, *, every: int = 1) -> Iterator[Callable[[], str]]:
+    """bcc's memleak on a process that has this allocator, recording one allocation of `every`.
+
+    Yields what returns its reports so far: the ten stacks with the most outstanding, every 5 seconds.
+    """
     program = shutil.which("memleak-bpfcc") or shutil.which("memleak", path="/usr/share/bcc/tools")
     if program is None:
         raise NotHere("bcc's memleak is not installed: apt install bpfcc-tools")
-    with _kernel_headers() as environment, tempfile.TemporaryFile("w+") as output:
+    command = (program, "-p", pid, "-O", library, "-s", every)
+    with (
+        _kernel_headers() as environment,
+        _running("memleak", command, environment, _sleeps_between_reports()) as output,
+    ):
+        yield lambda: _text(output)
+
+
+@contextlib.contextmanager
+def bpftrace(pid: int, library: Path) -> Iterator[None]:
+    """A bpftrace program of three probes, which keeps what is outstanding with its stack.
+
+    `bpftrace -p` leaves uprobes to every process of the file, so that the library must be the target's alone.
+    """
+    program = shutil.which("bpftrace")
+    if program is None:
+        raise NotHere("bpftrace is not installed: apt install bpftrace")
+    command = (program, "-e", _BPFTRACE.format(library=library, pid=pid))
+    with _running("bpftrace", command, os.environ, lambda _pid, output: "ready" in _text(output)):
+        yield
+
+
+@contextlib.contextmanager
+def _running(
+    name: str,
+    command: tuple[object, ...],
+    environment: Mapping[str, str],
+    is_ready: Callable[[int, TextIO], bool],
+) -> Iterator[TextIO]:
+    """The tool, from when it traces; its output goes to a file, which is yielded."""
+    with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
-            ended_with_us(program, "-p", pid, "-O", libc),
-            env=environment,
+            ended_with_us(*command),
+            env={**environment, "PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
         )
         try:
-            _wait_until_it_sleeps(process, output)
-            yield
+            deadline = time.monotonic() + _START_TIMEOUT_S
+            while not is_ready(process.pid, output):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise NotHere(f"{name} does not start: {_text(output).strip()[-300:]}")
+                time.sleep(0.02)
+            yield output
         finally:
             process.terminate()
             process.wait()
 
 
-@contextlib.contextmanager
-def heaptrack(command: Sequence[object]) -> Iterator[Target]:
-    """A target that runs under heaptrack, which records into a file as with `heaptrack --raw`."""
-    libraries = sorted(Path("/usr/lib").glob("**/heaptrack/libheaptrack_preload.so"))
-    if not libraries:
-        raise NotHere("heaptrack is not installed: apt install heaptrack")
-    with tempfile.TemporaryDirectory(prefix="bpfleakd-bench-") as directory:
-        environment = [f"LD_PRELOAD={libraries[0]}", f"DUMP_HEAPTRACK_OUTPUT={directory}/heaptrack.raw"]
-        target = Target(["env", *environment, *map(str, command)])
-        try:
-            yield target
-        finally:
-            target.kill()
+def _text(output: TextIO) -> str:
+    # Not by the descriptor's own offset, which is where the tool goes on writing.
+    return os.pread(output.fileno(), 1 << 24, 0).decode(errors="replace")
 
 
 @contextlib.contextmanager
-def _kernel_headers() -> Iterator[dict[str, str]]:
+def _kernel_headers() -> Iterator[Mapping[str, str]]:
     """An environment in which memleak finds kernel headers.
 
     Those of the running kernel, or else ours with the one macro more that memleak uses: its program is
     the same with either, and costs the same.
     """
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     if Path(f"/lib/modules/{os.uname().release}/build").exists():
-        yield environment
+        yield os.environ
         return
     with tempfile.TemporaryDirectory(prefix="bpfleakd-bench-") as directory:
         headers = Path(directory) / "headers"
         shutil.copytree(bpf_directory() / "shim", headers)
         with (headers / "include/linux/log2.h").open("a") as file:
             file.write("#define roundup_pow_of_two(n) (1ULL << (64 - __builtin_clzll((n) - 1)))\n")
-        yield {**environment, "BCC_KERNEL_SOURCE": str(headers)}
+        yield {**os.environ, "BCC_KERNEL_SOURCE": str(headers)}
 
 
-def _wait_until_it_sleeps(process: subprocess.Popen, output: TextIO) -> None:
-    """memleak sleeps between its reports: once it does so all probes are in place."""
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    asleep_since = None
-    while True:
-        time.sleep(0.02)
-        now = time.monotonic()
-        if process.poll() is not None or now > deadline:
-            output.seek(0)
-            raise NotHere(f"memleak does not start: {output.read().strip()[-300:]}")
-        if not _is_in_clock_sleep(process.pid):
+def _sleeps_between_reports() -> Callable[[int, TextIO], bool]:
+    """memleak sleeps between its reports: once it has done so for a while all probes are in place."""
+    asleep_since: float | None = None
+
+    def is_ready(pid: int, _output: TextIO) -> bool:
+        nonlocal asleep_since
+        if not _is_in_clock_sleep(pid):
             asleep_since = None
         elif asleep_since is None:
-            asleep_since = now
-        elif now - asleep_since > 0.1:
-            return
+            asleep_since = time.monotonic()
+        return asleep_since is not None and time.monotonic() - asleep_since > 0.1
+
+    return is_ready
 
 
 def _is_in_clock_sleep(pid: int) -> bool:

@@ -58,6 +58,7 @@ class RunningDaemon:
         defaults = {
             "socket": str(self.socket),
             "bpffs_dir": str(self._pins),
+            "state": {"dir": str(self._directory / "state")},
             "metrics": {"enabled": False},
             "policy": {"default": "off"},
         }

@@ -2,10 +2,10 @@
 /*
  * depth - malloc and free in a loop, below a chain of calls.
  *
- *     depth CALLS [PAIRS]                               run N: N pairs
+ *     depth CALLS [THREADS]                             run N: N pairs, of each thread
  *
  * The chain is entered once a step, so that only its being there costs: CALLS calls of descend() between
- * main() and the loop. Nothing stays live.
+ * the loop and main(), or what a thread begins with. Nothing stays live.
  */
 #define _GNU_SOURCE
 #include "workload.h"
@@ -32,21 +32,38 @@ SITE_FUNCTION static void descend(long further, long count)
 	NO_TAIL_CALL();
 }
 
+/* Has no frame, in a thread as in main(). */
+__attribute__((always_inline)) static inline void enter(void)
+{
+	if (calls > 0)
+		descend(calls - 1, pairs);
+	else
+		loop(pairs);
+	site_allocated(&site_loop, pairs, pairs * 64);
+	site_freed(&site_loop, pairs, pairs * 64);
+}
+
+static void body(int thread)
+{
+	(void)thread;
+	enter();
+}
+
 static void step(long number)
 {
-	long count = number > 0 ? number : pairs;
-
-	if (calls > 0)
-		descend(calls - 1, count);
+	pairs = number;
+	if (workload_thread_body)
+		workload_run_threads();
 	else
-		loop(count);
-	site_allocated(&site_loop, count, count * 64);
-	site_freed(&site_loop, count, count * 64);
+		enter();
 }
 
 int main(int argc, char **argv)
 {
+	int threads = (int)workload_argument(argc, argv, 2, 0);
+
 	calls = workload_argument(argc, argv, 1, 0);
-	pairs = workload_argument(argc, argv, 2, 100000);
+	if (threads)
+		workload_start_threads(threads, body);
 	return workload_serve(step);
 }
