@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 
 import structlog
@@ -13,16 +12,16 @@ from bpfleakd.kernel import bpf
 from bpfleakd.kernel.links import Linker, close_all
 from bpfleakd.kernel.loader import Capacities, Loaded, load, reload, version_of
 from bpfleakd.kernel.maps import Maps
-from bpfleakd.kernel.mounts import ensure_bpffs, ensure_tracefs
+from bpfleakd.kernel.mounts import ensure_bpffs
 from bpfleakd.kernel.pins import MAKING, DirectoryLock, PinnedSet, pinned_sets, remove_pins
 from bpfleakd.kernel.programs import (
     LIFE_PROGRAMS,
     SPACE_PROGRAMS,
     AttachMethod,
-    Program,
     WalkerKind,
     programs_of,
 )
+from bpfleakd.kernel.space_links import SpaceLinks
 from bpfleakd.model.process import ProcessId
 
 __all__ = ["KernelSession"]
@@ -48,7 +47,7 @@ class KernelSession:
         self._lock = lock
         self._program_fds: dict[str, int] = {}
         self._life_links: list[int] = []
-        self._space_links: dict[str, int] = {}
+        self._space_links = SpaceLinks(pins, self._program_fds.__getitem__)
         self.maps = Maps.open_pinned(pins.directory)
 
     @classmethod
@@ -124,29 +123,11 @@ class KernelSession:
         return Linker(self.method, self._program_fds)
 
     def watch_address_spaces(self, wanted: bool) -> None:
-        """Link the programs to the calls that change address spaces, or let go of them.
+        """Link the programs to the calls that change address spaces, or let go of them soon.
 
-        Only while a process is traced: a syscall tracepoint makes every call of every process go the
-        longer way. Raises KernelError if the tracepoints are not to be had.
+        Only while a process is traced. Raises KernelError if the tracepoints are not to be had.
         """
-        if wanted == bool(self._space_links):
-            return
-        if not wanted:
-            self._let_go_of_spaces()
-            return
-        ensure_tracefs()
-        try:
-            for program, tracepoints in SPACE_PROGRAMS.items():
-                for tracepoint in tracepoints:
-                    name = _pin_name(tracepoint)
-                    self._space_links[name] = link = self._link_tracepoint(program, tracepoint)
-                    self.pins.pin_link(name, link)
-        except OSError as error:
-            self._let_go_of_spaces()
-            raise errors.KernelError(
-                f"the syscall tracepoints cannot be used: {error.strerror or error}",
-                "mount tracefs: mount -t tracefs tracefs /sys/kernel/tracing",
-            ) from error
+        self._space_links.want(wanted)
 
     def close(self, *, keep: bool) -> None:
         """Close everything. `keep`: programs and tables go on for the next daemon, else nothing is left."""
@@ -157,21 +138,9 @@ class KernelSession:
         self._lock.release(remove=not keep)
 
     def _close_descriptors(self) -> None:
-        close_all((*self._space_links.values(), *self._life_links, *self._program_fds.values()))
+        self._space_links.close()
+        close_all((*self._life_links, *self._program_fds.values()))
         self.maps.close()
-
-    def _link_tracepoint(self, program: Program, tracepoint: str) -> int:
-        event_fd = bpf.open_tracepoint_event(tracepoint)
-        try:
-            return bpf.link_perf_event(self._program_fds[program.function], event_fd, cookie=0)
-        finally:
-            os.close(event_fd)
-
-    def _let_go_of_spaces(self) -> None:
-        for name in self._space_links:
-            self.pins.unpin_link(name)
-        close_all(tuple(self._space_links.values()))
-        self._space_links = {}
 
     def _open_programs(self) -> None:
         for program in (*programs_of(self.method), *LIFE_PROGRAMS, *SPACE_PROGRAMS):
@@ -183,13 +152,7 @@ class KernelSession:
                 link = bpf.raw_tracepoint_open(fd, program.tracepoint or "")
                 self.pins.pin_link(program.function, link)
             self._life_links.append(link)
-        names = [
-            _pin_name(tracepoint) for tracepoints in SPACE_PROGRAMS.values() for tracepoint in tracepoints
-        ]
-        found = {name: self.pins.link(name) for name in names}
-        self._space_links = {name: link for name, link in found.items() if link is not None}
-        if len(self._space_links) < len(names):
-            self._let_go_of_spaces()  # all or none
+        self._space_links.adopt()
 
 
 def _remove_others(directory: Path, ours: PinnedSet) -> tuple[ProcessId, ...]:
@@ -205,7 +168,3 @@ def _remove_others(directory: Path, ours: PinnedSet) -> tuple[ProcessId, ...]:
     except OSError as error:
         raise errors.KernelError(f"cannot remove {error.filename}: {error.strerror}") from error
     return tuple(left_behind)
-
-
-def _pin_name(tracepoint: str) -> str:
-    return tracepoint.rpartition("/")[2]

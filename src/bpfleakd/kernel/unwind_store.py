@@ -5,8 +5,9 @@ Rules:
     as a whole: the walker sees the old list or the new one, never half of one.
   - A table lies in one shard. One that is larger than a shard is cut into pieces at page boundaries, each
     with its own stretch of the page index and its own mapping.
-  - Words are given back when the last process that used a table lets go of it, and a shard with its
-    last table.
+  - A table that no process uses any more stays, since the next process of the same program is going to want
+    it; the ones unused for longest give their words back when such tables take more than `IDLE_WORDS_MAX`, or
+    when another table finds no room. A shard goes with its last table.
   - Rules are shared by all tables and are never given back: there are some hundreds of them.
   - The tables outlive the daemon, so what is where (`tables`) has to be kept before words that were given
     back are written to again, and before a new table is published: `generation` changes whenever it has to.
@@ -25,7 +26,10 @@ from bpfleakd.kernel import abi, bpf
 from bpfleakd.unwind.rules import GAP, PACKED_RULE_BYTES, RuleSet, unpack
 from bpfleakd.unwind.table import PAGE_BITS, PAGE_BYTES, UnwindTable
 
-__all__ = ["Piece", "StoreFull", "TableMapping", "UnwindStore"]
+__all__ = ["IDLE_WORDS_MAX", "Piece", "StoreFull", "TableMapping", "UnwindStore"]
+
+# 8 MB: the libraries of some dozens of programs.
+IDLE_WORDS_MAX = 2 << 20
 
 
 class StoreFull(Exception):
@@ -81,10 +85,16 @@ _WHOLE = (0, abi.UNWIND_SHARD_WORDS)
 class UnwindStore:
     """The three maps of the walker. `descriptors` are those of unwind_rules, _shards and _mappings.
 
-    `slot_of` gives the place of a process in them.
+    `slot_of` gives the place of a process in them; tables that nobody uses take `idle_words_max` at most.
     """
 
-    def __init__(self, descriptors: Mapping[str, int], slot_of: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        descriptors: Mapping[str, int],
+        slot_of: Callable[[int], int],
+        *,
+        idle_words_max: int = IDLE_WORDS_MAX,
+    ) -> None:
         self._fds = descriptors
         self._slot_of = slot_of
         self._shards_max = bpf.map_info(descriptors["unwind_shards"]).entries
@@ -93,6 +103,9 @@ class UnwindStore:
         self._rules_written = 0
         self._shards: dict[int, _Shard] = {}
         self._tables: dict[str, _Stored] = {}
+        self._idle_words_max = idle_words_max
+        # Tables that nobody uses, the one unused for longest first.
+        self._idle: dict[str, int] = {}
         self.generation = 0
         self._write_rules()
 
@@ -103,8 +116,9 @@ class UnwindStore:
 
     @property
     def words_used(self) -> int:
-        """How many words of the shards they take."""
-        return sum(piece.words for stored in self._tables.values() for piece in stored.pieces)
+        """How many words of the shards those take that are not idle: the others would give way."""
+        kept = self._tables.keys() - self._idle.keys()
+        return sum(piece.words for digest in kept for piece in self._tables[digest].pieces)
 
     @property
     def is_empty(self) -> bool:
@@ -135,14 +149,14 @@ class UnwindStore:
         self.generation += 1
 
     def drop_unused(self, pids: Collection[int]) -> None:
-        """Forget all processes but `pids`, and the tables that none of these uses."""
+        """Forget all processes but `pids`: the tables that none of these uses are idle."""
         slots = {self._slot_of(pid) for pid in pids}
         for key in list(bpf.map_keys(self._fds["unwind_mappings"], 4)):
             if int.from_bytes(key, "little") not in slots:
                 bpf.map_delete(self._fds["unwind_mappings"], key)
         for stored in self._tables.values():
             stored.users.intersection_update(pids)
-        self._drop_tables()
+        self._note_idle()
 
     def close(self) -> None:
         """Close the shards."""
@@ -160,20 +174,19 @@ class UnwindStore:
             return
         rows = table.rows_numbered_by(self._rules)
         self._write_rules()
-        pieces: list[Piece] = []
         try:
-            for first_page, last_page in _cut(table.page_index):
-                pieces.append(self._place(table, rows, first_page, last_page))
+            pieces = self._placed(table, rows)
         except StoreFull:
-            self._give_back(pieces)
-            raise
-        self._tables[digest] = _Stored(tuple(pieces))
+            self._drop_idle(0)
+            pieces = self._placed(table, rows)
+        self._tables[digest] = _Stored(pieces)
         self.generation += 1
 
     def use(self, digest: str, pid: int) -> tuple[Piece, ...]:
         """Note that a process uses a table; return where it is. KeyError if it is not here."""
         stored = self._tables[digest]
         stored.users.add(pid)
+        self._idle.pop(digest, None)
         return stored.pieces
 
     def publish(self, pid: int, mappings: Iterable[TableMapping]) -> int:
@@ -192,17 +205,27 @@ class UnwindStore:
         return len(entries) - len(kept)
 
     def release(self, pid: int, keep: Iterable[str] = ()) -> None:
-        """A process uses no other tables than `keep` any more; drops those that nobody uses."""
+        """A process uses no other tables than `keep` any more; those that nobody uses are idle."""
         kept = set(keep)
         if not kept:
             bpf.map_delete(self._fds["unwind_mappings"], _u32(self._slot_of(pid)))
         for digest, stored in self._tables.items():
             if digest not in kept:
                 stored.users.discard(pid)
-        self._drop_tables()
+        self._note_idle()
 
-    def _drop_tables(self) -> None:
-        for digest in [digest for digest, stored in self._tables.items() if not stored.users]:
+    def _note_idle(self) -> None:
+        for digest, stored in self._tables.items():
+            if not stored.users and digest not in self._idle:
+                self._idle[digest] = sum(piece.words for piece in stored.pieces)
+        self._drop_idle(self._idle_words_max)
+
+    def _drop_idle(self, words_max: int) -> None:
+        """Drop tables that nobody uses until the rest of them take no more than `words_max`."""
+        words = sum(self._idle.values())
+        while words > words_max:
+            digest = next(iter(self._idle))
+            words -= self._idle.pop(digest)
             self._give_back(self._tables.pop(digest).pieces)
             self.generation += 1
 
@@ -230,6 +253,17 @@ class UnwindStore:
             rule = packed[start : start + PACKED_RULE_BYTES]
             bpf.map_update(self._fds["unwind_rules"], _u32(self._rules_written), rule)
             self._rules_written += 1
+
+    def _placed(self, table: UnwindTable, rows: np.ndarray) -> tuple[Piece, ...]:
+        """Write all of a table. Raises StoreFull; then nothing of it is here."""
+        pieces: list[Piece] = []
+        try:
+            for first_page, last_page in _cut(table.page_index):
+                pieces.append(self._place(table, rows, first_page, last_page))
+        except StoreFull:
+            self._give_back(pieces)
+            raise
+        return tuple(pieces)
 
     def _place(self, table: UnwindTable, rows: np.ndarray, first_page: int, last_page: int) -> Piece:
         pages = table.page_index[first_page : last_page + 1].astype(np.int64)

@@ -175,11 +175,11 @@ assert unpack(bytes(PACKED_RULE_BYTES))[0] == GAP
 
 
 @contextmanager
-def store_in(kernel: FakeKernel) -> Iterator[UnwindStore]:
+def store_in(kernel: FakeKernel, *, idle_words_max: int = 0) -> Iterator[UnwindStore]:
     """A store over the maps; both are closed, and no descriptor may be left."""
     before = _open_descriptors()
     with mock.patch.object(unwind_store, "bpf", kernel):
-        store = UnwindStore(kernel.descriptors, lambda pid: pid)
+        store = UnwindStore(kernel.descriptors, lambda pid: pid, idle_words_max=idle_words_max)
         yield store
         store.close()
     kernel.close()

@@ -338,6 +338,50 @@ class TestRoom:
             assert store.words_used == 0
 
 
+class TestIdle:
+    """Tables that nobody uses any more."""
+
+    def test_one_waits_for_the_next_process_of_its_program(self) -> None:
+        """It is there still, and counts as used no more."""
+        table = a_table([23])
+        kernel = FakeKernel()
+        with store_in(kernel, idle_words_max=25) as store:
+            store.add("table", table)
+            store.publish(1, [mapped(table, store.use("table", 1), 0)])
+            store.release(1)
+            assert (store.has("table"), store.words_used, kernel.pids) == (True, 0, set())
+
+            store.publish(2, [mapped(table, store.use("table", 2), 0)])
+            assert store.words_used == 25
+            expect_found(kernel, 2, table, 0, some_addresses(table, 20))
+
+    def test_those_unused_for_longest_make_room_for_others(self) -> None:
+        """Of three tables that were let go of there is room for two."""
+        kernel = FakeKernel()
+        with store_in(kernel, idle_words_max=50) as store:
+            for pid, name in enumerate(("first", "second", "third"), PID):
+                store.add(name, a_table([23]))
+                store.use(name, pid)
+            for pid in (PID + 1, PID, PID + 2):
+                store.release(pid)
+            assert [store.has(name) for name in ("first", "second", "third")] == [True, False, True]
+
+    def test_they_give_way_to_one_that_is_wanted(self, libc_table: UnwindTable) -> None:
+        """All go when a table finds no room; one that is in use stays."""
+        used, idle, large = a_table([23]), repeated(libc_table, 9), repeated(libc_table, 12)
+        kernel = FakeKernel(shards_max=2)
+        with store_in(kernel, idle_words_max=1 << 30) as store:
+            store.add("used", used)
+            store.publish(PID, [mapped(used, store.use("used", PID), 0)])
+            store.add("idle", idle)
+            store.use("idle", 23)
+            store.release(23)
+
+            store.add("large", large)
+            assert [store.has(name) for name in ("used", "idle", "large")] == [True, False, True]
+            expect_found(kernel, PID, used, 0, some_addresses(used, 50))
+
+
 class TestAnotherDaemon:
     """The maps outlive the daemon that filled them."""
 
@@ -352,7 +396,7 @@ class TestAnotherDaemon:
             store.publish(23, [mapped(unused, store.use("unused", 23), 0)])
             words = store.words_used
 
-            later = UnwindStore(kernel.descriptors, slot_of=lambda pid: pid)
+            later = UnwindStore(kernel.descriptors, slot_of=lambda pid: pid, idle_words_max=0)
             later.restore(store.tables)
             assert (later.words_used, later.tables) == (words, store.tables)
             later.use("used", PID)
@@ -376,7 +420,7 @@ class TestAnotherDaemon:
         with store_in(kernel) as store:
             store.add("lost", a_table([23]))
             assert not store.is_empty
-            later = UnwindStore(kernel.descriptors, slot_of=lambda pid: pid)
+            later = UnwindStore(kernel.descriptors, slot_of=lambda pid: pid, idle_words_max=0)
             later.restore({})
             assert kernel.shards == set()
             assert later.is_empty
@@ -390,7 +434,7 @@ class TestAnotherDaemon:
             tables = store.tables
             store.use("table", PID)
             store.release(PID)
-            later = UnwindStore(kernel.descriptors, slot_of=lambda pid: pid)
+            later = UnwindStore(kernel.descriptors, slot_of=lambda pid: pid, idle_words_max=0)
             later.restore(tables)
             assert not later.has("table")
             later.close()

@@ -1,0 +1,116 @@
+"""The links to the system calls that change address spaces, there while a process is traced.
+
+A syscall tracepoint makes every call of every process go the longer way, so that the links are not kept for
+nobody. To let go of them takes a grace period of the kernel's for each, half a second together on a busy
+machine: that is done `_LINGER_S` after the last process, in case another one follows, and in a thread of its
+own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from bpfleakd import errors
+from bpfleakd.kernel import bpf
+from bpfleakd.kernel.links import close_all
+from bpfleakd.kernel.mounts import ensure_tracefs
+from bpfleakd.kernel.pins import PinnedSet
+from bpfleakd.kernel.programs import SPACE_PROGRAMS
+
+__all__ = ["SpaceLinks"]
+
+_LINGER_S = 2.0
+
+
+class SpaceLinks:
+    """All of them or none. `program_fd` gives the descriptor of a program by its C function."""
+
+    def __init__(
+        self, pins: PinnedSet, program_fd: Callable[[str], int], *, linger_s: float = _LINGER_S
+    ) -> None:
+        self._pins = pins
+        self._program_fd = program_fd
+        self._linger_s = linger_s
+        self._links: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._letting_go: threading.Timer | None = None
+
+    def adopt(self) -> None:
+        """Go on with those that an earlier daemon pinned, unless some are missing."""
+        names = [_pin_name(tracepoint) for _function, tracepoint in _wanted()]
+        found = {name: self._pins.link(name) for name in names}
+        self._links = {name: link for name, link in found.items() if link is not None}
+        if len(self._links) < len(names):
+            self._let_go()
+
+    def want(self, wanted: bool) -> None:
+        """Link them now, or let go of them soon. Raises KernelError if the tracepoints are not to be had."""
+        if self._letting_go is not None and wanted:
+            self._letting_go.cancel()
+            self._letting_go = None
+        with self._lock:
+            is_linked = bool(self._links)
+            if wanted and not is_linked:
+                self._link()
+        if not wanted and is_linked and self._letting_go is None:
+            self._letting_go = threading.Timer(self._linger_s, self._let_go_at_last)
+            self._letting_go.daemon = True
+            self._letting_go.start()
+
+    def close(self) -> None:
+        """Close the descriptors; what is pinned stays."""
+        if self._letting_go is not None:
+            self._letting_go.cancel()
+            self._letting_go.join()
+            self._letting_go = None
+        close_all(tuple(self._links.values()))
+        self._links = {}
+
+    def _link(self) -> None:
+        ensure_tracefs()
+        try:
+            for function, tracepoint in _wanted():
+                name = _pin_name(tracepoint)
+                self._links[name] = link = self._link_one(self._program_fd(function), tracepoint)
+                self._pins.pin_link(name, link)
+        except OSError as error:
+            self._let_go()
+            raise errors.KernelError(
+                f"the syscall tracepoints cannot be used: {error.strerror or error}",
+                "mount tracefs: mount -t tracefs tracefs /sys/kernel/tracing",
+            ) from error
+
+    @staticmethod
+    def _link_one(program_fd: int, tracepoint: str) -> int:
+        event_fd = bpf.open_tracepoint_event(tracepoint)
+        try:
+            return bpf.link_perf_event(program_fd, event_fd, cookie=0)
+        finally:
+            os.close(event_fd)
+
+    def _let_go_at_last(self) -> None:
+        with self._lock:
+            # Wanted again while the timer was on its way here.
+            if self._letting_go is threading.current_thread():
+                self._let_go()
+
+    def _let_go(self) -> None:
+        for name in self._links:
+            self._pins.unpin_link(name)
+        close_all(tuple(self._links.values()))
+        self._links = {}
+
+
+def _wanted() -> list[tuple[str, str]]:
+    """C function and tracepoint of each."""
+    return [
+        (program.function, tracepoint)
+        for program, tracepoints in SPACE_PROGRAMS.items()
+        for tracepoint in tracepoints
+    ]
+
+
+def _pin_name(tracepoint: str) -> str:
+    return tracepoint.rpartition("/")[2]
