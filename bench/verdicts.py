@@ -23,6 +23,7 @@ from tests.kernel.workloads import SOURCES as SOURCES_ROOT
 
 from bench.clean_programs import CLEAN_PROGRAMS, Missing
 from bench.tracing import RunningDaemon, ended_with_us
+from bpfleakd.analysis.verdict import VERDICTS
 from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.model.verdict import Verdict
 
@@ -33,14 +34,6 @@ _BUILD = BUILD_ROOT / "verdicts"
 _DOCUMENT = SOURCES_ROOT.parents[1] / "docs" / "verdicts.md"
 _BEGIN, _END = "<!-- make verdicts: begin -->\n", "<!-- make verdicts: end -->\n"
 _WAYS = ("O0", "O0-nofp", "O2", "O2-fp", "O2-stripped")
-_ATTENTION = (
-    Verdict.LEAK,
-    Verdict.GROWING,
-    Verdict.PLATEAU,
-    Verdict.UNKNOWN,
-    Verdict.CHURN,
-    Verdict.STEADY,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +149,7 @@ def _functions(program: Path) -> dict[str, range]:
 def _site_of(report: LeakReport, function: str, addresses: range) -> SiteReport | None:
     """The call site of a function that deserves most attention, told by name or, without names, by offset."""
     sites = [site for site in report.sites if _is_in(site, function, addresses)]
-    return min(sites, key=lambda site: _ATTENTION.index(site.verdict), default=None)
+    return min(sites, key=lambda site: VERDICTS.index(site.verdict), default=None)
 
 
 def _is_in(site: SiteReport, function: str, addresses: range) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import urllib.error
 import urllib.parse
@@ -13,18 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from .machine import need_tool
+from .ports import free_port
 from .waiting import wait_until
 
-__all__ = ["PrometheusServer", "free_port"]
+__all__ = ["PrometheusServer"]
 
 _HEALTHY_TIMEOUT_S = 20.0
-
-
-def free_port() -> int:
-    """A TCP port of the loopback address that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class PrometheusServer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import urllib.request
 from collections import Counter
@@ -15,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from .machine import need_tool
+from .ports import free_port
 from .workloads import Workload, build
 
 # Sets the window title, clears the screen, ends the line, closes quotes and braces, climbs directories,
@@ -36,12 +36,6 @@ def hostile(tmp_path: Path):
     program = Workload([file, "1", "23", "101"])
     yield program
     program.kill()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def assert_harmless(text: str) -> None:

@@ -18,7 +18,8 @@ from bpfleakd.config import MetricsConfig
 from .conftest import place_of_daemon
 from .daemons import Daemon
 from .machine import need_tool
-from .prometheus_server import PrometheusServer, free_port
+from .ports import free_port
+from .prometheus_server import PrometheusServer
 from .waiting import wait_until
 from .workloads import Workload, build
 

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from .machine import cannot_run
+from .ports import free_port
 from .waiting import wait_until
 
 # Without these Chromium starts connections of its own, one after the other.
@@ -76,18 +76,12 @@ class Browser:
             return json.load(answer)["value"]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
     for program in ("chromium", "chromedriver"):
         if shutil.which(program) is None:
             cannot_run(f"{program} is not installed: make setup FOR=test")
-    port = _free_port()
+    port = free_port()
     driver = subprocess.Popen(
         ["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -114,7 +108,7 @@ def _answers(port: int) -> bool:
 def test_the_page_names_who_leaks(daemon, workload, browser):
     """From the list to the process, its call site, its stack and its flame graph."""
     program = workload("blocks")
-    port = _free_port()
+    port = free_port()
     tracer = daemon(metrics={"enabled": True, "port": port})
     tracer.attach(program.pid)
     program.step(1)

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from .machine import cannot_run
+from .ports import free_port
 from .waiting import wait_until
 
 
@@ -36,14 +36,6 @@ def rows(text: str) -> dict[str, int]:
     """Function → its flat figure, of `pprof -top -unit=…`."""
     found = re.findall(r"^\s*(\d+)(?:B)?\s+\S+%\s+\S+%\s+\S+\s+\S+%\s+(.+)$", text, re.MULTILINE)
     return {name: int(flat) for flat, name in found}
-
-
-@pytest.fixture
-def free_port() -> int:
-    """A TCP port of the loopback address that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture
@@ -101,14 +93,15 @@ def test_go_tool_pprof_has_lines_threads_and_build_ids(profile):
     assert build_id[1] in raw
 
 
-def test_the_profile_comes_over_http(daemon, workload, free_port):
+def test_the_profile_comes_over_http(daemon, workload):
     """As Pyroscope and Parca scrape it, and Go's tool by itself."""
     program = workload("blocks")
-    tracer = daemon(metrics={"enabled": True, "port": free_port})
+    port = free_port()
+    tracer = daemon(metrics={"enabled": True, "port": port})
     tracer.attach(program.pid)
     program.step(1)
     tracer.top_after_tick(program.pid)
-    url = f"http://127.0.0.1:{free_port}/debug/pprof/heap?pid={program.pid}"
+    url = f"http://127.0.0.1:{port}/debug/pprof/heap?pid={program.pid}"
 
     assert "guilty" in pprof("-top", "-cum", url)
     with urllib.request.urlopen(url, timeout=30) as answer:

@@ -230,7 +230,7 @@ def test_reachable_of_call_sites(scanned):
     """`top` has for each call site what the last scan found, and null before it."""
     tracer, program, _ledger = scanned("ownership")
     before = tracer.top(program.pid)
-    assert {site["reachable"] for site in before["sites"]} == {None}
+    assert {(site["reachable"], site["scanned_age_s"]) for site in before["sites"]} == {(None, None)}
 
     scan(tracer, program.pid)
 
@@ -242,5 +242,6 @@ def test_reachable_of_call_sites(scanned):
             if any((frame["function"] or "").startswith(function) for frame in site["stack"])
         }
 
+    assert all(0 < site["scanned_age_s"] < 60 for site in tracer.top(program.pid)["sites"])
     assert told("kept_ones") == {True}
     assert told("forgotten_vector") == told("partners") == {False}

@@ -27,7 +27,6 @@ def merged_sites(sites: Iterable[SiteReport]) -> list[SiteReport]:
 
 
 def _sum(one: SiteReport, other: SiteReport) -> SiteReport:
-    ages = [age for age in (one.oldest_age_s, other.oldest_age_s) if age is not None]
     worst = min(one, other, key=lambda site: VERDICTS.index(site.verdict))
     return replace(
         one,
@@ -35,13 +34,14 @@ def _sum(one: SiteReport, other: SiteReport) -> SiteReport:
         confidence=worst.confidence,
         reason=worst.reason,
         leak_bytes_per_s=one.leak_bytes_per_s + other.leak_bytes_per_s,
+        scanned_age_s=_oldest(one.scanned_age_s, other.scanned_age_s),
         reachable=one.reachable if one.reachable == other.reachable else None,
         live_bytes=one.live_bytes + other.live_bytes,
         live_count=one.live_count + other.live_count,
         allocated_bytes=one.allocated_bytes + other.allocated_bytes,
         allocated_count=one.allocated_count + other.allocated_count,
         growth_bytes_per_s=one.growth_bytes_per_s + other.growth_bytes_per_s,
-        oldest_age_s=max(ages) if ages else None,
+        oldest_age_s=_oldest(one.oldest_age_s, other.oldest_age_s),
         threads=_summed_threads((*one.threads, *other.threads)),
         temporary_count=_summed_counts(one.temporary_count, other.temporary_count),
         # At most: their peaks need not have been at the same time.
@@ -49,6 +49,10 @@ def _sum(one: SiteReport, other: SiteReport) -> SiteReport:
         live_bytes_stderr=stderr_of_sum((one.live_bytes_stderr, other.live_bytes_stderr)),
         live_count_stderr=stderr_of_sum((one.live_count_stderr, other.live_count_stderr)),
     )
+
+
+def _oldest(*ages_s: float | None) -> float | None:
+    return max((age_s for age_s in ages_s if age_s is not None), default=None)
 
 
 def _summed_counts(one: int | None, other: int | None) -> int | None:

@@ -9,9 +9,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bpfleakd.api import SOCKET_VARIABLE
+from bpfleakd.export.stack_values import StackValue
 
 __all__ = [
     "add_no_suppressions",
+    "add_pid",
+    "add_value",
     "duration_s",
     "number_between",
     "pid",
@@ -38,6 +41,24 @@ def add_no_suppressions(parser: argparse.ArgumentParser) -> None:
         dest="suppress",
         action="store_false",
         help="show the call sites that are suppressed too",
+    )
+
+
+def add_pid(parser: argparse.ArgumentParser, *, ended: bool = False) -> None:
+    """Add --pid, which has to be given: a traced process, or also one that has `ended`."""
+    words = "a traced process, or one that ended" if ended else "a traced process"
+    parser.add_argument("--pid", type=pid, required=True, metavar="N", help=words)
+
+
+def add_value(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add --value; `what` says what it is good for."""
+    parser.add_argument(
+        "--value",
+        type=StackValue,
+        choices=list(StackValue),
+        default=StackValue.LIVE_BYTES,
+        metavar="VALUE",
+        help=f"{what}: {', '.join(StackValue)} (%(default)s)",
     )
 
 

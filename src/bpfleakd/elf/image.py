@@ -133,10 +133,6 @@ class ElfImage:
         return not any(self._of_type(_PT_DYNAMIC)) or bool(self._dynamic_value(_DT_FLAGS_1) & _DF_1_PIE)
 
     @property
-    def is_dynamic(self) -> bool:
-        return not self.is_static
-
-    @property
     def is_go(self) -> bool:
         return any(name in (".go.buildinfo", ".note.go.buildid") for name in self.section_names)
 

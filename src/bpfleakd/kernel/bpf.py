@@ -96,7 +96,7 @@ class AttachType(IntEnum):
 MAP_FLAG_NO_PREALLOC = 1
 MAP_FLAG_MMAPABLE = 1 << 10
 _LINK_FLAG_UPROBE_RETURN = 1
-_ANY, NOEXIST = 0, 1
+_ANY = 0
 
 
 def _bpf(command: _Command, attributes: bytes | bytearray) -> int:

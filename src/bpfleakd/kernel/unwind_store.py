@@ -110,11 +110,6 @@ class UnwindStore:
         self._write_rules()
 
     @property
-    def table_count(self) -> int:
-        """How many tables are in the kernel."""
-        return len(self._tables)
-
-    @property
     def words_used(self) -> int:
         """How many words of the shards those take that are not idle: the others would give way."""
         kept = self._tables.keys() - self._idle.keys()

@@ -27,8 +27,8 @@ class SiteReport:
     """One call site as it is shown. `site` is the fingerprint of the stack, stable between runs.
 
     `temporary_count` is None for memory that is not the heap's. `verdict` to `leak_bytes_per_s` are as in
-    SiteVerdict. `reachable` is whether something in the process still points to its blocks; None if nobody
-    has looked.
+    SiteVerdict. `reachable` is whether something in the process still points to its blocks, as a scan
+    `scanned_age_s` ago has found; None if some are lost and some are not, or if nobody has looked.
     `live_bytes_stderr` and `live_count_stderr`
     are the standard errors of what is live, 0.0 where every block was recorded.
     """
@@ -56,6 +56,7 @@ class SiteReport:
     reachable: bool | None
     live_bytes_stderr: float = 0.0
     live_count_stderr: float = 0.0
+    scanned_age_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,6 +220,7 @@ class Reporter:
             reachable=traced.reachable.get(site.key),
             live_bytes_stderr=bytes_stderr(site.counters.live_bytes_variance),
             live_count_stderr=count_stderr(site.counters.live_count_variance),
+            scanned_age_s=_scanned_age_s(traced, site.key, now_ns),
         )
 
 
@@ -241,6 +242,12 @@ def _interval_bytes(traced: Traced) -> int | None:
 def _age_s(census: SiteCensus, now_ns: int) -> float:
     # The census is taken a little after `now_ns`, with what was born in between.
     return round(max(0, now_ns - census.oldest_born_ns) / _NS_PER_S, 3)
+
+
+def _scanned_age_s(traced: Traced, key: SiteKey, now_ns: int) -> float | None:
+    if traced.scanned_ns is None or key not in traced.reachable:
+        return None
+    return round(max(0, now_ns - traced.scanned_ns) / _NS_PER_S, 3)
 
 
 def _thread_shares(census: SiteCensus | None, names: dict[int, str]) -> tuple[ThreadShare, ...]:

@@ -32,12 +32,6 @@ class JitIndex:
         self._merge()
         return len(self._starts)
 
-    @property
-    def size_bytes(self) -> int:
-        """How much memory the ranges take."""
-        arrays = (self._starts, self._sizes, self._order, self._ends_so_far, *self._pending)
-        return sum(array.nbytes for array in arrays)
-
     def add(self, entries: Sequence[tuple[int, int, int]]) -> int:
         """Add (start, size, order) triples, of which a greater order is newer.
 

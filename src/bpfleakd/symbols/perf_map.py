@@ -91,11 +91,6 @@ class PerfMap:
         }
         return {name: count for name, count in losses.items() if count}
 
-    @property
-    def index_bytes(self) -> int:
-        """How much memory the entries take."""
-        return self._index.size_bytes
-
     def close(self) -> None:
         """Let go of the file. Names are not found any more after that."""
         descriptor, self._descriptor = self._descriptor, -1

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bpfleakd.unwind.malformed import SkipReason
-from bpfleakd.unwind.rules import GAP, RESERVED_RULES, STOP_NUMBER, Rule, RuleSet
+from bpfleakd.unwind.rules import GAP, RESERVED_RULES, Rule, RuleSet
 
 __all__ = [
     "PAGE_BITS",
@@ -68,11 +68,6 @@ class UnwindTable:
     def size_bytes(self) -> int:
         """What the rows and the index take in the kernel."""
         return self.rows.nbytes + self.page_index.nbytes
-
-    @property
-    def stop_row_count(self) -> int:
-        """How many rows say that no rule can express what is in force."""
-        return int(np.count_nonzero(self.rows >> ROW_ADDRESS_BITS == STOP_NUMBER))
 
     def lookup(self, vaddr: int) -> Rule:
         """Return the rule at `vaddr`; GAP outside the text. The search that BPF does, in Python."""

@@ -213,7 +213,8 @@ function siteView(site) {
     element("span", { class: "place" },
       [frame.module, frame.location, frame.inlined ? "inlined" : ""].filter(Boolean).join("  ")))));
   const threads = site.threads.map((t) => `${t.comm || "?"} (${t.tid}) ${bytes(t.live_bytes)}`).join(", ");
-  const reached = site.reachable === null || site.reachable === undefined ? null : (site.reachable ? "yes" : "no");
+  const reached = site.scanned_age_s === null ? null :
+    `${{ true: "yes", false: "no" }[site.reachable] || "partly"} (scan ${duration(site.scanned_age_s)} ago)`;
   return [
     element("h2", { id: "site" }, site.function || "?", " ", badge(site.verdict) || ""),
     site.reason ? element("p", { class: "verdict " + site.verdict },

@@ -22,3 +22,12 @@ def test_what_is_not_known_stays_so() -> None:
     mapping = a_site(kind=AllocationKind.MMAP, temporary_count=None)
     (site,) = merged_sites([mapping, mapping])
     assert site.temporary_count is None
+
+
+def test_what_a_scan_has_found_of_both() -> None:
+    """One that is reachable and one that is lost are neither; the older look counts."""
+    one = a_site(reachable=True, scanned_age_s=7.0)
+    (site,) = merged_sites([one, a_site(reachable=False, scanned_age_s=23.0)])
+    assert (site.reachable, site.scanned_age_s) == (None, 23.0)
+    (site,) = merged_sites([one, a_site(reachable=True, scanned_age_s=None)])
+    assert (site.reachable, site.scanned_age_s) == (True, 7.0)

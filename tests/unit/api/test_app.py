@@ -194,6 +194,7 @@ def test_the_leak_report_is_the_contract():
         "reachable",
         "live_bytes_stderr",
         "live_count_stderr",
+        "scanned_age_s",
     ]
     assert site["kind"] == "heap"
     assert site["truncated"] is None

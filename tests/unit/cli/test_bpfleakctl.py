@@ -227,7 +227,10 @@ def test_scan(ctl):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (errors.NotAttached("it is not"), "bpfleakctl: it is not\n  hint: bpfleakctl attach 23\n"),
+        (
+            errors.NotAttached("it is not", "bpfleakctl attach 23"),
+            "bpfleakctl: it is not\n  hint: bpfleakctl attach 23\n",
+        ),
         (errors.NoSuchSite("no such", "look"), "bpfleakctl: no such\n  hint: look\n"),
     ],
 )
@@ -313,8 +316,10 @@ def test_maps(ctl):
 
 
 def test_maps_of_a_process_that_is_not_attached(ctl):
-    """The hint is the command to type."""
-    service = FakeService(address_space=errors.NotAttached("process 23 is not being traced"))
+    """The daemon's hint is the command to type."""
+    service = FakeService(
+        address_space=errors.NotAttached("process 23 is not being traced", "bpfleakctl attach 23")
+    )
     code, out, err = ctl(service, "maps", "--pid", "23")
     assert (code, out) == (5, "")
     assert err == "bpfleakctl: process 23 is not being traced\n  hint: bpfleakctl attach 23\n"
@@ -464,8 +469,8 @@ def test_no_daemon(path, capsys):
 
 @pytest.mark.parametrize("flags", [[], ["--json"], ["--once"]])
 def test_top_of_a_process_that_is_not_attached(ctl, flags):
-    """The hint is the command to type."""
-    service = FakeService(report=errors.NotAttached("process 23 is not being traced"))
+    """The daemon's hint is the command to type."""
+    service = FakeService(report=errors.NotAttached("process 23 is not being traced", "bpfleakctl attach 23"))
     code, out, err = ctl(service, "top", "--pid", "23", *flags)
     assert (code, out) == (5, "")
     assert err == "bpfleakctl: process 23 is not being traced\n  hint: bpfleakctl attach 23\n"

@@ -144,8 +144,8 @@ class FakeMaps:
 class FakeRecord:
     """kernel.blob.Blob: bytes that are kept."""
 
-    def __init__(self) -> None:
-        self.text: bytes | None = None
+    def __init__(self, text: bytes | None = None) -> None:
+        self.text = text
 
     def read(self) -> bytes | None:
         return self.text

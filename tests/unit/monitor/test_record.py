@@ -9,24 +9,7 @@ import pytest
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.monitor.record import read_record, write_record
 
-
-class Bytes:
-    """monitor.record.Record, in memory."""
-
-    def __init__(self, text: bytes | None = None) -> None:
-        self.text = text
-
-    def read(self) -> bytes | None:
-        return self.text
-
-    def write(self, text: bytes) -> None:
-        self.text = text
-
-    def remove(self) -> None:
-        self.text = None
-
-    def close(self) -> None:
-        pass
+from .doubles import FakeRecord
 
 
 @dataclass(frozen=True)
@@ -45,7 +28,7 @@ def a_value(path: str) -> Kept:
 @pytest.mark.parametrize("path", ["/usr/bin/leaky", "/usr/bin/naïve", '/tmp/\udc9b\x1b\n"}', "\udcff" * 300])
 def test_any_path_is_kept(path):
     """Also one that is no UTF-8: programs choose the names of their files."""
-    record = Bytes()
+    record = FakeRecord()
     write_record(record, a_value(path))
     assert read_record(record, Kept) == a_value(path)
 
@@ -54,4 +37,4 @@ def test_any_path_is_kept(path):
 def test_what_cannot_be_read_is_an_error(text):
     """Of one kind, whatever is wrong with it."""
     with pytest.raises(ValueError, match="record"):
-        read_record(Bytes(text), Kept)
+        read_record(FakeRecord(text), Kept)

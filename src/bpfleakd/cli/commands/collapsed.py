@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 
 from bpfleakd.api.client import DaemonClient
-from bpfleakd.cli.arguments import pid
+from bpfleakd.cli.arguments import add_pid, add_value
 from bpfleakd.cli.output_file import add_output, write_output
-from bpfleakd.export.stack_values import StackValue
 
 __all__ = ["add_parser", "run"]
 
@@ -15,17 +14,8 @@ __all__ = ["add_parser", "run"]
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
     parser = commands.add_parser("collapsed", help="write the stacks a line each, for flame graph tools")
-    parser.add_argument(
-        "--pid", type=pid, required=True, metavar="N", help="a traced process, or one that ended"
-    )
-    parser.add_argument(
-        "--value",
-        type=StackValue,
-        choices=list(StackValue),
-        default=StackValue.LIVE_BYTES,
-        metavar="VALUE",
-        help=f"what is added up: {', '.join(StackValue)} (%(default)s)",
-    )
+    add_pid(parser, ended=True)
+    add_value(parser, "what is added up")
     add_output(parser, "stacks.txt")
     parser.set_defaults(run=run)
     return parser

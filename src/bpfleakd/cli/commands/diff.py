@@ -10,7 +10,6 @@ from bpfleakd.api.client import DaemonClient
 from bpfleakd.cli.arguments import duration_s, pid, whole_number_from
 from bpfleakd.cli.render.json_text import json_text
 from bpfleakd.cli.saved_report import read_report
-from bpfleakd.errors import NotAttached
 from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.report import LeakReport, SortKey
 
@@ -91,23 +90,20 @@ def _compared(arguments: argparse.Namespace) -> DiffReport:
     given = [one is not None for one in (arguments.before, arguments.after, arguments.pid)]
     if given not in _COMPARABLE:
         arguments.wrong_usage("compare two reports, or a report with --pid, or two times of --pid")
-    try:
-        if arguments.before is None:
-            from_ago_s, to_ago_s = times
-            if to_ago_s == _START:
-                arguments.wrong_usage("--to start: nothing was before that")
-            return client.compare(
-                arguments.pid,
-                from_ago_s=None if from_ago_s in (None, _START) else from_ago_s,
-                to_ago_s=to_ago_s or 0.0,
-            )
-        before, name = _saved(client, arguments.before)
-        if arguments.after is not None:
-            after, later_name = _saved(client, arguments.after)
-        else:
-            after, later_name = client.report(arguments.pid, sort=SortKey.LIVE), _NOW
-    except NotAttached as error:
-        raise NotAttached(error.message, f"bpfleakctl attach {arguments.pid}") from error
+    if arguments.before is None:
+        from_ago_s, to_ago_s = times
+        if to_ago_s == _START:
+            arguments.wrong_usage("--to start: nothing was before that")
+        return client.compare(
+            arguments.pid,
+            from_ago_s=None if from_ago_s in (None, _START) else from_ago_s,
+            to_ago_s=to_ago_s or 0.0,
+        )
+    before, name = _saved(client, arguments.before)
+    if arguments.after is not None:
+        after, later_name = _saved(client, arguments.after)
+    else:
+        after, later_name = client.report(arguments.pid, sort=SortKey.LIVE), _NOW
     return compared(before, after, (name, later_name))
 
 

@@ -6,10 +6,9 @@ import argparse
 from pathlib import Path
 
 from bpfleakd.api.client import DaemonClient
-from bpfleakd.cli.arguments import pid
+from bpfleakd.cli.arguments import add_pid, add_value
 from bpfleakd.cli.output_file import add_output, write_output
 from bpfleakd.cli.saved_report import read_report
-from bpfleakd.export.stack_values import StackValue
 
 __all__ = ["add_parser", "run"]
 
@@ -17,17 +16,8 @@ __all__ = ["add_parser", "run"]
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
     parser = commands.add_parser("flamegraph", help="draw what is outstanding as a flame graph (HTML or SVG)")
-    parser.add_argument(
-        "--pid", type=pid, required=True, metavar="N", help="a traced process, or one that ended"
-    )
-    parser.add_argument(
-        "--value",
-        type=StackValue,
-        choices=list(StackValue),
-        default=StackValue.LIVE_BYTES,
-        metavar="VALUE",
-        help=f"what the widths are: {', '.join(StackValue)} (%(default)s)",
-    )
+    add_pid(parser, ended=True)
+    add_value(parser, "what the widths are")
     parser.add_argument(
         "--against",
         type=Path,

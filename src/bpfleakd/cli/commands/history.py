@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from bpfleakd.api.client import DaemonClient
-from bpfleakd.cli.arguments import pid, whole_number_from
+from bpfleakd.cli.arguments import add_pid, whole_number_from
 from bpfleakd.cli.output_file import add_output, write_output
 from bpfleakd.cli.render.json_text import json_text
 
@@ -15,7 +15,7 @@ __all__ = ["add_parser", "run"]
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
     parser = commands.add_parser("history", help="save the history of a process, for `analyze`")
-    parser.add_argument("--pid", type=pid, required=True, metavar="N", help="a traced process")
+    add_pid(parser)
     parser.add_argument(
         "--limit",
         type=whole_number_from(0),

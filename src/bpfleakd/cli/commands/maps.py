@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 
 from bpfleakd.api.client import DaemonClient
-from bpfleakd.cli.arguments import pid
+from bpfleakd.cli.arguments import add_pid
 from bpfleakd.cli.render.json_text import json_text
-from bpfleakd.errors import NotAttached
 
 __all__ = ["add_parser", "run"]
 
@@ -15,7 +14,7 @@ __all__ = ["add_parser", "run"]
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
     parser = commands.add_parser("maps", help="show what the memory of a process is made of")
-    parser.add_argument("--pid", type=pid, required=True, metavar="N", help="a traced process")
+    add_pid(parser)
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
     parser.set_defaults(run=run)
     return parser
@@ -23,10 +22,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Print tables of uses, of shares and of modules, or JSON."""
-    try:
-        report = DaemonClient(arguments.socket).address_space(arguments.pid)
-    except NotAttached as error:
-        raise NotAttached(error.message, f"bpfleakctl attach {arguments.pid}") from error
+    report = DaemonClient(arguments.socket).address_space(arguments.pid)
     if arguments.json:
         print(json_text(report))
         return 0

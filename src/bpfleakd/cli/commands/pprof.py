@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from bpfleakd.api.client import DaemonClient
-from bpfleakd.cli.arguments import pid
+from bpfleakd.cli.arguments import add_pid
 from bpfleakd.cli.output_file import add_output, write_output
 
 __all__ = ["add_parser", "run"]
@@ -14,9 +14,7 @@ __all__ = ["add_parser", "run"]
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
     parser = commands.add_parser("pprof", help="write a heap profile that `go tool pprof` reads")
-    parser.add_argument(
-        "--pid", type=pid, required=True, metavar="N", help="a traced process, or one that ended"
-    )
+    add_pid(parser, ended=True)
     add_output(parser, "heap.pb.gz")
     parser.set_defaults(run=run)
     return parser

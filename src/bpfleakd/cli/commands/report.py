@@ -6,9 +6,8 @@ import argparse
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import BLOCKS_LISTED, BLOCKS_LISTED_MAX
-from bpfleakd.cli.arguments import add_no_suppressions, duration_s, pid, site, whole_number_between
+from bpfleakd.cli.arguments import add_no_suppressions, add_pid, duration_s, site, whole_number_between
 from bpfleakd.cli.render.json_text import json_text
-from bpfleakd.errors import NotAttached
 
 __all__ = ["add_parser", "run"]
 
@@ -16,9 +15,7 @@ __all__ = ["add_parser", "run"]
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
     parser = commands.add_parser("report", help="list the outstanding blocks of a process, by call site")
-    parser.add_argument(
-        "--pid", type=pid, required=True, metavar="N", help="a traced process, or one that ended"
-    )
+    add_pid(parser, ended=True)
     parser.add_argument("--site", type=site, metavar="S", help="this call site only (default: all)")
     parser.add_argument(
         "--older-than",
@@ -43,16 +40,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Print sums, stacks and blocks, or JSON."""
     client = DaemonClient(arguments.socket)
-    try:
-        report = client.blocks(
-            arguments.pid,
-            site=arguments.site,
-            older_than_s=arguments.older_than,
-            limit=arguments.limit,
-            suppress=arguments.suppress,
-        )
-    except NotAttached as error:
-        raise NotAttached(error.message, f"bpfleakctl attach {arguments.pid}") from error
+    report = client.blocks(
+        arguments.pid,
+        site=arguments.site,
+        older_than_s=arguments.older_than,
+        limit=arguments.limit,
+        suppress=arguments.suppress,
+    )
     if arguments.json:
         print(json_text(report))
         return 0

@@ -6,10 +6,9 @@ import argparse
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import BLOCKS_LISTED, BLOCKS_LISTED_MAX, STOP_LIMIT_MAX_S, STOP_LIMIT_S
-from bpfleakd.cli.arguments import duration_s, number_between, pid, whole_number_between
+from bpfleakd.cli.arguments import add_pid, duration_s, number_between, whole_number_between
 from bpfleakd.cli.render.json_text import json_text
 from bpfleakd.cli.waiting import waiting
-from bpfleakd.errors import NotAttached
 
 __all__ = ["add_parser", "run"]
 
@@ -19,7 +18,7 @@ _OLDER_THAN_S = 60.0
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
     parser = commands.add_parser("scan", help="tell lost blocks from those that something points to")
-    parser.add_argument("--pid", type=pid, required=True, metavar="N", help="a traced process")
+    add_pid(parser)
     parser.add_argument(
         "--older-than",
         type=duration_s,
@@ -54,17 +53,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Print sums by kind, the sites that lose memory with their stacks, and their blocks; or JSON."""
     client = DaemonClient(arguments.socket)
-    try:
-        with waiting(f"reading the memory of {arguments.pid}"):
-            report = client.scan(
-                arguments.pid,
-                older_than_s=arguments.older_than,
-                stop=not arguments.no_stop,
-                stop_limit_s=arguments.stop_limit / 1000,
-                limit=arguments.limit if arguments.blocks else 0,
-            )
-    except NotAttached as error:
-        raise NotAttached(error.message, f"bpfleakctl attach {arguments.pid}") from error
+    with waiting(f"reading the memory of {arguments.pid}"):
+        report = client.scan(
+            arguments.pid,
+            older_than_s=arguments.older_than,
+            stop=not arguments.no_stop,
+            stop_limit_s=arguments.stop_limit / 1000,
+            limit=arguments.limit if arguments.blocks else 0,
+        )
     if arguments.json:
         print(json_text(report))
         return 0

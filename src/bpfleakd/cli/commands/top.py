@@ -101,18 +101,15 @@ def _live(console: Console, client: DaemonClient, arguments: argparse.Namespace)
         # A screen shows the stack of whatever call site is selected.
         group=GroupKey.SITE if group is GroupKey.STACK else group,
     )
-    try:
-        return show_live(
-            console,
-            client,
-            view,
-            interval_s=arguments.interval,
-            limit=_limit(arguments, _LIVE),
-            stacks=arguments.stacks > 0,
-            suppress=arguments.suppress,
-        )
-    except NotAttached as error:
-        raise NotAttached(error.message, f"bpfleakctl attach {arguments.pid}") from error
+    return show_live(
+        console,
+        client,
+        view,
+        interval_s=arguments.interval,
+        limit=_limit(arguments, _LIVE),
+        stacks=arguments.stacks > 0,
+        suppress=arguments.suppress,
+    )
 
 
 def _limit(arguments: argparse.Namespace, default: int) -> int | None:
@@ -131,10 +128,7 @@ def _fetch(client: DaemonClient, arguments: argparse.Namespace) -> tuple[Any, ..
         return client.groups(pid, by=by, limit=limit, sort=sort, suppress=suppress)
 
     if arguments.pid:
-        try:
-            return (ask(arguments.pid),)
-        except NotAttached as error:
-            raise NotAttached(error.message, f"bpfleakctl attach {arguments.pid}") from error
+        return (ask(arguments.pid),)
     reports = []
     for traced in client.processes():
         try:

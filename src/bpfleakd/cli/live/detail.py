@@ -20,7 +20,7 @@ _THREADS = 8
 _REACHABLE = {
     True: "still reachable",
     False: "lost: nothing points to it any more",
-    None: "not looked at (scan)",
+    None: "partly lost",
 }
 
 
@@ -40,7 +40,7 @@ def detail_lines(
         + ("" if site.temporary_count is None else f", {site.temporary_count:,} of them temporary"),
         f"growth     {human_rate(site.growth_bytes_per_s)}",
         "oldest     " + ("-" if site.oldest_age_s is None else human_duration(site.oldest_age_s)),
-        f"memory     {site.kind}; {_REACHABLE[site.reachable]}",
+        f"memory     {site.kind}; {_reachability(site)}",
         f"call site  {site.site}",
     ]
     return [
@@ -56,6 +56,12 @@ def detail_lines(
         Text(f"stack, {len(site.stack)} frames, innermost first", "bold"),
         *stack_lines(site, width),
     ]
+
+
+def _reachability(site: SiteReport) -> str:
+    if site.scanned_age_s is None:
+        return "not looked at (scan)"
+    return f"{_REACHABLE[site.reachable]} (scan {human_duration(site.scanned_age_s)} ago)"
 
 
 def _course(site: SiteReport, history: SavedHistory | None, width: int, ascii_only: bool) -> list[Text]:

@@ -157,7 +157,7 @@ def test_a_process_that_ends_leads_back_to_the_list(path):
     """With a word on it; who asked for that process alone gets an error."""
 
     def ended(pid: int, **_: object) -> object:
-        return NotAttached(f"process {pid} is not traced")
+        return NotAttached(f"process {pid} is not traced", f"bpfleakctl attach {pid}")
 
     with running(a_service(report=ended), path), on_a_terminal(top(path)) as terminal:
         terminal.until("4721 leaky")

@@ -1,0 +1,24 @@
+"""The pane of one call site."""
+
+from __future__ import annotations
+
+import pytest
+
+from bpfleakd.cli.live.detail import detail_lines
+
+from ...samples import a_site
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({"reachable": None, "scanned_age_s": None}, "not looked at (scan)"),
+        ({"reachable": True, "scanned_age_s": 23.0}, "still reachable (scan 23s ago)"),
+        ({"reachable": False, "scanned_age_s": 7.0}, "lost: nothing points to it any more (scan 7s ago)"),
+        ({"reachable": None, "scanned_age_s": 90.0}, "partly lost (scan 1m30s ago)"),
+    ],
+)
+def test_what_a_scan_has_found_and_when(found, words):
+    """What was true an hour ago need not be now."""
+    lines = [line.plain for line in detail_lines(a_site(**found), None, 100)]
+    assert f"memory     heap; {words}" in lines
