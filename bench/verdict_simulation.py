@@ -25,6 +25,7 @@ LEAKS: Mapping[str, sites.Make] = {
     "1 block/s among 2,000 x 1 ms": sites.mixed(sites.leak(1), sites.churn(2000, 0.001)),
     "1 block/s among 2,000 x 200 ms": sites.mixed(sites.leak(1), sites.churn(2000, 0.2)),
     "5 blocks/s among 500 x 3 s": sites.mixed(sites.leak(5), sites.churn(500, 3)),
+    "5 blocks/s among 250 x 8 s": sites.mixed(sites.leak(5), sites.churn(250, 8)),
     "5 blocks/s beside a queue of 10 s": sites.mixed(sites.leak(5), sites.queue(200, 10)),
     "100 blocks every 15 s": sites.steps(15),
     "10 blocks/s, one of 8 recorded": sites.sampled(sites.leak(10, 64), 512),

@@ -61,6 +61,8 @@ _CALM_SHARE = 0.25
 # Growth of less than so many times the noise is none.
 _NOISE_FACTOR = 3.0
 _FEW = 3.0
+# If no more of the old blocks are left, and as many of the oldest, these are not of those that die.
+_FEW_SURVIVE = 0.1
 # Blocks born just now have not had the time to die: so long, and one of these parts of the recording.
 _YOUNG_S = 3.0
 _YOUNG_SHARES = (0.05, 0.25)
@@ -75,7 +77,8 @@ class SiteHistories:
     `ends_s` is when bins end, since the recording began; `low_bytes` and `low_count` the least that was live
     in each, `born_count` what was allocated in it. `live_bytes` and `live_count` are what is live now.
     `survivors_count` and `survivors_bytes` are what is live now of what was born in each bin; None if nobody
-    has counted. `weight` is how many blocks a recorded one stands for (None: all are recorded).
+    has counted. `weight` is how many blocks a recorded one stands for (None: all are recorded). `is_heap`
+    tells blocks of an allocator from mappings (None: all are).
     """
 
     ends_s: Row
@@ -87,6 +90,7 @@ class SiteHistories:
     survivors_count: Matrix | None = None
     survivors_bytes: Matrix | None = None
     weight: Row | None = None
+    is_heap: Flags | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,7 @@ class Persistence:
 
     observed_s: float
     leak_after_s: float
+    is_heap: Flags
     live_bytes: Row
     live_count: Row
     born_count: Row
@@ -175,15 +180,17 @@ class _Measurement:
             )
 
     def result(self) -> Persistence:
-        has_slowed, overall = self._since_first_seconds()
+        overall = self._since_first_seconds()
         persists = np.zeros(self._sites, bool)
         found = _nothing_found(self._sites)
         # Most sites never take anything for good, and need no look.
         promising = np.flatnonzero(self._is_promising())
         if len(promising):
             part = _Measurement(_chosen(self._histories, promising), self._leak_after_s)
-            for does_persist, look in part.looks(has_slowed[promising]):
-                new = does_persist & ~persists[promising]
+            for does_persist, look in part.looks():
+                # The youngest are in flight and go on dying. Where few survive, these can be told apart.
+                is_of_few = look["by_survivors"] & (look["old_share"] <= _FEW_SURVIVE) & ~look["dies"]
+                new = does_persist & (~persists[promising] | (is_of_few & found["dies"][promising]))
                 persists[promising[new]] = True
                 for name, values in look.items():
                     found[name][promising[new]] = values[new]
@@ -193,6 +200,9 @@ class _Measurement:
         return Persistence(
             observed_s=self._now_s,
             leak_after_s=self._leak_after_s,
+            is_heap=np.ones(self._sites, bool)
+            if self._histories.is_heap is None
+            else self._histories.is_heap,
             live_bytes=self._histories.live_bytes,
             live_count=self._histories.live_count,
             born_count=self._born[-1],
@@ -211,7 +221,7 @@ class _Measurement:
             rises = np.maximum(rises, (self._histories.survivors_count > 0).sum(axis=0))
         return rises >= _RISES_MIN
 
-    def looks(self, has_slowed: Flags) -> Iterator[tuple[Flags, dict[str, NDArray]]]:
+    def looks(self) -> Iterator[tuple[Flags, dict[str, NDArray]]]:
         """Windows from the longest to the shortest: first the envelopes, then the survivors."""
         end_s = self._now_s - self._excursion_s
         for halving in range(_WINDOWS):
@@ -222,8 +232,7 @@ class _Measurement:
             for young_share in _YOUNG_SHARES:
                 end_s = np.full(self._sites, self._now_s - _YOUNG_S - young_share * self._now_s)
                 start_s = end_s - (end_s - self._start_up_s) / 2**halving
-                persists, look = self._look_at_survivors(self._survival, start_s, end_s)
-                yield persists & ~has_slowed, look
+                yield self._look_at_survivors(self._survival, start_s, end_s)
 
     def _look(self, start_s: Row, end_s: Row) -> tuple[Flags, dict[str, NDArray]]:
         grid = grid_of(start_s, np.maximum(end_s, start_s + 1e-3))
@@ -283,6 +292,7 @@ class _Measurement:
         # Blocks are counted one by one here, so that shares need no test.
         persists &= (rise.gain >= _SURVIVORS_ENOUGH * self._weight) & (rise.first_third >= _THIN_THIRD)
         persists &= ~_speeds_up(rise) & self._may_grow_by(per_s) & self._goes_on(survival, per_s, end_s)
+        persists &= ~self._has_slowed(start_s)
         return persists, {
             "by_survivors": np.ones(self._sites, bool),
             "by_blocks": np.ones(self._sites, bool),
@@ -313,8 +323,18 @@ class _Measurement:
         expected = per_s * (self._now_s - end_s)
         return young + 3 * np.sqrt(expected * self._weight) >= 0.5 * expected
 
-    def _since_first_seconds(self) -> tuple[Flags, dict[str, NDArray]]:
-        """Whether sites that are calm enough to tell have slowed down, and how they grew."""
+    def _has_slowed(self, start_s: Row) -> Flags:
+        """Whether sites that are calm enough to tell have slowed down since then.
+
+        Whoever drops his oldest blocks first has young ones only, which all survive.
+        """
+        end_s = np.maximum(self._now_s - self._excursion_s, start_s + 1e-3)
+        rise = rise_of(values_at(self._count, self._ends_s, grid_of(start_s, end_s), from_zero=False))
+        is_calm = self._excursion_s <= _CALM_SHARE * self._now_s
+        return is_calm & (rise.gain > 0) & (_has_stopped(rise) | _slows_down(rise))
+
+    def _since_first_seconds(self) -> dict[str, NDArray]:
+        """How sites grew since their process' first seconds."""
         end_s = np.maximum(self._now_s - self._excursion_s, 0.0)
         start_s = np.minimum(_START_UP_S, end_s)
         window_s = np.maximum(end_s - start_s, 1e-3)
@@ -323,15 +343,13 @@ class _Measurement:
             rise_of(values_at(curve, self._ends_s, grid, from_zero=False))
             for curve in (self._bytes, self._count)
         )
-        is_calm = self._excursion_s <= _CALM_SHARE * self._now_s
-        has_slowed = is_calm & (of_count.gain > 0) & (_has_stopped(of_count) | _slows_down(of_count))
         is_more = of_bytes.gain > self._least_bytes
         stays = is_more
         if self._survival is not None:
             lived = self._survival.between(start_s, end_s)
             stays = stays & ((of_count.gain < _FEW) | (lived >= _REPLACED_SHARE * of_count.gain))
         stopped = _has_stopped(of_bytes)
-        return has_slowed, {
+        return {
             "grows": stays & ~stopped,
             "stopped": is_more & stopped,
             "grown_bytes": of_bytes.gain,

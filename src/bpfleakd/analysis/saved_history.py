@@ -42,6 +42,7 @@ def judged(history: SavedHistory) -> tuple[ProcessVerdict, list[tuple[SavedSite,
                 survivors_count,
                 survivors_bytes,
                 np.array([site.weight for site in history.sites], np.float64),
+                np.array([site.kind is AllocationKind.HEAP for site in history.sites]),
             ),
             history.leak_after_s,
         )

@@ -8,9 +8,10 @@ It does not rise with what is taken and given back, whatever the period. A site 
 throughout a window of at least 45 s (`history.leak_after_s`): in at least four steps of 20 blocks together,
 or five of 16 KiB, neither only at the beginning nor only at the end, and still (a silence at the end is no
 surprise at the rate until then); and if its old blocks do not go on dying. Where the blocks in flight hide
-the rise, the survivors, which are the live blocks by their time of birth, are looked at in the same way.
-Envelopes are of bytes and of blocks: a single block that grows shows in the bytes only. See `envelope` for
-the curves and tests, `survival` for blocks by age, `persistence` for windows and thresholds.
+the rise, or what becomes of the old ones, the survivors, which are the live blocks by their time of birth,
+are looked at in the same way. Envelopes are of bytes and of blocks: a single block that grows shows in the
+bytes only. See `envelope` for the curves and tests, `survival` for blocks by age, `persistence` for windows
+and thresholds.
 
 Assumptions, and what follows from them where they do not hold:
   - What will stop after more than 45 s looks like a leak until it stops (then it is a plateau). A site that
@@ -133,7 +134,8 @@ def _replaced(m: Persistence, replaced_count: float) -> NDArray[np.bool_]:
     replaced = np.zeros(len(m.persists), bool)
     if replaced_count < _REPLACED_MIN:
         return replaced
-    rows = np.flatnonzero(m.persists & m.by_blocks)
+    # What is counted are frees of blocks: they say nothing about mappings.
+    rows = np.flatnonzero(m.persists & m.by_blocks & m.is_heap)
     left = replaced_count
     for row in rows[np.argsort(-m.gained_lately_count[rows], kind="stable")].tolist():
         if left < 0.5 * m.gained_lately_count[row]:

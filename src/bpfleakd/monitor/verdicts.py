@@ -259,6 +259,7 @@ def _histories(
         live_count,
         live_bytes,
         _weights(counters),
+        np.array([table.keys[row].kind is AllocationKind.HEAP for row in rows]),
     )
 
 

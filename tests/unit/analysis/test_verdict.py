@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from bench import simulated_sites as sites
@@ -108,6 +110,23 @@ def test_a_sampled_leak_needs_more_time() -> None:
     (found,) = verdicts(sites.sampled(sites.leak(10, 64), 512), 120.0)
     assert found.verdict is Verdict.LEAK
     assert found.leak_bytes_per_s == pytest.approx(640, rel=0.4)
+
+
+def test_the_few_that_are_forgotten_are_found_among_many_in_flight() -> None:
+    """One of 50 blocks is kept for ever, the others live for eight seconds and go on dying."""
+    made = sites.mixed(sites.leak(5), sites.churn(250, 8))
+    for seed in range(5):
+        (found,) = verdicts(made, 200.0, seed=seed)
+        assert found.verdict is Verdict.LEAK, found
+
+
+def test_frees_of_older_blocks_say_nothing_about_mappings() -> None:
+    """As many frees as there are new blocks may mean that these replace older ones, but not mappings."""
+    histories = _histories([sites.leak(5)(np.random.default_rng(23), 90.0)], 90.0)
+    replaced = Context(replaced_count=1000)
+    mappings = replace(histories, is_heap=np.zeros(1, bool))
+    assert judge(persistence_of(histories), replaced).of(0).verdict is Verdict.GROWING
+    assert judge(persistence_of(mappings), replaced).of(0).verdict is Verdict.LEAK
 
 
 def test_a_full_table_says_nothing() -> None:
