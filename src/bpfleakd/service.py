@@ -128,8 +128,12 @@ class DaemonService:
             finally:
                 self._scan = None
 
-    async def history(self, pid: int, *, limit: int | None) -> SavedHistory:
-        return await self._ask(lambda questions: questions.history(pid, limit=limit))
+    async def history(
+        self, pid: int, *, limit: int | None, site: str | None = None, survivors: bool = True
+    ) -> SavedHistory:
+        return await self._ask(
+            lambda questions: questions.history(pid, limit=limit, site=site, survivors=survivors)
+        )
 
     async def compare(self, pid: int, *, from_ago_s: float | None, to_ago_s: float) -> DiffReport:
         return await self._ask(

@@ -21,11 +21,20 @@ _HEALTHY_TIMEOUT_S = 20.0
 
 
 class PrometheusServer:
-    """Debian's Prometheus, scraping `targets` every second; `rules` are files of rules. `stop()` ends it."""
+    """Debian's Prometheus, scraping `targets` every second; `rules` are files of rules. `stop()` ends it.
 
-    def __init__(self, directory: Path, targets: Sequence[str], *rules: Path) -> None:
+    `profiles`: it also asks the first target for processes, whose profiles it then scrapes, in vain.
+    """
+
+    def __init__(self, directory: Path, targets: Sequence[str], *rules: Path, profiles: bool = False) -> None:
         self.address = f"127.0.0.1:{free_port()}"
         self._log = (directory / "prometheus.log").open("wb")
+        discovery = {"url": f"http://{targets[0]}/v1/targets", "refresh_interval": "1s"}
+        of_processes = {
+            "job_name": "profiles",
+            "metrics_path": "/debug/pprof/heap",
+            "http_sd_configs": [discovery],
+        }
         config = directory / "prometheus.json"  # JSON is YAML
         config.write_text(
             json.dumps(
@@ -34,6 +43,7 @@ class PrometheusServer:
                     "rule_files": [str(path) for path in rules],
                     "scrape_configs": [
                         {"job_name": "bpfleakd", "static_configs": [{"targets": [*targets]}]},
+                        *([of_processes] if profiles else []),
                     ],
                 }
             )

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from bpfleakd.api.client import DaemonClient
 from bpfleakd.config import MetricsConfig
 
 from .conftest import place_of_daemon
@@ -57,7 +59,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     try:
         programs = [Workload([build("growing"), mode]) for mode in ("leak", "steady")]
         running.start()
-        prometheus = PrometheusServer(directory, [f"127.0.0.1:{port}"], RULES)
+        prometheus = PrometheusServer(directory, [f"127.0.0.1:{port}"], RULES, profiles=True)
         for program in programs:
             running.attach_with_tables(program.pid)
             program.start_step(10_000)
@@ -78,7 +80,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 def test_prometheus_takes_all_of_it(scene: Scene):
     """Every scrape is good, and the leak is where it is, as fast as it is."""
-    (target,) = scene.prometheus.get("targets")["activeTargets"]
+    (target,) = targets_of(scene, "bpfleakd")
     assert (target["health"], target["lastError"]) == ("up", "")
     assert scene.prometheus.value("bpfleakd_processes_traced") == 2
     (verdict,) = scene.prometheus.query(f"bpfleakd_site_verdict{{{LEAK}}}")
@@ -87,6 +89,27 @@ def test_prometheus_takes_all_of_it(scene: Scene):
     grows = scene.prometheus.value(f"bpfleakd_site_leak_bytes_per_second{{{LEAK}}}")
     assert grows == pytest.approx(rate, rel=0.3)
     assert rate == pytest.approx(50 * BLOCK_BYTES, rel=0.5)
+
+
+def targets_of(scene: Scene, job: str) -> list[dict]:
+    """What Prometheus scrapes in a job."""
+    return [
+        target for target in scene.prometheus.get("targets")["activeTargets"] if target["scrapePool"] == job
+    ]
+
+
+def test_every_process_is_discovered(scene: Scene):
+    """By Prometheus' HTTP service discovery: a target each, whose URL is that of its profile."""
+    urls = {f"{scene.url}/debug/pprof/heap?pid={program.pid}" for program in (scene.leaking, scene.steady)}
+    wait_until(lambda: {target["scrapeUrl"] for target in targets_of(scene, "profiles")} == urls)
+    for url in urls:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            assert answer.read(2) == b"\x1f\x8b"
+    (labels,) = {
+        (target["labels"]["comm"], target["labels"]["service_name"])
+        for target in targets_of(scene, "profiles")
+    }
+    assert labels == ("growing", "growing")
 
 
 def test_a_site_leads_to_its_stack(scene: Scene):
@@ -107,6 +130,33 @@ def test_the_series_stay_below_the_limit(scene: Scene):
     count = 'count({__name__=~"bpfleakd_(process|site)_.+"})'
     assert 30 < scene.prometheus.value(count) < MetricsConfig().max_series
     assert scene.prometheus.value("bpfleakd_table_entries{table='sites'}") >= 2
+
+
+def test_many_processes_stay_below_the_limit(daemon, workload):
+    """Three dozen, with room for the series of a few: the others are one, and nothing is missing in it."""
+    port = free_port()
+    tracer = daemon(metrics={"enabled": True, "port": port, "max_series": 1000, "labels": ["comm", "pid"]})
+    client = DaemonClient(tracer.socket)
+    programs = [workload("growing", "leak") for _ in range(36)]
+    for program in programs:
+        client.attach(program.pid)
+        program.start_step(1)
+    time.sleep(1.0)
+
+    def figures() -> list[tuple[str, float]]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        return [(line.rpartition(" ")[0], float(line.rpartition(" ")[2])) for line in lines if line[0] != "#"]
+
+    wait_until(
+        lambda: (
+            sum(n for name, n in figures() if name.startswith("bpfleakd_process_live_bytes"))
+            == 36 * BLOCK_BYTES
+        )
+    )
+    names = [name for name, _number in figures()]
+    assert sum(name.startswith(("bpfleakd_process_", "bpfleakd_site_")) for name in names) <= 1000
+    assert sum(name.startswith("bpfleakd_process_live_bytes{") for name in names) < 36
 
 
 def test_promtool_has_nothing_to_say(scene: Scene):

@@ -9,7 +9,7 @@
     GET    /v1/processes/{pid}/sites        LeakReport; ?limit=K&sort=verdict|growth|live|count&suppress=false
                                             GroupedReport with &group=function|module|thread|stack
     GET    /v1/processes/{pid}/blocks       BlocksReport; ?site=S&older_than_s=T&limit=K&suppress=false
-    GET    /v1/processes/{pid}/history      SavedHistory; ?limit=K
+    GET    /v1/processes/{pid}/history      SavedHistory; ?limit=K or ?site=S, &survivors=false
     GET    /v1/processes/{pid}/diff         DiffReport; ?from_s=T&to_s=T, both ago
     GET    /v1/processes/{pid}/maps         AddressSpaceReport
     GET    /v1/reports                      {"reports": [KeptReport, …]}; ?pid=N&limit=K
@@ -18,6 +18,7 @@
     GET    /debug/pprof/heap?pid=N          gzipped pprof; without a pid of the one process that is traced
     POST   /v1/processes/{pid}/scan         ScanReport; ?older_than_s=T&stop=true|false&stop_limit_s=T&limit=K
     GET    /v1/processes/{pid}/flamegraph   a tree of frames; ?value=live-bytes|live-count|growth|allocated-…
+    GET    /v1/targets                      what to scrape profiles of, for Prometheus' HTTP service discovery
     GET    /metrics                         Prometheus or OpenMetrics text
     GET    /, /assets/…, /flamegraph        the page for people (api/pages.py)
 
@@ -52,6 +53,7 @@ from bpfleakd.api.parameters import (
     whole_number,
     yes_or_no,
 )
+from bpfleakd.api.scrape_targets import scrape_targets
 from bpfleakd.api.service import (
     ATTACH_MODES,
     BLOCKS_LISTED,
@@ -107,6 +109,7 @@ def create_app(
         _route("/v1/processes/{pid}/maps", "GET", api.maps),
         _route("/v1/processes/{pid}/profile", "GET", api.profile),
         _route("/debug/pprof/heap", "GET", api.pprof),
+        _route("/v1/targets", "GET", api.targets),
         _route("/v1/processes/{pid}/flamegraph", "GET", api.flamegraph),
         _route("/metrics", "GET", api.metrics),
         _route("/", "GET", api.page),
@@ -196,8 +199,15 @@ class _Api:
         )
 
     async def history(self, request: Request) -> Response:
-        only_parameters(request, "limit")
-        return json_answer(await self._service.history(pid_of(request), limit=limit_of(request)))
+        only_parameters(request, "limit", "site", "survivors")
+        return json_answer(
+            await self._service.history(
+                pid_of(request),
+                limit=limit_of(request),
+                site=site_of(request),
+                survivors=yes_or_no(request, "survivors", True),
+            )
+        )
 
     async def diff(self, request: Request) -> Response:
         only_parameters(request, "from_s", "to_s")
@@ -234,6 +244,10 @@ class _Api:
         profile = pprof_profile(await self._service.profile(pid))
         name = f'attachment; filename="heap-{pid}.pb.gz"'
         return Response(profile, media_type="application/octet-stream", headers={"content-disposition": name})
+
+    async def targets(self, request: Request) -> Response:
+        # A scraper reaches us by the name that it has just used.
+        return json_answer(scrape_targets(await self._service.processes(), request.url.netloc))
 
     async def flamegraph(self, request: Request) -> Response:
         only_parameters(request, "value")

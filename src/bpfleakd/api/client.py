@@ -182,6 +182,11 @@ class DaemonClient:
         query = "" if limit is None else f"?limit={limit}"
         return self._request("GET", f"/v1/processes/{pid}/history{query}", SavedHistory)
 
+    def course(self, pid: int, site: str) -> SavedHistory:
+        """Return how much was live in one call site over time: its history without survivors."""
+        query = urlencode({"site": site, "survivors": "false"})
+        return self._request("GET", f"/v1/processes/{pid}/history?{query}", SavedHistory)
+
     def compare(self, pid: int, *, from_ago_s: float | None, to_ago_s: float = 0.0) -> DiffReport:
         """Return what changed in a process between two times, in seconds ago (None: since its attach)."""
         query = {"to_s": f"{to_ago_s:.3f}"} | ({} if from_ago_s is None else {"from_s": f"{from_ago_s:.3f}"})

@@ -138,8 +138,13 @@ class Service(Protocol):
         """
         ...
 
-    async def history(self, pid: int, *, limit: int | None) -> SavedHistory:
-        """Return what the verdicts on the `limit` first call sites (all for None) are made of."""
+    async def history(
+        self, pid: int, *, limit: int | None, site: str | None = None, survivors: bool = True
+    ) -> SavedHistory:
+        """Return what the verdicts on the `limit` first call sites (all for None), or on one, are made of.
+
+        Without survivors it is the course of live memory alone, for which no block has to be read.
+        """
         ...
 
     async def compare(self, pid: int, *, from_ago_s: float | None, to_ago_s: float) -> DiffReport:

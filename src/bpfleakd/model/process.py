@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from bpfleakd.model.probe import ProbedFunction
+from bpfleakd.model.verdict import ProcessVerdict
 
 __all__ = ["ProcessId", "ProcessLabels", "ProcessState", "ProcessSummary", "TracedProcess", "TracingMode"]
 
@@ -96,7 +97,8 @@ class TracedProcess:
 
     `probe_hits` is how often the process ran into a program of ours, `load_percent` what that costs it, in
     percent of a core. `adopted_count` daemons took it over from one that had ended; `gap_s` is how long it
-    was without any, in all. `limited` is why it is not traced as it should be, or "".
+    was without any, in all. `limited` is why it is not traced as it should be, or "". `process_verdict` is
+    the last one on the process; None before the first.
     """
 
     process: ProcessSummary
@@ -109,3 +111,4 @@ class TracedProcess:
     gap_s: float = 0.0
     load_percent: float = 0.0
     limited: str = ""
+    process_verdict: ProcessVerdict | None = None

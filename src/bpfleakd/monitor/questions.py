@@ -133,20 +133,27 @@ class Questions:
             self._judge.namer(traced),
         )
 
-    def history(self, pid: int, *, limit: int | None) -> SavedHistory:
-        """What the verdicts on a process are made of. Raises NotAttached, and NoSuchProcess if it ended."""
+    def history(
+        self, pid: int, *, limit: int | None, site: str | None = None, survivors: bool = True
+    ) -> SavedHistory:
+        """What the verdicts on a process are made of, or on one `site`.
+
+        Without `survivors` no block is read. Raises NotAttached, and NoSuchProcess if it ended.
+        """
         traced = self._population.find_with_memory(pid)
-        self._reading.read(self._clock_ns())
-        sites = self._reporter.ranked_sites(
-            traced, self._judge.namer(traced), self._clock_ns(), SortKey.VERDICT, limit
-        )
+        now_ns = self._clock_ns()
+        self._reading.read(now_ns)
+        namer = self._judge.namer(traced)
+        if site is None:
+            sites = self._reporter.ranked_sites(traced, namer, now_ns, SortKey.VERDICT, limit)
+        else:
+            sites = self._reporter.sites_named(traced, namer, now_ns, site)
         limits = read_memory_limits(pid)
         comm = traced.attachment.process.comm
         self._judge.look_for_suppressed(traced)
         hidden = traced.suppressions.rows
-        return traced.verdicts.history(
-            traced.table, self._judge.all_blocks(traced), limits, sites, comm, hidden
-        )
+        blocks = self._judge.all_blocks(traced) if survivors else None
+        return traced.verdicts.history(traced.table, blocks, limits, sites, comm, hidden)
 
     def compare(
         self, pid: int, *, from_ago_s: float | None, to_ago_s: float, limit: int = _COMPARED_SITES

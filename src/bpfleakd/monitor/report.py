@@ -105,6 +105,7 @@ class Reporter:
             adopted_count=traced.adopted_count,
             gap_s=traced.gap_s,
             probe_hits=traced.counters.probe_hits,
+            process_verdict=traced.final.process_verdict if traced.final else traced.process_verdict,
         )
 
     def report(
@@ -163,6 +164,20 @@ class Reporter:
     ) -> list[tuple[int, SiteReport]]:
         """The `limit` largest sites with their rows in the table, one by one."""
         rows = [site.row for site in self._ranked(traced, sort, limit)]
+        return list(zip(rows, self.sites(traced, name, rows, now_ns), strict=True))
+
+    def sites_named(
+        self,
+        traced: Traced,
+        name: Callable[[list[SiteKey]], dict[SiteKey, NamedStack]],
+        now_ns: int,
+        fingerprint: str,
+    ) -> list[tuple[int, SiteReport]]:
+        """The sites with a fingerprint, with their rows in the table: more than one only of JIT code."""
+        keys = traced.table.keys
+        used = traced.table.used_rows.tolist()
+        named = name([keys[row] for row in used])
+        rows = [row for row in used if named[keys[row]].fingerprint == fingerprint]
         return list(zip(rows, self.sites(traced, name, rows, now_ns), strict=True))
 
     def _look_at(self, traced: Traced, row: int, key: SiteKey) -> _Ranked:

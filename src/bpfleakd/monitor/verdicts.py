@@ -155,17 +155,21 @@ class SiteVerdicts:
     def history(
         self,
         table: SiteTable,
-        blocks: Blocks,
+        blocks: Blocks | None,
         limits: Sequence[MemoryLimit],
         sites: Sequence[tuple[int, SiteReport]],
         comm: str,
         suppressed: NDArray[np.intp] = _NO_ROWS,
     ) -> SavedHistory:
-        """What the verdicts are made of, of some sites with their rows in the table."""
+        """What the verdicts are made of, of some sites with their rows in the table.
+
+        `blocks` are all that live; None leaves out who survives.
+        """
         context = self._context(table)
         rows = np.array([row for row, _site in sites], np.intp)
         order = np.argsort(rows)
-        known = _histories(table, rows[order], *self._survivors(table, blocks)) if len(rows) else None
+        survivors_of = self._survivors(table, blocks or ())
+        known = _histories(table, rows[order], *survivors_of) if len(rows) else None
         saved = []
         hidden = set(suppressed.tolist())
         for place, (row, site) in zip(np.argsort(order), sites, strict=True):
@@ -173,6 +177,8 @@ class SiteVerdicts:
             columns = known.low_bytes, known.low_count, known.born_count
             survivors = known.survivors_count, known.survivors_bytes
             figures = [tuple(column[:, place].tolist()) for column in (*columns, *survivors)]
+            if blocks is None:
+                figures[len(columns) :] = (), ()
             module = (site.module or "").rpartition("/")[2] or None
             live = site.live_bytes, site.live_count
             weight = float(known.weight[place]) if known.weight is not None else 1.0

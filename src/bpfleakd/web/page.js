@@ -172,7 +172,7 @@ async function overview() {
 async function processView(pid, siteWanted) {
   const report = await get(`v1/processes/${pid}/sites?limit=${SITES}`);
   const process = report.process;
-  const history = process.state === "traced" ? await getIfThere(`v1/processes/${pid}/history?limit=${SITES}`) : null;
+  const history = process.state === "traced" ? await getIfThere(`v1/processes/${pid}/history?limit=${SITES}&survivors=false`) : null;
   const verdict = report.process_verdict;
   document.title = `${process.comm} ${process.pid} – bpfleakd`;
   const parts = [

@@ -17,7 +17,8 @@ from bpfleakd.api.app import create_app
 from bpfleakd.config import LogConfig
 from bpfleakd.logs import configure_logging
 from bpfleakd.model.groups import GroupKey
-from bpfleakd.model.process import TracingMode
+from bpfleakd.model.history import SavedHistory
+from bpfleakd.model.process import ProcessLabels, ProcessState, TracingMode
 from bpfleakd.model.report import SortKey
 
 from ..samples import (
@@ -165,7 +166,7 @@ def test_sites(query, limit, sort):
 def test_the_leak_report_is_the_contract():
     """Field for field as docs/json.md has it."""
     answer = ask(FakeService(report=a_report()), "GET", "/v1/processes/4711/sites").json
-    assert list(answer) == ["process", "sites", "losses", "process_verdict", "suppressed"]
+    assert list(answer) == ["process", "sites", "losses", "process_verdict", "suppressed", "build_ids"]
     assert {"pid", "comm", "exe", "live_bytes", "live_count", "attached_s", "mode"} <= answer[
         "process"
     ].keys()
@@ -312,6 +313,33 @@ def test_pprof_of_the_only_process():
     for rows in ((), (a_traced_process(23), a_traced_process(101))):
         answer = ask(FakeService(processes=rows), "GET", "/debug/pprof/heap")
         assert (answer.status, answer.error["hint"]) == (400, "/debug/pprof/heap?pid=N")
+
+
+def test_targets_to_discover():
+    """One for each process that is traced now, at the address that was asked, with what labels it has."""
+    labels = ProcessLabels(unit="shop.service")
+    rows = (
+        a_traced_process(process=a_process(23, labels=labels)),
+        a_traced_process(process=a_process(101, state=ProcessState.EXITED)),
+    )
+    answer = ask(FakeService(processes=rows), "GET", "/v1/targets", read_only=True)
+    names = {"comm": "leaky", "service_name": "leaky", "unit": "shop.service"}
+    assert answer.json == [{"targets": ["localhost"], "labels": {"__param_pid": "23", "pid": "23", **names}}]
+
+
+@pytest.mark.parametrize(
+    ("query", "arguments"),
+    [
+        ("", (4711, None, None, True)),
+        ("?limit=23", (4711, 23, None, True)),
+        (f"?site={'a' * 16}&survivors=false", (4711, None, "a" * 16, False)),
+    ],
+)
+def test_history(query, arguments):
+    """Of all call sites, of some, or of one without its survivors."""
+    service = FakeService(history=SavedHistory(1, "leaky", 45.0, 0.0, 0, 0, (), (), (), (), ()))
+    assert ask(service, "GET", f"/v1/processes/4711/history{query}").status == 200
+    assert service.calls == [("history", *arguments)]
 
 
 def test_the_page_loads_only_what_is_here():
@@ -524,4 +552,11 @@ def test_diff(query, times):
     answer = ask(service, "GET", f"/v1/processes/4711/diff{query}")
     assert service.calls == [("compare", 4711, *times)]
     assert answer.status == 200
-    assert list(answer.json) == ["before", "after", "unchanged_count", "left_out_sites", "sites"]
+    assert list(answer.json) == [
+        "before",
+        "after",
+        "unchanged_count",
+        "left_out_sites",
+        "sites",
+        "built_anew",
+    ]

@@ -28,6 +28,7 @@ from ..samples import (
     HOSTILE,
     a_frame,
     a_process,
+    a_process_verdict,
     a_report,
     a_site,
     a_stack,
@@ -233,15 +234,16 @@ def test_ps_is_a_row_a_process():
     lines = drawn(
         processes_view(
             [
-                a_traced_process(23, load_percent=4.1),
+                a_traced_process(23, load_percent=4.1, process_verdict=a_process_verdict()),
                 a_traced_process(
                     101, process=ended, losses={"x": 7}, load_percent=0.0, limited="dear " + HOSTILE
                 ),
-            ]
+            ],
+            width=80,
         )
     )
-    assert " ".join(lines[0].split()) == "pid comm live growth/s count sites for mode state"
-    assert " ".join(lines[1].split()) == "23 leaky 4.77 MiB +7.82 KiB/s 10,007 17 3m31s exact traced"
+    assert " ".join(lines[0].split()) == "pid comm verdict live growth/s sites for mode state"
+    assert " ".join(lines[1].split()) == "23 leaky leak 4.77 MiB +7.82 KiB/s 17 3m31s exact traced"
     assert lines[2].endswith("exact execed")
     assert lines[3] == "101 missed: 7 x"
     assert lines[4] == "23 tracing costs it 4.1% of a core"

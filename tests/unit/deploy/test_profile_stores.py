@@ -23,10 +23,10 @@ def test_parca_takes_the_heap_profile_only():
         "job_name",
         "scrape_interval",
         "profiling_config",
-        "file_sd_configs",
-        "relabel_configs",
+        "http_sd_configs",
     }
-    assert job["relabel_configs"] == [{"source_labels": ["pid"], "target_label": "__param_pid"}]
+    (discovery,) = job["http_sd_configs"]
+    assert discovery["url"].endswith("/v1/targets")
 
 
 def test_alloy_takes_the_heap_profile_only():
@@ -37,6 +37,6 @@ def test_alloy_takes_the_heap_profile_only():
     assert set(re.findall(r"profile\.(\w+) {\s+enabled = false\s+}", text)) == OTHERS
     components = set(re.findall(r'^([a-z_.]+) "(\w+)" {', text, re.MULTILINE))
     used = re.findall(r"= \[?((?:discovery|pyroscope)\.[a-z]+)\.(\w+)\.(?:targets|output|receiver)", text)
-    assert len(used) == 3
+    assert len(used) == 2
     assert set(used) <= components
-    assert re.search(r'source_labels = \["pid"\]\s+target_label  = "__param_pid"', text)
+    assert re.search(r'url\s+= "http://127.0.0.1:9797/v1/targets"', text)

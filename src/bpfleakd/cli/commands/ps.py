@@ -32,12 +32,12 @@ def run(arguments: argparse.Namespace) -> int:
         print(json_text(everything if arguments.all else ProcessList(processes)))
         return 0
     # rich takes longer to import than all the rest: only where a table is drawn.
-    from bpfleakd.cli.render.console import make_console
+    from bpfleakd.cli.render.console import fitting_width, make_console
     from bpfleakd.cli.render.processes import processes_view
     from bpfleakd.cli.render.watched import watched_view
 
     console = make_console()
-    console.print(processes_view(processes))
+    console.print(processes_view(processes, width=fitting_width(console)))
     if arguments.all:
         console.print()
         console.print(watched_view(watched))

@@ -16,22 +16,23 @@ from bpfleakd.model.report import LeakReport, SortKey
 
 __all__ = ["Answer", "Feed", "Question"]
 
-# The daemon looks at every block for a history, and its bins are some seconds long.
+# Its bins are some seconds long.
 _HISTORY_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the screen needs: processes (no `pid`), a report or a grouped one, and the history with it.
+    """What the screen needs: processes (no `pid`), a report or a grouped one, and the course of a call site.
 
-    `limit` is the number of rows, None for all; `suppress`: without the call sites that are known.
+    `course_of` is the fingerprint of that, "" for none; `limit` is the number of rows, None for all;
+    `suppress`: without the call sites that are known.
     """
 
     pid: int | None
     sort: SortKey = SortKey.VERDICT
     group: GroupKey = GroupKey.SITE
     limit: int | None = None
-    history: bool = False
+    course_of: str = ""
     suppress: bool = True
 
 
@@ -60,7 +61,7 @@ class Feed:
         self._ended = False
         self._answer: Answer | None = None
         self._history: SavedHistory | None = None
-        self._history_of: tuple[int | None, float] = (None, 0.0)
+        self._history_of: tuple[int | None, str, float] = (None, "", 0.0)
 
     def __enter__(self) -> Feed:
         # A daemon thread: who quits does not wait for an answer.
@@ -113,17 +114,19 @@ class Feed:
                 return Answer(question, groups=groups)
             report = self._client.report(question.pid, limit=limit, sort=sort, suppress=question.suppress)
             answer = Answer(question, report=report)
-            return replace(answer, history=self._history_now(question.pid)) if question.history else answer
+            if not question.course_of:
+                return answer
+            return replace(answer, history=self._course_now(question.pid, question.course_of))
         except Exception as error:  # to be raised where the screen can be given back first
             return Answer(question, error=error)
 
-    def _history_now(self, pid: int) -> SavedHistory | None:
-        """Return the history, which may be some seconds old; None if it cannot be had."""
-        of, read_s = self._history_of
-        if of != pid or time.monotonic() - read_s >= _HISTORY_EVERY_S:
+    def _course_now(self, pid: int, site: str) -> SavedHistory | None:
+        """Return the course of a call site, which may be some seconds old; None if it cannot be had."""
+        of_pid, of_site, read_s = self._history_of
+        if (of_pid, of_site) != (pid, site) or time.monotonic() - read_s >= _HISTORY_EVERY_S:
             try:
-                self._history = self._client.history(pid)
+                self._history = self._client.course(pid, site)
             except BpfleakdError:
                 self._history = None  # of a process that ended there is a report, but none
-            self._history_of = (pid, time.monotonic())
+            self._history_of = (pid, site, time.monotonic())
         return self._history

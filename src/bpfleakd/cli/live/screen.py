@@ -22,14 +22,16 @@ from bpfleakd.cli.render.report import process_header, why_empty
 from bpfleakd.cli.render.sites import name_widths, site_function, site_table, why_line
 from bpfleakd.cli.render.stacks import stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
-from bpfleakd.model.process import ProcessSummary
+from bpfleakd.model.process import ProcessSummary, TracedProcess
 from bpfleakd.model.report import LeakReport, SiteReport
+from bpfleakd.model.verdict import Verdict
 
 __all__ = ["Drawn", "draw"]
 
 _LOSSES = 3
 # Fewer lines are no use as a preview of a stack.
 _PREVIEW_MIN = 4
+_RANKS = {Verdict.LEAK: 0, Verdict.GROWING: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,9 @@ def draw(
 
 def _processes(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn:
     matching = [
-        traced for traced in answer.processes if _matches(view, str(traced.process.pid), traced.process.comm)
+        traced
+        for traced in sorted(answer.processes, key=_attention)
+        if _matches(view, str(traced.process.pid), traced.process.comm)
     ]
     empty = "no process is traced: bpfleakctl attach PID" if not answer.processes else "no process matches"
     title = Text.assemble((f"{len(answer.processes):,} processes", "bold"), *_marks(view))
@@ -89,6 +93,13 @@ def _processes(view: View, answer: Answer, room: _Room, above: list[Text]) -> Dr
         room,
         empty,
     )
+
+
+def _attention(traced: TracedProcess) -> tuple[int, float, int]:
+    """Return what processes are sorted by: leaks, then what grows, then the others; the largest first."""
+    verdict = traced.process_verdict
+    rank = _RANKS.get(verdict.verdict, len(_RANKS)) if verdict else len(_RANKS)
+    return rank, -(verdict.leak_bytes_per_s if verdict else 0.0), -traced.process.live_bytes
 
 
 def _groups(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn:

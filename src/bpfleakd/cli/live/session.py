@@ -119,7 +119,7 @@ class _Session:
             sort=view.sort,
             group=view.group if view.page is Page.GROUPS else GroupKey.SITE,
             limit=None if everything else self._limit,
-            history=view.page is Page.DETAIL,
+            course_of=(view.site or "") if view.page is Page.DETAIL else "",
             suppress=self._suppress,
         )
 

@@ -10,7 +10,9 @@ from rich.text import Text
 
 from bpfleakd.cli.render.estimates import is_estimate, recorded_share
 from bpfleakd.cli.render.losses import loss_lines
+from bpfleakd.cli.render.sites import VERDICT_STYLES
 from bpfleakd.model.process import ProcessState, TracedProcess
+from bpfleakd.model.verdict import Verdict
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration, human_percent, human_rate
 
@@ -18,13 +20,28 @@ __all__ = ["processes_table", "processes_view"]
 
 # What is less is not worth a line.
 _DEAR_PERCENT = 1.0
-_COLUMNS = ("pid", "comm", "live", "growth/s", "count", "sites", "for", "mode", "recorded", "state")
+_COLUMNS = (
+    "pid",
+    "comm",
+    "verdict",
+    "live",
+    "growth/s",
+    "count",
+    "sites",
+    "for",
+    "mode",
+    "recorded",
+    "state",
+)
 # From how many columns on a screen has room for these.
-_ROOM_FOR = {"count": 78, "sites": 70, "mode": 64, "recorded": 78}
+_ROOM_FOR = {"count": 86, "sites": 78, "mode": 72, "recorded": 86}
 
 
-def processes_view(processes: Sequence[TracedProcess]) -> RenderableType:
-    """Return a row a process; under the table, what was missed, what costs much, and what is limited."""
+def processes_view(processes: Sequence[TracedProcess], *, width: int | None = None) -> RenderableType:
+    """Return a row a process; under the table, what was missed, what costs much, and what is limited.
+
+    `width` is the terminal's (None: as wide as it gets).
+    """
     if not processes:
         return Text("no process is traced: bpfleakctl attach PID")
     missed = [
@@ -41,7 +58,9 @@ def processes_view(processes: Sequence[TracedProcess]) -> RenderableType:
         for row in processes
         if row.adopted_count
     ]
-    return Group(processes_table(processes), *missed, *gaps, *map(_cost, filter(_is_dear, processes)))
+    return Group(
+        processes_table(processes, width=width), *missed, *gaps, *map(_cost, filter(_is_dear, processes))
+    )
 
 
 def processes_table(
@@ -53,7 +72,7 @@ def processes_table(
     if not any(is_estimate(traced.process) for traced in processes):
         names = [name for name in names if name != "recorded"]
     for name in names:
-        is_text = name in ("comm", "mode", "recorded", "state")
+        is_text = name in ("comm", "verdict", "mode", "recorded", "state")
         table.add_column(
             name,
             justify="left" if is_text else "right",
@@ -65,6 +84,7 @@ def processes_table(
         cells = {
             "pid": str(process.pid),
             "comm": Text(printable(process.comm), overflow="ellipsis"),
+            "verdict": _verdict(traced),
             "live": human_bytes(process.live_bytes),
             "growth/s": human_rate(process.growth_bytes_per_s),
             "count": f"{process.live_count:,}",
@@ -78,6 +98,11 @@ def processes_table(
         }
         table.add_row(*(cells[name] for name in names), style="reverse" if place == selected else "")
     return table
+
+
+def _verdict(traced: TracedProcess) -> Text:
+    verdict = traced.process_verdict.verdict if traced.process_verdict else Verdict.UNKNOWN
+    return Text(verdict, VERDICT_STYLES.get(verdict, ""))
 
 
 def _times(count: int) -> str:

@@ -18,7 +18,16 @@ from bpfleakd.model.history import SavedHistory, SavedSite
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.model.verdict import Verdict
 
-from ...samples import HOSTILE, a_frame, a_grouped_report, a_process, a_report, a_site, a_traced_process
+from ...samples import (
+    HOSTILE,
+    a_frame,
+    a_grouped_report,
+    a_process,
+    a_process_verdict,
+    a_report,
+    a_site,
+    a_traced_process,
+)
 
 SITES = tuple(a_site(f"function_{n}", site=f"{n:016x}", live_bytes=n * 1024) for n in range(101))
 SITE_PAGE = View(pid=4711, alone=True)
@@ -87,6 +96,21 @@ def test_a_long_stack_says_how_much_is_left_to_see():
     lines, _shown = lines_of(SITE_PAGE, Answer(Question(4711), report=a_report(sites=(site,))))
     shown = sum(line.startswith("      f") for line in lines)
     assert f"      … {100 - shown} more lines (Enter shows all)" in lines
+
+
+def test_processes_that_leak_come_first():
+    """Then those that grow, then the largest; each with its verdict."""
+    rows = (
+        a_traced_process(1, process=a_process(1, live_bytes=2**30)),
+        a_traced_process(2, process_verdict=a_process_verdict(verdict=Verdict.STEADY, leak_bytes_per_s=0.0)),
+        a_traced_process(3, process_verdict=a_process_verdict(verdict=Verdict.GROWING)),
+        a_traced_process(4, process_verdict=a_process_verdict(leak_bytes_per_s=5.0)),
+        a_traced_process(5, process_verdict=a_process_verdict(leak_bytes_per_s=7.0)),
+    )
+    lines, shown = lines_of(View(), Answer(Question(None), processes=rows))
+    assert [row.name for row in shown.rows] == ["5", "4", "3", "1", "2"]
+    verdicts = [line.split()[2] for line in lines if " leaky " in line]
+    assert verdicts == ["leak", "leak", "growing", "unknown", "steady"]
 
 
 def test_a_filter_is_a_part_of_a_function_a_module_or_a_place():

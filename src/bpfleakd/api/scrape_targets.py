@@ -1,0 +1,38 @@
+"""What there is to scrape profiles of, for Prometheus' HTTP service discovery and those who speak it.
+
+https://prometheus.io/docs/prometheus/latest/http_sd/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bpfleakd.model.process import ProcessState, TracedProcess
+
+__all__ = ["scrape_targets"]
+
+
+def scrape_targets(processes: Iterable[TracedProcess], address: str) -> list[dict[str, object]]:
+    """One target for each process that is traced now; all are at `address` (host:port).
+
+    `__param_pid` becomes `?pid=N` of the URL; `service_name` is what Pyroscope calls a program.
+    """
+    return [
+        {"targets": [address], "labels": _labels(row)}
+        for row in processes
+        if row.process.state is ProcessState.TRACED
+    ]
+
+
+def _labels(row: TracedProcess) -> dict[str, str]:
+    process = row.process
+    labels = {
+        "__param_pid": str(process.pid),
+        "pid": str(process.pid),
+        "comm": process.comm,
+        "service_name": process.comm,
+        "unit": process.labels.unit,
+        "container": process.labels.container,
+        "pod": process.labels.pod,
+    }
+    return {name: value for name, value in labels.items() if value}
