@@ -39,7 +39,7 @@ def _at_work(benchmark: Benchmark, live: int, ticks: int) -> None:
     """One process, `live` blocks in a thousand sites: memory and ticks."""
     metrics = {"enabled": True, "port": free_port()}
     with (
-        RunningDaemon(metrics=metrics, tick_s=_TICK_S) as daemon,
+        RunningDaemon(metrics=metrics, tick_s=_TICK_S, cache_dir=None) as daemon,
         contextlib.closing(_many_sites()) as target,
     ):
         daemon.wait_ticks(2)
@@ -98,7 +98,7 @@ def _from_cold(benchmark: Benchmark, repeats: int) -> None:
 def _first_by_commands_s() -> float:
     with contextlib.closing(_many_sites()) as target:
         started_s = time.monotonic()
-        with RunningDaemon() as daemon:
+        with RunningDaemon(cache_dir=None) as daemon:
             daemon.control("attach", target.pid)
             target.step(_SITES)
             top = ("top", "--pid", target.pid, "--once", "--json")
@@ -110,7 +110,7 @@ def _first_by_socket_s() -> tuple[float, float, float]:
     """Seconds until the daemon answers, until it has attached, until a site is shown."""
     with contextlib.closing(_many_sites()) as target:
         started_s = time.monotonic()
-        with RunningDaemon() as daemon:
+        with RunningDaemon(cache_dir=None) as daemon:
             answers_s = time.monotonic()
             daemon.client.attach(target.pid)
             attached_s = time.monotonic()
@@ -121,7 +121,7 @@ def _first_by_socket_s() -> tuple[float, float, float]:
 
 def _second_process(benchmark: Benchmark, repeats: int) -> None:
     """Attaching to further processes of a program that is known."""
-    with RunningDaemon() as daemon, contextlib.ExitStack() as targets:
+    with RunningDaemon(cache_dir=None) as daemon, contextlib.ExitStack() as targets:
         first, *further = [
             targets.enter_context(contextlib.closing(_many_sites())) for _ in range(1 + 2 * repeats)
         ]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.machine import Machine, describe_machine
 
-__all__ = ["RESULTS", "Benchmark", "Demand", "Figure", "read_results"]
+__all__ = ["RESULTS", "Benchmark", "Demand", "Figure", "Panel", "Plot", "Series", "read_results"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -63,6 +63,36 @@ class Demand:
         return f"{self.verdict:12}  {self.name}: {measured} (at most {self.limit_text})"
 
 
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Names of figures, one for each place of the panel's axis; None where there is none."""
+
+    label: str
+    figures: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One pair of axes. `places` are numbers, for lines, or names, for bars beside them."""
+
+    title: str
+    axis: str
+    unit: str
+    places: tuple[float, ...] | tuple[str, ...]
+    series: tuple[Series, ...]
+    log_axis: bool = False
+    log_values: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """What is drawn of the figures: panels side by side, in one file."""
+
+    name: str
+    title: str
+    panels: tuple[Panel, ...]
+
+
 @dataclass(slots=True)
 class Benchmark:
     """What one benchmark found. `notes` are sentences that the figures cannot be read without."""
@@ -74,6 +104,7 @@ class Benchmark:
     demands: list[Demand] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     machine: Machine = field(default_factory=describe_machine)
+    plots: list[Plot] = field(default_factory=list)
 
     def add(self, name: str, unit: str, samples: Sequence[float]) -> Figure:
         """Keep a figure."""
@@ -108,11 +139,20 @@ def read_results(name: str, directory: Path = RESULTS) -> Benchmark:
         Demand(**{**demand, "figure": demand["figure"] and _figure(demand["figure"])})
         for demand in kept["demands"]
     ]
+    kept["plots"] = [_plot(plot) for plot in kept.get("plots", ())]
     return Benchmark(**kept)
 
 
 def _figure(kept: dict) -> Figure:
     return Figure(kept["name"], kept["unit"], tuple(kept["samples"]))
+
+
+def _plot(kept: dict) -> Plot:
+    panels = []
+    for panel in kept["panels"]:
+        series = tuple(Series(one["label"], tuple(one["figures"])) for one in panel["series"])
+        panels.append(Panel(**{**panel, "places": tuple(panel["places"]), "series": series}))
+    return Plot(kept["name"], kept["title"], tuple(panels))
 
 
 def _number(value: float) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from bench.figures import Benchmark
 from bench.runner import run_alone
-from bench.targets import build_program, process_cpu_ns
+from bench.targets import build_program, cpu_percent, process_cpu_ns
 from bench.tracing import RunningDaemon, ended_with_us
 
 __all__ = ["measure"]
@@ -25,7 +25,7 @@ _PROCESSES = 1_000
 # By then processes that do not change are read at their longest intervals.
 _SETTLE_S = 120
 _SPAN_S = 60
-_SPANS = 3
+_SPANS = 2
 
 
 def measure(short: bool) -> Benchmark:
@@ -39,7 +39,7 @@ def measure(short: bool) -> Benchmark:
             pass  # the programs are compiled once, and the kernel's caches are warm
         with RunningDaemon(policy={"default": "off"}) as daemon:
             time.sleep(min(settle_s, 20))
-            idle = benchmark.add("processor time, nothing watched", "%", _cpu_percent(daemon.pid, span_s, 1))
+            idle = benchmark.add("processor time, nothing watched", "%", cpu_percent(daemon.pid, span_s, 1))
         with RunningDaemon(policy={"default": "auto"}) as daemon:
             began_ns, began_s = process_cpu_ns(daemon.pid), time.monotonic()
             daemon.until(lambda: len(daemon.client.watched()) >= processes or None)
@@ -50,7 +50,7 @@ def measure(short: bool) -> Benchmark:
             steady = benchmark.add(
                 f"processor time, {processes:,} watched, settled",
                 "%",
-                _cpu_percent(daemon.pid, span_s, spans),
+                cpu_percent(daemon.pid, span_s, spans),
             )
             share = [percent - idle.median for percent in steady.samples]
             watching = benchmark.add(f"of this: watching {processes:,}", "%", share)
@@ -76,15 +76,6 @@ def _sleepers(count: int) -> Iterator[None]:
         if sleepers.stdout.readline() != b"ready\n":
             raise RuntimeError("the sleepers did not start")
         yield
-
-
-def _cpu_percent(pid: int, span_s: float, spans: int) -> list[float]:
-    percents = []
-    for _span in range(spans):
-        before_ns, began_s = process_cpu_ns(pid), time.monotonic()
-        time.sleep(span_s)
-        percents.append(100 * (process_cpu_ns(pid) - before_ns) / (time.monotonic() - began_s) / 1e9)
-    return percents
 
 
 if __name__ == "__main__":

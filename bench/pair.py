@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import launchers
-from bench.figures import Benchmark, Figure
+from bench.figures import Benchmark, Figure, Panel, Plot, Series
 from bench.launchers import Launcher
 from bench.peers import NotHere, bpftrace, memleak
 from bench.probes import empty_probes, heap_points, run_time_counted, run_time_of
@@ -73,7 +73,7 @@ def measure(short: bool) -> Benchmark:
         }
         for daemon in daemons.values():
             daemon.wait_ready()
-        for threads in _THREADS:
+        for threads in _THREADS[: 1 if short else None]:
             turns = _Turns(stack, daemons, threads, short)
             turns.check_depth()
             for _ in range(1 if short else _TURNS[threads]):
@@ -83,6 +83,7 @@ def measure(short: bool) -> Benchmark:
                 _account(benchmark, turns)
                 for method in list(AttachMethod)[: 1 if short else None]:
                     _crowd(benchmark, turns, method, others=2 if short else 10)
+    _plot(benchmark)
     benchmark.notes.append(
         f"All pairs are made {_FRAMES} frames deep, in code without frame pointers: bpfleakd walks and keeps"
         " all of them, memleak and bpftrace what frame pointers lead to. By two threads: the processor time"
@@ -207,6 +208,16 @@ def _report(benchmark: Benchmark, turns: _Turns) -> None:
     if turns.threads == 1:
         notes = (f"{way} is not among the figures: {reason}." for way, reason in turns.missing.items())
         benchmark.notes.extend(notes)
+
+
+def _plot(benchmark: Benchmark) -> None:
+    """The best method alone: the others differ by little."""
+    traced = (way_of(mode, AttachMethod.SESSION) for mode in (TracingMode.EXACT, TracingMode.SAMPLED))
+    ways = (_NOTHING, _FLOOR, *traced, _MEMLEAK, _MEMLEAK_SAMPLED, _BPFTRACE, *_STARTED)
+    series = (Series("1 thread", ways), Series("2 threads", tuple(f"2 threads: {way}" for way in ways)))
+    panel = Panel("", "ns of processor time for a pair, logarithmic", "ns", ways, series, log_values=True)
+    title = f"A malloc+free pair, {_FRAMES} frames deep"
+    benchmark.plots.append(Plot("ways", title, (panel,)))
 
 
 def _ratio(benchmark: Benchmark, turns: _Turns, way: str, of: str, limit: float | None) -> None:

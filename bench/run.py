@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.figures import RESULTS, Benchmark, read_results
+from bench.plots import draw
 from bench.runner import end_on_signals
 from bench.table import results_page
 
 __all__ = ["main"]
 
-BENCHMARKS = ("pair", "space", "walk", "steps", "daemon", "idle_auto", "tables", "scan")
+BENCHMARKS = (
+    "pair",
+    "space",
+    "walk",
+    "steps",
+    "daemon",
+    "many_processes",
+    "growth",
+    "idle_auto",
+    "tables",
+    "scan",
+)
+# Side by side, since nobody wants to know how fast; most of each is waiting.
+_SHORT_JOBS = 4
 _SHORT_WARNING = "A short run only shows that everything works: its figures say little, and are not kept."
 
 
@@ -28,6 +46,10 @@ def main() -> int:
             return _run(arguments, Path(directory))
     code = _run(arguments, RESULTS)
     kept = [read_results(name) for name in BENCHMARKS if (RESULTS / f"{name}.json").exists()]
+    for path in RESULTS.glob("*.svg"):
+        path.unlink()
+    for benchmark in kept:
+        draw(benchmark, RESULTS)
     (RESULTS / "README.md").write_text(results_page(kept))
     return code
 
@@ -35,7 +57,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
     parser.add_argument("benchmarks", nargs="*", metavar="BENCHMARK", help=f"of: {', '.join(BENCHMARKS)}")
-    parser.add_argument("--short", action="store_true", help="see whether all works, in under a minute")
+    parser.add_argument("--short", action="store_true", help="see whether all works, in a minute or two")
     parser.add_argument("--strict", action="store_true", help="fail if a demand is not met")
     arguments = parser.parse_args()
     unknown = set(arguments.benchmarks) - set(BENCHMARKS)
@@ -49,10 +71,11 @@ def _run(arguments: argparse.Namespace, directory: Path) -> int:
     directory.mkdir(exist_ok=True)
     broken: list[str] = []
     found: list[Benchmark] = []
-    for name in arguments.benchmarks or BENCHMARKS:
-        command = [sys.executable, "-m", f"bench.{name}", "--keep", str(directory)]
-        if _run_one(command + ["--short"] * arguments.short):
+    names = arguments.benchmarks or BENCHMARKS
+    for name, is_whole in _ended(names, directory, short=arguments.short):
+        if is_whole:
             found.append(read_results(name, directory))
+            draw(found[-1], directory)
         else:
             broken.append(name)
     print("All demands:\n")
@@ -64,12 +87,35 @@ def _run(arguments: argparse.Namespace, directory: Path) -> int:
     return 1 if broken or (arguments.strict and missed) else 0
 
 
-def _run_one(command: list[str]) -> bool:
-    with subprocess.Popen(command) as process:
+def _ended(names: Sequence[str], directory: Path, *, short: bool) -> Iterator[tuple[str, bool]]:
+    """Each benchmark when it has ended, and whether it came to its end; all are ended with the generator."""
+    running: set[subprocess.Popen] = set()
+
+    def run(name: str) -> bool:
+        command = [sys.executable, "-m", f"bench.{name}", "--keep", str(directory), *["--short"] * short]
+        began_s = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            # What runs side by side prints when it has ended.
+            output = stack.enter_context((directory / f"{name}.out").open("wb")) if short else None
+            process = stack.enter_context(
+                subprocess.Popen(command, stdout=output, stderr=output and subprocess.STDOUT)
+            )
+            running.add(process)
+            is_whole = process.wait() == 0
+            running.discard(process)
+        print(f"{name}: {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)
+        return is_whole
+
+    with ThreadPoolExecutor(_SHORT_JOBS if short else 1) as pool:
         try:
-            return process.wait() == 0
+            for name, is_whole in zip(names, pool.map(run, names), strict=True):
+                if short:
+                    print((directory / f"{name}.out").read_text(), flush=True)
+                yield name, is_whole
         finally:
-            process.terminate()
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(running):
+                process.terminate()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from bench.figures import Benchmark
+from bench.plots import file_name
 
 __all__ = ["results_page"]
 
@@ -30,6 +31,8 @@ def results_page(benchmarks: Sequence[Benchmark]) -> str:
     )
     for benchmark in benchmarks:
         lines += ["", f"## {benchmark.title}", "", f"{benchmark.machine}.", ""]
+        for plot in benchmark.plots:
+            lines += [f"![{plot.title}]({file_name(benchmark, plot)})", ""]
         lines += _table(
             ("figure", "median", "lowest to highest", "samples"),
             ((f.name, str(f), f.spread, str(len(f.samples))) for f in benchmark.figures),

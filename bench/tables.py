@@ -100,7 +100,7 @@ def _frame_information_bytes(path: Path) -> int:
 
 
 def _daemon_of_many_files(benchmark: Benchmark, modules: str) -> Figure:
-    with RunningDaemon(tick_s=0.25) as daemon, _process_of_many_files(modules) as pid:
+    with RunningDaemon(tick_s=0.25, cache_dir=None) as daemon, _process_of_many_files(modules) as pid:
         files = {(m.device, m.inode) for m in read_mappings(pid) if m.executable and m.inode}
         if len(files) < _FILES:
             raise RuntimeError(f"a process of {len(files)} files, not {_FILES}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.kernel.workloads import BUILD, SOURCES, Workload
 from tests.kernel.workloads import build as build_workload
 
-__all__ = ["Target", "build_program", "build_workload", "own_libc", "process_cpu_ns"]
+__all__ = ["Target", "build_program", "build_workload", "cpu_percent", "own_libc", "process_cpu_ns"]
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _PROBING_PAIRS = 500
@@ -73,3 +73,13 @@ def process_cpu_ns(pid: int) -> int:
     """Processor time that a process has used until now."""
     # What clock_getcpuclockid(3) returns: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED).
     return time.clock_gettime_ns((~pid << 3) | 2)
+
+
+def cpu_percent(pid: int, span_s: float, spans: int) -> list[float]:
+    """Percent of a core that a process takes, over each of so many spans."""
+    percents = []
+    for _span in range(spans):
+        before_ns, began_s = process_cpu_ns(pid), time.monotonic()
+        time.sleep(span_s)
+        percents.append(100 * (process_cpu_ns(pid) - before_ns) / (time.monotonic() - began_s) / 1e9)
+    return percents
