@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -58,9 +58,10 @@ _Part = TypeVar("_Part")
 class Backend:
     """Opened once, closed once. Until it is open, whatever is asked of it raises DaemonUnreachable."""
 
-    def __init__(self, config: Config, worker: Worker) -> None:
+    def __init__(self, config: Config, worker: Worker, attached: Callable[[], None]) -> None:
         self._config = config
         self._worker = worker
+        self._attached = attached
         self.suppressions = read_suppressions(config.suppressions)
         self.watcher = GrowthWatcher(_auto_options(config.auto))
         self._symbolizers = Symbolizers()
@@ -201,7 +202,9 @@ class Backend:
         )
         anew = [*kernel.left_behind, *self.monitor.adopt(kernel.pins.processes())]
         self._attach_anew(anew)
-        self._supervision = Supervision(config, self._worker, self._monitor, self.watcher, loop)
+        self._supervision = Supervision(
+            config, self._worker, self._monitor, self.watcher, loop, self._attached
+        )
         traced = [
             row.process.pid
             for row in self.monitor.overview.processes()

@@ -34,6 +34,9 @@ log = get_logger()
 
 _M_MMAP_THRESHOLD = -3  # malloc.h
 
+# While nothing is traced a tick has little to do: one in so many ticks' time is enough.
+_IDLE_TICKS = 5
+
 
 def run(config: Config, reload: Callable[[], Config], *, keep_on_stop: bool = False) -> int:
     """Run in the foreground until SIGTERM or SIGINT; returns the exit code.
@@ -68,6 +71,9 @@ class Daemon:
         self._load_config = reload
         self._stop = asyncio.Event()
         self._reload = asyncio.Event()
+        # The next tick is due, whatever the time.
+        self._due = asyncio.Event()
+        self._rests_long = False
         self._manager = ServiceManager.from_environment()
 
     async def serve(self) -> None:
@@ -75,7 +81,7 @@ class Daemon:
         self._install_signal_handlers()
         async with contextlib.AsyncExitStack() as stack:
             worker = stack.enter_context(Worker())
-            service = DaemonService(worker, self._config)
+            service = DaemonService(worker, self._config, attached=self._end_idle_rest)
             exporter = _exporter(self._config, service.snapshot)
             api = self._api(service, exporter)
             await api.start()
@@ -91,14 +97,22 @@ class Daemon:
     def _install_signal_handlers(self) -> None:
         # A handler only records; the loop acts.
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._stop.set)
+        loop.add_signal_handler(signal.SIGTERM, self._note, self._stop)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        loop.add_signal_handler(signal.SIGHUP, self._reload.set)
+        loop.add_signal_handler(signal.SIGHUP, self._note, self._reload)
+
+    def _end_idle_rest(self) -> None:
+        if self._rests_long:
+            self._due.set()
+
+    def _note(self, event: asyncio.Event) -> None:
+        event.set()
+        self._due.set()
 
     def _interrupt(self) -> None:
         # Who types Ctrl-C has finished with it.
         self._keep = False
-        self._stop.set()
+        self._note(self._stop)
 
     def _api(self, service: DaemonService, exporter: PrometheusExporter) -> ApiServer:
         metrics = self._config.metrics
@@ -121,12 +135,23 @@ class Daemon:
                 # A bug of ours, or what a target did to us: the other processes are traced on.
                 log.exception("tick.failed")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), self._config.tick_s)
+                await asyncio.wait_for(self._due.wait(), self._rest_s(service))
+            self._rests_long = False
+            self._due.clear()
             if self._reload.is_set():
                 self._reload.clear()
                 self._manager.reloading()
                 await self._reload_config(service)
                 self._manager.ready(status_line(service.snapshot))
+
+    def _rest_s(self, service: DaemonService) -> float:
+        """How long to wait for the next tick."""
+        tick_s = self._config.tick_s
+        self._rests_long = not service.is_tracing
+        if not self._rests_long:
+            return tick_s
+        # Memory is read at ticks.
+        return max(tick_s, min(_IDLE_TICKS * tick_s, self._config.auto.interval_s / 2))
 
     async def _reload_config(self, service: DaemonService) -> None:
         """Take over what can be changed while running; say what cannot."""

@@ -38,11 +38,17 @@ _Answer = TypeVar("_Answer")
 
 
 class DaemonService:
-    """The backend as the asyncio loop sees it: each question waits for its turn in the worker's queue."""
+    """The backend as the asyncio loop sees it: each question waits for its turn in the worker's queue.
 
-    def __init__(self, worker: Worker, config: Config) -> None:
+    `attached` is called in the loop after an attach.
+    """
+
+    def __init__(
+        self, worker: Worker, config: Config, *, attached: Callable[[], None] = lambda: None
+    ) -> None:
         self._worker = worker
-        self._backend = Backend(config, worker)
+        self._attached = attached
+        self._backend = Backend(config, worker, attached)
         self._scanning = asyncio.Lock()
         self._scan: PendingScan | None = None
 
@@ -50,6 +56,11 @@ class DaemonService:
     def snapshot(self) -> MetricsSnapshot:
         """What the metrics show, as of the last tick; waits for nothing."""
         return self._backend.snapshot
+
+    @property
+    def is_tracing(self) -> bool:
+        """Whether any process is traced; waits for nothing."""
+        return self._backend.monitor.traced_count() > 0
 
     async def start(self) -> None:
         """Load the programs. Questions that come meanwhile wait their turn in the worker's queue."""
@@ -66,9 +77,9 @@ class DaemonService:
         await self._worker.call(self._backend.close, keep=keep)
 
     async def attach(self, pid: int, mode: TracingMode = TracingMode.EXACT) -> TracedProcess:
-        return await self._worker.call(
-            lambda: self._backend.supervisor.attach(pid, time.monotonic_ns(), mode)
-        )
+        row = await self._worker.call(lambda: self._backend.supervisor.attach(pid, time.monotonic_ns(), mode))
+        self._attached()
+        return row
 
     async def detach(self, pid: int) -> TracedProcess:
         return await self._worker.call(lambda: self._backend.supervisor.detach(pid, time.monotonic_ns()))

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bpfleakd.config import Config, ProcessSource
 from bpfleakd.kernel.process_events import ProcessEvents
@@ -45,7 +45,10 @@ class _ProcProcesses:
 
 
 class Supervision:
-    """A supervisor at work, from `start` to `stop`. Its `supervisor` is for the worker's thread alone."""
+    """A supervisor at work, from `start` to `stop`. Its `supervisor` is for the worker's thread alone.
+
+    `attached` is called in the loop after an attach.
+    """
 
     def __init__(
         self,
@@ -54,8 +57,11 @@ class Supervision:
         tracer: Tracer,
         watcher: Watcher,
         loop: asyncio.AbstractEventLoop,
+        attached: Callable[[], None],
     ) -> None:
         self._worker = worker
+        self._tracer = tracer
+        self._attached = attached
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         events = config.process_events
@@ -129,7 +135,9 @@ class Supervision:
     async def _work(self) -> None:
         while True:
             self._woken.clear()
-            due_ns = await self._worker.call(self._turn)
+            due_ns, has_attached = await self._worker.call(self._turn)
+            if has_attached:
+                self._attached()
             if due_ns is None:
                 await self._woken.wait()
                 continue
@@ -138,11 +146,13 @@ class Supervision:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._woken.wait(), wait_s)
 
-    def _turn(self) -> int | None:
-        now_ns = time.monotonic_ns()
+    def _turn(self) -> tuple[int | None, bool]:
+        """When more is due, and whether a process was attached to."""
+        now_ns, before = time.monotonic_ns(), self._tracer.traced_count()
         try:
-            return self.supervisor.work(now_ns)
+            due_ns = self.supervisor.work(now_ns)
         except Exception:
             # A bug of ours, or what a process did to us: the others are followed on.
             log.exception("supervisor.failed")
-            return now_ns + 1_000_000_000
+            due_ns = now_ns + 1_000_000_000
+        return due_ns, self._tracer.traced_count() > before

@@ -39,8 +39,10 @@ _AFTER_EXEC_NS = 2 * _MS
 # Some 10 ms.
 _LOOKS_AT_ONCE = 64
 
-# Whatever may have been missed without a sign of it costs no more than this.
+# Whatever may have been missed without a sign of it costs no more than this: processes that came, went or
+# were given another name; and, every tenth time, what no sign is given of at all, such as another cgroup.
 _RESCAN_NS = 60_000 * _MS
+_LOOK_AT_ALL_EVERY = 10
 
 
 class Processes(Protocol):
@@ -91,7 +93,7 @@ class Supervisor:
     def tick(self, now_ns: int) -> None:
         """Notice what the tracer noticed, and let the watcher look."""
         if now_ns - self._rescanned_ns >= _RESCAN_NS:
-            self.rescan(now_ns)
+            self._rescan(now_ns, at_all=self.rescans_total % _LOOK_AT_ALL_EVERY == 0)
         for process in list(self._known.values()):
             if process.state is SupervisionState.TRACED and self._tracer.mode_of(process.pid) is None:
                 self._enforcer.watch_no_more(process)
@@ -112,6 +114,10 @@ class Supervisor:
 
     def rescan(self, now_ns: int) -> None:
         """Look at all processes there are, whatever was known of them."""
+        self._rescan(now_ns, at_all=True)
+
+    def _rescan(self, now_ns: int, *, at_all: bool) -> None:
+        """Look `at_all` processes, or only at those that are not as they were."""
         self.rescans_total += 1
         self._rescanned_ns = now_ns
         stats = self._processes.all()
@@ -119,10 +125,10 @@ class Supervisor:
         for pid in self._known.keys() - present.keys():
             self._exited(pid, now_ns)
         for place, stat in enumerate(stats):
-            if stat.id.pid not in self._known:
-                self._appeared(stat.id.pid, stat.parent_pid)
-            # Parents before their children.
-            self._agenda.set(stat.id.pid, now_ns + place)
+            known = self._known.get(stat.id.pid) or self._appeared(stat.id.pid, stat.parent_pid)
+            if at_all or known.decision is None or (known.id, known.comm) != (stat.id, stat.comm):
+                # Parents before their children.
+                self._agenda.set(stat.id.pid, now_ns + place)
 
     def use(self, policy: Policy, now_ns: int) -> None:
         """Decide anew about every process, by another policy. What was done by hand stays."""

@@ -86,6 +86,39 @@ def test_a_process_that_executes_after_its_fork_is_seen_at_the_next_scan(tmp_pat
     assert later == [LifeEvent(LifeChange.EXEC, 23)]
 
 
+def test_processes_are_listed_when_a_pid_was_given_out(tmp_path):
+    """What is new is told of at once; otherwise they are listed now and then, for those that ended."""
+    scanner = Scanner(tmp_path)
+    a_process(tmp_path, 23)
+    loadavg = tmp_path / "loadavg"
+    loadavg.write_text("0.00 0.01 0.05 1/80 23\n")
+    assert scanner.scan() == [fork(23)]
+
+    a_process(tmp_path, 29)  # and no word of it
+    assert scanner.scan() == []
+    loadavg.write_text("0.00 0.01 0.05 1/81 29\n")
+    assert scanner.scan() == [fork(29)]
+
+    a_process(tmp_path, 31)
+    later = [scanner.scan() for _ in range(5)]
+    assert later == [[], [], [], [], [fork(31)]]
+
+
+def test_old_processes_are_looked_at_in_turn(tmp_path):
+    """A scan of many reads a few of them."""
+    scanner = Scanner(tmp_path)
+    for pid in range(100, 200):
+        a_process(tmp_path, pid, comm=b"sh")
+    for _ in range(2):
+        scanner.scan()
+    for pid in range(100, 200):
+        end(tmp_path, pid)
+        a_process(tmp_path, pid, comm=b"shop")
+    seen = [{event.pid for event in scanner.scan()} for _ in range(8)]
+    assert max(map(len, seen)) == 16
+    assert set().union(*seen) == set(range(100, 200))
+
+
 def test_a_pid_that_is_used_again_is_told_of(tmp_path):
     """Within some scans: as the end of one and the start of another."""
     scanner = Scanner(tmp_path)
