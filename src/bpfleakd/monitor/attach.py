@@ -33,7 +33,7 @@ from bpfleakd.monitor.record import read_record, write_record
 from bpfleakd.monitor.unwinding import ATTACH_WAIT_S, Unwinding
 from bpfleakd.target.allocators import ALLOCATORS
 from bpfleakd.target.mappings import read_mappings
-from bpfleakd.target.process import ProcessInfo, check_traceable, read_process
+from bpfleakd.target.process import ProcessInfo, check_traceable, is_hosts_init, read_process
 
 __all__ = ["GONE", "Attacher", "Attachment", "LinkedFile"]
 
@@ -115,7 +115,7 @@ class Attacher:
             process = read_process(pid)
             if expected is not None and process.id != expected:
                 raise errors.NoSuchProcess(f"process {pid} has ended, and its pid is another's by now")
-            check_traceable(process, os.getpid(), os.uname().release)
+            check_traceable(process, os.getpid(), os.uname().release, is_init=is_hosts_init(pid))
             mappings = read_mappings(pid)
             _refuse_go(process)
             files = self._discovery.files(pid, mappings)

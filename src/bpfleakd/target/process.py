@@ -15,6 +15,7 @@ __all__ = [
     "ProcessInfo",
     "check_traceable",
     "command_of",
+    "is_hosts_init",
     "read_process",
     "seccomp_kills",
     "thread_commands",
@@ -25,6 +26,8 @@ PROC = Path("/proc")
 # include/linux/sched.h
 _PF_KTHREAD = 0x0020_0000
 _SECCOMP_MODE_DISABLED = 0
+# include/linux/proc_ns.h: the inode of the first pid namespace.
+_PROC_PID_INIT_INO = 0xEFFF_FFFC
 
 # uretprobes in a process under seccomp, strict or with a filter, kill it: CVE-2025-21834, from Linux 6.11 on,
 # fixed in 6.12.14 and 6.13.3. First fixed release of each affected series; None: never fixed in that series.
@@ -78,9 +81,20 @@ def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
     )
 
 
-def check_traceable(process: ProcessInfo, own_pid: int, kernel_release: str) -> None:
+def is_hosts_init(pid: int) -> bool:
+    """Whether this is the first process of the machine, and not of a container that the daemon runs in."""
+    return pid == 1 and os.stat("/proc/self/ns/pid").st_ino == _PROC_PID_INIT_INO
+
+
+def check_traceable(
+    process: ProcessInfo, own_pid: int, kernel_release: str, *, is_init: bool = False
+) -> None:
     """Raise TargetRefused if the process must not be traced, with the reason."""
     pid = process.id.pid
+    if is_init:
+        raise errors.TargetRefused(
+            f"process {pid} ({process.comm}) is init", "the kernel panics if anything goes wrong there"
+        )
     if pid == own_pid:
         raise errors.TargetRefused(
             f"process {pid} is bpfleakd itself", "a daemon that probed its own malloc would record itself"

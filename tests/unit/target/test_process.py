@@ -199,6 +199,12 @@ class TestRefusals:
     def check(self, proc: Path, *, own_pid: int = 1, release: str = SAFE) -> None:
         check_traceable(read_process(4_711, proc), own_pid, release)
 
+    def test_init(self, tmp_path: Path) -> None:
+        """The first process of the machine: a mistake there stops it."""
+        a_process(tmp_path, state="S")
+        with pytest.raises(errors.TargetRefused, match="is init"):
+            check_traceable(read_process(4_711, tmp_path), 1, SAFE, is_init=True)
+
     def test_an_ordinary_process(self, tmp_path: Path) -> None:
         """Nothing speaks against it, running or stopped, on whatever kernel."""
         for state in "RSDTt":
