@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -13,8 +12,8 @@ from bench.probes import HeapPoints
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.abi import COOKIE_SLOT_SHIFT, STACK, RecordingState
 from bpfleakd.kernel.bpf import AttachType, ProgramType
-from bpfleakd.kernel.loader import Capacities
-from bpfleakd.kernel.maps import PINNED_MAPS, SPACE_EVENT_BYTES, Maps
+from bpfleakd.kernel.loader import RING_FLAGS, Capacities
+from bpfleakd.kernel.maps import PINNED_MAPS, Maps
 from bpfleakd.kernel.source import bpf_directory, flattened
 from bpfleakd.monitor.unwinding import Unwinding
 from bpfleakd.target.mappings import read_mappings
@@ -34,7 +33,7 @@ class BesidePrograms:
         os.environ["BCC_KERNEL_SOURCE"] = str(bpf_directory() / "shim")
         capacities = asdict(Capacities(processes=64, sites=64, stacks=64, threads=64))
         flags = [f"-DMAX_{name.upper()}={value}" for name, value in capacities.items()]
-        flags.append(f"-DSPACE_EVENT_PAGES={SPACE_EVENT_BYTES // mmap.PAGESIZE}")
+        flags += RING_FLAGS
         text = flattened(bpf_directory()) + f'#line 1 "{source}"\n' + (_PROGRAMS / source).read_text()
         self._module = bcc.BPF(text=text, cflags=flags)
         stack.callback(self._module.cleanup)

@@ -119,6 +119,10 @@ struct process {
 	__u32 sample_shift;
 	/* Whether it ever was otherwise: then frees of unknown blocks tell nothing. */
 	__u32 was_sampled;
+	/* One more at each reading of the daemon's, from 1 on: record.h, note_change. */
+	__u32 reading;
+	/* Whether a site changed that found no room in `changed_sites`. Set to 0 by the daemon, which reads all then. */
+	__u32 change_unlisted;
 	__u64 unmatched_frees;
 	/* How often the dynamic loader has mapped or unmapped libraries. */
 	__u64 library_changes;
@@ -160,8 +164,21 @@ struct site {
 	/* Blocks freed by the thread that allocated them, which had not allocated another since. */
 	__u64 temporary_count;
 	__s64 peak_live_bytes;
+	/* The process' `reading` at the change that was listed last. */
+	__u32 listed;
+	__u32 reserved;
+	/* The entry's last words, since they change only where blocks are sampled. */
 	__s64 live_bytes_variance;
 	__s64 live_count_variance;
+};
+
+/* A site that changed, and the `reading` of its process then. */
+struct changed_site {
+	__u32 tgid;
+	__u32 kind;
+	__u64 stack_id;
+	__u32 reading;
+	__u32 reserved;
 };
 
 /* Written by the daemon at each tick. A timeout of 0 is for ever. */

@@ -24,6 +24,9 @@ BPF_ARRAY(sampling_curves, struct sampling_curve, 1);
 /* (tgid, kind, stack) -> counters. Full: the overflow site counts it. */
 BPF_F_TABLE("hash", struct site_key, struct site, sites, MAX_SITES, ALLOCATED_ON_DEMAND);
 
+/* struct changed_site, at the first change since a reading. Full: the daemon reads all sites. */
+BPF_RINGBUF_OUTPUT(changed_sites, CHANGED_SITE_PAGES);
+
 /* (tgid, stack) -> frames. Written before the site that names it. Full: a site without a stack. */
 BPF_F_TABLE("hash", struct stack_key, struct stack, stacks, MAX_STACKS, ALLOCATED_ON_DEMAND);
 

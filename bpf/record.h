@@ -45,6 +45,25 @@ static __always_inline void raise_peak(s64 *peak, s64 live)
 	}
 }
 
+/*
+ * Tell the daemon that a site's counters are others than when it read them; called after the change. A reading
+ * begins a new `reading` first, then takes what is listed, then looks at those sites. So whoever still sees the old
+ * number has changed the site before that, and it is listed under that number already, or is about to be. What is
+ * listed under the new one meanwhile may be changed again under the same number: the daemon looks at it once more
+ * with the next reading. Listed first, then noted: another thread must not rely on what is not there yet.
+ */
+static __always_inline void note_change(struct process *process, struct site *site, u32 kind, u64 stack_id)
+{
+	struct changed_site change = { .kind = kind, .stack_id = stack_id, .reading = process->reading };
+
+	if (site->listed == change.reading)
+		return;
+	change.tgid = process->tgid;
+	if (changed_sites.ringbuf_output(&change, sizeof(change), BPF_RB_NO_WAKEUP))
+		process->change_unlisted = 1;
+	site->listed = change.reading;
+}
+
 static __always_inline void add_to_site(struct process *process, struct site *site,
 					const struct live_block *block)
 {
@@ -57,10 +76,11 @@ static __always_inline void add_to_site(struct process *process, struct site *si
 	__sync_fetch_and_add(&site->live_count, count);
 	__sync_fetch_and_add(&site->allocated_bytes, bytes);
 	__sync_fetch_and_add(&site->allocated_count, count);
-	if (count == COUNT_UNIT)
-		return;
-	__sync_fetch_and_add(&site->live_bytes_variance, bytes_variance(block->size, block->weight));
-	__sync_fetch_and_add(&site->live_count_variance, count_variance(count));
+	if (count != COUNT_UNIT) {
+		__sync_fetch_and_add(&site->live_bytes_variance, bytes_variance(block->size, block->weight));
+		__sync_fetch_and_add(&site->live_count_variance, count_variance(count));
+	}
+	note_change(process, site, block->kind, block->stack_id);
 }
 
 static __always_inline void subtract_from_site(struct process *process, u32 tgid,
@@ -79,10 +99,11 @@ static __always_inline void subtract_from_site(struct process *process, u32 tgid
 	__sync_fetch_and_add(&site->live_count, -count);
 	if (temporary)
 		__sync_fetch_and_add(&site->temporary_count, count);
-	if (count == COUNT_UNIT)
-		return;
-	__sync_fetch_and_add(&site->live_bytes_variance, -bytes_variance(block->size, block->weight));
-	__sync_fetch_and_add(&site->live_count_variance, -count_variance(count));
+	if (count != COUNT_UNIT) {
+		__sync_fetch_and_add(&site->live_bytes_variance, -bytes_variance(block->size, block->weight));
+		__sync_fetch_and_add(&site->live_count_variance, -count_variance(count));
+	}
+	note_change(process, site, block->kind, block->stack_id);
 }
 
 /*

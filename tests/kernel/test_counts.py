@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from .truth import by_function, expect_ledger, expect_no_losses, short_name, site_of
 
 
@@ -193,3 +195,20 @@ def test_attaching_in_the_middle_of_a_storm_loses_and_invents_nothing(daemon, wo
     # then it ends well
     program.finish_step()
     program.exit()
+
+
+def test_a_site_that_changes_between_readings_is_never_missed(daemon, workload):
+    """Only the sites that changed are read: of a thousand now one and now many, many times a second."""
+    program = workload("many_sites", 1000, 1000)
+    tracer = daemon(tick_s=0.1)
+    tracer.attach(program.pid)
+    expected = Counter(dict.fromkeys(range(1000), 1))
+    program.step()
+
+    for count in (1, 7, 1, 101, 23, 1, 997, 3, 1):
+        ledger = program.step(count)
+        expected.update(range(count))
+        report = tracer.top(program.pid)
+        expect_ledger(report, ledger)
+        live = sorted(site["live_count"] for site in report["sites"])
+        assert live == sorted(expected.values())

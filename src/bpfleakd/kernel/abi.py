@@ -17,6 +17,7 @@ from bpfleakd.model.stack import StackEnd
 
 __all__ = [
     "ARGUMENT_REGISTERS",
+    "CHANGED_SITE",
     "COOKIE_CALLS_ALLOCATOR",
     "COOKIE_CALLS_RELEASE",
     "COOKIE_REGISTER_BITS",
@@ -116,6 +117,8 @@ PROCESS = np.dtype(
         ("state", "u4"),
         ("sample_shift", "u4"),
         ("was_sampled", "u4"),
+        ("reading", "u4"),
+        ("change_unlisted", "u4"),
         ("unmatched_frees", "u8"),
         ("library_changes", "u8"),
         ("losses", "u8", (len(LOSS_REASONS),)),
@@ -139,10 +142,13 @@ SITE = np.dtype(
         ("allocated_count", "u8"),
         ("temporary_count", "u8"),
         ("peak_live_bytes", "i8"),
+        ("listed", "u4"),
+        ("reserved", "u4"),
         ("live_bytes_variance", "i8"),
         ("live_count_variance", "i8"),
     ]
 )
+CHANGED_SITE = np.dtype([*SITE_KEY.descr, ("reading", "u4"), ("reserved", "u4")])
 STACK_KEY = np.dtype([("tgid", "u8"), ("stack_id", "u8")])
 STACK = np.dtype([("depth", "u4"), ("end", "u4"), ("frames", "u8", (MAX_FRAMES,))])
 LIVE_BLOCK = np.dtype(

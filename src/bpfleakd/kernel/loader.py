@@ -32,7 +32,7 @@ from bpfleakd.kernel.child import run_child, serve
 from bpfleakd.kernel.compile_cache import CompileCache
 from bpfleakd.kernel.compiled import CompiledPrograms, with_descriptors
 from bpfleakd.kernel.links import Linker
-from bpfleakd.kernel.maps import PINNED_MAPS, SPACE_EVENT_BYTES, Maps
+from bpfleakd.kernel.maps import CHANGED_SITE_BYTES, PINNED_MAPS, SPACE_EVENT_BYTES, Maps
 from bpfleakd.kernel.pins import MAKING, PinnedSet, remove_pins
 from bpfleakd.kernel.programs import (
     LIFE_PROGRAMS,
@@ -46,7 +46,7 @@ from bpfleakd.kernel.programs import (
 from bpfleakd.kernel.source import bpf_directory, flattened
 from bpfleakd.kernel.trial import try_linker
 
-__all__ = ["Capacities", "Loaded", "available_methods", "load", "reload", "version_of"]
+__all__ = ["RING_FLAGS", "Capacities", "Loaded", "available_methods", "load", "reload", "version_of"]
 
 # inode of the initial pid namespace: PROC_PID_INIT_INO of include/linux/proc_ns.h
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
@@ -55,6 +55,11 @@ _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 _PINS_FORMAT = 1
 _LOADED = "loaded"
 _MAP_OF_MAPS = re.compile(r'^BPF_(?:HASH|ARRAY)_OF_MAPS\((\w+),.*"(\w+)"', re.MULTILINE)
+# Rings are as many pages large.
+RING_FLAGS = [
+    f"-DSPACE_EVENT_PAGES={SPACE_EVENT_BYTES // mmap.PAGESIZE}",
+    f"-DCHANGED_SITE_PAGES={CHANGED_SITE_BYTES // mmap.PAGESIZE}",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,7 @@ def version_of(capacities: Capacities, method: AttachMethod | None, walker: Walk
     for path in sorted(path for path in directory.rglob("*") if path.suffix in (".c", ".h")):
         digest.update(f"{path.relative_to(directory)}\0".encode() + path.read_bytes())
     request = _request(None, capacities, method, walker)
-    made_of = [_PINS_FORMAT, os.uname().release, request, _pid_namespace_flags(), SPACE_EVENT_BYTES]
+    made_of = [_PINS_FORMAT, os.uname().release, request, _pid_namespace_flags(), RING_FLAGS]
     digest.update(json.dumps(made_of).encode())
     return digest.hexdigest()
 
@@ -204,7 +209,7 @@ class _Module:
         self, capacities: Capacities, walker: WalkerKind, method: AttachMethod, cache: CompileCache
     ) -> None:
         flags = [f"-DMAX_{name.upper()}={value}" for name, value in asdict(capacities).items()]
-        flags.append(f"-DSPACE_EVENT_PAGES={SPACE_EVENT_BYTES // mmap.PAGESIZE}")
+        flags += RING_FLAGS
         if walker is WalkerKind.TAIL_CALLS:
             flags.append("-DWALK_BY_TAIL_CALLS")
         if method is AttachMethod.SESSION:

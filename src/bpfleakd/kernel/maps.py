@@ -20,12 +20,13 @@ from bpfleakd import errors
 from bpfleakd.kernel import abi, bpf
 from bpfleakd.kernel.process_slots import NoSlot, ProcessSlots
 from bpfleakd.kernel.ring import RingReader
+from bpfleakd.kernel.site_reader import SiteReader
 from bpfleakd.kernel.space_events import SpaceEvent, read_space_events
 from bpfleakd.kernel.unwind_store import UnwindStore
 from bpfleakd.model.stack import RawStack, StackEnd
 from bpfleakd.unwind.rules import PACKED_RULE_BYTES
 
-__all__ = ["PINNED_MAPS", "SPACE_EVENT_BYTES", "Maps", "ProcessCounters"]
+__all__ = ["CHANGED_SITE_BYTES", "PINNED_MAPS", "SPACE_EVENT_BYTES", "Maps", "ProcessCounters"]
 
 # Written and read by the programs alone.
 _OPAQUE = np.dtype("V1")
@@ -39,6 +40,7 @@ PINNED_MAPS: dict[str, tuple[np.dtype, np.dtype]] = {
     "live": (np.dtype("u4"), np.dtype("u4")),
     "sampling_curves": (np.dtype("u4"), abi.SAMPLING_CURVE),
     "sites": (abi.SITE_KEY, abi.SITE),
+    "changed_sites": (_NOTHING, _NOTHING),
     "stacks": (abi.STACK_KEY, abi.STACK),
     "threads": (np.dtype("u8"), _OPAQUE),
     "unwind_rules": (np.dtype("u4"), np.dtype(("V", PACKED_RULE_BYTES))),
@@ -50,6 +52,8 @@ PINNED_MAPS: dict[str, tuple[np.dtype, np.dtype]] = {
 
 # Some 16,000 events between two readings.
 SPACE_EVENT_BYTES = 2 << 20
+# Some 32,000 sites; where more change at once, to read all is no slower.
+CHANGED_SITE_BYTES = 1 << 20
 
 _OVERFLOW_STACK_ID = 0
 
@@ -60,9 +64,9 @@ class ProcessCounters:
 
     `sample_shift` is the binary logarithm of the sampling interval in bytes, 0 where every block is recorded,
     and `was_sampled` whether it ever was otherwise. `recorded` blocks went into the live table and `released`
-    ones out of it. `unmatched_frees` were of unknown blocks, `library_changes` count dlopen and dlclose,
-    `losses` is by reason. `heap_peak_bytes` is the most that was live in the heap since the last event of the
-    address space.
+    ones out of it; `site_count` and `stack_count` are entries in those tables. `unmatched_frees` were of
+    unknown blocks, `library_changes` count dlopen and dlclose, `losses` is by reason. `heap_peak_bytes` is
+    the most that was live in the heap since the last event of the address space.
     `probe_hits` are the runs of programs in this process: what tracing costs it is so many times some 0.5 us.
     """
 
@@ -76,6 +80,8 @@ class ProcessCounters:
     was_sampled: bool = False
     recorded: int = 0
     released: int = 0
+    site_count: int = 0
+    stack_count: int = 0
 
 
 class Maps:
@@ -87,6 +93,9 @@ class Maps:
         self._slots = ProcessSlots(self._fds["processes"], self._fds["slots"])
         self.unwind = UnwindStore(self._fds, self._slots.slot_of)
         self._space_events = RingReader(self._fds["space_events"], SPACE_EVENT_BYTES)
+        self._sites = SiteReader(
+            self._fds["sites"], RingReader(self._fds["changed_sites"], CHANGED_SITE_BYTES), self._slots
+        )
 
     @classmethod
     def open_pinned(cls, directory: Path) -> Maps:
@@ -116,6 +125,7 @@ class Maps:
         self.unwind.close()
         self._slots.close()
         self._space_events.close()
+        self._sites.close()
         for fd in (*self._fds.values(), *self._live_fds.values()):
             os.close(fd)
         self._fds.clear()
@@ -192,6 +202,8 @@ class Maps:
             was_sampled=bool(process["was_sampled"]),
             recorded=int(process["recorded"]),
             released=int(process["released"]),
+            site_count=int(process["site_count"]),
+            stack_count=int(process["stack_count"]),
         )
 
     def remove_process(self, pid: int) -> None:
@@ -266,19 +278,9 @@ class Maps:
         value = bpf.map_lookup(self._fds["heartbeat"], bytes(4), abi.HEARTBEAT.itemsize)
         return int(np.frombuffer(value or bytes(abi.HEARTBEAT.itemsize), abi.HEARTBEAT)["beat_ns"][0])
 
-    def sites(self) -> tuple[np.ndarray, np.ndarray]:
-        """Every site of every process: arrays of SITE_KEY and of SITE, row by row, with whole counts."""
-        batches = [
-            (keys.copy(), values.copy())
-            for keys, values in bpf.map_batches(self._fds["sites"], abi.SITE_KEY, abi.SITE)
-        ]
-        if not batches:
-            return np.empty(0, abi.SITE_KEY), np.empty(0, abi.SITE)
-        values = np.concatenate([v for _, v in batches])
-        for count in ("live_count", "allocated_count", "temporary_count"):
-            values[count] += abi.COUNT_UNIT // 2
-            values[count] //= abi.COUNT_UNIT
-        return np.concatenate([k for k, _ in batches]), values
+    def changed_sites(self) -> tuple[np.ndarray, np.ndarray]:
+        """The sites that changed since the last call, and maybe others: arrays of SITE_KEY and of SITE."""
+        return self._sites.read()
 
 
 def _u32(number: int) -> bytes:

@@ -12,6 +12,7 @@ import contextlib
 import mmap
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bpfleakd.kernel import abi, bpf
 
@@ -47,6 +48,8 @@ class ProcessSlots:
         if slot is None:
             raise NoSlot
         self._rows[slot] = np.zeros((), abi.PROCESS)
+        # Sites have listed changes of no reading yet: 0.
+        self._rows["reading"][slot] = 1
         self._slots[pid] = slot
         self._rows["tgid"][slot] = pid
         bpf.map_update(self._slots_fd, _u32(pid), _u32(slot))
@@ -71,6 +74,32 @@ class ProcessSlots:
         """What the programs say of a process now: a copy of its PROCESS, zero for one without a slot."""
         slot = self._slots.get(pid)
         return np.zeros((), abi.PROCESS)[()] if slot is None else self._rows[slot].copy()
+
+    def begin_reading(self) -> None:
+        """Count a reading of the sites: what changes from now on is listed anew."""
+        self._rows["reading"][self._taken] += 1
+
+    def readings(self, pids: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """The number of the last reading of each process; 0 for those without a slot."""
+        known, index = np.unique(pids, return_inverse=True)
+        slots = [self._slots.get(pid) for pid in known.tolist()]
+        numbers = [0 if slot is None else int(self._rows["reading"][slot]) for slot in slots]
+        return np.array(numbers, np.uint32)[index] if len(pids) else np.zeros(0, np.uint32)
+
+    def take_unlisted(self) -> bool:
+        """Whether a change of a site found no room in the list since the last call."""
+        unlisted = self._rows["change_unlisted"]
+        found = unlisted[self._taken].any()
+        unlisted[self._taken] = 0
+        return bool(found)
+
+    def site_count(self) -> int:
+        """How many sites all processes have."""
+        return int(self._rows["site_count"][self._taken].sum()) + len(self._slots)
+
+    @property
+    def _taken(self) -> list[int]:
+        return list(self._slots.values())
 
     def set_word(self, pid: int, field: str, value: int) -> None:
         """Write a field of a process; nothing, if it has no slot."""

@@ -12,10 +12,13 @@ import mmap
 import struct
 from collections.abc import Iterator
 
+import numpy as np
+
 __all__ = ["RingReader"]
 
 _PAGE_BYTES = mmap.PAGESIZE
 _HEADER_BYTES = 8
+_ALIGNMENT = 8
 _BUSY = 1 << 31
 _DISCARDED = 1 << 30
 
@@ -58,6 +61,19 @@ class RingReader:
             self.position += (size + _HEADER_BYTES + 7) & ~7
             if not length & _DISCARDED:
                 yield found
+
+    def rows(self, layout: np.dtype) -> np.ndarray:
+        """Copies of all records that are there, if all are of this layout and none is ever discarded."""
+        (end,) = struct.unpack_from("=Q", self._producer)
+        framed = np.dtype([("length", "u4"), ("page", "u4"), ("row", layout)])
+        assert framed.itemsize % _ALIGNMENT == 0
+        start = _PAGE_BYTES + (self.position & self._mask)
+        count = (end - self.position) // framed.itemsize
+        records = np.frombuffer(self._producer, framed, count, start)
+        busy = np.flatnonzero(records["length"] & _BUSY)
+        rows = records["row"][: busy[0] if len(busy) else count].copy()
+        self.position += len(rows) * framed.itemsize
+        return rows
 
     def release(self) -> None:
         """Give the room of all that was read back to the programs."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bpfleakd import __version__
 from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.metrics import MetricsSnapshot, ProcessUsage
-from bpfleakd.model.process import ProcessState, TracedProcess, TracingMode
+from bpfleakd.model.process import ProcessState, TracedProcess
 from bpfleakd.model.report import SortKey
 from bpfleakd.monitor.judging import Judge
 from bpfleakd.monitor.population import Population
@@ -119,10 +119,7 @@ class Overview:
                 top_sites[traced.pid] = sorted_sites(traced.final.sites, SortKey.VERDICT, self._top_sites)
         rows = tuple(self._reporter.row(traced, now_ns) for traced in (*running, *kept))
         entries = table_entries(
-            *self._reading.sites,
-            exact=[row.process.pid for row in rows if row.process.mode == TracingMode.EXACT],
-            processes=len(running),
-            all_sites=sum(len(traced.table) for traced in running),
+            [traced.counters for traced in running],
             threads=sum(process.threads for process in usage.values()),
         )
         return MetricsSnapshot(

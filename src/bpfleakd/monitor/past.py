@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from bpfleakd import errors
 from bpfleakd.model.process import ProcessSummary
 from bpfleakd.model.report import LeakReport, SiteReport
-from bpfleakd.model.site import AllocationKind
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.units import human_duration
 
-__all__ = ["Figures", "changed_rows", "figures_at", "memory_rows", "report_at"]
+__all__ = ["Figures", "changed_rows", "figures_at", "report_at"]
 
 _NS_PER_S = 1_000_000_000
 
@@ -76,16 +75,11 @@ def changed_rows(before: Figures, after: Figures) -> NDArray[np.intp]:
     return rows[np.argsort(-np.abs(gained[rows]), kind="stable")]
 
 
-def memory_rows(table: SiteTable) -> NDArray[np.bool_]:
-    """Which rows are in the totals: all but those of files."""
-    return np.array([key.kind is not AllocationKind.FILE for key in table.keys], bool)
-
-
 def report_at(
     table: SiteTable, process: ProcessSummary, sites: dict[int, SiteReport], figures: Figures
 ) -> LeakReport:
     """Some sites, by row, with the figures of that time; the totals are of all but those of files."""
-    memory = memory_rows(table)
+    memory = table.memory_rows
     return LeakReport(
         replace(
             process,

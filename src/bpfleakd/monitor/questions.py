@@ -24,7 +24,7 @@ from bpfleakd.model.space import AddressSpaceReport
 from bpfleakd.monitor.address_space import AddressSpaces
 from bpfleakd.monitor.blocks import Blocks, narrowed, without_suppressed
 from bpfleakd.monitor.judging import Judge
-from bpfleakd.monitor.past import Figures, changed_rows, figures_at, memory_rows, report_at
+from bpfleakd.monitor.past import Figures, changed_rows, figures_at, report_at
 from bpfleakd.monitor.population import Population, memory_is_gone
 from bpfleakd.monitor.reading import Reading
 from bpfleakd.monitor.report import Reporter, sorted_sites
@@ -179,8 +179,7 @@ class Questions:
         merged = (replace(report, sites=tuple(merged_sites(report.sites))) for report in reports)
         found = compared(*merged, (before.source, after.source))
         used = int(((before.live_count > 0) | (after.live_count > 0)).sum())
-        hidden = memory_rows(table)
-        hidden[np.setdiff1d(np.arange(len(table)), np.setdiff1d(changed, rows))] = False
+        hidden = np.intersect1d(table.memory_rows, np.setdiff1d(changed, rows))
 
         def stated(state: ComparedState, figures: Figures) -> ComparedState:
             left_out_bytes = int(figures.live_bytes[hidden].sum())

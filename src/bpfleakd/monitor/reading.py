@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from bpfleakd import errors
 from bpfleakd.kernel import abi
@@ -45,8 +46,6 @@ class Reading:
         self._feed = feed
         self._sampling = sampling
         self._population = population
-        # The kernel's sites, as they were read last.
-        self.sites: tuple[np.ndarray, np.ndarray] = np.empty(0, abi.SITE_KEY), np.empty(0, abi.SITE)
 
     def read(self, now_ns: int) -> None:
         """Bring all tables up to now."""
@@ -55,27 +54,17 @@ class Reading:
         for pid in self._feed.read():
             if pid in self._population.running:
                 self.follow_libraries(self._population.running[pid])
-        keys, sites = self.sites = self._maps.sites()
-        columns = np.stack([sites[name].astype(np.int64) for name in COUNTERS], axis=1)
+        changed = _ChangedSites(*self._maps.changed_sites())
         for pid, traced in self._population.running.items():
-            rows = np.flatnonzero(keys["tgid"] == pid)
-            site_keys = [
-                SiteKey(abi.KINDS[kind], stack_id)
-                for kind, stack_id in zip(
-                    keys["kind"][rows].tolist(), keys["stack_id"][rows].tolist(), strict=True
-                )
-            ]
+            site_keys, columns = changed.of(pid)
             if not traced.is_gone:
                 self._spaces.repair(pid, traced.counters.losses["event_full"])
             space = self._spaces.map_of(pid)
             traced.unrecorded_regions = space.unrecorded_count if space else 0
             space_keys, space_columns = space.counters() if space else ([], columns[:0])
-            traced.table.update(
-                now_ns, site_keys + space_keys, np.concatenate([columns[rows], space_columns])
-            )
+            traced.table.update(now_ns, site_keys + space_keys, np.concatenate([columns, space_columns]))
             before, traced.counters = traced.counters, counters[pid]
-            heap_bytes = int(columns[rows, COUNTERS.index("allocated_bytes")].sum())
-            self._sampling.adapt(pid, traced.counters, heap_bytes, now_ns)
+            self._sampling.adapt(pid, traced.counters, traced.table.heap_allocated_bytes, now_ns)
             heap_peak_bytes = traced.counters.heap_peak_bytes
             traced.verdicts.note(now_ns, traced.counters)
             traced.table.note_peak(self._spaces.peak_live_bytes(pid, heap_peak_bytes, now_ns))
@@ -96,3 +85,19 @@ class Reading:
         traced.symbolizer.update_mappings(mappings)
         self._unwinding.follow(traced.pid, mappings, wait_s=0.0)
         log.info("process.libraries-changed", pid=traced.pid, mappings=len(mappings))
+
+
+class _ChangedSites:
+    """A reading of sites, by process."""
+
+    def __init__(self, keys: np.ndarray, sites: np.ndarray) -> None:
+        order = np.argsort(keys["tgid"], kind="stable")
+        self._keys, sites = keys[order], sites[order]
+        self._columns = np.stack([sites[name].astype(np.int64) for name in COUNTERS], axis=1)
+
+    def of(self, pid: int) -> tuple[list[SiteKey], NDArray[np.int64]]:
+        """The sites of a process, and their counters (columns COUNTERS)."""
+        first, last = np.searchsorted(self._keys["tgid"], [pid, pid + 1])
+        kinds, stack_ids = (self._keys[name][first:last].tolist() for name in ("kind", "stack_id"))
+        keys = [SiteKey(abi.KINDS[kind], number) for kind, number in zip(kinds, stack_ids, strict=True)]
+        return keys, self._columns[first:last]

@@ -1,10 +1,10 @@
 """The call sites of one process and their histories.
 
 Rules:
-  - The kernel's counters are the truth; the table never adds up anything of its own.
+  - The kernel's counters are the truth; sums over sites are kept up with them.
   - A site never disappears while its process is traced: live may fall to 0, allocated never falls.
   - File mappings are sites but no part of the totals: what they take can be had back at any time.
-  - A tick costs what has changed: sites with equal counters are not looked at one by one.
+  - A reading costs what has changed, however many sites there are.
 """
 
 from __future__ import annotations
@@ -31,6 +31,12 @@ COUNTERS = (
     "live_bytes_variance",
     "live_count_variance",
 )
+_LIVE_BYTES, _ALLOCATED_BYTES, _ALLOCATED_COUNT = map(
+    COUNTERS.index, ("live_bytes", "allocated_bytes", "allocated_count")
+)
+_OF_TIMELINE = _LIVE_BYTES, COUNTERS.index("live_count"), _ALLOCATED_COUNT
+_KINDS = tuple(AllocationKind)
+_HEAP, _FILE = _KINDS.index(AllocationKind.HEAP), _KINDS.index(AllocationKind.FILE)
 
 
 class SiteTable:
@@ -44,9 +50,15 @@ class SiteTable:
         self._peak_live_bytes = 0
         self._rows: dict[SiteKey, int] = {}
         self._keys: list[SiteKey] = []
-        self._file_rows: list[int] = []
         self._histories: list[History] = []
-        self._counters: NDArray[np.int64] = np.zeros((0, len(COUNTERS)), np.int64)
+        # With room for more. A column is in one piece, since sites are sorted by one.
+        self._counters: NDArray[np.int64] = np.zeros((0, len(COUNTERS)), np.int64, order="F")
+        self._kinds: NDArray[np.int8] = np.zeros(0, np.int8)
+        self._sums: NDArray[np.int64] = np.zeros(len(COUNTERS), np.int64)
+        self.used_count = 0
+        """How many sites have allocated."""
+        self.heap_allocated_bytes = 0
+        """What all sites of the heap have allocated."""
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -58,13 +70,14 @@ class SiteTable:
         """
         self._add_new(now_ns, keys)
         rows = np.fromiter((self._rows[key] for key in keys), np.intp, len(keys))
-        changed = np.flatnonzero((self._counters[rows] != counters).any(axis=1))
-        self._counters[rows] = counters
-        for index in changed.tolist():
-            self._histories[rows[index]].append(now_ns, int(counters[index, 0]))
-        names = "live_bytes", "live_count", "allocated_count"
-        columns = (self._counters[:, COUNTERS.index(name)] for name in names)
-        self.timeline.update(now_ns, rows[changed], *columns)
+        before = self._counters[rows]
+        changed = np.flatnonzero((before != counters).any(axis=1))
+        rows, before, after = rows[changed], before[changed], counters[changed]
+        self._counters[rows] = after
+        for row, live_bytes in zip(rows.tolist(), after[:, _LIVE_BYTES].tolist(), strict=True):
+            self._histories[row].append(now_ns, live_bytes)
+        self._add_up(self._kinds[rows], before, after)
+        self.timeline.update(now_ns, rows, *(after[:, column] for column in _OF_TIMELINE))
         self.updated_ns = now_ns
         live_bytes = self.totals.live_bytes
         self.note_peak(live_bytes)
@@ -78,26 +91,27 @@ class SiteTable:
     @property
     def used_rows(self) -> NDArray[np.intp]:
         """The rows of sites that have allocated: the overflow site is there before anything overflows."""
-        return np.flatnonzero(self._counters[:, COUNTERS.index("allocated_count")])
+        return np.flatnonzero(self.columns()[:, _ALLOCATED_COUNT])
 
     @property
-    def used_count(self) -> int:
-        """How many sites have allocated."""
-        return len(self.used_rows)
+    def memory_rows(self) -> NDArray[np.intp]:
+        """The rows of sites that are in the totals: all but those of files."""
+        return np.flatnonzero(self._kinds[: len(self)] != _FILE)
 
     @property
     def totals(self) -> SiteCounters:
         """The sums over all sites but those of files, and the highest peak of theirs that was noted."""
-        sums = self._counters.sum(axis=0)
-        if self._file_rows:
-            sums -= self._counters[self._file_rows].sum(axis=0)
         # The sites' own peaks were not at the same time.
-        return replace(SiteCounters(*sums.tolist()), peak_live_bytes=self._peak_live_bytes)
+        return replace(SiteCounters(*self._sums.tolist()), peak_live_bytes=self._peak_live_bytes)
 
     @property
     def keys(self) -> tuple[SiteKey, ...]:
         """The sites in the order in which they were first seen."""
         return tuple(self._keys)
+
+    def row_of(self, key: SiteKey) -> int:
+        """The row of a site; -1 if there is none."""
+        return self._rows.get(key, -1)
 
     def counters(self, key: SiteKey) -> SiteCounters:
         """The counters of a site. KeyError if there is none."""
@@ -109,19 +123,35 @@ class SiteTable:
 
     def columns(self) -> NDArray[np.int64]:
         """All counters, row i of `keys[i]`; read-only."""
-        view = self._counters.view()
+        view = self._counters[: len(self)]
         view.flags.writeable = False
         return view
 
+    def _add_up(self, kinds: NDArray[np.int8], before: NDArray[np.int64], after: NDArray[np.int64]) -> None:
+        gained = after - before
+        self._sums += gained[kinds != _FILE].sum(axis=0)
+        self.heap_allocated_bytes += int(gained[kinds == _HEAP, _ALLOCATED_BYTES].sum())
+        was_used, is_used = before[:, _ALLOCATED_COUNT] != 0, after[:, _ALLOCATED_COUNT] != 0
+        self.used_count += int(is_used.sum()) - int(was_used.sum())
+
     def _add_new(self, now_ns: int, keys: list[SiteKey]) -> None:
         new = [key for key in keys if key not in self._rows]
+        if not new:
+            return
+        self._make_room(len(self) + len(new))
         for key in new:
-            self._rows[key] = len(self._keys)
-            if key.kind is AllocationKind.FILE:
-                self._file_rows.append(len(self._keys))
+            self._kinds[len(self)] = _KINDS.index(key.kind)
+            self._rows[key] = len(self)
             self._keys.append(key)
             # Before it was seen there was nothing of it.
             self._histories.append(History(now_ns, 0))
-        if new:
-            empty = np.zeros((len(new), len(COUNTERS)), np.int64)
-            self._counters = np.concatenate([self._counters, empty])
+
+    def _make_room(self, rows: int) -> None:
+        if rows <= len(self._kinds):
+            return
+        # Twice as much, so that each row is moved a few times only.
+        counters = np.zeros((max(rows, 2 * len(self._kinds)), len(COUNTERS)), np.int64, order="F")
+        counters[: len(self)] = self._counters[: len(self)]
+        kinds = np.zeros(len(counters), np.int8)
+        kinds[: len(self)] = self._kinds[: len(self)]
+        self._counters, self._kinds = counters, kinds

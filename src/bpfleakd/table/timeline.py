@@ -1,33 +1,37 @@
 """The history of all call sites of a process on one axis of time, in bounded memory.
 
 Time is cut into bins. For each site a bin has the least that was live in it (bytes and blocks) and how many
-blocks were born in it: what a verdict needs, 12 bytes a site and bin.
+blocks were born in it: what a verdict needs.
 
 Rules:
   - A bin ends with the last reading in it, and begins where the one before ended. The first begins at the
     start of the recording, when there was nothing.
   - A bin is `BIN_NS` wide at first. When there are too many, two neighbours become one: those that are
     narrowest together for their age. So the resolution is a part of the age, whatever the age.
-  - At least `BINS_MIN` and at most `BINS_MAX` bins; between them as many as `CELLS_MAX` allows for the number
-    of sites: 100,000 sites take 48 MB.
-  - A reading costs what has changed, and the beginning of a bin one copy of the figures of all sites.
+  - A bin keeps the sites that changed in it, 24 bytes each, with what they had before it. Of the others the
+    least is what they had after it, which is found going back from now.
+  - At most `BINS_MAX` bins; fewer, but at least `BINS_MIN`, where they keep more than `CELLS_MAX` changes.
+  - A reading costs what has changed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BINS_MAX", "BINS_MIN", "BIN_NS", "PastFigures", "Timeline", "TimelineColumns"]
+__all__ = ["BINS_MAX", "BINS_MIN", "BIN_NS", "CELLS_MAX", "PastFigures", "Timeline", "TimelineColumns"]
 
 BIN_NS = 1_000_000_000
 BINS_MIN = 32
 BINS_MAX = 64
-CELLS_MAX = 4_000_000
+CELLS_MAX = 2_000_000
 
 _NS_PER_S = 1_000_000_000
+
+Column = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +60,16 @@ class PastFigures:
 
 @dataclass(slots=True)
 class _Bin:
-    """Sites that came later are missing at the end of the arrays: they had nothing."""
+    """Row by row what changed: what it was before this bin, the least in it, and births."""
 
     start_ns: int
     end_ns: int
-    low_bytes: NDArray[np.float32]
-    low_count: NDArray[np.float32]
-    born_count: NDArray[np.float32]
+    rows: NDArray[np.intp]
+    before_bytes: Column
+    before_count: Column
+    low_bytes: Column
+    low_count: Column
+    born_count: Column
 
 
 class Timeline:
@@ -71,7 +78,12 @@ class Timeline:
     def __init__(self, began_ns: int) -> None:
         self.began_ns = began_ns
         self._bins: list[_Bin] = []
-        self._allocated_before: NDArray[np.int64] = np.zeros(0, np.int64)
+        # By row: what was read last.
+        self._live_bytes: Column = np.zeros(0, np.float32)
+        self._live_count: Column = np.zeros(0, np.float32)
+        self._allocated_count: NDArray[np.int64] = np.zeros(0, np.int64)
+        # By row: where it is in the newest bin, or -1.
+        self._places: NDArray[np.intp] = np.zeros(0, np.intp)
 
     def __len__(self) -> int:
         return len(self._bins)
@@ -84,25 +96,26 @@ class Timeline:
     def update(
         self,
         now_ns: int,
-        changed: NDArray[np.intp],
+        rows: NDArray[np.intp],
         live_bytes: NDArray[np.int64],
         live_count: NDArray[np.int64],
         allocated_count: NDArray[np.int64],
     ) -> None:
-        """Take in a reading of all sites, row by row, of which the rows `changed` are others than before."""
-        sites = len(live_bytes)
+        """Take in a reading: these rows, each at most once, have changed to these figures."""
+        self._lengthen(int(rows.max(initial=-1)) + 1)
         newest = self._bins[-1] if self._bins else None
-        if newest is None or now_ns - newest.start_ns > BIN_NS:
-            self._begin(now_ns, live_bytes, live_count, allocated_count)
-            return
+        begins = newest is None or now_ns - newest.start_ns > BIN_NS
+        if newest is None or begins:
+            newest = self._begin(now_ns)
         newest.end_ns = max(newest.end_ns, now_ns)
-        newest.low_bytes = _lengthened(newest.low_bytes, sites)
-        newest.low_count = _lengthened(newest.low_count, sites)
-        newest.born_count = _lengthened(newest.born_count, sites)
-        self._allocated_before = _lengthened(self._allocated_before, sites)
+        self._add(newest, rows[self._places[rows] < 0])
+        places = self._places[rows]
         for low, live in ((newest.low_bytes, live_bytes), (newest.low_count, live_count)):
-            low[changed] = np.minimum(low[changed], live[changed])
-        newest.born_count[changed] = allocated_count[changed] - self._allocated_before[changed]
+            # What was before the first reading of a bin is in the bin before.
+            low[places] = live if begins else np.minimum(low[places], live)
+        newest.born_count[places] += allocated_count - self._allocated_count[rows]
+        self._live_bytes[rows], self._live_count[rows] = live_bytes, live_count
+        self._allocated_count[rows] = allocated_count
 
     def at(self, time_ns: int, sites: int) -> PastFigures:
         """The bin that a time is in, for the first `sites` rows; the first or newest if it is in none.
@@ -111,45 +124,78 @@ class Timeline:
         """
         if not self._bins:
             raise ValueError("nothing was read yet")
-        found = next((one for one in self._bins if time_ns <= one.end_ns), self._bins[-1])
-        low_bytes, low_count = (_lengthened(one, sites) for one in (found.low_bytes, found.low_count))
-        return PastFigures(found.start_ns, found.end_ns, low_bytes, low_count)
+        wanted = next((one for one in self._bins if time_ns <= one.end_ns), self._bins[-1])
+        _bin, low_bytes, low_count, _born_count = next(
+            figures for figures in self._backwards(np.arange(sites)) if figures[0] is wanted
+        )
+        return PastFigures(wanted.start_ns, wanted.end_ns, low_bytes, low_count)
 
     def columns(self, rows: NDArray[np.intp]) -> TimelineColumns:
-        """The history of the sites of these rows."""
-        return TimelineColumns(
-            (self.edges_ns[1:] - self.began_ns) / _NS_PER_S,
-            _matrix([one.low_bytes for one in self._bins], rows),
-            _matrix([one.low_count for one in self._bins], rows),
-            _matrix([one.born_count for one in self._bins], rows),
-        )
+        """The history of the sites of these rows, each named at most once."""
+        shape = len(self._bins), len(rows)
+        low_bytes, low_count, born_count = np.empty(shape), np.empty(shape), np.empty(shape)
+        for place, (_bin, *figures) in enumerate(self._backwards(rows), 1):
+            low_bytes[-place], low_count[-place], born_count[-place] = figures
+        ends_s = (self.edges_ns[1:] - self.began_ns) / _NS_PER_S
+        return TimelineColumns(ends_s, low_bytes, low_count, born_count)
 
-    def _begin(
-        self,
-        now_ns: int,
-        live_bytes: NDArray[np.int64],
-        live_count: NDArray[np.int64],
-        allocated_count: NDArray[np.int64],
-    ) -> None:
-        """Begin a bin, where the one before ended, that has this reading in it."""
+    def _backwards(self, rows: NDArray[np.intp]) -> Iterator[tuple[_Bin, Column, Column, Column]]:
+        """From the newest bin on, the least bytes and blocks of these rows, and their births."""
+        self._lengthen(int(rows.max(initial=-1)) + 1)
+        columns = np.full(len(self._places), -1)
+        columns[rows] = np.arange(len(rows))
+        after_bytes, after_count = self._live_bytes[rows], self._live_count[rows]
+        for one in reversed(self._bins):
+            column = columns[one.rows]
+            known = column >= 0
+            column = column[known]
+            low_bytes, low_count = after_bytes.copy(), after_count.copy()
+            born_count = np.zeros(len(rows), np.float32)
+            low_bytes[column], low_count[column] = one.low_bytes[known], one.low_count[known]
+            born_count[column] = one.born_count[known]
+            yield one, low_bytes, low_count, born_count
+            after_bytes[column], after_count[column] = one.before_bytes[known], one.before_count[known]
+
+    def _lengthen(self, length: int) -> None:
+        missing = length - len(self._places)
+        if missing <= 0:
+            return
+        # Twice as many, so that each is moved a few times only.
+        missing = max(missing, len(self._places))
+        self._live_bytes = _with_zeroes(self._live_bytes, missing)
+        self._live_count = _with_zeroes(self._live_count, missing)
+        self._allocated_count = _with_zeroes(self._allocated_count, missing)
+        self._places = np.concatenate([self._places, np.full(missing, -1)])
+
+    def _begin(self, now_ns: int) -> _Bin:
+        """Begin a bin where the one before ended."""
+        start_ns = self.began_ns
         if self._bins:
-            newest = self._bins[-1]
-            self._allocated_before = _lengthened(self._allocated_before, len(newest.born_count))
-            self._allocated_before += newest.born_count.astype(np.int64)
-        self._allocated_before = _lengthened(self._allocated_before, len(live_bytes))
-        born = allocated_count - self._allocated_before
-        start_ns = self._bins[-1].end_ns if self._bins else self.began_ns
-        self._bins.append(
-            _Bin(
-                start_ns,
-                now_ns,
-                live_bytes.astype(np.float32),
-                live_count.astype(np.float32),
-                born.astype(np.float32),
-            )
-        )
-        while len(self._bins) > min(BINS_MAX, max(BINS_MIN, CELLS_MAX // max(1, len(live_bytes)))):
+            start_ns = self._bins[-1].end_ns
+            self._places[self._bins[-1].rows] = -1
+        columns = (np.zeros(0, np.float32) for _column in range(5))
+        self._bins.append(_Bin(start_ns, now_ns, np.zeros(0, np.intp), *columns))
+        while self._has_too_many():
             self._merge_two(now_ns)
+        return self._bins[-1]
+
+    def _add(self, newest: _Bin, rows: NDArray[np.intp]) -> None:
+        """Have rows in the newest bin that have not changed in it so far."""
+        if not len(rows):
+            return
+        self._places[rows] = np.arange(len(newest.rows), len(newest.rows) + len(rows))
+        newest.rows = np.concatenate([newest.rows, rows])
+        live_bytes, live_count = self._live_bytes[rows], self._live_count[rows]
+        newest.before_bytes = np.concatenate([newest.before_bytes, live_bytes])
+        newest.before_count = np.concatenate([newest.before_count, live_count])
+        newest.low_bytes = np.concatenate([newest.low_bytes, live_bytes])
+        newest.low_count = np.concatenate([newest.low_count, live_count])
+        newest.born_count = _with_zeroes(newest.born_count, len(rows))
+
+    def _has_too_many(self) -> bool:
+        if len(self._bins) <= BINS_MIN:
+            return False
+        return len(self._bins) > BINS_MAX or sum(len(one.rows) for one in self._bins) > CELLS_MAX
 
     def _merge_two(self, now_ns: int) -> None:
         # The newest is still filling.
@@ -158,28 +204,41 @@ class Timeline:
             (later.end_ns - earlier.start_ns) / (now_ns - later.end_ns + BIN_NS) for earlier, later in pairs
         ]
         index = relative.index(min(relative))
-        earlier, later = pairs[index]
-        sites = len(later.low_bytes)
-        self._bins[index : index + 2] = [
-            _Bin(
-                earlier.start_ns,
-                later.end_ns,
-                np.minimum(_lengthened(earlier.low_bytes, sites), later.low_bytes),
-                np.minimum(_lengthened(earlier.low_count, sites), later.low_count),
-                _lengthened(earlier.born_count, sites) + later.born_count,
-            )
-        ]
+        self._bins[index : index + 2] = [_merged(*pairs[index])]
 
 
-def _lengthened(column: NDArray, length: int) -> NDArray:
-    if len(column) == length:
+def _merged(earlier: _Bin, later: _Bin) -> _Bin:
+    rows = np.union1d(earlier.rows, later.rows)
+    of_earlier, of_later = np.searchsorted(rows, earlier.rows), np.searchsorted(rows, later.rows)
+
+    def low(before: Column, low_earlier: Column, low_later: Column) -> Column:
+        # Whatever did not change in the earlier one was all the time what it was before the later one.
+        least = np.empty(len(rows), np.float32)
+        least[of_later] = before
+        least[of_earlier] = low_earlier
+        least[of_later] = np.minimum(least[of_later], low_later)
+        return least
+
+    def before(earlier: Column, later: Column) -> Column:
+        column = np.empty(len(rows), np.float32)
+        column[of_later] = later
+        column[of_earlier] = earlier
         return column
-    return np.concatenate([column, np.zeros(length - len(column), column.dtype)])
+
+    born_count = np.zeros(len(rows), np.float32)
+    born_count[of_earlier] += earlier.born_count
+    born_count[of_later] += later.born_count
+    return _Bin(
+        earlier.start_ns,
+        later.end_ns,
+        rows,
+        before(earlier.before_bytes, later.before_bytes),
+        before(earlier.before_count, later.before_count),
+        low(later.before_bytes, earlier.low_bytes, later.low_bytes),
+        low(later.before_count, earlier.low_count, later.low_count),
+        born_count,
+    )
 
 
-def _matrix(bins: list[NDArray[np.float32]], rows: NDArray[np.intp]) -> NDArray[np.float64]:
-    matrix = np.zeros((len(bins), len(rows)))
-    for index, column in enumerate(bins):
-        there = rows < len(column)
-        matrix[index, there] = column[rows[there]]
-    return matrix
+def _with_zeroes(column: NDArray, count: int) -> NDArray:
+    return np.concatenate([column, np.zeros(count, column.dtype)])

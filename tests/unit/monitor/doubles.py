@@ -101,14 +101,17 @@ class FakeMaps:
         process = self.processes[pid]
         process.sample_shift, process.was_sampled = shift, process.was_sampled or shift > 0
 
-    def sites(self) -> tuple[np.ndarray, np.ndarray]:
+    def changed_sites(self) -> tuple[np.ndarray, np.ndarray]:
         rows = [
             (pid, 0, stack_id, *counters)
             for pid, process in self.processes.items()
             for stack_id, counters in process.sites.items()
         ]
         keys = np.array([row[:3] for row in rows], abi.SITE_KEY)
-        return keys, np.array([tuple(row) for row in counter_rows(row[3:] for row in rows)], abi.SITE)
+        sites = np.zeros(len(rows), abi.SITE)
+        for name, column in zip(COUNTERS, counter_rows(row[3:] for row in rows).T, strict=True):
+            sites[name] = column
+        return keys, sites
 
     def live_blocks(self, pid: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         rows = [(size, max(size, 1), *rest) for size, *rest in self.processes[pid].blocks]
@@ -309,7 +312,9 @@ class FakeSymbolizer:
 
 def counter_rows(rows: Iterable[tuple[int, ...]]) -> np.ndarray:
     """Counters of sites, a row each; columns that are not given are zero."""
-    return np.array([(*row, *(0,) * (len(COUNTERS) - len(row))) for row in rows], np.int64)
+    return np.array([(*row, *(0,) * (len(COUNTERS) - len(row))) for row in rows], np.int64).reshape(
+        -1, len(COUNTERS)
+    )
 
 
 def an_attachment(pid: int = 4_711, *, pidfd: int = 999_999, start_ticks: int = 8_009) -> Attachment:

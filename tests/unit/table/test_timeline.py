@@ -17,8 +17,10 @@ READING = st.tuples(
 )
 
 
-def arrays(live: dict[int, tuple[int, int]], allocated: dict[int, int]) -> list[np.ndarray]:
-    sites = range(len(live))
+NOTHING = np.zeros(0, np.intp), *(np.zeros(0, np.int64) for _column in range(3))
+
+
+def arrays(sites: range, live: dict[int, tuple[int, int]], allocated: dict[int, int]) -> list[np.ndarray]:
     return [
         np.array([live[site][0] for site in sites], np.int64),
         np.array([live[site][1] for site in sites], np.int64),
@@ -39,7 +41,7 @@ def test_bins_hold_the_least_and_the_births(readings: list) -> None:
         for site, figures in enumerate(sites):
             live[site] = figures
             allocated[site] = allocated.get(site, 0) + 7
-        timeline.update(now_ns, np.arange(len(sites)), *arrays(live, allocated))
+        timeline.update(now_ns, np.arange(len(sites)), *arrays(range(len(sites)), live, allocated))
         kept.append((now_ns, dict(live)))
     columns = timeline.columns(np.arange(len(live)))
     edges_ns = timeline.edges_ns
@@ -56,9 +58,9 @@ def test_bins_hold_the_least_and_the_births(readings: list) -> None:
 
 def test_the_resolution_is_a_part_of_the_age() -> None:
     """After six hours the newest bins are narrow, and old ones no wider than a part of their age."""
-    timeline, one = Timeline(0), np.ones(1, np.int64)
+    timeline = Timeline(0)
     for second in range(1, 21_601):
-        timeline.update(second * S, np.zeros(0, np.intp), one, one, one)
+        timeline.update(second * S, *NOTHING)
     edges_s = timeline.edges_ns / S
     widths_s, ages_s = np.diff(edges_s), edges_s[-1] - edges_s[:-1]
     assert len(timeline) == BINS_MAX
@@ -67,12 +69,17 @@ def test_the_resolution_is_a_part_of_the_age() -> None:
 
 
 def test_many_sites_have_fewer_bins() -> None:
-    """A hundred thousand sites keep their cells within the bound, but never fewer than the least bins."""
+    """Never fewer than the least, and what does not change takes no room."""
     sites = 100_000
-    timeline, zeros = Timeline(0), np.zeros(sites, np.int64)
-    for second in range(1, 100):
-        timeline.update(second * S, np.zeros(0, np.intp), zeros, zeros, zeros)
-    assert BINS_MIN <= len(timeline) <= CELLS_MAX // sites
+    calm, busy, rows = Timeline(0), Timeline(0), np.arange(sites)
+    for second in range(1, 80):
+        figures = np.full(sites, second)
+        busy.update(second * S, rows, figures, figures, figures)
+        changed = rows if second == 1 else rows[:23]
+        calm.update(second * S, changed, *(figures[changed] for _column in range(3)))
+    assert len(busy) == BINS_MIN
+    assert len(calm) == BINS_MAX
+    assert sum(len(one.rows) for one in calm._bins) < sites + 23 * BINS_MAX < CELLS_MAX
 
 
 def test_a_past_time() -> None:
@@ -80,7 +87,7 @@ def test_a_past_time() -> None:
     timeline = Timeline(0)
     for second in range(1, 6):
         figures = np.full(2, second * 100)
-        timeline.update(second * 2 * S, np.zeros(0, np.intp), figures, figures, figures)
+        timeline.update(second * 2 * S, np.arange(2), figures, figures, figures)
     past = timeline.at(5 * S, 3)
     assert (past.start_ns, past.end_ns) == (4 * S, 6 * S)
     assert (past.low_bytes.tolist(), past.low_count.tolist()) == ([300, 300, 0], [300, 300, 0])
