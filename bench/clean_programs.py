@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from bench.tracing import ended_with_us, free_port
@@ -24,6 +25,10 @@ _START_TIMEOUT_S = 20.0
 _KEYS = 2_000
 # Between two requests of a client: steady, and little enough for a small machine.
 _PAUSE_S = 0.005
+# Of memcached: values of half a megabyte and more are stored in several pieces.
+_CACHE_MB = 64
+_LARGEST_LOG2 = 19.9
+_REQUESTS_OF_A_CLIENT = 50
 
 _PYTHON = """
 import collections, json, re, time
@@ -41,22 +46,30 @@ class Missing(Exception):
     """The program is not installed."""
 
 
-@contextlib.contextmanager
-def redis() -> Iterator[int]:
+def redis() -> AbstractContextManager[int]:
     """redis-server, whose values are replaced all the time by others of other sizes."""
+    # On a busy machine requests are slow, and the log of them fills, for longer than any verdict waits.
+    return _redis("--slowlog-max-len", 0)
+
+
+def redis_slow_log() -> AbstractContextManager[int]:
+    """The same with all requests in the log of slow ones, which holds the last 128."""
+    return _redis("--slowlog-log-slower-than", 0, "--slowlog-max-len", 128)
+
+
+@contextlib.contextmanager
+def _redis(*options: object) -> Iterator[int]:
     port = free_port()
-    command = [_tool("redis-server"), "--port", port, "--save", "", "--appendonly", "no"]
-    # On a busy machine requests are slow, and the log of them fills.
-    command += ["--slowlog-max-len", 0]
+    command = [_tool("redis-server"), "--port", port, "--save", "", "--appendonly", "no", *options]
     with _running(*command) as server, _load(lambda: _redis_client(port)):
         yield server.pid
 
 
 @contextlib.contextmanager
 def memcached() -> Iterator[int]:
-    """memcached, the same."""
+    """memcached that is full: values from some bytes to a megabyte evict others; clients come and go."""
     port = free_port()
-    command = [_tool("memcached"), "-u", "root", "-l", "127.0.0.1", "-p", port, "-m", "64", "-t", "2"]
+    command = [_tool("memcached"), "-u", "root", "-l", "127.0.0.1", "-p", port, "-m", _CACHE_MB, "-t", "2"]
     with _running(*command) as server, _load(lambda: _memcached_client(port)):
         yield server.pid
 
@@ -83,7 +96,13 @@ def python() -> Iterator[int]:
         yield process.pid
 
 
-CLEAN_PROGRAMS = {"redis": redis, "memcached": memcached, "nginx": nginx, "python": python}
+CLEAN_PROGRAMS = {
+    "redis": redis,
+    "redis with its slow log": redis_slow_log,
+    "memcached": memcached,
+    "nginx": nginx,
+    "python": python,
+}
 
 
 def _tool(name: str) -> str:
@@ -138,15 +157,24 @@ def _redis_client(port: int) -> Iterator[None]:
 
 
 def _memcached_client(port: int) -> Iterator[None]:
-    with _connected(port) as connection, connection.makefile("rwb") as stream:
-        for number in itertools.count():
-            key, value = _entry(number)
-            stream.write(b"set %b 0 0 %d\r\n%b\r\nget %b\r\n" % (key, len(value), value, key))
+    filled_bytes = 0
+    while True:
+        with _connected(port) as connection, connection.makefile("rwb") as stream:
+            for _ in range(_REQUESTS_OF_A_CLIENT):
+                key = b"key-%d" % random.randrange(_KEYS)
+                # As many values of each order of magnitude.
+                value = b"v" * int(2 ** random.uniform(4, _LARGEST_LOG2))
+                stream.write(b"set %b 0 0 %d\r\n%b\r\nget %b\r\n" % (key, len(value), value, key))
+                stream.flush()
+                while stream.readline() != b"END\r\n":
+                    pass
+                filled_bytes += len(value)
+                if filled_bytes > 2 * _CACHE_MB << 20:
+                    yield
+            stream.write(b"stats\r\n")
             stream.flush()
             while stream.readline() != b"END\r\n":
                 pass
-            if number >= _KEYS:
-                yield
 
 
 def _http_client(port: int) -> Iterator[None]:
