@@ -66,9 +66,12 @@ def main() -> int:
     subprocess.run(["make", "--silent", "-C", _SOURCES, f"BUILD={_BUILD}", "all"], check=True)
     programs = sorted(path.stem for path in _SOURCES.glob("*.json") if arguments.only in path.stem)
     with ThreadPoolExecutor() as pool:
-        others = pool.submit(lambda: list(_of_clean_programs(arguments.clean_seconds)))
+        others = pool.submit(lambda: list(_of_clean_programs(arguments.clean_seconds, arguments.only)))
         results = [
-            result for way in _WAYS for result in _of_way(programs, way, arguments.seconds) if _show(result)
+            result
+            for way in (_WAYS if programs else ())
+            for result in _of_way(programs, way, arguments.seconds)
+            if _show(result)
         ]
         clean = others.result()
     text = _report(results, clean, arguments.seconds, arguments.clean_seconds)
@@ -95,10 +98,14 @@ def _of_way(programs: Sequence[str], way: str, seconds: float) -> Iterator[_Resu
                 yield _Result(name, way, function, tuple(right), site, report.process.attached_s)
 
 
-def _of_clean_programs(seconds: float) -> Iterator[tuple[str, LeakReport | None, list[SiteReport]]]:
+def _of_clean_programs(
+    seconds: float, only: str
+) -> Iterator[tuple[str, LeakReport | None, list[SiteReport]]]:
     with RunningDaemon() as daemon, contextlib.ExitStack() as stack:
         running = []
         for name, start in CLEAN_PROGRAMS.items():
+            if only not in name:
+                continue
             try:
                 running.append((name, stack.enter_context(start())))
             except Missing:
@@ -179,17 +186,21 @@ def _report(
     found = [result for result in leaks if result.is_right]
     called = [result for result in results if result.verdict == "leak"]
     observed = sorted(result.observed_s for result in results)
-    lines = [
-        f"Traced for {observed[0]:.0f} to {observed[-1]:.0f} s (asked for: {seconds:.0f} s).",
-        "",
-        f"- Recall: {len(found)} of {len(leaks)} leaks are called `leak`.",
-        f"- Precision: {len(found)} of {len(called)} call sites that are called `leak` leak.",
-        f"- Other verdicts: {sum(r.is_right for r in results if r not in leaks)} of "
-        f"{len(results) - len(leaks)} are right.",
-        "",
-        f"| program | function | right | {' | '.join(_WAYS)} |",
-        f"|---|---|---|{'---|' * len(_WAYS)}",
-    ]
+    lines = (
+        []
+        if not results
+        else [
+            f"Traced for {observed[0]:.0f} to {observed[-1]:.0f} s (asked for: {seconds:.0f} s).",
+            "",
+            f"- Recall: {len(found)} of {len(leaks)} leaks are called `leak`.",
+            f"- Precision: {len(found)} of {len(called)} call sites that are called `leak` leak.",
+            f"- Other verdicts: {sum(r.is_right for r in results if r not in leaks)} of "
+            f"{len(results) - len(leaks)} are right.",
+            "",
+            f"| program | function | right | {' | '.join(_WAYS)} |",
+            f"|---|---|---|{'---|' * len(_WAYS)}",
+        ]
+    )
     for program, function, right in dict.fromkeys((r.program, r.function, r.right) for r in results):
         cells = {r.way: r for r in results if (r.program, r.function) == (program, function)}
         verdicts = [_cell(cells[way]) for way in _WAYS if way in cells]

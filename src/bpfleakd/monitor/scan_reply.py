@@ -93,21 +93,22 @@ def reply_of(
 def _sites(
     addresses: NDArray[np.uint64], blocks: NDArray[np.void], kinds: NDArray[np.uint8], limit: int
 ) -> list[SiteSums]:
-    keys = np.empty(len(blocks), [("kind", "u4"), ("stack_id", "u8")])
-    keys["kind"], keys["stack_id"] = blocks["kind"], blocks["stack_id"]
-    sites, numbers = np.unique(keys, return_inverse=True)
-    shape = len(sites), len(KINDS)
-    places = numbers * len(KINDS) + kinds
+    # Numbers are sorted twenty times as fast as pairs of numbers are.
+    stack_ids, of_stack = np.unique(blocks["stack_id"], return_inverse=True)
+    kind_count = int(blocks["kind"].max(initial=0)) + 1
+    sites = of_stack * kind_count + blocks["kind"]
+    shape = len(stack_ids) * kind_count, len(KINDS)
+    places = sites * len(KINDS) + kinds
     counts = np.bincount(places, minlength=shape[0] * shape[1]).reshape(shape)
-    size_bytes = np.zeros(shape, np.uint64)
-    np.add.at(size_bytes.reshape(-1), places, blocks["size"])
+    # A sum of bytes is exact in a float, below 2^53.
+    size_bytes = np.bincount(places, blocks["size"], shape[0] * shape[1]).astype(np.int64).reshape(shape)
     listed = _listed(addresses, blocks, kinds, limit)
-    return [
-        SiteSums(
-            kind, stack_id, size_bytes[row].tolist(), counts[row].tolist(), listed.get((kind, stack_id), [])
-        )
-        for row, (kind, stack_id) in enumerate(sites.tolist())
-    ]
+    sums = []
+    for row in np.flatnonzero(counts.sum(axis=1)).tolist():
+        stack, kind = divmod(row, kind_count)
+        key = kind, int(stack_ids[stack])
+        sums.append(SiteSums(*key, size_bytes[row].tolist(), counts[row].tolist(), listed.get(key, [])))
+    return sums
 
 
 def _listed(

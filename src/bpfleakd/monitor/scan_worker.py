@@ -63,20 +63,40 @@ class _Live:
             for addresses, blocks in bpf.map_batches(map_fd, np.dtype("u8"), LIVE_BLOCK, 16_384)
         ]
         addresses = np.concatenate([np.empty(0, np.uint64), *(addresses for addresses, _ in batches)])
-        self.addresses, first = np.unique(addresses, return_index=True)
-        self.blocks = np.concatenate([np.empty(0, LIVE_BLOCK), *(blocks for _, blocks in batches)])[first]
+        blocks = np.concatenate([np.empty(0, LIVE_BLOCK), *(blocks for _, blocks in batches)])
+        order, self.addresses = _by_address(addresses)
+        self.blocks = blocks[order]
 
     def changed_since(self, map_fd: int) -> NDArray[np.bool_]:
         """The blocks that are gone by now, or others at the same address."""
         changed = np.ones(len(self.addresses), bool)
         if not len(changed):
             return changed
-        for addresses, blocks in bpf.map_batches(map_fd, np.dtype("u8"), LIVE_BLOCK, 16_384):
-            places = np.minimum(np.searchsorted(self.addresses, addresses), len(changed) - 1)
-            same = self.addresses[places] == addresses
-            same &= self.blocks["born_ns"][places] == blocks["born_ns"]
-            changed[places[same]] = False
+        batches = [
+            (addresses.copy(), blocks["born_ns"].copy())
+            for addresses, blocks in bpf.map_batches(map_fd, np.dtype("u8"), LIVE_BLOCK, 16_384)
+        ]
+        addresses = np.concatenate([np.empty(0, np.uint64), *(addresses for addresses, _ in batches)])
+        born_ns = np.concatenate([np.empty(0, np.uint64), *(born_ns for _, born_ns in batches)])
+        order, addresses = _by_address(addresses)
+        # In order, so that neighbours are looked for among neighbours, which are in the cache.
+        places = np.minimum(np.searchsorted(self.addresses, addresses), len(changed) - 1)
+        same = self.addresses[places] == addresses
+        same &= self.blocks["born_ns"][places] == born_ns[order]
+        changed[places[same]] = False
         return changed
+
+
+def _by_address(addresses: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
+    """The order that sorts addresses, each once, and the addresses in it.
+
+    One that was moved in the table while that was read may have come twice.
+    """
+    order = np.argsort(addresses)
+    ordered = addresses[order]
+    new = np.ones(len(ordered), bool)
+    new[1:] = ordered[1:] != ordered[:-1]
+    return order[new], ordered[new]
 
 
 class _Scan:
