@@ -132,12 +132,19 @@ class DaemonService:
         # One at a time: each may take as much memory as the daemon itself several times over.
         async with self._scanning:
             options = ScanOptions(older_than_s, stop, stop_limit_s, limit, self._backend.suppressions)
-            self._scan = scan = await self._ask(lambda questions: questions.begin_scan(pid, options))
-            try:
-                reply = await asyncio.to_thread(scan.run)
-                return await self._ask(lambda questions: questions.finish_scan(scan, reply))
-            finally:
-                self._scan = None
+            report = await self._scanned(pid, options, trust_heap=True)
+            # The heap gave memory back in that very moment.
+            return report or await self._scanned(pid, options, trust_heap=False)
+
+    async def _scanned(self, pid: int, options: ScanOptions, *, trust_heap: bool) -> ScanReport | None:
+        self._scan = scan = await self._ask(
+            lambda questions: questions.begin_scan(pid, options, trust_heap=trust_heap)
+        )
+        try:
+            reply = await asyncio.to_thread(scan.run)
+            return await self._ask(lambda questions: questions.finish_scan(scan, reply))
+        finally:
+            self._scan = None
 
     async def history(
         self, pid: int, *, limit: int | None, site: str | None = None, survivors: bool = True

@@ -311,6 +311,7 @@ def a_scan_report(pid: int = 4_711, **changes: Any) -> ScanReport:
         "sums": ReachabilitySums(2_097_152, 2, 1_031, 1, 1_009, 1, 4_096_003, 9_001),
         "sites": (a_scanned_site(),),
         "suppressed": {},
+        "known_heap_bytes": 3_000_017,
         "losses": {"live_full": 0},
     }
     return ScanReport(**{**fields, **changes})

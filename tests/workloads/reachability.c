@@ -179,6 +179,14 @@ __attribute__((noipa)) static void from_freed_memory(size_t holder_size, size_t 
 	site_freed(&site_new_block, 1, (long)holder_size);
 }
 
+/* Enough for the heap to grow, so that what follows is in memory that came since "ready". */
+__attribute__((noipa)) static void room(void)
+{
+	for (int i = 4; i < 8; i++)
+		globals[i] = new_block(60013);
+	REACHABLE(60013, 4);
+}
+
 /* The pointer is in a register that calls preserve, and nowhere else, while the thread waits. */
 static void *waits_with_a_register(void *argument)
 {
@@ -239,6 +247,10 @@ static void step(long number)
 	from_a_mapping();
 	from_freed_memory(4099, 1129);
 	DIRECT(1129, 1);
+	room();
+	/* calloc takes no chunk of that size from where free puts it: what was in it stays there. */
+	from_freed_memory(499, 1171);
+	DIRECT(1171, 1);
 	from_a_thread(waits_with_a_local, 1153);
 	REACHABLE(1153, 1);
 	from_a_thread(waits_with_a_register, 1163);

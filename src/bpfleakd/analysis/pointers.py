@@ -9,6 +9,9 @@ Rules:
   - A block's pointers to itself do not count.
   - In memory where an allocator keeps its own notes, what can be glibc's pointer to the free chunk behind a
     block is none to the block: a chunk begins with the last word of the block before it.
+  - In heap memory of which every block is known (`HeapRanges`), what is in no block is nobody's: it was
+    freed, or is the allocator's. Words there are no roots, once it is settled that no block came there
+    meanwhile. What glibc rounds a block up to may be used (malloc_usable_size): words there are roots.
 
 Memory comes in pieces and is not kept. Of a pointer there remain twelve bytes, and none if the block that it
 points to is known to be reachable already.
@@ -16,6 +19,7 @@ points to is known to be reachable already.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +27,7 @@ from numpy.typing import NDArray
 
 from bpfleakd.analysis.block_graph import Links, reachable_by
 
-__all__ = ["BlockTable", "PointerScan", "Pointers"]
+__all__ = ["BlockTable", "HeapRanges", "PointerScan", "Pointers"]
 
 # 17 MB of words that may be pointers, and three times as much while they are looked up.
 _WORDS_MAX = 1 << 20
@@ -36,6 +40,13 @@ _OFFSET_MAX = (1 << 32) - 1
 _CHUNK_WORD_BYTES = np.uint64(8)
 _CHUNK_ALIGNMENT = np.uint64(16)
 _CHUNK_MIN_BYTES = np.uint64(32)
+
+# A block that has a mapping of its own begins here in its first page, and has all of the last one.
+_MAPPED_OFFSET = np.uint64(16)
+_MAPPED_MIN_BYTES = np.uint64(64 << 10)
+_PAGE_MASK = np.uint64(4095)
+# 100 MB of words that may turn out to be roots or not. What is beyond that are roots.
+_UNSETTLED_MAX = 4 << 20
 
 # Blocks this far apart are in different parts of the heap: addresses between them are no pointers to blocks.
 _GAP_BYTES = 1 << 30
@@ -69,6 +80,17 @@ class BlockTable:
         found[addresses < self.starts[0]] = -1
         return found
 
+    def is_usable(self, addresses: Addresses) -> NDArray[np.bool_]:
+        """Whether addresses are in a block or in what glibc has rounded it up to."""
+        if not len(self.starts):
+            return np.zeros(len(addresses), bool)
+        before = np.searchsorted(self.starts, addresses, side="right") - 1
+        starts, sizes = self.starts[before], self.sizes[before]
+        ends = starts + _chunk_bytes(sizes) - _CHUNK_WORD_BYTES
+        has_pages = ((starts & _PAGE_MASK) == _MAPPED_OFFSET) | (sizes >= _MAPPED_MIN_BYTES)
+        ends[has_pages] = (ends[has_pages] + _PAGE_MASK) & ~_PAGE_MASK
+        return (addresses < ends) & (before >= 0)
+
     def islands(self) -> list[tuple[int, int]]:
         """Where the blocks are, from first address to last end: a few ranges with large gaps between."""
         if not len(self.starts):
@@ -81,6 +103,37 @@ class BlockTable:
         firsts = [0, *(cuts + 1).tolist()]
         lasts = [*cuts.tolist(), len(self.starts) - 1]
         return [(int(self.starts[a]), int(self._ends[b])) for a, b in zip(firsts, lasts, strict=True)]
+
+
+class HeapRanges:
+    """Memory of the heap of which every block is known: `ranges` of addresses, sorted, none overlapping."""
+
+    def __init__(self, ranges: Sequence[tuple[int, int]] = ()) -> None:
+        self._starts = np.array([start for start, _end in ranges], np.uint64)
+        self._ends = np.array([end for _start, end in ranges], np.uint64)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def bytes_of(self, starts: Addresses, ends: Addresses) -> int:
+        """How much of some parts of memory is in it."""
+        return int((self._below(ends) - self._below(starts)).sum())
+
+    def _below(self, addresses: Addresses) -> NDArray[np.uint64]:
+        """How many bytes of it have lower addresses."""
+        if not len(self):
+            return np.zeros(len(addresses), np.uint64)
+        lengths = self._ends - self._starts
+        before = np.cumsum(lengths) - lengths
+        place = np.maximum(np.searchsorted(self._starts, addresses, side="right") - 1, 0)
+        inside = np.clip(addresses, self._starts[place], self._ends[place]) - self._starts[place]
+        return before[place] + inside
+
+    def find(self, addresses: Addresses) -> NDArray[np.intp]:
+        """The number of the range that each address is in; -1 for none."""
+        found = np.searchsorted(self._starts, addresses, side="right") - 1
+        found[(found >= 0) & (addresses >= self._ends[found])] = -1
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,10 +151,15 @@ class Pointers:
 
 
 class PointerScan:
-    """Takes memory in, in any order, each piece once."""
+    """Takes memory in, in any order, each piece once. `heap` is where every block is known, and glibc's."""
 
-    def __init__(self, blocks: BlockTable) -> None:
+    def __init__(self, blocks: BlockTable, heap: HeapRanges | None = None) -> None:
         self._blocks = blocks
+        self._heap = heap or HeapRanges()
+        self._unsettled: list[tuple[Addresses, NDArray[np.int64], Addresses]] = []
+        self._unsettled_count = 0
+        # Where there were words that are no roots: from the first to the last, of each range of the heap.
+        self.dismissed: list[tuple[int, int]] = []
         self._islands = [(np.uint64(low), np.uint64(high - low)) for low, high in blocks.islands()]
         self._words: list[tuple[Addresses, Addresses, NDArray[np.bool_]]] = []
         self._words_count = 0
@@ -137,9 +195,14 @@ class PointerScan:
         if self._words_count > _WORDS_MAX:
             self._look_up()
 
-    def pointers(self) -> Pointers:
-        """All that was found."""
+    def pointers(self, in_use: BlockTable | None = None) -> Pointers:
+        """All that was found.
+
+        `in_use` are the blocks that there were when the heap was read; if that is not known (None), all words
+        in it are roots that are in no block.
+        """
         self._look_up()
+        self._settle(in_use)
         links = Links.joined(self._links)
         return Pointers(self._root_starts, self._root_interiors, links, self._reachable)
 
@@ -166,6 +229,7 @@ class PointerScan:
         sources = self._blocks.find(places)
         is_root = sources < 0
         is_pointer = is_root & ~(allocators & self._is_chunk_behind(targets, words))
+        is_pointer &= ~self._put_off(is_pointer, places, targets, words)
         self._root_words(targets[is_pointer], words[is_pointer])
         keep = ~is_root & (sources != targets) & ~self._reachable[targets]
         sources, targets, words = sources[keep], targets[keep], words[keep]
@@ -181,10 +245,37 @@ class PointerScan:
         self._root_starts[targets[at_start]] = True
         self._root_interiors[targets[~at_start]] = True
 
+    def _put_off(
+        self, candidates: NDArray[np.bool_], places: Addresses, targets: NDArray[np.int64], words: Addresses
+    ) -> NDArray[np.bool_]:
+        """Keep those of the candidates that are in heap memory but in no block; returns which they are."""
+        put_off = np.zeros(len(places), bool)
+        if not len(self._heap) or self._unsettled_count > _UNSETTLED_MAX:
+            return put_off
+        chosen = np.flatnonzero(candidates)
+        chosen = chosen[self._heap.find(places[chosen]) >= 0]
+        chosen = chosen[~self._blocks.is_usable(places[chosen])]
+        put_off[chosen] = True
+        self._unsettled.append((places[chosen], targets[chosen], words[chosen]))
+        self._unsettled_count += len(chosen)
+        return put_off
+
+    def _settle(self, in_use: BlockTable | None) -> None:
+        parts, self._unsettled = self._unsettled, []
+        if not parts:
+            return
+        places, targets, words = (np.concatenate(column) for column in zip(*parts, strict=True))
+        are_roots = np.ones(len(places), bool) if in_use is None else in_use.is_usable(places)
+        self._root_words(targets[are_roots], words[are_roots])
+        dismissed = places[~are_roots]
+        ranges = self._heap.find(dismissed)
+        for number in np.unique(ranges).tolist():
+            inside = dismissed[ranges == number]
+            self.dismissed.append((int(inside.min()), int(inside.max()) + 8))
+
     def _is_chunk_behind(self, targets: NDArray[np.int64], words: Addresses) -> NDArray[np.bool_]:
         """Whether words are what glibc would call the chunk after that of the block they point into."""
-        needed = self._blocks.sizes[targets] + _CHUNK_WORD_BYTES + _CHUNK_ALIGNMENT - np.uint64(1)
-        chunk_bytes = np.maximum(needed & ~(_CHUNK_ALIGNMENT - np.uint64(1)), _CHUNK_MIN_BYTES)
+        chunk_bytes = _chunk_bytes(self._blocks.sizes[targets])
         return words == self._blocks.starts[targets] + chunk_bytes - _CHUNK_ALIGNMENT
 
     def _drop_links(self) -> None:
@@ -194,3 +285,9 @@ class PointerScan:
         links = links.chosen(~self._reachable[links.targets]).without_repeats()
         self._links, self._links_count = [links], len(links)
         self._links_max = max(_LINKS_MAX, 2 * len(links))
+
+
+def _chunk_bytes(sizes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """What glibc needs for blocks of these sizes, with the word in front of each."""
+    needed = sizes + _CHUNK_WORD_BYTES + _CHUNK_ALIGNMENT - np.uint64(1)
+    return np.maximum(needed & ~(_CHUNK_ALIGNMENT - np.uint64(1)), _CHUNK_MIN_BYTES)

@@ -161,6 +161,21 @@ LIVE_BLOCK = np.dtype(
         ("kind", "u4"),
     ]
 )
+# What a thread's entry in `threads` begins with.
+PENDING_CALL = np.dtype(
+    [
+        ("entry_sp", "u8"),
+        ("return_address", "u8"),
+        ("function_ip", "u8"),
+        ("size", "u8"),
+        ("weight", "u8"),
+        ("old_address", "u8"),
+        ("old_block", LIVE_BLOCK),
+        ("result_pointer", "u8"),
+        ("new_address", "u8"),
+        ("old_known", "u8"),
+    ]
+)
 SPACE_EVENT = np.dtype(
     [
         ("time_ns", "u8"),

@@ -236,6 +236,11 @@ class Maps:
         """The map of a process' live blocks (address -> LIVE_BLOCK); it stays this object's."""
         return self._live_fds[pid]
 
+    @property
+    def threads_descriptor(self) -> int:
+        """The map of what threads are doing (tgid, tid -> PENDING_CALL and more); it stays this object's."""
+        return self._fds["threads"]
+
     def stack(self, pid: int, stack_id: int) -> RawStack:
         """The frames of a stack; none, with the end LOST, if they found no room."""
         key = np.zeros(1, abi.STACK_KEY)

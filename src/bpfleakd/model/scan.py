@@ -97,7 +97,8 @@ class ScanReport:
 
     `stopped_s` is how long the process stood still, in one or two pieces; `young_count` blocks were too young
     to be judged. `caveats` say what the answer has to be taken with. Sites that a suppression fits are not in
-    `sites`, but in the sums, and by the pattern in `suppressed`.
+    `sites`, but in the sums, and by the pattern in `suppressed`. Of `known_heap_bytes` of memory it is known
+    what is in use: what was freed there holds nothing; elsewhere it counts as in use.
     """
 
     process: ProcessSummary
@@ -113,3 +114,4 @@ class ScanReport:
     sites: tuple[ScannedSite, ...]
     suppressed: dict[str, ReachabilitySums]
     losses: dict[str, int]
+    known_heap_bytes: int = 0

@@ -112,16 +112,30 @@ class Questions:
             self._judge.look_for_suppressed(traced)
         return self._blocks(traced, site=site, older_than_s=older_than_s, limit=limit, suppress=suppress)
 
-    def begin_scan(self, pid: int, options: ScanOptions) -> PendingScan:
-        """Prepare a scan for lost blocks. Raises NotAttached, NoSuchProcess if it ended."""
-        return PendingScan(self._population.find_with_memory(pid), self._maps, options)
+    def begin_scan(self, pid: int, options: ScanOptions, *, trust_heap: bool = True) -> PendingScan:
+        """Prepare a scan for lost blocks. Raises NotAttached, NoSuchProcess if it ended.
 
-    def finish_scan(self, scan: PendingScan, reply: ScanReply) -> ScanReport:
-        """What a scan has found. Raises NoSuchProcess if the process has ended meanwhile."""
+        `trust_heap`: heap memory that is in no block, as far as that can be known, holds no pointers.
+        """
+        traced = self._population.find_with_memory(pid)
+        self._reading.read(self._clock_ns())
+        heap = self._spaces.heap_since_attach(pid) if trust_heap else []
+        return PendingScan(traced, self._maps, options, heap)
+
+    def finish_scan(self, scan: PendingScan, reply: ScanReply) -> ScanReport | None:
+        """What a scan has found; None if memory was not the heap's that was taken for it.
+
+        Raises NoSuchProcess if the process has ended meanwhile.
+        """
         traced, now_ns = scan.traced, self._clock_ns()
         if self._population.find_with_memory(traced.pid) is not traced:
             raise memory_is_gone(traced.pid)
         self._reading.read(now_ns)
+        heap = self._spaces.heap_since_attach(traced.pid)
+        if not all(
+            any(low <= first and last <= high for low, high in heap) for first, last in reply.dismissed
+        ):
+            return None
         traced.thread_names.update(thread_commands(traced.pid))
         traced.reachable = reachable_sites(reply)
         traced.scanned_ns = reply.now_ns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,8 @@ __all__ = ["ScanReply", "ScanRequest", "SiteSums", "reply_of"]
 class ScanRequest:
     """A process, the descriptor of its live table, and how it is to be scanned.
 
-    `allocator_paths` are the files that its allocators are in. At most `limit` lost blocks are listed.
+    `allocator_paths` are the files that its allocators are in. At most `limit` lost blocks are listed. `heap`
+    is where all blocks are in the table that there are, and `threads_fd` tells whether a thread moves one.
     """
 
     pid: int
@@ -29,6 +31,8 @@ class ScanRequest:
     stop_limit_s: float
     allocator_paths: list[str]
     limit: int
+    heap: Sequence[tuple[int, int]] = ()
+    threads_fd: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,11 @@ class SiteSums:
 
 @dataclass(frozen=True, slots=True)
 class ScanReply:
-    """The sums of all sites that have blocks of that age, and how the scan went."""
+    """The sums of all sites that have blocks of that age, and how the scan went.
+
+    In the ranges `dismissed` there are words in no block that were not taken for pointers; `heap_bytes` is
+    how much memory was looked at in that way.
+    """
 
     now_ns: int
     method: str
@@ -58,6 +66,8 @@ class ScanReply:
     young_bytes: int
     young_count: int
     sites: list[SiteSums]
+    dismissed: list[tuple[int, int]]
+    heap_bytes: int
 
 
 def reply_of(
@@ -72,6 +82,8 @@ def reply_of(
     stopped_s: float,
     took_s: float,
     read_bytes: int,
+    dismissed: Sequence[tuple[int, int]] = (),
+    heap_bytes: int = 0,
 ) -> ScanReply:
     """Sum up LIVE_BLOCK records and their kinds, by site."""
     old = blocks["born_ns"].astype(np.int64) <= now_ns - round(request.older_than_s * 1e9)
@@ -87,6 +99,8 @@ def reply_of(
         young_bytes=int(young.sum()),
         young_count=len(young),
         sites=_sites(addresses, blocks, kinds, request.limit),
+        dismissed=list(dismissed),
+        heap_bytes=heap_bytes,
     )
 
 

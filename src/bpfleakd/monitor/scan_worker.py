@@ -2,7 +2,8 @@
 
 Request and reply are `ScanRequest` and `ScanReply`. The table of live blocks is read before the process is
 stopped, since that takes longer than most of what follows, and again in the end: blocks that came or went
-meanwhile are taken for roots, with what is in them.
+meanwhile are taken for roots, with what is in them. Where the time allows it is read again before the process
+goes on, and then it is known what is in no block: what was freed holds nothing any more.
 
 What does not fit into the time that the process may stand still is read while it goes on, and then all is
 read a second time a little later: a pointer that moved from what had not been read to what had been escapes
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import signal
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd import errors
-from bpfleakd.analysis.pointers import BlockTable, PointerScan
+from bpfleakd.analysis.pointers import BlockTable, HeapRanges, PointerScan
 from bpfleakd.analysis.reachability import classify
 from bpfleakd.kernel import bpf
-from bpfleakd.kernel.abi import LIVE_BLOCK
+from bpfleakd.kernel.abi import LIVE_BLOCK, PENDING_CALL
 from bpfleakd.kernel.child import serve
 from bpfleakd.model.scan import ScanCaveat, ScanMethod
 from bpfleakd.monitor.scan_reply import ScanReply, ScanRequest, reply_of
@@ -52,6 +54,8 @@ class _Reading:
     kinds: NDArray[np.uint8]
     stopped_s: float
     whole: bool
+    dismissed: list[tuple[int, int]]
+    knows_heap: bool
 
 
 class _Live:
@@ -67,24 +71,31 @@ class _Live:
         order, self.addresses = _by_address(addresses)
         self.blocks = blocks[order]
 
-    def changed_since(self, map_fd: int) -> NDArray[np.bool_]:
-        """The blocks that are gone by now, or others at the same address."""
+    def changed_since(self, later: _Later) -> NDArray[np.bool_]:
+        """The blocks that are gone by then, or others at the same address."""
         changed = np.ones(len(self.addresses), bool)
         if not len(changed):
             return changed
-        batches = [
-            (addresses.copy(), blocks["born_ns"].copy())
-            for addresses, blocks in bpf.map_batches(map_fd, np.dtype("u8"), LIVE_BLOCK, 16_384)
-        ]
-        addresses = np.concatenate([np.empty(0, np.uint64), *(addresses for addresses, _ in batches)])
-        born_ns = np.concatenate([np.empty(0, np.uint64), *(born_ns for _, born_ns in batches)])
-        order, addresses = _by_address(addresses)
         # In order, so that neighbours are looked for among neighbours, which are in the cache.
-        places = np.minimum(np.searchsorted(self.addresses, addresses), len(changed) - 1)
-        same = self.addresses[places] == addresses
-        same &= self.blocks["born_ns"][places] == born_ns[order]
+        places = np.minimum(np.searchsorted(self.addresses, later.addresses), len(changed) - 1)
+        same = self.addresses[places] == later.addresses
+        same &= self.blocks["born_ns"][places] == later.born_ns
         changed[places[same]] = False
         return changed
+
+
+class _Later:
+    """Which blocks there were at another moment, by address."""
+
+    def __init__(self, map_fd: int) -> None:
+        batches = [
+            (addresses.copy(), blocks["size"].copy(), blocks["born_ns"].copy())
+            for addresses, blocks in bpf.map_batches(map_fd, np.dtype("u8"), LIVE_BLOCK, 16_384)
+        ]
+        columns = zip(*batches, strict=True) if batches else ([np.empty(0, np.uint64)] for _ in range(3))
+        addresses, sizes, born_ns = (np.concatenate(column) for column in columns)
+        order, self.addresses = _by_address(addresses)
+        self.sizes, self.born_ns = sizes[order], born_ns[order]
 
 
 def _by_address(addresses: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
@@ -105,6 +116,8 @@ class _Scan:
         self._reader = MemoryReader(request.pid)
         self._live = _Live(request.live_fd)
         self._table = BlockTable(self._live.addresses, self._live.blocks["size"].astype(np.uint64))
+        self._heap = HeapRanges(request.heap)
+        self._heap_bytes = 0
 
     def reply(self) -> ScanReply:
         began = time.monotonic()
@@ -125,19 +138,41 @@ class _Scan:
             stopped_s=sum(reading.stopped_s for reading in readings),
             took_s=time.monotonic() - began,
             read_bytes=self._reader.read_bytes,
+            dismissed=[one for reading in readings for one in reading.dismissed],
+            heap_bytes=self._heap_bytes if all(reading.knows_heap for reading in readings) else 0,
         )
 
     def _read(self) -> _Reading:
-        scan = PointerScan(self._table)
+        scan = PointerScan(self._table, self._heap)
         if not self._request.stop:
             self._read_memory(scan, None)
-            return _Reading(self._kinds(scan), 0.0, False)
+            return self._reading(scan, None, 0.0, whole=False)
         with _held(self._request) as held:
             for thread in held.registers:
                 scan.add_roots(thread.words)
             self._read_memory(scan, held)
             whole = held.is_holding
-        return _Reading(self._kinds(scan), held.stopped_s, whole)
+            in_use = self._in_use(held)
+        return self._reading(scan, in_use, held.stopped_s, whole=whole)
+
+    def _in_use(self, held: Held) -> _Later | None:
+        """The blocks that there are while the process stands still; None if that is not known for sure."""
+        if not len(self._heap) or not held.is_holding or self._is_moving_blocks(held):
+            return None
+        later = _Later(self._request.live_fd)
+        return later if held.is_holding else None
+
+    def _is_moving_blocks(self, held: Held) -> bool:
+        """Whether a thread is in the midst of realloc: then its block is in no table, wherever it is."""
+        value_bytes = bpf.map_info(self._request.threads_fd).value_bytes
+        for thread in held.registers:
+            key = struct.pack("=Q", self._request.pid << 32 | thread.tid)
+            value = bpf.map_lookup(self._request.threads_fd, key, value_bytes)
+            if value is not None:
+                pending = np.frombuffer(value, PENDING_CALL, 1)[0]
+                if pending["entry_sp"] and pending["old_known"]:
+                    return True
+        return False
 
     def _read_memory(self, scan: PointerScan, held: Held | None) -> None:
         request = self._request
@@ -148,11 +183,19 @@ class _Scan:
 
     def _read_part(self, scan: PointerScan, memory: PointerMemory) -> None:
         parts = written_parts(self._request.pid, memory.part, shared=memory.shared)
+        bounds = np.array([(part.start, part.end) for part in parts], np.uint64).reshape(-1, 2)
+        self._heap_bytes += self._heap.bytes_of(bounds[:, 0], bounds[:, 1])
         for addresses, lengths, words in self._reader.read(parts):
             scan.add_memory(addresses, lengths, words, allocators=memory.allocators)
 
-    def _kinds(self, scan: PointerScan) -> NDArray[np.uint8]:
-        return classify(scan.pointers(), self._live.changed_since(self._request.live_fd))
+    def _reading(
+        self, scan: PointerScan, in_use: _Later | None, stopped_s: float, *, whole: bool
+    ) -> _Reading:
+        blocks = None if in_use is None else BlockTable(in_use.addresses, in_use.sizes)
+        pointers = scan.pointers(blocks)
+        changed = self._live.changed_since(in_use or _Later(self._request.live_fd))
+        kinds = classify(pointers, changed)
+        return _Reading(kinds, stopped_s, whole, scan.dismissed, in_use is not None)
 
     def _method(self, readings: list[_Reading]) -> ScanMethod:
         if not self._request.stop:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 from bpfleakd.analysis.blame import blamed_frame
@@ -36,6 +36,10 @@ _SITES_MAX = 1_000
 
 # What makes blocks unknown, which then hold others as if they were roots.
 _BLOCKS_MISSED = ("live_full", "thread_full", "return_missed", "result_unreadable")
+# What makes it unknown where the heap is, and with them of which blocks it is.
+_HEAP_UNKNOWN = (*_BLOCKS_MISSED, "free_missed", "event_full", "unattended")
+# Of the others it is not known what they give beyond the size that was asked for, or for themselves.
+_ALLOCATORS_UNDERSTOOD = {"glibc"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +56,16 @@ class ScanOptions:
 class PendingScan:
     """A scan that is prepared in the tracing thread, and run in another one."""
 
-    def __init__(self, traced: Traced, maps: Maps, options: ScanOptions) -> None:
+    def __init__(
+        self, traced: Traced, maps: Maps, options: ScanOptions, heap: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        """`heap` is where the allocators have put blocks since the attach, and only they."""
         self.traced = traced
         self.options = options
         process = traced.attachment.process.id
         # A descriptor of its own: the process may end meanwhile, and its table be dropped.
         self._live_fd = os.dup(maps.live_descriptor(process.pid))
+        self._threads_fd = os.dup(maps.threads_descriptor)
         self._request = ScanRequest(
             pid=process.pid,
             start_ticks=process.start_ticks,
@@ -67,6 +75,8 @@ class PendingScan:
             stop_limit_s=options.stop_limit_s,
             allocator_paths=sorted({probe.module for probe in traced.attachment.probes}),
             limit=options.limit,
+            heap=heap if _knows_all_blocks(traced) else (),
+            threads_fd=self._threads_fd,
         )
         self._child: Child | None = None
         self._lock = threading.Lock()
@@ -76,12 +86,13 @@ class PendingScan:
         """Scan, which may take long. Raises NoSuchProcess, TargetRefused, AccessDenied or KernelError."""
         try:
             with self._lock:
-                child = self._child = Child(_WORKER, [self._live_fd])
+                child = self._child = Child(_WORKER, [self._live_fd, self._threads_fd])
                 if self._cancelled:
                     child.kill()
             reply = child.ask(asdict(self._request), _TIMEOUT_S)
         finally:
             os.close(self._live_fd)
+            os.close(self._threads_fd)
         sites = [SiteSums(**site) for site in reply.pop("sites")]
         return ScanReply(**reply, sites=sites)
 
@@ -122,12 +133,23 @@ def scan_report(
         sites=tuple(site for site in sites if patterns[site.site] is None),
         suppressed=_by_pattern((patterns[site.site], site.sums) for site in sites),
         losses=traced.counters.losses,
+        known_heap_bytes=reply.heap_bytes,
     )
 
 
 def reachable_sites(reply: ScanReply) -> dict[SiteKey, bool | None]:
     """Whether the blocks of each site are reachable; sites without blocks of that age are left out."""
     return {_key(site): is_reachable(_sums(site)) for site in reply.sites}
+
+
+def _knows_all_blocks(traced: Traced) -> bool:
+    """Whether every block since the attach is in the table, so that what is in none is nobody's."""
+    losses, probes = traced.losses, traced.attachment.probes
+    return (
+        not traced.counters.was_sampled
+        and not any(losses[reason] for reason in _HEAP_UNKNOWN)
+        and {probe.allocator for probe in probes} == _ALLOCATORS_UNDERSTOOD
+    )
 
 
 def _key(site: SiteSums) -> SiteKey:

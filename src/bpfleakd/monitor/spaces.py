@@ -51,6 +51,8 @@ class _Process:
     last_event_ns: int = 0
     peak_live_bytes: int = 0
     position: int = 0
+    # Whether memory was taken for an allocator by a call whose entry was not seen.
+    is_unsure: bool = False
 
     def note_heap(self, peak_bytes: int) -> None:
         """So much was live in the heap while the map was as it is."""
@@ -102,6 +104,7 @@ class AddressMaps:
             last_event_ns=saved.last_event_ns,
             peak_live_bytes=saved.peak_live_bytes,
             position=saved.position,
+            is_unsure=True,
         )
 
     def saved(self, pid: int, position: int, *, stale: bool) -> SavedSpace:
@@ -132,6 +135,17 @@ class AddressMaps:
         process = self._processes.get(pid)
         return process.map if process else None
 
+    def heap_since_attach(self, pid: int) -> list[tuple[int, int]]:
+        """Where the allocators of a process have put blocks since the attach, and only they; by address.
+
+        Empty where that is not known for sure: a call that was under way at the attach is known by its stack,
+        but not the block that it returned.
+        """
+        process = self._processes.get(pid)
+        if process is None or process.broken or process.is_unsure:
+            return []
+        return [(start, end) for start, end, owner in process.map.ranges() if owner is Special.ALLOCATOR]
+
     def apply(self, events: Iterable[SpaceEvent]) -> set[int]:
         """Take in reports; returns the pids that mapped new code from files."""
         mapped_code = set()
@@ -144,6 +158,7 @@ class AddressMaps:
             process.last_event_ns = event.time_ns
             if event.stack_id and self._is_allocators(process, event):
                 event = replace(event, inside_allocator=True)
+                process.is_unsure |= _gives_memory(process, event)
             if _apply(process, event):
                 mapped_code.add(event.pid)
         return mapped_code
@@ -180,6 +195,13 @@ class AddressMaps:
             # It has ended: its last report shows the map as it was.
             return
         log.warning("space.repaired", pid=pid, lost=lost, differing_bytes=differing_bytes)
+
+
+def _gives_memory(process: _Process, event: SpaceEvent) -> bool:
+    """Whether the process has more memory by it. free may give some back, by brk too."""
+    if event.syscall is Syscall.BRK:
+        return event.result > process.program_break
+    return event.syscall in (Syscall.MMAP, Syscall.MREMAP)
 
 
 def _apply(process: _Process, event: SpaceEvent) -> bool:

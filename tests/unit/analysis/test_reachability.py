@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpfleakd.analysis import block_graph, pointers
-from bpfleakd.analysis.pointers import BlockTable, PointerScan
+from bpfleakd.analysis.pointers import BlockTable, HeapRanges, PointerScan
 from bpfleakd.analysis.reachability import KINDS, classify, is_reachable
 from bpfleakd.model.scan import Reachability, ReachabilitySums
 
@@ -124,6 +124,53 @@ def test_what_glibc_calls_the_next_chunk(allocators: bool) -> None:
     scan.add_memory(np.array([ROOTS], np.uint64), np.array([1]), words, allocators=allocators)
     (kind,) = classify(scan.pointers(), np.zeros(1, bool))
     assert KINDS[kind] == (DIRECT if allocators else POSSIBLE)
+
+
+@pytest.mark.parametrize(
+    ("place", "in_use", "kind"),
+    [
+        (0x200, [], DIRECT),  # in no block: freed
+        (0x200, None, REACHABLE),  # nobody knows what is in use
+        (0x200, [(0x1F0, 64)], REACHABLE),  # in a block that came meanwhile
+        (0x240, [(0x1F0, 64)], DIRECT),  # behind that
+        (0x040, [], REACHABLE),  # in what glibc has rounded the 57 bytes of the block before up to
+        (0x048, [], DIRECT),  # the size of the next chunk
+        (0x1000, [], REACHABLE),  # outside of the heap that is known
+    ],
+)
+def test_memory_that_was_freed(place: int, in_use: list[tuple[int, int]] | None, kind: Reachability) -> None:
+    """A pointer in it counts unless it is known for sure that no block is there."""
+    blocks = BlockTable(np.array([HEAP, HEAP + 0x800], np.uint64), np.array([57, 64], np.uint64))
+    scan = PointerScan(blocks, HeapRanges([(HEAP, HEAP + 0x1000)]))
+    words = np.array([HEAP + 0x800], np.uint64)
+    scan.add_memory(np.array([HEAP + place], np.uint64), np.array([1]), words, allocators=True)
+    table = None
+    if in_use is not None:
+        starts, sizes = [HEAP + start for start, _ in in_use], [size for _, size in in_use]
+        table = BlockTable(np.array(starts, np.uint64), np.array(sizes, np.uint64))
+    kinds = classify(scan.pointers(table), np.zeros(2, bool))
+    assert KINDS[kinds[1]] == kind
+    assert scan.dismissed == ([(HEAP + place, HEAP + place + 8)] if kind is DIRECT else [])
+
+
+@pytest.mark.parametrize(
+    ("start", "size", "usable"),
+    [(0x7000, 1, 24), (0x7000, 24, 24), (0x7000, 25, 40), (0x7010, 5000, 8176), (0x7020, 70_000, 73_696)],
+)
+def test_what_may_be_used_of_a_block(start: int, size: int, usable: int) -> None:
+    """As malloc_usable_size has it; of what may have pages of its own, all of the last one."""
+    blocks = BlockTable(np.array([start], np.uint64), np.array([size], np.uint64))
+    addresses = np.array([start - 1, start, start + usable - 1, start + usable], np.uint64)
+    assert blocks.is_usable(addresses).tolist() == [False, True, True, False]
+
+
+def test_how_much_of_memory_is_known() -> None:
+    """Of parts that reach into ranges, over them, or past them."""
+    heap = HeapRanges([(100, 200), (300, 500)])
+    parts = np.array([(0, 100), (50, 150), (150, 350), (400, 900), (900, 1000)], np.uint64)
+    assert heap.bytes_of(parts[:, 0], parts[:, 1]) == 0 + 50 + 100 + 100 + 0
+    assert HeapRanges().bytes_of(parts[:, 0], parts[:, 1]) == 0
+    assert heap.find(np.array([99, 100, 199, 200, 499, 500], np.uint64)).tolist() == [-1, 0, 0, -1, 1, -1]
 
 
 def test_distant_parts_of_a_heap() -> None:

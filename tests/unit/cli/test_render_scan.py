@@ -78,6 +78,13 @@ def test_what_is_suppressed() -> None:
     )
 
 
+def test_what_was_freed() -> None:
+    """Said where it counts as in use."""
+    words = "note: memory that was freed counts as in use"
+    assert words in lines(known_heap_bytes=0)
+    assert words not in lines()
+
+
 def test_caveats() -> None:
     """Every one has words of its own."""
     notes = [line for line in lines(caveats=tuple(ScanCaveat)) if line.startswith("note: ")]

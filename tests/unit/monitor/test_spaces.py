@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpfleakd.kernel.space_events import SpaceEvent, Syscall
+from bpfleakd.model.mapping import Mapping
 from bpfleakd.monitor.spaces import AddressMaps
 
 PID, TID = 4_711, 4_712
@@ -107,3 +108,58 @@ def test_a_peak_read_before_a_report_is_not_taken_for_one_after_it() -> None:
 def test_a_process_that_is_not_followed() -> None:
     """All that is known is the heap."""
     assert AddressMaps(lambda _pid, _stack_id: False).peak_live_bytes(PID, 23, 1) == 23
+
+
+HEAP = Mapping(0x100000, 0x121000, 0, "00:00", 0, "[heap]", True, True, False)
+ARENA = 0x7F0000000000
+
+
+def followed(in_allocator: bool = False) -> AddressMaps:
+    maps = AddressMaps(lambda _pid, _stack_id: in_allocator)
+    maps.follow(PID, [HEAP])
+    return maps
+
+
+def an_event(syscall: Syscall, result: int, *arguments: int, inside: bool = True) -> SpaceEvent:
+    padded = (*arguments, *[0] * (6 - len(arguments)))
+    return SpaceEvent(1, 0 if inside else 23, padded, result, 0, PID, TID, syscall, False, inside)
+
+
+def test_heap_since_the_attach():
+    """What malloc has taken for itself: not what was there before, nor what the program maps."""
+    maps = followed()
+    maps.apply(
+        [
+            an_event(Syscall.BRK, HEAP.end + 4 * PAGE),
+            an_event(Syscall.MMAP, ARENA, 0, 64 * PAGE, 0, _PRIVATE_ANONYMOUS),
+            an_event(Syscall.MPROTECT, 0, ARENA, 8 * PAGE, _READ_WRITE),
+            an_event(Syscall.MMAP, ARENA + 64 * PAGE, 0, PAGE, _READ_WRITE, _PRIVATE_ANONYMOUS, inside=False),
+            an_event(Syscall.BRK, HEAP.end + 5 * PAGE, inside=False),
+        ]
+    )
+    heap = (HEAP.end, HEAP.end + 4 * PAGE), (ARENA, ARENA + 64 * PAGE)
+    assert maps.heap_since_attach(PID) == list(heap)
+    # free gives some back: who called is told by the stack then.
+    maps.apply([an_event(Syscall.BRK, HEAP.end + 3 * PAGE, inside=False)])
+    assert maps.heap_since_attach(PID) == [(HEAP.end, HEAP.end + 3 * PAGE), heap[1]]
+
+
+def test_heap_of_calls_that_were_under_way_at_the_attach():
+    """Known by their stacks only: the block that such a call returns is in no table, and no heap is known."""
+    maps = followed(in_allocator=True)
+    maps.apply([an_event(Syscall.BRK, HEAP.end - PAGE, inside=False)])
+    maps.apply([an_event(Syscall.BRK, HEAP.end, inside=True)])
+    assert maps.heap_since_attach(PID) == [(HEAP.end - PAGE, HEAP.end)]
+    maps.apply([an_event(Syscall.BRK, HEAP.end + PAGE, inside=False)])
+    assert maps.heap_since_attach(PID) == []
+
+
+def test_heap_of_a_process_that_was_taken_over():
+    """What the daemon before knew of such calls is not handed on."""
+    maps = followed()
+    maps.apply([an_event(Syscall.BRK, HEAP.end + PAGE)])
+    later = AddressMaps(lambda _pid, _stack_id: False)
+    later.restore(PID, maps.saved(PID, 0, stale=False))
+    assert maps.heap_since_attach(PID) == [(HEAP.end, HEAP.end + PAGE)]
+    assert later.heap_since_attach(PID) == []
+    assert later.heap_since_attach(PID + 1) == []

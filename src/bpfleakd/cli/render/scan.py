@@ -45,6 +45,8 @@ def scan_view(report: ScanReport, *, width: int | None) -> RenderableType:
     parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
     parts.append(Text(_how(report)))
     parts += [Text(f"note: {_CAVEATS[caveat]}", style="yellow") for caveat in report.caveats]
+    if not report.known_heap_bytes:
+        parts.append(Text("note: memory that was freed counts as in use", "dim"))
     parts.append(_table(report.sums))
     if report.young_count:
         age = human_duration(report.older_than_s)
