@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -30,6 +30,7 @@ from bpfleakd.model.daemon import DaemonStats, GuardStats
 from bpfleakd.model.metrics import MetricsSnapshot
 from bpfleakd.model.process import ProcessId, ProcessState, TracedProcess, TracingMode
 from bpfleakd.model.report import LeakReport
+from bpfleakd.monitor.adoption import was_kept_by_hand
 from bpfleakd.monitor.attach import Attacher
 from bpfleakd.monitor.auto import AutoOptions, GrowthWatcher
 from bpfleakd.monitor.governing import LEVELS, Governing
@@ -103,16 +104,19 @@ class Backend:
         config = self._config
         wanted = config.attach_method
         limits = config.limits
+        # By hand or not (None: not known).
+        left_behind: dict[ProcessId, bool | None] = {}
         kernel = KernelSession.open(
             config.bpffs_dir,
             Capacities(limits.processes, limits.sites, limits.stacks, limits.threads, limits.process_sites),
             None if wanted is Wanted.AUTO else AttachMethod(wanted.value),
             None if config.walker is WantedWalker.AUTO else WalkerKind(config.walker.value),
             self._cache_directory,
+            lambda pins: left_behind.update({pins.id: was_kept_by_hand(pins)}),
         )
         self._kernel = kernel
         try:
-            self._begin(kernel, loop)
+            self._begin(kernel, loop, left_behind)
         except BaseException:
             kernel.close(keep=kernel.adopted)
             self._kernel = None
@@ -169,7 +173,12 @@ class Backend:
         # The second is what systemd makes (CacheDirectory=).
         return self._config.cache_dir or systemd_directory("CACHE_DIRECTORY")
 
-    def _begin(self, kernel: KernelSession, loop: asyncio.AbstractEventLoop) -> None:
+    def _begin(
+        self,
+        kernel: KernelSession,
+        loop: asyncio.AbstractEventLoop,
+        left_behind: Mapping[ProcessId, bool | None],
+    ) -> None:
         config = self._config
         state = config.state
         self._reports = ReportStore(state.dir, max_bytes=state.max_bytes, max_age_s=state.max_age_s)
@@ -200,17 +209,17 @@ class Backend:
             ),
             suppressions=self.suppressions,
         )
-        anew = [*kernel.left_behind, *self.monitor.adopt(kernel.pins.processes())]
-        self._attach_anew(anew)
+        self._attach_anew({**left_behind, **self.monitor.adopt(kernel.pins.processes())})
         self._supervision = Supervision(
             config, self._worker, self._monitor, self.watcher, loop, self._attached
         )
-        traced = [
-            row.process.pid
+        now_ns = time.monotonic_ns()
+        began_ns = {
+            row.process.pid: now_ns - round(row.process.attached_s * 1e9)
             for row in self.monitor.overview.processes()
             if row.process.state == ProcessState.TRACED
-        ]
-        self._supervision.supervisor.adopt(traced)
+        }
+        self._supervision.supervisor.adopt(began_ns, now_ns)
         self._guard = Guard(
             Governing(self._monitor, self.supervisor, [self._symbolizers.shed]),
             BudgetLimits(config.budget.process_percent, config.budget.host_percent),
@@ -223,12 +232,12 @@ class Backend:
     def _keep_report(self, id_: ProcessId, report: LeakReport) -> None:
         self.reports.keep(id_, report, time.time())
 
-    def _attach_anew(self, processes: Iterable[ProcessId]) -> None:
-        """Attach to those that an earlier daemon traced, but whose tables could not be taken over."""
-        for id_ in processes:
+    def _attach_anew(self, processes: Mapping[ProcessId, bool | None]) -> None:
+        """Attach to those that an earlier daemon traced, by hand or not, without what it had recorded."""
+        for id_, by_hand in processes.items():
             try:
                 if read_process(id_.pid).id == id_:
-                    self.monitor.attach(id_.pid)
+                    self.monitor.attach(id_.pid, by_hand=by_hand)
             except errors.BpfleakdError as error:
                 log.warning("process.not-attached", pid=id_.pid, reason=error.message, hint=error.hint)
 

@@ -52,6 +52,31 @@ def test_killed_twenty_times_nothing_is_lost(daemon, workload):
     assert "Traceback" not in tracer.log
 
 
+def test_a_leak_is_one_after_the_restart_as_well(daemon, workload):
+    """Without being watched anew for as long as a leak takes to be found; what nobody saw is said."""
+    program = workload("many_sites", 7)
+    tracer = daemon(history={"leak_after_s": 10})
+    tracer.attach(program.pid)
+
+    def leaks() -> list[dict]:
+        program.step(7 * 23)  # at each call site 23 blocks that stay
+        sites = tracer.top_after_tick(program.pid)["sites"]
+        return [site for site in sites if site["verdict"] == "leak"]
+
+    before = wait_until(leaks, 60)
+    time.sleep(11)  # it is written down every ten seconds
+    tracer.kill()
+    time.sleep(1)
+    tracer.start()
+
+    row = tracer.process(program.pid)
+    after = wait_until(leaks, 4)
+    assert {site["site"] for site in before} <= {site["site"] for site in after}
+    assert row["process"]["growth_bytes_per_s"] > 0
+    assert all("not read for" in site["reason"] for site in after), after
+    assert len(tracer.events("site.leak")) == len({event["site"] for event in tracer.events("site.leak")})
+
+
 def test_a_program_that_ends_without_a_daemon_gets_its_last_report(daemon, workload):
     """By the next one, from the tables, with the functions' names."""
     program = workload("many_sites", 23)

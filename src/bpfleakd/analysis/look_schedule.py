@@ -106,6 +106,10 @@ class LookSchedule(Generic[K]):
             look.windows += 1
             self.opened_total += 1
 
+    def resumed(self, key: K, now_s: float) -> None:
+        """A window is open that was opened before anything was noted here."""
+        self._looks[key] = Look(WatchState.WINDOW, windows=1, pause_s=self._options.pause_s, grew_s=now_s)
+
     def closed(self, key: K, now_s: float) -> None:
         """The window is over: rest."""
         self._rest(key, now_s)

@@ -46,7 +46,9 @@ def judged(history: SavedHistory) -> tuple[ProcessVerdict, list[tuple[SavedSite,
             ),
             history.leak_after_s,
         )
-        context = Context(history.replaced_count, history.lost_frees, history.lost_blocks)
+        context = Context(
+            history.replaced_count, history.lost_frees, history.lost_blocks, unread_s=history.unread_s
+        )
         judgement = judge(measured, context)
         verdicts = [judgement.of(row) for row in range(len(history.sites))]
     sites = list(zip(history.sites, verdicts, strict=True)) if verdicts else []

@@ -66,6 +66,8 @@ _PLATEAU_SHARE = 0.1
 _REPLACED_MIN = 10
 _LOSSY = 0.7
 _SURVIVORS_UNKNOWN = 0.8
+# Less of the time observed is not worth a word.
+_UNREAD_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +77,14 @@ class Context:
     `replaced_count` are the frees of blocks from before the attach in the last third of the time observed,
     which may be why as many new ones stay; 0 where such frees mean nothing. `lost_frees` and `lost_blocks`
     are how often a free was not seen and a block was not recorded; `survivors_known` whether blocks were
-    counted by age.
+    counted by age. For `unread_s` of the time nobody read: what came and went then is not known.
     """
 
     replaced_count: float = 0.0
     lost_frees: int = 0
     lost_blocks: int = 0
     survivors_known: bool = True
+    unread_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,7 @@ def _confidence(m: Persistence, context: Context, codes: NDArray[np.int8]) -> Ro
         confidence = np.where((codes == _LEAK) & m.by_blocks, confidence * _SURVIVORS_UNKNOWN, confidence)
     if context.lost_frees or context.lost_blocks:
         confidence = confidence * _LOSSY
+    confidence = confidence * (1 - _unread_share(m, context))
     return np.clip(confidence, 0.0, 0.99)
 
 
@@ -185,7 +189,13 @@ def _reason(m: Persistence, context: Context, site: int, code: int, replaced: bo
         text += "; blocks were not recorded"
     elif context.lost_frees and code in (_LEAK, _GROWING):
         text += "; frees were missed"
+    if _unread_share(m, context) >= _UNREAD_SHARE:
+        text += f"; not read for {human_duration(context.unread_s)} of that time"
     return text
+
+
+def _unread_share(m: Persistence, context: Context) -> float:
+    return min(1.0, context.unread_s / max(m.observed_s, 1.0))
 
 
 _WHY_REPLACED = "grows as blocks from before the attach go: they may be replaced"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -13,7 +14,7 @@ from bpfleakd.kernel.links import Linker, close_all
 from bpfleakd.kernel.loader import Capacities, Loaded, load, reload, version_of
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.mounts import ensure_bpffs
-from bpfleakd.kernel.pins import MAKING, DirectoryLock, PinnedSet, pinned_sets, remove_pins
+from bpfleakd.kernel.pins import MAKING, DirectoryLock, PinnedSet, ProcessPins, pinned_sets, remove_pins
 from bpfleakd.kernel.programs import (
     LIFE_PROGRAMS,
     SPACE_PROGRAMS,
@@ -22,7 +23,6 @@ from bpfleakd.kernel.programs import (
     programs_of,
 )
 from bpfleakd.kernel.space_links import SpaceLinks
-from bpfleakd.model.process import ProcessId
 
 __all__ = ["KernelSession"]
 
@@ -32,8 +32,7 @@ log = structlog.get_logger()
 class KernelSession:
     """Everything of ours in the kernel.
 
-    `adopted`: the programs are those of an earlier daemon, with all that they recorded. `left_behind` are the
-    processes that another version's programs recorded, which are gone with these.
+    `adopted`: the programs are those of an earlier daemon, with all that they recorded.
     """
 
     def __init__(self, pins: PinnedSet, loaded: Loaded, lock: DirectoryLock, *, adopted: bool) -> None:
@@ -43,7 +42,6 @@ class KernelSession:
         self.was_compiled = loaded.was_compiled
         self.pins = pins
         self.adopted = adopted
-        self.left_behind: tuple[ProcessId, ...] = ()
         self._lock = lock
         self._program_fds: dict[str, int] = {}
         self._life_links: list[int] = []
@@ -58,10 +56,12 @@ class KernelSession:
         method: AttachMethod | None = None,
         walker: WalkerKind | None = None,
         cache_directory: Path | None = None,
+        left_behind: Callable[[ProcessPins], None] = lambda _pins: None,
     ) -> KernelSession:
         """Take over what is pinned under `directory`, or load, and watch for execs and ends of threads.
 
-        Compiled programs are kept in `cache_directory`, unless it is None.
+        Compiled programs are kept in `cache_directory`, unless it is None. `left_behind` is told of each
+        process that programs recorded which cannot be taken over, before these are removed.
         Only what this very version would load itself is taken over; anything else is removed. Raises
         AlreadyRunning, KernelUnsupported, AccessDenied or KernelError.
         """
@@ -74,7 +74,7 @@ class KernelSession:
                 "bpffs must be mounted there: mount -t bpf bpf /sys/fs/bpf",
             ) from error
         try:
-            return cls._open_locked(directory, lock, capacities, method, walker, cache_directory)
+            return cls._open_locked(directory, lock, capacities, method, walker, cache_directory, left_behind)
         except BaseException:
             lock.release(remove=True)
             raise
@@ -88,18 +88,17 @@ class KernelSession:
         method: AttachMethod | None,
         walker: WalkerKind | None,
         cache_directory: Path | None,
+        left_behind: Callable[[ProcessPins], None],
     ) -> KernelSession:
         pins = PinnedSet.of(directory, version_of(capacities, method, walker))
-        left_behind = _remove_others(directory, pins)
+        _remove_others(directory, pins, left_behind)
         if pins.exists:
             try:
                 return cls._adopted(pins, lock)
             except (OSError, errors.KernelError) as error:
                 log.warning("pins.unusable", directory=pins.directory, reason=str(error))
-                left_behind += tuple(process.id for process in pins.processes())
-                pins.remove()
+                _remove(pins, left_behind)
         session = cls(pins, load(pins, capacities, method, walker, cache_directory), lock, adopted=False)
-        session.left_behind = left_behind
         try:
             session._open_programs()
         except OSError as error:
@@ -155,16 +154,19 @@ class KernelSession:
         self._space_links.adopt()
 
 
-def _remove_others(directory: Path, ours: PinnedSet) -> tuple[ProcessId, ...]:
-    """Remove what is half made and the sets of other versions; returns the processes that these recorded."""
-    left_behind: list[ProcessId] = []
+def _remove_others(directory: Path, ours: PinnedSet, left_behind: Callable[[ProcessPins], None]) -> None:
+    """Remove what is half made and the sets of other versions."""
     try:
         remove_pins(directory / MAKING)
         for other in pinned_sets(directory):
             if other.directory != ours.directory:
-                left_behind += (process.id for process in other.processes())
-                removed = other.remove()
+                removed = _remove(other, left_behind)
                 log.warning("pins.other-version", directory=other.directory, removed=removed)
     except OSError as error:
         raise errors.KernelError(f"cannot remove {error.filename}: {error.strerror}") from error
-    return tuple(left_behind)
+
+
+def _remove(pins: PinnedSet, left_behind: Callable[[ProcessPins], None]) -> int:
+    for process in pins.processes():
+        left_behind(process)
+    return pins.remove()

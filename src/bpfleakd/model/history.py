@@ -35,7 +35,7 @@ class SavedHistory:
 
     Bins of time end at `ends_s`, in seconds since the attach; each begins where the one before ends.
     `replaced_count` to `lost_blocks` are as in analysis.verdict.Context. Anonymous memory was at least
-    `memory_bytes` in the bins that end at `memory_s`.
+    `memory_bytes` in the bins that end at `memory_s`. For `unread_s` of the time there was no daemon.
     """
 
     version: int
@@ -49,3 +49,4 @@ class SavedHistory:
     memory_bytes: tuple[float, ...]
     limits: tuple[MemoryLimit, ...]
     sites: tuple[SavedSite, ...]
+    unread_s: float = 0.0

@@ -9,7 +9,7 @@ The programs went on counting without it, so that nothing that they count is mis
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -27,7 +27,7 @@ from bpfleakd.monitor.spaces import AddressMaps
 from bpfleakd.monitor.unwinding import Unwinding
 from bpfleakd.target.mappings import read_mappings
 
-__all__ = ["Adopter", "KeptTraced", "keep_traced"]
+__all__ = ["Adopter", "KeptTraced", "keep_traced", "was_kept_by_hand"]
 
 log = structlog.get_logger()
 
@@ -36,10 +36,14 @@ _RECORD = "traced"
 
 @dataclass(frozen=True, slots=True)
 class KeptTraced:
-    """What the next daemon has to know of a traced process besides its attachment and its address map."""
+    """What the next daemon has to know of a traced process besides its attachment, address map and history.
+
+    `by_hand`: somebody attached it, not the policy; None if that is not known.
+    """
 
     attached_ns: int
     memory: tuple[UseSummary, ...]
+    by_hand: bool | None = None
     adopted_count: int = 0
     gap_s: float = 0.0
 
@@ -51,6 +55,17 @@ def keep_traced(pins: ProcessPins, kept: KeptTraced) -> None:
         write_record(record, kept)
     except OSError as error:
         log.warning("process.not-kept", pid=pins.id.pid, reason=error.strerror)
+    finally:
+        record.close()
+
+
+def was_kept_by_hand(pins: ProcessPins) -> bool | None:
+    """Whether somebody attached a process that an earlier daemon traced; None if nobody wrote that down."""
+    record = pins.record(_RECORD)
+    try:
+        return read_record(record, KeptTraced).by_hand
+    except (ValueError, OSError):
+        return None
     finally:
         record.close()
 
@@ -87,9 +102,7 @@ class Adopter:
         if self.maps.process(pid).state is RecordingState.UNATTENDED:
             raise ValueError("the programs had stopped recording: no daemon for too long")
         before = self._traced_before(pins)
-        after = KeptTraced(
-            before.attached_ns, before.memory, before.adopted_count + 1, before.gap_s + self.gap_s
-        )
+        after = replace(before, adopted_count=before.adopted_count + 1, gap_s=before.gap_s + self.gap_s)
         keep_traced(pins, after)
         self.memory.restore(attachment.process, before.memory)
         self._restore_space(attachment)

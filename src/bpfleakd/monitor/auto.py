@@ -110,6 +110,11 @@ class GrowthWatcher:
         """The window is open."""
         self._looks.opened(process)
 
+    def resumed(self, process: ProcessId, began_ns: int, now_ns: int) -> int:
+        """A window is open that an earlier daemon opened; returns when it ends."""
+        self._looks.resumed(process, now_ns / _NS_PER_S)
+        return began_ns + round(self._options.window_s * _NS_PER_S)
+
     def closed(self, process: ProcessId, now_ns: int) -> None:
         """The window is over."""
         self._looks.closed(process, now_ns / _NS_PER_S)

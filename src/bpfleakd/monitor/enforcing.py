@@ -45,10 +45,12 @@ class Tracer(Protocol):
         mode: TracingMode = TracingMode.EXACT,
         live_blocks: int | None = None,
         tables_wait_s: float = ...,
+        by_hand: bool | None = ...,
     ) -> TracedProcess: ...
     def detach(self, pid: int) -> TracedProcess: ...
     def release(self, pid: int) -> None: ...
     def mode_of(self, pid: int) -> TracingMode | None: ...
+    def was_by_hand(self, pid: int) -> bool | None: ...
     def still_traced(self, pid: int) -> bool: ...
     def traced_count(self) -> int: ...
 
@@ -112,6 +114,14 @@ class Enforcer:
             self._watcher.failed(opening.process, now_ns, process.reason, for_good=for_good)
             if not for_good:
                 process.be(SupervisionState.WATCHED, process.reason)
+
+    def resume_window(self, process: Supervised, decision: Decision, began_ns: int, now_ns: int) -> None:
+        """Go on with a window of tracing that an earlier daemon opened."""
+        assert process.id is not None
+        self._watcher.add(process.id, decision)
+        process.watched = True
+        process.window_end_ns = self._watcher.resumed(process.id, began_ns, now_ns)
+        self._agenda.set(process.pid, process.window_end_ns)
 
     def _keep_window(self, process: Supervised, id: ProcessId, now_ns: int) -> bool:
         """Close a window of tracing if it is over; whether that took long."""

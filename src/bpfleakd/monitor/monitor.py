@@ -18,9 +18,10 @@ from bpfleakd.model.process import ProcessId, ProcessState, TracedProcess, Traci
 from bpfleakd.model.report import LeakReport
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.monitor.address_space import AddressSpaces
-from bpfleakd.monitor.adoption import Adopter, KeptTraced, keep_traced
+from bpfleakd.monitor.adoption import Adopter, KeptTraced, keep_traced, was_kept_by_hand
 from bpfleakd.monitor.attach import Attacher, Attachment
 from bpfleakd.monitor.judging import Judge
+from bpfleakd.monitor.kept_history import HistoryKeeper, restored_history
 from bpfleakd.monitor.overview import Overview
 from bpfleakd.monitor.population import Population
 from bpfleakd.monitor.questions import Questions
@@ -88,6 +89,7 @@ class Monitor:
         self._spaces = AddressMaps(self._is_in_allocator)
         self._feed = SpaceFeed(maps, self._spaces, clock_ns)
         self._memory = AddressSpaces()
+        self._histories = HistoryKeeper(clock_ns)
         self._judge = Judge(maps, self._spaces, reporter, clock_ns)
         self._reading = Reading(
             maps, attacher, unwinding, self._spaces, self._feed, self._sampling, self._population
@@ -123,10 +125,12 @@ class Monitor:
         mode: TracingMode = TracingMode.EXACT,
         live_blocks: int | None = None,
         tables_wait_s: float = ATTACH_WAIT_S,
+        by_hand: bool | None = False,
     ) -> TracedProcess:
         """Start tracing: the process `expected`, if one is, with room for so many blocks.
 
-        EXACT records every block, SAMPLED some, and AUTO all until that costs too much.
+        EXACT records every block, SAMPLED some, and AUTO all until that costs too much. `by_hand` is kept for
+        the next daemon: whether somebody wants this, and not the policy (None: not known).
 
         Raises AlreadyAttached and what Attacher.attach raises.
         """
@@ -149,7 +153,8 @@ class Monitor:
         self._spaces.follow(pid, _mappings_now(attachment))
         self._feed.keep(pid, attachment.pins.record("space"))
         now_ns = self._clock_ns()
-        keep_traced(attachment.pins, KeptTraced(now_ns, self._memory.follow(attachment.process)))
+        memory = self._memory.follow(attachment.process)
+        keep_traced(attachment.pins, KeptTraced(now_ns, memory, by_hand))
         self._beat(now_ns)
         self._sampling.begin(pid, mode, now_ns)
         traced = Traced(
@@ -159,6 +164,7 @@ class Monitor:
             table=SiteTable(now_ns),
             counters=self._maps.process(pid),
             mode=mode,
+            by_hand=by_hand,
             labels=read_labels(pid),
             verdicts=SiteVerdicts(self._leak_after_s),
             suppressions=SiteSuppressions(self._suppressions),
@@ -175,8 +181,11 @@ class Monitor:
         )
         return self._reporter.row(traced, now_ns)
 
-    def adopt(self, found: Iterable[ProcessPins]) -> list[ProcessId]:
-        """Go on with the processes of an earlier daemon; returns those that are to be attached anew."""
+    def adopt(self, found: Iterable[ProcessPins]) -> dict[ProcessId, bool | None]:
+        """Go on with the processes of an earlier daemon.
+
+        Returns those that are to be attached anew, and whether they had been by hand (None: not known).
+        """
         now_ns = self._clock_ns()
         gap_s = round(max(0, now_ns - self._maps.last_beat_ns()) / 1e9, 3)
         adopter = Adopter(
@@ -190,14 +199,15 @@ class Monitor:
             now_ns,
         )
         self._unwinding.restore()
-        anew: list[ProcessId] = []
+        anew: dict[ProcessId, bool | None] = {}
         for pins in found:
+            by_hand = was_kept_by_hand(pins)
             try:
                 attachment, kept = adopter.adopt(pins)
             except (ValueError, OSError, errors.BpfleakdError) as error:
                 log.warning("process.not-adopted", pid=pins.id.pid, gap_s=gap_s, reason=str(error))
                 self._feed.forget(pins.id.pid)
-                anew.append(pins.id)
+                anew[pins.id] = by_hand
                 continue
             self._running[pins.id.pid] = self._adopted(attachment, kept, now_ns)
         for pid in set(self._maps.pids()) - self._running.keys():
@@ -231,6 +241,8 @@ class Monitor:
         self._feed.save()
         self._beat(self._clock_ns())
         for traced in self._running.values():
+            self._histories.keep(traced, now=True)
+            self._histories.forget(traced.pid)
             self._feed.forget(traced.pid)
             self._attacher.let_go(traced.attachment)
             traced.close()
@@ -246,6 +258,11 @@ class Monitor:
         """How a process is traced; None if it is not."""
         traced = self._running.get(pid)
         return traced.mode if traced else None
+
+    def was_by_hand(self, pid: int) -> bool | None:
+        """Whether somebody attached a process that is traced; None if that is not known."""
+        traced = self._running.get(pid)
+        return traced.by_hand if traced else None
 
     def still_traced(self, pid: int) -> bool:
         """Whether a process is traced, after a look whether it has ended or called exec meanwhile."""
@@ -299,6 +316,7 @@ class Monitor:
             traced.verdicts.note_memory(now_ns, traced.table.began_ns, memory_bytes)
             if traced.verdicts.is_due(now_ns):
                 self._judge.judge(traced)
+            self._histories.keep(traced)
         took_s = (self._clock_ns() - began_ns) / 1e9
         self.overview.note_tick(took_s)
         return took_s
@@ -315,13 +333,19 @@ class Monitor:
         self._maps.beat(now_ns, self._unattended_ns)
 
     def _adopted(self, attachment: Attachment, kept: KeptTraced, now_ns: int) -> Traced:
+        try:
+            table, verdicts = restored_history(attachment.pins.record("history"), self._leak_after_s, now_ns)
+        except ValueError as error:
+            log.info("history.begun-anew", pid=attachment.process.id.pid, reason=str(error))
+            # Growth is that since now.
+            table, verdicts = SiteTable(now_ns), SiteVerdicts(self._leak_after_s)
         return Traced(
             attachment=attachment,
             symbolizer=self._symbolizer_of(attachment),
             attached_ns=kept.attached_ns,
-            # Growth is that since now: nobody has written down how it was before.
-            table=SiteTable(now_ns),
-            verdicts=SiteVerdicts(self._leak_after_s),
+            table=table,
+            verdicts=verdicts,
+            by_hand=kept.by_hand,
             suppressions=SiteSuppressions(self._suppressions),
             counters=self._maps.process(attachment.process.id.pid),
             mode=self._sampling.resume(attachment.process.id.pid, now_ns),
@@ -384,6 +408,7 @@ class Monitor:
             del self._running[traced.pid]
             self._attacher.clear(traced.attachment)
             self._feed.forget(traced.pid)
+            self._histories.forget(traced.pid)
             self._memory.forget(traced.pid)
             self._sampling.forget(traced.pid)
             self._watch_while(bool(self._running))

@@ -179,7 +179,7 @@ class Questions:
         traced = self._population.find_with_memory(pid)
         now_ns = self._clock_ns()
         self._reading.read(now_ns)
-        table, adopted = traced.table, traced.adopted_count > 0
+        table, adopted = traced.table, traced.table.began_ns > traced.attached_ns
         before, after = (
             figures_at(table, ago_s, now_ns, pid=pid, was_adopted=adopted) for ago_s in (from_ago_s, to_ago_s)
         )

@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -135,24 +135,31 @@ class Supervisor:
         self._policy = policy
         self.rescan(now_ns)
 
-    def adopt(self, pids: Iterable[int]) -> None:
-        """Take over processes that are traced already, from an earlier daemon.
+    def adopt(self, began_ns: Mapping[int, int], now_ns: int) -> None:
+        """Take over processes that are traced already, from an earlier daemon, by pid since when.
 
-        Those that the policy would not trace were attached by hand, as far as can be told, and stay so.
+        What somebody attached stays so. A window of automatic tracing ends when it would have ended.
         """
-        for pid in pids:
+        for pid, since_ns in began_ns.items():
             stat = self._processes.stat(pid)
-            if stat is not None:
-                process = self._identified(self._appeared(pid, stat.parent_pid), stat)
-                process.decision = self._decide(process, stat)
-                process.by_hand = process.decision.mode is not self._tracer.mode_of(pid)
-                process.be(SupervisionState.TRACED)
+            if stat is None:
+                continue
+            process = self._identified(self._appeared(pid, stat.parent_pid), stat)
+            decision = process.decision = self._decide(process, stat)
+            by_hand = self._tracer.was_by_hand(pid)
+            if by_hand is None:
+                # Nobody wrote it down: what the policy would not do.
+                by_hand = decision.mode not in (TracingMode.AUTO, self._tracer.mode_of(pid))
+            process.by_hand = by_hand
+            process.be(SupervisionState.TRACED)
+            if not by_hand and decision.mode is TracingMode.AUTO:
+                self._enforcer.resume_window(process, decision, since_ns, now_ns)
 
     # What somebody does by hand
 
     def attach(self, pid: int, now_ns: int, mode: TracingMode = TracingMode.EXACT) -> TracedProcess:
         """Trace a process, by hand. Raises what Monitor.attach raises."""
-        row = self._tracer.attach(pid, mode=mode)
+        row = self._tracer.attach(pid, mode=mode, by_hand=True)
         self._take_in(now_ns)
         stat = self._processes.stat(pid)
         if stat is not None:

@@ -74,6 +74,7 @@ class Traced:
     labels: ProcessLabels = field(default_factory=ProcessLabels)
     state: ProcessState = ProcessState.TRACED
     mode: TracingMode = TracingMode.EXACT
+    by_hand: bool | None = None
     ended_ns: int | None = None
     final: LeakReport | None = None
     final_unsuppressed: LeakReport | None = None

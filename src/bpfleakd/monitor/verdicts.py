@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +29,12 @@ from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict, Verdict
 from bpfleakd.monitor.regions import BLOCK_KINDS
 from bpfleakd.table.history import History
+from bpfleakd.table.saved_table import SavedTimeline
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.table.survivors import Survivors, count_survivors
 from bpfleakd.table.timeline import Timeline
 
-__all__ = ["NOT_YET", "SiteVerdicts"]
+__all__ = ["NOT_YET", "SavedVerdicts", "SiteVerdicts"]
 
 _NS_PER_S = 1_000_000_000
 _PAUSE_NS = 5 * _NS_PER_S
@@ -47,6 +49,16 @@ _ONLY_ROW = np.zeros(1, np.intp)
 _NO_ROWS = np.zeros(0, np.intp)
 
 Blocks = Iterable[NDArray[np.void]]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedVerdicts:
+    """What is written down of them: points of histories, and the rows of leaks that were announced."""
+
+    unmatched_frees: list[tuple[int, int]]
+    lost_blocks: list[tuple[int, int]]
+    announced: list[int]
+    memory: SavedTimeline | None
 
 
 class SiteVerdicts:
@@ -66,6 +78,27 @@ class SiteVerdicts:
         self._positions: NDArray[np.intp] = np.zeros(0, np.intp)
         self._leaking: set[int] = set()
         self._announced: set[int] = set()
+
+    def saved(self, rows: NDArray[np.intp]) -> SavedVerdicts:
+        """What is to be written down; rows are from now on places in `rows`."""
+        return SavedVerdicts(
+            self._unmatched_frees.points if self._unmatched_frees else [],
+            self._lost_blocks.points if self._lost_blocks else [],
+            [place for place, row in enumerate(rows.tolist()) if row in self._announced],
+            self._memory.saved(_ONLY_ROW) if self._memory else None,
+        )
+
+    @classmethod
+    def restored(cls, saved: SavedVerdicts, leak_after_s: float) -> SiteVerdicts:
+        """Verdicts that go on with what was known. ValueError if it makes no sense."""
+        verdicts = cls(leak_after_s)
+        if saved.unmatched_frees:
+            verdicts._unmatched_frees = History.of(saved.unmatched_frees)
+            verdicts._lost_blocks = History.of(saved.lost_blocks)
+        verdicts._announced = set(saved.announced)
+        if saved.memory is not None:
+            verdicts._memory = Timeline.restored(saved.memory)
+        return verdicts
 
     def note(self, now_ns: int, counters: ProcessCounters) -> None:
         """Remember what the process' counters were."""
@@ -193,6 +226,7 @@ class SiteVerdicts:
             replaced_count=context.replaced_count,
             lost_frees=context.lost_frees,
             lost_blocks=context.lost_blocks,
+            unread_s=round(context.unread_s, 3),
             ends_s=tuple(known.ends_s.tolist()) if known else (),
             memory_s=tuple(memory.ends_s.tolist()) if memory else (),
             memory_bytes=tuple(memory.low_bytes[:, 0].tolist()) if memory else (),
@@ -235,6 +269,7 @@ class SiteVerdicts:
             replaced_count=0 if self._is_sampled else gained(self._unmatched_frees),
             lost_frees=self._lost_frees,
             lost_blocks=gained(self._lost_blocks),
+            unread_s=table.unread_s,
         )
 
     def _announce(self, rows: NDArray[np.intp]) -> list[int]:

@@ -7,6 +7,7 @@ memory of those that the policy gives to it and says which deserve a closer look
     supervisor ── step(now) at each tick ───▶ watcher
                ◀── [Open, Close, …] ─────────              what it wants
     supervisor ── opened, closed, failed ───▶ watcher      what came of it
+    supervisor ── resumed ──────────────────▶ watcher      a window that an earlier daemon opened
 
 All of it happens in the one thread that traces. `step` has to be quick (milliseconds for 1,000 processes).
 """
@@ -67,6 +68,10 @@ class Watcher(Protocol):
 
     def opened(self, process: ProcessId, now_ns: int) -> None:
         """The window that was asked for is open: the process is being recorded."""
+        ...
+
+    def resumed(self, process: ProcessId, began_ns: int, now_ns: int) -> int:
+        """A window is open since `began_ns`, by an earlier daemon; returns when it ends."""
         ...
 
     def closed(self, process: ProcessId, now_ns: int) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 
 __all__ = ["FULL_POINTS", "MAX_POINTS", "History"]
 
@@ -26,6 +27,16 @@ class History:
     def __init__(self, time_ns: int, value: int) -> None:
         self._times_ns = array("q", [time_ns])
         self._values = array("q", [value])
+
+    @classmethod
+    def of(cls, points: Sequence[tuple[int, int]]) -> History:
+        """A history of these points. ValueError if there are none, or they are out of order."""
+        if not points:
+            raise ValueError("a history without a beginning")
+        history = cls(*points[0])
+        for time_ns, value in points[1:]:
+            history.append(time_ns, value)
+        return history
 
     def __len__(self) -> int:
         return len(self._times_ns)

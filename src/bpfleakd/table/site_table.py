@@ -5,6 +5,8 @@ Rules:
   - A site never disappears while its process is traced: live may fall to 0, allocated never falls.
   - File mappings are sites but no part of the totals: what they take can be had back at any time.
   - A reading costs what has changed, however many sites there are.
+  - A table that is restored goes on where it was saved. What was not saved of it seems to have been the same
+    ever since its recording began; a time in which nobody read is a gap.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.history import History
+from bpfleakd.table.saved_table import SavedTable, keys_of, texts_of
 from bpfleakd.table.timeline import Timeline
 
 __all__ = ["COUNTERS", "SiteTable"]
@@ -39,6 +42,9 @@ _KINDS = tuple(AllocationKind)
 _HEAP, _FILE = _KINDS.index(AllocationKind.HEAP), _KINDS.index(AllocationKind.FILE)
 
 
+_GAPS_MAX = 16
+
+
 class SiteTable:
     """Sites of one process, by key. `began_ns` is when its recording started."""
 
@@ -59,6 +65,8 @@ class SiteTable:
         """How many sites have allocated."""
         self.heap_allocated_bytes = 0
         """What all sites of the heap have allocated."""
+        self.gaps_ns: list[tuple[int, int]] = []
+        self._knows_all = True
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -68,7 +76,7 @@ class SiteTable:
 
         Sites that are not named keep what they had. Returns how many sites changed.
         """
-        self._add_new(now_ns, keys)
+        new = self._add_new(now_ns, keys)
         rows = np.fromiter((self._rows[key] for key in keys), np.intp, len(keys))
         before = self._counters[rows]
         changed = np.flatnonzero((before != counters).any(axis=1))
@@ -77,6 +85,9 @@ class SiteTable:
         for row, live_bytes in zip(rows.tolist(), after[:, _LIVE_BYTES].tolist(), strict=True):
             self._histories[row].append(now_ns, live_bytes)
         self._add_up(self._kinds[rows], before, after)
+        if not self._knows_all:
+            self._knows_all = True
+            self._note_unknown(np.arange(len(self) - new, len(self)))
         self.timeline.update(now_ns, rows, *(after[:, column] for column in _OF_TIMELINE))
         self.updated_ns = now_ns
         live_bytes = self.totals.live_bytes
@@ -127,6 +138,56 @@ class SiteTable:
         view.flags.writeable = False
         return view
 
+    def saved(self, rows: NDArray[np.intp]) -> SavedTable:
+        """What is to be written down of the sites of these rows."""
+        return SavedTable(
+            self.timeline.saved(rows),
+            texts_of([self._keys[row] for row in rows.tolist()]),
+            len(rows) == len(self),
+            self.total_history.points,
+            self._peak_live_bytes,
+            self.gaps_ns,
+        )
+
+    @classmethod
+    def restored(cls, saved: SavedTable, now_ns: int) -> SiteTable:
+        """The table again, at the end of the gap that began when it was saved. ValueError if it is none."""
+        keys, timeline = keys_of(saved.sites), Timeline.restored(saved.timeline)
+        if len(keys) != len(saved.timeline.allocated_count):
+            raise ValueError("columns of other call sites")
+        table = cls(timeline.began_ns)
+        table.timeline = timeline
+        table.updated_ns = int(timeline.edges_ns[-1])
+        table._add_new(timeline.began_ns, keys)
+        past = timeline.columns(np.arange(len(keys)))
+        for end_ns, lows in zip(saved.timeline.ends_ns, past.low_bytes, strict=True):
+            for history, low_bytes in zip(table._histories, lows.tolist(), strict=True):
+                history.append(end_ns, int(low_bytes))
+        table.total_history = History.of(saved.totals)
+        table.note_peak(saved.peak_live_bytes)
+        table._note_gap(saved.gaps_ns, now_ns)
+        table._knows_all = saved.is_whole
+        return table
+
+    @property
+    def unread_s(self) -> float:
+        """How long nobody read, since the recording began."""
+        return sum(end_ns - start_ns for start_ns, end_ns in self.gaps_ns) / 1e9
+
+    def _note_gap(self, before: list[tuple[int, int]], now_ns: int) -> None:
+        gaps_ns = [*before, (self.updated_ns, max(self.updated_ns, now_ns))]
+        while len(gaps_ns) > _GAPS_MAX:
+            # The oldest two become one, as long as both together.
+            (start_ns, end_ns), (later_ns, last_ns) = gaps_ns[:2]
+            gaps_ns[:2] = [(later_ns - (end_ns - start_ns), last_ns)]
+        self.gaps_ns = gaps_ns
+
+    def _note_unknown(self, rows: NDArray[np.intp]) -> None:
+        figures = self._counters[rows]
+        self.timeline.were_always(rows, *(figures[:, column] for column in _OF_TIMELINE))
+        for row, live_bytes in zip(rows.tolist(), figures[:, _LIVE_BYTES].tolist(), strict=True):
+            self._histories[row] = History(self.began_ns, live_bytes)
+
     def _add_up(self, kinds: NDArray[np.int8], before: NDArray[np.int64], after: NDArray[np.int64]) -> None:
         gained = after - before
         self._sums += gained[kinds != _FILE].sum(axis=0)
@@ -134,10 +195,11 @@ class SiteTable:
         was_used, is_used = before[:, _ALLOCATED_COUNT] != 0, after[:, _ALLOCATED_COUNT] != 0
         self.used_count += int(is_used.sum()) - int(was_used.sum())
 
-    def _add_new(self, now_ns: int, keys: list[SiteKey]) -> None:
+    def _add_new(self, now_ns: int, keys: list[SiteKey]) -> int:
+        """Make rows for sites that have none yet; returns how many."""
         new = [key for key in keys if key not in self._rows]
         if not new:
-            return
+            return 0
         self._make_room(len(self) + len(new))
         for key in new:
             self._kinds[len(self)] = _KINDS.index(key.kind)
@@ -145,6 +207,7 @@ class SiteTable:
             self._keys.append(key)
             # Before it was seen there was nothing of it.
             self._histories.append(History(now_ns, 0))
+        return len(new)
 
     def _make_room(self, rows: int) -> None:
         if rows <= len(self._kinds):

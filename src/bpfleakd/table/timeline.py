@@ -18,9 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bpfleakd.table.saved_table import SavedTimeline, packed, unpacked
 
 __all__ = ["BINS_MAX", "BINS_MIN", "BIN_NS", "CELLS_MAX", "PastFigures", "Timeline", "TimelineColumns"]
 
@@ -138,6 +141,60 @@ class Timeline:
             low_bytes[-place], low_count[-place], born_count[-place] = figures
         ends_s = (self.edges_ns[1:] - self.began_ns) / _NS_PER_S
         return TimelineColumns(ends_s, low_bytes, low_count, born_count)
+
+    def saved(self, rows: NDArray[np.intp]) -> SavedTimeline:
+        """What is to be written down of the sites of these rows."""
+        columns = self.columns(rows)
+        return SavedTimeline(
+            self.began_ns,
+            [one.end_ns for one in self._bins],
+            packed(np.vstack([columns.low_bytes, self._live_bytes[rows]])),
+            packed(np.vstack([columns.low_count, self._live_count[rows]])),
+            packed(columns.born_count),
+            self._allocated_count[rows].tolist(),
+        )
+
+    @classmethod
+    def restored(cls, saved: SavedTimeline) -> Timeline:
+        """The timeline again, its sites in the order of the rows that were saved. ValueError if none."""
+        edges_ns = [saved.began_ns, *saved.ends_ns]
+        bins, sites = len(saved.ends_ns), len(saved.allocated_count)
+        if bins > BINS_MAX or any(start_ns >= end_ns for start_ns, end_ns in pairwise(edges_ns)):
+            raise ValueError("bins that are out of order")
+        low_bytes = unpacked(saved.lows_bytes, bins + 1, sites)
+        low_count = unpacked(saved.lows_count, bins + 1, sites)
+        born_count = unpacked(saved.births, bins, sites)
+        timeline = cls(saved.began_ns)
+        timeline._lengthen(sites)
+        timeline._live_bytes[:sites], timeline._live_count[:sites] = low_bytes[-1], low_count[-1]
+        timeline._allocated_count[:sites] = saved.allocated_count
+        nothing = np.zeros((1, sites), np.float32)
+        before_bytes, before_count = (np.vstack([nothing, lows]) for lows in (low_bytes, low_count))
+        for index, (start_ns, end_ns) in enumerate(pairwise(edges_ns)):
+            # Of the others the least is what was live afterwards.
+            rows = np.flatnonzero(
+                (low_bytes[index] != low_bytes[index + 1])
+                | (low_count[index] != low_count[index + 1])
+                | (born_count[index] != 0)
+            )
+            columns = before_bytes, before_count, low_bytes, low_count, born_count
+            timeline._bins.append(_Bin(start_ns, end_ns, rows, *(column[index, rows] for column in columns)))
+        if timeline._bins:
+            rows = timeline._bins[-1].rows
+            timeline._places[rows] = np.arange(len(rows))
+        return timeline
+
+    def were_always(
+        self,
+        rows: NDArray[np.intp],
+        live_bytes: NDArray[np.int64],
+        live_count: NDArray[np.int64],
+        allocated_count: NDArray[np.int64],
+    ) -> None:
+        """Nothing is known of the past of these rows: as if they had had these figures from the beginning."""
+        self._lengthen(int(rows.max(initial=-1)) + 1)
+        self._live_bytes[rows], self._live_count[rows] = live_bytes, live_count
+        self._allocated_count[rows] = allocated_count
 
     def _backwards(self, rows: NDArray[np.intp]) -> Iterator[tuple[_Bin, Column, Column, Column]]:
         """From the newest bin on, the least bytes and blocks of these rows, and their births."""

@@ -54,6 +54,7 @@ class World:
         self.traced: dict[int, tuple[ProcessId, str]] = {}
         self.refusals: dict[str, errors.BpfleakdError] = {}
         self.attached: list[int] = []
+        self.by_hand: dict[int, bool | None] = {}
         self.ended: list[int] = []
         self.watched: dict[ProcessId, Decision] = {}
         self.wanted: list[Action] = []
@@ -113,6 +114,7 @@ class World:
         mode: TracingMode = EXACT,
         live_blocks: int | None = None,
         tables_wait_s: float = 0.0,
+        by_hand: bool | None = False,
     ) -> None:
         process = self.processes.get(pid)
         if process is None or expected not in (None, process.id):
@@ -121,6 +123,7 @@ class World:
             raise self.refusals[process.comm]
         assert not self._is_traced(pid), "attached twice"
         self.traced[pid] = (process.id, process.comm)
+        self.by_hand[pid] = by_hand
         self.attached.append(pid)
 
     def detach(self, pid: int) -> None:
@@ -133,6 +136,9 @@ class World:
 
     def mode_of(self, pid: int) -> TracingMode | None:
         return EXACT if pid in self.traced else None
+
+    def was_by_hand(self, pid: int) -> bool | None:
+        return self.by_hand[pid]
 
     def still_traced(self, pid: int) -> bool:
         if pid in self.traced and not self._is_traced(pid):
@@ -173,6 +179,10 @@ class World:
 
     def opened(self, process: ProcessId, now_ns: int) -> None:
         self.news.append(("opened", process))
+
+    def resumed(self, process: ProcessId, began_ns: int, now_ns: int) -> int:
+        self.news.append(("resumed", process))
+        return began_ns + 5 * S
 
     def closed(self, process: ProcessId, now_ns: int) -> None:
         self.news.append(("closed", process))
@@ -435,16 +445,46 @@ def test_detached_by_hand_stays_so_until_the_end(world):
 
 
 def test_what_an_earlier_daemon_traced_goes_on_being_traced(world):
-    """As the policy's affair where that wants it, else as if attached by hand."""
-    for pid, comm in ((23, "traced"), (29, "off")):
+    """By hand what somebody attached; what the policy had attached as long as that wants it."""
+    for pid, comm, by_hand in (
+        (23, "traced", False),
+        (29, "off", True),
+        (37, "traced", True),
+        (41, "off", False),
+    ):
         world.fork(pid, comm, told=False)
-        world.attach(pid)
-    world.supervisor.adopt([23, 29, 31])
+        world.attach(pid, by_hand=by_hand)
+    world.supervisor.adopt(dict.fromkeys([23, 29, 31, 37, 41], 0), world.now_ns)
     world.tell(GAP)
     world.pass_time()
-    assert world.states() == {23: "traced", 29: "traced"}
-    assert [process.rule for process in world.supervisor.known()] == ["rule 1", "by hand"]
-    assert world.attached == [23, 29]
+    assert world.states() == {23: "traced", 29: "traced", 37: "traced", 41: "off"}
+    rules = [process.rule for process in world.supervisor.known()]
+    assert rules[:3] == ["rule 1", "by hand", "by hand"]
+    assert world.attached == [23, 29, 37, 41]
+
+
+def test_what_nobody_wrote_down_counts_as_attached_by_hand_where_the_policy_would_not(world):
+    """As far as can be told; not a window."""
+    for pid, comm in ((23, "traced"), (29, "off"), (31, "sh")):
+        world.fork(pid, comm, told=False)
+        world.attach(pid, by_hand=None)
+    world.supervisor.adopt(dict.fromkeys([23, 29, 31], 0), world.now_ns)
+    assert [process.by_hand for process in world.supervisor.known()] == [False, True, False]
+
+
+def test_a_window_that_an_earlier_daemon_opened_ends_in_time(world):
+    """It is nobody's by hand, and is watched on after it."""
+    process = world.fork(23, "sh", told=False)
+    world.attach(23)
+    world.pass_time(3 * S)
+    world.supervisor.adopt({23: 0}, world.now_ns)
+    world.tell(GAP)
+    world.pass_time(1 * S)
+    assert (world.state(23), world.supervisor.is_by_hand(23)) == ("traced", False)
+    world.pass_time(2 * S)
+    assert (world.state(23), world.traced) == ("watched", {})
+    assert world.news == [("resumed", process), ("closed", process)]
+    assert process in world.watched
 
 
 def test_what_was_not_attached_cannot_be_detached(world):
