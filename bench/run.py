@@ -25,6 +25,7 @@ BENCHMARKS = (
     "walk",
     "steps",
     "daemon",
+    "exec_latency",
     "many_processes",
     "growth",
     "idle_auto",

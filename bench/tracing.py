@@ -13,6 +13,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -133,6 +134,13 @@ class RunningDaemon:
             yield
         finally:
             self.client.detach(pid)
+
+    def attached_at_s(self, pid: int) -> float | None:
+        """When the log says that the recording of a process began, by the clock of the day; None: not yet."""
+        for line in self._log_path.read_text().splitlines():
+            if '"process.attached"' in line and (event := json.loads(line))["pid"] == pid:
+                return datetime.fromisoformat(event["timestamp"]).timestamp()
+        return None
 
     def pinned(self, name: str) -> Path:
         """Where a map or program of it is pinned."""

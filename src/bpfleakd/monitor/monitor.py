@@ -138,18 +138,15 @@ class Monitor:
             self._end_if_over(self._running[pid])
         if pid in self._running:
             raise errors.AlreadyAttached(f"process {pid} is being traced already", "`bpfleakctl ps` shows it")
+        attachment = self._attacher.attach(
+            pid,
+            expected=expected,
+            live_blocks=live_blocks,
+            live_blocks_max=SAMPLED_LIVE_BLOCKS if mode is TracingMode.SAMPLED else None,
+            tables_wait_s=tables_wait_s,
+        )
+        # Heap first: the links to system calls take their time.
         self._watch_while(True)
-        try:
-            attachment = self._attacher.attach(
-                pid,
-                expected=expected,
-                live_blocks=live_blocks,
-                live_blocks_max=SAMPLED_LIVE_BLOCKS if mode is TracingMode.SAMPLED else None,
-                tables_wait_s=tables_wait_s,
-            )
-        except errors.BpfleakdError:
-            self._watch_while(bool(self._running))
-            raise
         self._spaces.follow(pid, _mappings_now(attachment))
         self._feed.keep(pid, attachment.pins.record("space"))
         now_ns = self._clock_ns()

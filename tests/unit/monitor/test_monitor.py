@@ -200,7 +200,7 @@ class TestAttaching:
         with pytest.raises(errors.NoAllocator):
             world.monitor.attach(pid)
         assert world.states() == {}
-        assert world.watched[-1] is False
+        assert world.watched == []
 
     def test_a_pid_that_was_exec_since(self, world: World, pid: int) -> None:
         """The end that no tick has noticed yet is noticed by the attach: the new program starts empty."""
