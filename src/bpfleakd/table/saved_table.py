@@ -24,8 +24,8 @@ _FASTEST = 1
 class SavedTimeline:
     """A timeline: bins end at `ends_ns`; `allocated_count` are the blocks born until the last of them.
 
-    `lows_bytes`, `lows_count` and `births` are columns, of a row for each bin; of the first two a further row is
-    what was live at the end.
+    `lows_bytes`, `lows_count` and `births` are columns, of a row for each bin; of the first two a further row
+    is what was live at the end.
     """
 
     began_ns: int
