@@ -71,8 +71,10 @@ class Supervision:
             events.scan_s,
             lambda: loop.call_soon_threadsafe(self._woken.set),
         )
+        policy = config.policy.policy()
+        self._life.is_urgent = policy.attaches_at_once
         self.supervisor = Supervisor(
-            config.policy.policy(),
+            policy,
             tracer,
             watcher,
             _ProcProcesses(),
@@ -97,6 +99,7 @@ class Supervision:
     async def use(self, config: Config) -> None:
         """Take over another policy."""
         policy = config.policy.policy()
+        self._life.is_urgent = policy.attaches_at_once
         await self._worker.call(lambda: self.supervisor.use(policy, time.monotonic_ns()))
         self._woken.set()
 

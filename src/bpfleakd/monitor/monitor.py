@@ -261,6 +261,13 @@ class Monitor:
         traced = self._running.get(pid)
         return traced.by_hand if traced else None
 
+    def is_unchanged(self, pid: int) -> bool:
+        """Whether a process is traced, and has neither ended nor called exec since it was attached to."""
+        traced = self._running.get(pid)
+        if traced is None or traced.has_ended():
+            return False
+        return self._maps.process(pid).state is not RecordingState.EXECED
+
     def still_traced(self, pid: int) -> bool:
         """Whether a process is traced, after a look whether it has ended or called exec meanwhile."""
         if pid in self._running:

@@ -234,6 +234,9 @@ class Supervisor:
 
     def _happened(self, event: LifeEvent, now_ns: int) -> None:
         pid = event.pid
+        begins = event.change in (LifeChange.FORK, LifeChange.EXEC)
+        if begins and self._tracer.mode_of(pid) is not None and self._tracer.is_unchanged(pid):
+            return  # It was attached to since.
         if event.change is LifeChange.EXIT:
             self._exited(pid, now_ns)
         elif event.change is LifeChange.FORK:

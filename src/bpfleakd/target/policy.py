@@ -124,6 +124,12 @@ class Policy:
     rules: Sequence[Rule] = ()
     default: TracingMode = TracingMode.AUTO
 
+    @property
+    def attaches_at_once(self) -> bool:
+        """Whether any process is to be traced from its start."""
+        modes = {self.default, *(rule.mode for rule in self.rules)}
+        return bool(modes & {TracingMode.SAMPLED, TracingMode.EXACT})
+
     def decide(self, subject: Subject, own_pid: int, inherited: Rule | None = None) -> Decision:
         """What is to be done with the process, `inherited` being the rule that follows it from its parent."""
         excluded = _never(subject, own_pid)

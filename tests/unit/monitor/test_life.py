@@ -103,6 +103,22 @@ def test_a_subscription_begins_with_a_look_at_all(make):
     assert subscription.closed
 
 
+@pytest.mark.parametrize("is_urgent", [True, False])
+def test_a_burst_is_gathered(make, is_urgent: bool):
+    """For longer where there is no hurry; a full reading is followed by another at once."""
+    subscription = Subscription()
+    life = make(lambda: subscription)
+    life.is_urgent = is_urgent
+    life.start()
+    until(lambda: GAP in life.take())
+    began_s = time.monotonic()
+    for pid in (range(2, 300), range(300, 600), [601], [602]):
+        subscription.events.put([fork(number) for number in pid])
+    taken: list[LifeEvent] = []
+    until(lambda: bool(taken.extend(life.take())) or len(taken) == 600 - 2 + 2)
+    assert is_urgent or time.monotonic() - began_s > 0.09
+
+
 def test_without_events_there_are_scans(make):
     """Which is tried again at times: the reason may pass."""
     subscription = Subscription()

@@ -140,6 +140,9 @@ class World:
     def was_by_hand(self, pid: int) -> bool | None:
         return self.by_hand[pid]
 
+    def is_unchanged(self, pid: int) -> bool:
+        return self._is_traced(pid)
+
     def still_traced(self, pid: int) -> bool:
         if pid in self.traced and not self._is_traced(pid):
             del self.traced[pid]
@@ -426,6 +429,17 @@ def test_attached_by_hand_is_traced_whatever_the_policy_says(world):
     world.exec(23, "off-too")
     world.pass_time()
     assert (world.state(23), world.traced) == ("off", {})
+
+
+def test_news_that_are_older_than_an_attach_by_hand_change_nothing(world):
+    """A program is attached to before its start was told of."""
+    world.fork(23, "off")
+    world.exec(23, "off-too")
+    events, world.queue = world.queue, []
+    world.supervisor.attach(23, world.now_ns)
+    world.queue = events
+    world.pass_time()
+    assert (world.state(23), world.supervisor.is_by_hand(23)) == ("traced", True)
 
 
 def test_detached_by_hand_stays_so_until_the_end(world):

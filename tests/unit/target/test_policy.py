@@ -129,6 +129,13 @@ def test_a_rule_that_is_gone_is_not_inherited():
     assert decide(Process(comm="worker"), inherited=rule).mode is AUTO
 
 
+def test_whether_anything_is_traced_from_its_start():
+    """By default or by a rule."""
+    assert not Policy([Rule(Match(comm="a"), TracingMode.WATCH)]).attaches_at_once
+    assert Policy([Rule(Match(comm="a"), EXACT)]).attaches_at_once
+    assert Policy([], TracingMode.SAMPLED).attaches_at_once
+
+
 def test_a_rule_before_the_followed_one_goes_first():
     """So that some children can be left out."""
     rules = (Rule(Match(comm="sh"), OFF), Rule(Match(comm="make"), EXACT, follow_children=True))
