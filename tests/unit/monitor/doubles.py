@@ -93,6 +93,15 @@ class FakeMaps:
             was_sampled=process.was_sampled,
         )
 
+    def live_descriptor(self, pid: int) -> int:
+        """Standard input: what would read the map is another process."""
+        assert pid in self.processes
+        return 0
+
+    @property
+    def threads_descriptor(self) -> int:
+        return 0
+
     def live_capacity(self, pid: int) -> int:
         assert pid in self.processes
         return 1_000_000

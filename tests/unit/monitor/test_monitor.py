@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bpfleakd import errors
-from bpfleakd.analysis.suppressions import parse_suppressions
+from bpfleakd.analysis.suppressions import Suppressions, parse_suppressions
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.process import ProcessState
@@ -19,6 +20,8 @@ from bpfleakd.model.stack import RawStack, StackEnd
 from bpfleakd.monitor.monitor import Monitor
 from bpfleakd.monitor.report import Reporter
 from bpfleakd.monitor.sampling import SamplingOptions
+from bpfleakd.monitor.scan_reply import ScanReply
+from bpfleakd.monitor.scans import ScanOptions
 
 from .doubles import Clock, FakeAttacher, FakeMaps, FakeSymbolizer, FakeUnwinding
 from .programs import running, without_main_thread
@@ -469,3 +472,15 @@ class TestSuppressions:
         assert functions(world, pid) == ["function_2"]
         world.monitor.use_suppressions(parse_suppressions("", "mine"))
         assert functions(world, pid) == ["function_2", "function_1"]
+
+
+def test_a_scan_of_a_heap_that_was_given_back(world: World):
+    """What was taken for free memory of the heap may have been something else's: then there is no answer."""
+    with running() as pid:
+        world.monitor.attach(pid)
+        world.monitor.tick()
+        questions = world.monitor.questions
+        scan = questions.begin_scan(pid, ScanOptions(0.0, True, 0.2, 0, Suppressions()))
+        reply = ScanReply(world.clock.now_ns, "stopped", [], 0.1, 0.2, 4_096, 0, 0, [], [], 4_096)
+        assert questions.finish_scan(scan, reply).known_heap_bytes == 4_096
+        assert questions.finish_scan(scan, replace(reply, dismissed=[(0x1000, 0x1008)])) is None
