@@ -28,6 +28,25 @@ struct Node {
 	std::array<char, 2011> bytes;
 };
 
+struct First {
+	virtual ~First() = default;
+	long number = 1;
+};
+
+struct Second {
+	virtual ~Second() = default;
+	long number = 2;
+};
+
+struct Both : First, Second {
+	std::array<char, 2057> bytes;
+};
+
+struct WithDestructor {
+	~WithDestructor() { KEEP(this); }
+	std::array<char, 97> bytes;
+};
+
 constexpr size_t counted(size_t size) { return (size + 16 + 7) / 8 * 8; }
 
 } // namespace
@@ -84,8 +103,24 @@ __attribute__((noipa)) static void forgotten_vector(void)
 	INDIRECT(2072, 1); /* 259 pointers */
 }
 
+/* Kept by pointers into the interior: to a second base class, and to an array behind its length. */
+Second *second_base;
+WithDestructor *elements;
+
+__attribute__((noipa)) static void interiors(void)
+{
+	static_assert(sizeof(Both) == 2096);
+	second_base = new Both();
+	elements = new WithDestructor[21];
+	KEEP(&second_base);
+	KEEP(&elements);
+	POSSIBLE(2096, 1);
+	POSSIBLE(2045, 1); /* 8 + 21 * 97 */
+}
+
 static void step(long)
 {
+	interiors();
 	partners();
 	list();
 	kept_ones();

@@ -4,7 +4,9 @@ The kinds, by memcheck's definition (mc_leakcheck.c; its manual, section 4.2.8):
 
   - still reachable: a chain of pointers to the starts of blocks leads there from a root.
   - possibly lost: there is a chain, but one of its pointers is into the interior of a block, and may be none.
-    LeakSanitizer counts it as reachable.
+    LeakSanitizer counts it as reachable, and so does `is_reachable`. memcheck does where it looks like C++
+    (--leak-check-heuristics: a second base class, an array behind its length, a string), which is not guessed
+    here: the blocks are named, with the kind that says why.
   - directly lost ("definitely lost"): no chain, and no other lost block leads there.
   - indirectly lost: no chain but from lost blocks. It would go with them if their owner freed them.
 
