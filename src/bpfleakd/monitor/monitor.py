@@ -318,7 +318,7 @@ class Monitor:
             now_ns = self._clock_ns()
             memory_bytes = read_anonymous_bytes(traced.attachment.process.id)
             traced.verdicts.note_memory(now_ns, traced.table.began_ns, memory_bytes)
-            if traced.verdicts.is_due(now_ns):
+            if traced.verdicts.is_due(now_ns, traced.table.began_ns, processes=len(self._running)):
                 self._judge.judge(traced)
             self._histories.keep(traced)
         took_s = (self._clock_ns() - began_ns) / 1e9

@@ -237,7 +237,7 @@ class Questions:
     ) -> LeakReport:
         now_ns = self._clock_ns()
         traced.take_census(self._maps, self._spaces.map_of(traced.pid), self._clock_ns)
-        if traced.verdicts.is_due(now_ns, asked=True):
+        if traced.verdicts.is_due(now_ns, traced.table.began_ns, asked=True):
             self._judge.judge(traced)
         traced.note_threads(thread_commands(traced.pid))
         self._judge.look_for_suppressed(traced)

@@ -1,8 +1,8 @@
 """The verdicts on the call sites of one traced process, as of the last time that they were computed.
 
 Rules:
-  - Nothing is judged at every tick: every few seconds, and less often where that takes long (`_SHARE` of the
-    time). What is asked for meanwhile gets the last verdict.
+  - Nothing is judged at every tick: every few seconds, less often what has been watched for long, and where
+    that takes long (`_SHARE` of the time, for all processes). Who asks meanwhile gets the last verdict.
   - Only sites with live blocks are measured. Of the others all blocks were freed, which is all there is to
     say of them.
   - A leak is announced once, when two verdicts in a row say so.
@@ -38,6 +38,9 @@ __all__ = ["NOT_YET", "SavedVerdicts", "SiteVerdicts"]
 
 _NS_PER_S = 1_000_000_000
 _PAUSE_NS = 5 * _NS_PER_S
+# What begins to leak after long is told apart no sooner than in a part of that time.
+_PAUSE_OF_OBSERVED = 1 / 24
+_LONGEST_PAUSE_NS = 30 * _NS_PER_S
 _PAUSE_WHEN_ASKED_NS = _NS_PER_S
 _SHARE = 0.05
 _CHUNK_SITES = 2048
@@ -120,10 +123,15 @@ class SiteVerdicts:
         figures = np.array([anonymous_bytes]), np.zeros(1, np.int64), np.zeros(1, np.int64)
         self._memory.update(now_ns, _ONLY_ROW, *figures)
 
-    def is_due(self, now_ns: int, *, asked: bool = False) -> bool:
-        """Whether it is time to compute them again; sooner if somebody asks."""
-        pause_ns = max(_PAUSE_WHEN_ASKED_NS if asked else _PAUSE_NS, round(self._took_ns / _SHARE))
-        return now_ns - self._computed_ns >= pause_ns
+    def is_due(self, now_ns: int, began_ns: int, *, processes: int = 1, asked: bool = False) -> bool:
+        """Whether it is time to compute them again, of a process observed since then, one of so many.
+
+        Sooner if somebody asks.
+        """
+        busy_ns = round(self._took_ns * processes / _SHARE)
+        aged_ns = min(round((now_ns - began_ns) * _PAUSE_OF_OBSERVED), _LONGEST_PAUSE_NS)
+        pause_ns = _PAUSE_WHEN_ASKED_NS if asked else max(_PAUSE_NS, aged_ns)
+        return now_ns - self._computed_ns >= max(pause_ns, busy_ns)
 
     def compute(self, table: SiteTable, blocks: Blocks, clock_ns: Callable[[], int]) -> list[int]:
         """Judge all sites; `blocks` are all that live (LIVE_BLOCK records, kinds by BLOCK_KINDS).

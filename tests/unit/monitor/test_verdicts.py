@@ -88,21 +88,28 @@ def test_a_leak_is_announced_once_and_not_at_first_sight(world: World) -> None:
 
 
 def test_they_are_computed_every_few_seconds(world: World) -> None:
-    """Sooner if somebody asks, and later where that takes long."""
+    """Sooner if somebody asks; later where that takes long, for all together, and after a long time."""
     world.go_on(1)
     world.compute()
     now_ns = world.clock.now_ns
-    assert not world.verdicts.is_due(now_ns + 4 * NS_PER_S)
-    assert world.verdicts.is_due(now_ns + 5 * NS_PER_S)
-    assert world.verdicts.is_due(now_ns + NS_PER_S, asked=True)
+
+    def is_due(after_s: int, *, observed_s: int = 60, processes: int = 1, asked: bool = False) -> bool:
+        then_ns = now_ns + after_s * NS_PER_S
+        return world.verdicts.is_due(
+            then_ns, then_ns - observed_s * NS_PER_S, processes=processes, asked=asked
+        )
+
+    assert [is_due(4), is_due(5), is_due(1, asked=True)] == [False, True, True]
+    assert [is_due(9, observed_s=240), is_due(10, observed_s=240)] == [False, True]
+    assert [is_due(29, observed_s=10_000), is_due(30, observed_s=10_000)] == [False, True]
 
     def slow_blocks() -> Iterator[np.ndarray]:
         world.clock.go_on(1)
         yield from world.blocks()
 
     world.verdicts.compute(world.table, slow_blocks(), world.clock)
-    assert not world.verdicts.is_due(now_ns + 19 * NS_PER_S, asked=True)
-    assert world.verdicts.is_due(now_ns + 20 * NS_PER_S, asked=True)
+    assert [is_due(19, asked=True), is_due(20, asked=True)] == [False, True]
+    assert [is_due(199, processes=10), is_due(200, processes=10)] == [False, True]
 
 
 def test_old_memory_that_is_replaced(world: World) -> None:
