@@ -484,3 +484,20 @@ def test_a_scan_of_a_heap_that_was_given_back(world: World):
         reply = ScanReply(world.clock.now_ns, "stopped", [], 0.1, 0.2, 4_096, 0, 0, [], [], 4_096)
         assert questions.finish_scan(scan, reply).known_heap_bytes == 4_096
         assert questions.finish_scan(scan, replace(reply, dismissed=[(0x1000, 0x1008)])) is None
+
+
+def test_the_course_of_a_call_site_reads_no_block(world: World, monkeypatch: pytest.MonkeyPatch):
+    """Of a million blocks it would take a second; the history with survivors reads them all."""
+    with running() as pid:
+        world.monitor.attach(pid)
+        world.allocates(pid, s1=23, s2=101)
+        world.monitor.tick()
+        questions = world.monitor.questions
+        wanted = questions.report(pid, limit=None, sort=SortKey.LIVE).sites[1]
+        read = []
+        monkeypatch.setattr(world.maps, "live_blocks", lambda pid: iter(read.append(pid) or ()))
+        (site,) = questions.history(pid, limit=None, site=wanted.site, survivors=False).sites
+        assert (site.site, site.live_bytes, site.low_bytes[-1]) == (wanted.site, 23, 23)
+        assert (site.survivors_count, site.survivors_bytes, read) == ((), (), [])
+        assert len(questions.history(pid, limit=None).sites[0].survivors_count) == len(site.low_bytes)
+        assert read == [pid]
