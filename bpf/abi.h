@@ -266,12 +266,20 @@ struct unwind_mapping {
 	__u32 index_base;
 };
 
+/*
+ * What the walker found lately, by a hash of the address: the address, and in the low KNOWN_RULE_BITS the number
+ * of its rule. It holds for this very list of mappings, and goes with it.
+ */
+#define KNOWN_RULES_BITS 10
+#define KNOWN_RULE_BITS 16
+
 struct unwind_mappings {
 	__u64 count;
 	struct unwind_mapping sorted[MAX_UNWIND_MAPPINGS];
+	__u64 known_rules[1 << KNOWN_RULES_BITS];
 };
 
-#define STACK_COPY_WORDS 64	/* a power of 2 */
+#define STACK_COPY_WORDS 128	/* a power of 2 */
 #define STACK_COPY_BYTES (STACK_COPY_WORDS * 8)
 
 /*
@@ -291,7 +299,9 @@ struct walk_state {
 
 struct walk_scratch {
 	struct walk_state walk;
+	/* Of the stack, where it is in the program; no bytes: there is none. */
 	__u64 copy_address;
+	__u64 copy_bytes;
 	__u64 copy[STACK_COPY_WORDS];
 	__u64 number;
 };

@@ -52,6 +52,7 @@ __all__ = [
 MAX_FRAMES = 128
 UNWIND_SHARD_WORDS = 0x40000
 MAX_UNWIND_MAPPINGS = 1024
+KNOWN_RULES_BITS = 10
 
 COOKIE_ROLE_BITS = 8
 COOKIE_REGISTER_BITS = 4
@@ -195,7 +196,13 @@ HEARTBEAT = np.dtype([("beat_ns", "u8"), ("timeout_ns", "u8")])
 UNWIND_MAPPING = np.dtype(
     [("start", "u8"), ("end", "u8"), ("bias", "u8"), ("shard", "u4"), ("index_base", "u4")]
 )
-UNWIND_MAPPINGS = np.dtype([("count", "u8"), ("sorted", UNWIND_MAPPING, (MAX_UNWIND_MAPPINGS,))])
+UNWIND_MAPPINGS = np.dtype(
+    [
+        ("count", "u8"),
+        ("sorted", UNWIND_MAPPING, (MAX_UNWIND_MAPPINGS,)),
+        ("known_rules", "u8", (1 << KNOWN_RULES_BITS,)),
+    ]
+)
 
 # Which arguments of a function its role is about: how many come before each.
 _ROLE_ARGUMENTS = {
