@@ -53,8 +53,12 @@ enum argument_register {
 #define COOKIE_CALLS_RELEASE (1ULL << 32)
 /* Of a function that allocates: it may do so by calling another one that has a probe. */
 #define COOKIE_CALLS_ALLOCATOR (1ULL << 33)
-/* Above them the slot of the process that the link is of: its place in the maps that are arrays. */
+/*
+ * Above them the slot of the process that the link is of: its place in the maps that are arrays. Or that the
+ * link is of many processes: then the current task tells.
+ */
 #define COOKIE_SLOT_SHIFT 40
+#define COOKIE_SLOT_SHARED 0xffffff
 
 /* What a process is allowed to add to the tables; the daemon and the exec probe write it. */
 enum recording_state {

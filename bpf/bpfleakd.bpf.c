@@ -4,7 +4,9 @@
  *
  *   heap_session             entry and return of heap functions (uprobe session, Linux 6.13): the entry
  *                            may decline the return
+ *   heap_release             what frees, beside it: no return is wanted
  *   heap_entry, heap_exit    the same as two programs (uprobe multi, perf events)
+ *   shared_entry, _exit      the same for perf events that many processes share, beside the other methods
  *   space_enter, space_exit  mmap, munmap, mremap, brk, mprotect, madvise (syscall tracepoints)
  *   *_continue               where a walk takes several programs (before Linux 6.9)
  *   process_exec, thread_exit
@@ -74,9 +76,10 @@ static __always_inline int enter_function(struct pt_regs *ctx)
 	u64 id = current_id(), cookie = bpf_get_attach_cookie(ctx);
 	u64 first = argument(ctx, cookie, 0), second = argument(ctx, cookie, 1);
 	u64 size = second, old = 0, result = 0;
-	u32 slot = cookie >> COOKIE_SLOT_SHIFT;
-	struct process *process = process_in(slot, id);
+	struct process *process;
+	u32 slot;
 
+	process = linked_process(cookie, id, &slot);
 	if (!process)
 		return WITHOUT_RETURN;
 	count_hit(process);
@@ -126,6 +129,15 @@ int heap_session(struct pt_regs *ctx)
 	return PT_REGS_IP(ctx) == bpf_get_func_ip(ctx) ? enter_function(ctx) : leave(ctx);
 }
 
+/*
+ * What frees: the kernel takes a session of another process, which it does not ask, for one that wants the return.
+ */
+int heap_release(struct pt_regs *ctx)
+{
+	enter_function(ctx);
+	return 0;
+}
+
 #else
 int heap_entry(struct pt_regs *ctx)
 {
@@ -134,6 +146,19 @@ int heap_entry(struct pt_regs *ctx)
 }
 
 int heap_exit(struct pt_regs *ctx)
+{
+	return leave(ctx);
+}
+#endif
+
+#ifdef SHARED_PROGRAMS
+int shared_entry(struct pt_regs *ctx)
+{
+	enter_function(ctx);
+	return 0;
+}
+
+int shared_exit(struct pt_regs *ctx)
 {
 	return leave(ctx);
 }

@@ -38,6 +38,13 @@ static __always_inline struct process *current_process(u64 id, u32 *slot)
 	return process_in(*slot, id);
 }
 
+/* The process of the current task where a link with this cookie has led to. */
+static __always_inline struct process *linked_process(u64 cookie, u64 id, u32 *slot)
+{
+	*slot = cookie >> COOKIE_SLOT_SHIFT;
+	return *slot == COOKIE_SLOT_SHARED ? current_process(id, slot) : process_in(*slot, id);
+}
+
 static __always_inline void count_hit(struct process *process)
 {
 	u32 word = (bpf_get_smp_processor_id() & (HIT_COUNTERS - 1)) * HIT_COUNTER_WORDS;

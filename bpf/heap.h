@@ -242,13 +242,14 @@ static __always_inline int walk_and_record(struct pt_regs *ctx, struct process *
 static __always_inline int leave(struct pt_regs *ctx)
 {
 	u64 id = current_id();
-	u32 tgid = id >> 32, slot = bpf_get_attach_cookie(ctx) >> COOKIE_SLOT_SHIFT;
-	struct process *process = process_in(slot, id);
 	struct pending_call *pending;
+	struct process *process;
+	u32 tgid = id >> 32, slot;
 	struct thread *thread;
 	void *blocks;
 	u64 address;
 
+	process = linked_process(bpf_get_attach_cookie(ctx), id, &slot);
 	if (!process)
 		return 0;
 	count_hit(process);
@@ -294,11 +295,12 @@ static __always_inline int leave(struct pt_regs *ctx)
 static __always_inline int leave_continued(struct pt_regs *ctx)
 {
 	u64 id = current_id();
-	u32 slot = bpf_get_attach_cookie(ctx) >> COOKIE_SLOT_SHIFT;
-	struct process *process = process_in(slot, id);
+	struct process *process;
 	struct thread *thread;
 	void *blocks;
+	u32 slot;
 
+	process = linked_process(bpf_get_attach_cookie(ctx), id, &slot);
 	if (!process)
 		return 0;
 	thread = threads.lookup(&id);

@@ -11,10 +11,12 @@ from bpfleakd import errors
 from bpfleakd.api.listeners import remove_stale
 from bpfleakd.kernel.mounts import is_bpffs
 from bpfleakd.kernel.pins import MAKING, DirectoryLock, pinned_sets, remove_pins
+from bpfleakd.kernel.shared_probes import group_of, remove_events
 
 __all__ = ["clean_up", "comes_back"]
 
 _SYSTEMCTL_TIMEOUT_S = 10.0
+_EVENTS_TIMEOUT_S = 5.0
 
 
 def clean_up(bpffs_dir: Path, socket: Path) -> list[str]:
@@ -70,6 +72,7 @@ def _remove_sets(bpffs_dir: Path) -> list[str]:
         half_made = remove_pins(bpffs_dir / MAKING)
         if half_made:
             removed.append(f"removed {half_made} pins of a start that was not finished")
+        remove_events(group_of(bpffs_dir), wait_s=_EVENTS_TIMEOUT_S)
     finally:
         lock.release(remove=True)
     return removed

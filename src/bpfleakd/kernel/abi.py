@@ -22,6 +22,7 @@ __all__ = [
     "COOKIE_CALLS_RELEASE",
     "COOKIE_REGISTER_BITS",
     "COOKIE_ROLE_BITS",
+    "COOKIE_SLOT_SHARED",
     "COOKIE_SLOT_SHIFT",
     "COUNT_UNIT",
     "CURVE_STEPS",
@@ -59,6 +60,7 @@ COOKIE_REGISTER_BITS = 4
 COOKIE_CALLS_RELEASE = 1 << 32
 COOKIE_CALLS_ALLOCATOR = 1 << 33
 COOKIE_SLOT_SHIFT = 40
+COOKIE_SLOT_SHARED = 0xFFFFFF
 
 MAX_SAMPLE_SHIFT = 22
 CURVE_STEPS = 128
@@ -238,8 +240,8 @@ def cookie_of(
 ) -> int:
     """What the programs are told at a probe point: the role, and where `role_arguments` are by then.
 
-    `slot` is the process' place in the maps. `calls_release`: the function frees, and may do so by calling
-    another that has a probe; `calls_allocator`: the same of one that allocates.
+    `slot` is the process' place in the maps, or COOKIE_SLOT_SHARED. `calls_release`: the function frees, and
+    may do so by calling another that has a probe; `calls_allocator`: the same of one that allocates.
     """
     cookie = FUNCTION_ROLES.index(role) | slot << COOKIE_SLOT_SHIFT
     cookie |= COOKIE_CALLS_RELEASE if calls_release else 0

@@ -24,10 +24,12 @@ from numpy.typing import NDArray
 __all__ = [
     "MAP_FLAG_MMAPABLE",
     "MAP_FLAG_NO_PREALLOC",
+    "MAP_FLAG_PRESERVE_ELEMS",
     "AttachType",
     "MapInfo",
     "MapType",
     "ProgramType",
+    "is_map",
     "link_perf_event",
     "link_uprobe_multi",
     "map_batches",
@@ -41,6 +43,7 @@ __all__ = [
     "map_update",
     "object_get",
     "object_pin",
+    "open_shared_event",
     "open_tracepoint_event",
     "open_uprobe_event",
     "program_load",
@@ -76,6 +79,7 @@ class MapType(IntEnum):
 
     HASH = 1
     ARRAY = 2
+    PERF_EVENT_ARRAY = 4
 
 
 class ProgramType(IntEnum):
@@ -97,7 +101,9 @@ class AttachType(IntEnum):
 
 MAP_FLAG_NO_PREALLOC = 1
 MAP_FLAG_MMAPABLE = 1 << 10
+MAP_FLAG_PRESERVE_ELEMS = 1 << 11
 _LINK_FLAG_UPROBE_RETURN = 1
+_PERF_DISABLED = 1
 _ANY = 0
 
 
@@ -354,6 +360,23 @@ def open_tracepoint_event(tracepoint: str) -> int:
     struct.pack_into("=IIQ", attributes, 0, _PERF_TYPE_TRACEPOINT, len(attributes), number)
     # For all processes, on any one processor: a program that is linked to it runs on all of them.
     return _perf_event_open(attributes, pid=-1, cpu=0, name=tracepoint)
+
+
+def open_shared_event(number: int, pid: int) -> int:
+    """Open a perf event of tracing event `number` for process `pid`, which counts nothing itself.
+
+    A program that is linked to another perf event of the same tracing event runs for this process as well.
+    """
+    attributes = bytearray(128)
+    struct.pack_into("=IIQ", attributes, 0, _PERF_TYPE_TRACEPOINT, len(attributes), number)
+    # Not enabled: an enabled one is taken along at each context switch. The probe is there all the same.
+    struct.pack_into("=Q", attributes, 40, _PERF_DISABLED)
+    return _perf_event_open(attributes, pid=pid, cpu=-1, name=f"event {number}")
+
+
+def is_map(fd: int) -> bool:
+    """Whether a descriptor is that of a map, not of a link or program."""
+    return "\nmap_type:" in Path(f"/proc/self/fdinfo/{fd}").read_text()
 
 
 def open_uprobe_event(path: str, offset: int, pid: int, at_return: bool) -> int:

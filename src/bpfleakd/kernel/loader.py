@@ -42,6 +42,7 @@ from bpfleakd.kernel.programs import (
     WalkerKind,
     continuations_of,
     programs_of,
+    shared_programs_of,
 )
 from bpfleakd.kernel.source import bpf_directory, flattened
 from bpfleakd.kernel.trial import try_linker
@@ -216,6 +217,9 @@ class _Module:
             flags.append("-DATTACH_BY_SESSION")
         self._method = method
         self._walker = walker
+        self._shared = [p for p in shared_programs_of(method, walker) if p not in programs_of(method)]
+        if self._shared:
+            flags.append("-DSHARED_PROGRAMS")
         self._compiled, self.was_compiled = _compiled(flags + _pid_namespace_flags(), self._programs(), cache)
         try:
             self._maps = self._compiled.make_maps()
@@ -226,7 +230,7 @@ class _Module:
 
     def _programs(self) -> tuple[Program, ...]:
         by_walker = continuations_of(self._method).values() if self._walker is WalkerKind.TAIL_CALLS else ()
-        return (*programs_of(self._method), *LIFE_PROGRAMS, *SPACE_PROGRAMS, *by_walker)
+        return (*programs_of(self._method), *self._shared, *LIFE_PROGRAMS, *SPACE_PROGRAMS, *by_walker)
 
     def failure(self) -> str | None:
         """Why the method does not work here; None if it does. Raises AccessDenied."""
@@ -250,7 +254,7 @@ class _Module:
             directory.mkdir(parents=True)
             for name in self._map_names():
                 bpf.object_pin(self._map_fd(name), directory / name)
-            for program in (*programs_of(self._method), *LIFE_PROGRAMS, *SPACE_PROGRAMS):
+            for program in (*programs_of(self._method), *self._shared, *LIFE_PROGRAMS, *SPACE_PROGRAMS):
                 bpf.object_pin(self._program_fd(program), directory / program.function)
         except OSError as error:
             shutil.rmtree(directory, ignore_errors=True)

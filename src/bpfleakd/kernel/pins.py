@@ -5,7 +5,7 @@
         MAP, PROGRAM, …
         links/                        those of all processes: exec, exit, system calls
         traced/PID-START/             one traced process, by pid and start time
-          file-N/                     the links to one of its files
+          file-N/                     the links to one of its files, or what holds probes that it shares
           RECORD, …                   what the daemon knows of it (blob.py)
       making/                         a set that the loader has not finished
 

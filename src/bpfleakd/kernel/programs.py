@@ -2,7 +2,8 @@
 
 The three ways to attach, best first:
 
-    session   one program for entry and return, which may decline the return (Linux 6.13)
+    session   one program for entry and return, which may decline the return (Linux 6.13); what frees has one
+              of its own, since a session makes the calls of all other processes return through the kernel
     multi     many offsets under one link, entry and return apart (Linux 6.6)
     perf      a perf event for each offset (Linux 5.15 for links)
 """
@@ -18,10 +19,12 @@ __all__ = [
     "LIFE_PROGRAMS",
     "SPACE_PROGRAMS",
     "AttachMethod",
+    "Covered",
     "Program",
     "WalkerKind",
     "continuations_of",
     "programs_of",
+    "shared_programs_of",
 ]
 
 
@@ -42,28 +45,45 @@ class WalkerKind(StrEnum):
     """Each program walks a part and calls the next."""
 
 
+class Covered(StrEnum):
+    """Which of the probed functions a program is for."""
+
+    ALL = "all"
+    RETURNING = "returning"
+    """Those whose return is wanted."""
+    OTHERS = "others"
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program to load: its C function, its types, and which end of a call it runs at."""
+    """A program to load: its C function, its types, and which end of which calls it runs at."""
 
     function: str
     type: ProgramType
     attach_type: AttachType
     at_return: bool = False
     tracepoint: str | None = None
+    covered: Covered = Covered.ALL
+
+
+def _entry_and_exit(prefix: str, attach_type: AttachType) -> tuple[Program, Program]:
+    kind, covered = ProgramType.KPROBE, Covered.RETURNING
+    return (
+        Program(f"{prefix}_entry", kind, attach_type),
+        Program(f"{prefix}_exit", kind, attach_type, at_return=True, covered=covered),
+    )
 
 
 _UPROBE_PROGRAMS = {
-    AttachMethod.SESSION: (Program("heap_session", ProgramType.KPROBE, AttachType.UPROBE_SESSION),),
-    AttachMethod.MULTI: (
-        Program("heap_entry", ProgramType.KPROBE, AttachType.UPROBE_MULTI),
-        Program("heap_exit", ProgramType.KPROBE, AttachType.UPROBE_MULTI, at_return=True),
+    AttachMethod.SESSION: (
+        Program("heap_session", ProgramType.KPROBE, AttachType.UPROBE_SESSION, covered=Covered.RETURNING),
+        Program("heap_release", ProgramType.KPROBE, AttachType.UPROBE_MULTI, covered=Covered.OTHERS),
     ),
-    AttachMethod.PERF: (
-        Program("heap_entry", ProgramType.KPROBE, AttachType.NONE),
-        Program("heap_exit", ProgramType.KPROBE, AttachType.NONE, at_return=True),
-    ),
+    AttachMethod.MULTI: _entry_and_exit("heap", AttachType.UPROBE_MULTI),
+    AttachMethod.PERF: _entry_and_exit("heap", AttachType.NONE),
 }
+
+_SHARED_PROGRAMS = _entry_and_exit("shared", AttachType.NONE)
 
 # Process life, the same for every method.
 LIFE_PROGRAMS = (
@@ -85,7 +105,7 @@ SPACE_PROGRAMS = {
 
 def continuations_of(method: AttachMethod) -> dict[str, Program]:
     """The programs that go on with a walk, by the map that they are the only entry of."""
-    returning = programs_of(method)[-1]
+    (returning,) = (program for program in programs_of(method) if program.covered is Covered.RETURNING)
     return {
         "continuations": Program("heap_continue", returning.type, returning.attach_type),
         "space_continuations": Program("space_continue", ProgramType.TRACEPOINT, AttachType.NONE),
@@ -95,3 +115,14 @@ def continuations_of(method: AttachMethod) -> dict[str, Program]:
 def programs_of(method: AttachMethod) -> tuple[Program, ...]:
     """The uprobe programs that a method needs."""
     return _UPROBE_PROGRAMS[method]
+
+
+def shared_programs_of(method: AttachMethod, walker: WalkerKind) -> tuple[Program, ...]:
+    """Those for perf events that processes share (shared_probes.py), entry and return; none: they do not.
+
+    Perf events take programs of no attach type, as the method of this name has anyway. What walks on by tail
+    calls is of the method's attach type, so that no others can go on there.
+    """
+    if method is AttachMethod.PERF:
+        return programs_of(method)
+    return _SHARED_PROGRAMS if walker is WalkerKind.MAY_GOTO else ()

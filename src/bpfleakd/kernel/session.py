@@ -21,7 +21,9 @@ from bpfleakd.kernel.programs import (
     AttachMethod,
     WalkerKind,
     programs_of,
+    shared_programs_of,
 )
+from bpfleakd.kernel.shared_probes import SharedProbes, group_of
 from bpfleakd.kernel.space_links import SpaceLinks
 
 __all__ = ["KernelSession"]
@@ -46,6 +48,8 @@ class KernelSession:
         self._program_fds: dict[str, int] = {}
         self._life_links: list[int] = []
         self._space_links = SpaceLinks(pins, self._program_fds.__getitem__)
+        self._linker: Linker | None = None
+        self._shared: SharedProbes | None = None
         self.maps = Maps.open_pinned(pins.directory)
 
     @classmethod
@@ -119,7 +123,9 @@ class KernelSession:
     @property
     def linker(self) -> Linker:
         """Attaches the loaded programs."""
-        return Linker(self.method, self._program_fds)
+        if self._linker is None:
+            self._linker = Linker(self.method, self._program_fds, self._shared)
+        return self._linker
 
     def watch_address_spaces(self, wanted: bool) -> None:
         """Link the programs to the calls that change address spaces, or let go of them soon.
@@ -134,6 +140,8 @@ class KernelSession:
             with contextlib.suppress(OSError):
                 self.pins.remove()
         self._close_descriptors()
+        if not keep and self._shared:
+            self._shared.close()
         self._lock.release(remove=not keep)
 
     def _close_descriptors(self) -> None:
@@ -142,8 +150,13 @@ class KernelSession:
         self.maps.close()
 
     def _open_programs(self) -> None:
-        for program in (*programs_of(self.method), *LIFE_PROGRAMS, *SPACE_PROGRAMS):
+        shared = shared_programs_of(self.method, self.walker)
+        for program in dict.fromkeys((*programs_of(self.method), *shared, *LIFE_PROGRAMS, *SPACE_PROGRAMS)):
             self._program_fds[program.function] = bpf.object_get(self.pins.directory / program.function)
+        if shared:
+            entry_fd, exit_fd = (self._program_fds[program.function] for program in shared)
+            group = group_of(self.pins.directory.parent)
+            self._shared = SharedProbes(entry_fd, exit_fd, group, self.pins.directory / "shared")
         for program in LIFE_PROGRAMS:
             link = self.pins.link(program.function)
             if link is None:

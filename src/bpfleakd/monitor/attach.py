@@ -147,12 +147,23 @@ class Attacher:
         pidfd = GONE if state is RecordingState.EXECED else _hold_again(kept.process)
         # The links of a file that is not there were being made.
         files = tuple(file for file in kept.files if file.number in opened)
+        for file in files:
+            self._linker.adopt(file.id[:2], pid, opened[file.number])
         return Attachment(kept.process, pidfd, links, kept.mappings, files, pins)
 
     def discard(self, pins: ProcessPins) -> None:
         """Remove all that is pinned of a process, and its tables."""
         self._maps.remove_process(pins.id.pid)
         pins.remove()
+        self._linker.forget(pins.id.pid)
+
+    def drop_unused(self) -> None:
+        """Let go of what an earlier daemon left and no process that was adopted uses."""
+        self._linker.drop_unused()
+
+    def poll(self) -> None:
+        """Finish what the kernel needed time for."""
+        self._linker.sweep()
 
     def follow(self, attachment: Attachment, mappings: tuple[Mapping, ...]) -> Attachment:
         """Probe the allocators that have come with new libraries.
@@ -172,7 +183,7 @@ class Attacher:
             module = file.functions[0].module
             links: list[int] = []
             try:
-                links = self._linker.link(file.path, file.points, pid, self._maps.slot_of(pid))
+                links = self._link(file, pid)
                 attachment.pins.stage_links(number, links)
                 grown = replace(
                     attachment,
@@ -194,6 +205,7 @@ class Attacher:
         self._maps.set_state(attachment.process.id.pid, RecordingState.STOPPED)
         attachment.pins.remove_links()
         self.let_go(attachment)
+        self._linker.forget(attachment.process.id.pid)
 
     def let_go(self, attachment: Attachment) -> None:
         """Close what is open of a process, and leave what is pinned to the next daemon."""
@@ -207,6 +219,9 @@ class Attacher:
         self._unwinding.release(pid)
         self._maps.remove_process(pid)
         pins.remove()
+
+    def _link(self, file: ProbedFile, pid: int) -> list[int]:
+        return self._linker.link(file.path, file.points, pid, self._maps.slot_of(pid), file.id[:2])
 
     def _link_all(
         self,
@@ -226,7 +241,7 @@ class Attacher:
             pins.make()
             self._unwinding.follow(pid, mappings, tables_wait_s)
             for number, file in enumerate(files):
-                to_file = self._linker.link(file.path, file.points, pid, self._maps.slot_of(pid))
+                to_file = self._link(file, pid)
                 links += to_file
                 pins.stage_links(number, to_file)
             attachment = Attachment(process, pidfd, tuple(links), mappings, linked, pins)
@@ -239,6 +254,7 @@ class Attacher:
         except BaseException as error:
             pins.remove_links()
             close_all(links)
+            self._linker.forget(pid)
             self._clear(pid, pins)
             if isinstance(error, OSError):
                 raise _link_error(pid, error) from error

@@ -214,6 +214,7 @@ class Monitor:
             self._watch_while(True)
             self._settle_adopted(gap_s)
         self._unwinding.drop_unused()
+        self._attacher.drop_unused()
         self._watch_while(bool(self._running))
         return anew
 
@@ -312,6 +313,7 @@ class Monitor:
         self._beat(began_ns)
         self._reading.read(began_ns)
         self._unwinding.poll()
+        self._attacher.poll()
         for traced in list(self._running.values()):
             self._end_if_over(traced)
         for traced in self._running.values():

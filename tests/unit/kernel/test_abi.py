@@ -211,6 +211,7 @@ def test_constants_are_the_headers(compiled: Compiled) -> None:
     assert numbers["COOKIE_CALLS_RELEASE"] == abi.COOKIE_CALLS_RELEASE
     assert numbers["COOKIE_CALLS_ALLOCATOR"] == abi.COOKIE_CALLS_ALLOCATOR
     assert numbers["COOKIE_SLOT_SHIFT"] == abi.COOKIE_SLOT_SHIFT
+    assert numbers["COOKIE_SLOT_SHARED"] == abi.COOKIE_SLOT_SHARED == (1 << 64 - abi.COOKIE_SLOT_SHIFT) - 1
     assert numbers["MAX_SAMPLE_SHIFT"] == abi.MAX_SAMPLE_SHIFT == MAX_SHIFT
     assert numbers["CURVE_STEPS"] == abi.CURVE_STEPS
     assert numbers["COUNT_UNIT"] == abi.COUNT_UNIT == 1 / COUNT_VARIANCE_UNIT
@@ -220,6 +221,7 @@ def test_constants_are_the_headers(compiled: Compiled) -> None:
     assert numbers["UNWIND_SHARD_WORDS"] == abi.UNWIND_SHARD_WORDS
     assert compiled.structs["unwind_shard"].size_bytes == 4 * abi.UNWIND_SHARD_WORDS
     assert numbers["MAX_UNWIND_MAPPINGS"] == abi.MAX_UNWIND_MAPPINGS
+    assert numbers["KNOWN_RULES_BITS"] == abi.KNOWN_RULES_BITS
     assert numbers["UNWIND_PAGE_BITS"] == PAGE_BITS
     assert numbers["UNWIND_PAGE_MASK"] == ROW_ADDRESS_MASK
     assert numbers["RULE_GAP"] == GAP_NUMBER

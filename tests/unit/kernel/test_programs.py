@@ -11,8 +11,11 @@ from bpfleakd.kernel.programs import (
     LIFE_PROGRAMS,
     SPACE_PROGRAMS,
     AttachMethod,
+    Covered,
+    WalkerKind,
     continuations_of,
     programs_of,
+    shared_programs_of,
 )
 from bpfleakd.kernel.source import bpf_directory
 
@@ -34,23 +37,26 @@ def test_every_function_is_used() -> None:
     used = {*LIFE_PROGRAMS, *SPACE_PROGRAMS}
     for method in AttachMethod:
         used.update(programs_of(method), continuations_of(method).values())
+        used.update(shared_programs_of(method, WalkerKind.MAY_GOTO))
     assert {program.function for program in used} == defined_functions()
 
 
 @pytest.mark.parametrize("method", AttachMethod)
 def test_a_method_sees_both_ends_of_a_call(method: AttachMethod) -> None:
-    """Each has one program at the entry; the return is a program of its own, but in sessions."""
-    at_entry = [program for program in programs_of(method) if not program.at_return]
-    at_return = [program for program in programs_of(method) if program.at_return]
-    assert len(at_entry) == 1
-    assert len(at_return) == (method is not AttachMethod.SESSION)
+    """All functions have a program at the entry; the return is a program of its own, but in sessions."""
+    at_entry = {program.covered for program in programs_of(method) if not program.at_return}
+    at_return = {program.covered for program in programs_of(method) if program.at_return}
+    if method is AttachMethod.SESSION:
+        assert (at_entry, at_return) == ({Covered.RETURNING, Covered.OTHERS}, set())
+    else:
+        assert (at_entry, at_return) == ({Covered.ALL}, {Covered.RETURNING})
 
 
 @pytest.mark.parametrize("method", AttachMethod)
 def test_a_walk_goes_on_in_a_program_of_the_same_kind(method: AttachMethod) -> None:
     """The kernel refuses a tail call into a program of another type or attach type."""
     walking = {
-        "continuations": programs_of(method)[-1],
+        "continuations": next(p for p in programs_of(method) if p.covered is Covered.RETURNING),
         "space_continuations": next(iter(SPACE_PROGRAMS)),
     }
     following = continuations_of(method)
@@ -76,3 +82,14 @@ def test_attach_types_are_the_kernels() -> None:
     """The numbers of enum bpf_attach_type that uprobes are linked with (include/uapi/linux/bpf.h)."""
     assert [programs_of(method)[0].attach_type for method in AttachMethod] == [57, 48, 0]
     assert AttachType.PERF_EVENT == 41
+
+
+@pytest.mark.parametrize("walker", WalkerKind)
+@pytest.mark.parametrize("method", AttachMethod)
+def test_shared_probes_can_walk_on(method: AttachMethod, walker: WalkerKind) -> None:
+    """They are programs of perf events, at both ends; where walks take tail calls, the method's own."""
+    shared = shared_programs_of(method, walker)
+    assert [program.at_return for program in shared] in ([], [False, True])
+    assert all(program.attach_type is AttachType.NONE for program in shared)
+    if walker is WalkerKind.TAIL_CALLS:
+        assert set(shared) <= set(programs_of(method))

@@ -1,0 +1,244 @@
+"""Probes that many traced processes share.
+
+A link is of one process, and at a breakpoint the kernel asks the links that all processes have in that file,
+one by one: each further process with the same C library makes every call of the others dearer
+(bench/README.md). A tracing event (tracefs, uprobe_events) is asked once, for all processes that have a perf
+event of it open.
+
+Rules:
+  - A program is linked to a tracing event once, by the perf event of a process that has ended since: the
+    anchor. Those of traced processes have the breakpoints made, and take them out again when they are closed.
+  - The perf events of a process are held by a map, which stands where links do: it can be pinned. They are
+    closed with it, but in the kernel's own time, some hundredths of a second later.
+  - The name of a tracing event says all of what it is. Its anchor is pinned under the same name in
+    `directory`; an event without is a leftover.
+  - With the last process of a file its anchors go, and its events as soon as nobody has them open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from bpfleakd.kernel import bpf
+from bpfleakd.kernel.mounts import ensure_tracefs
+
+__all__ = ["FileKey", "SharedPoint", "SharedProbes", "group_of", "remove_events"]
+
+FileKey: TypeAlias = tuple[int, int]
+"""Device and inode of a file."""
+
+_TRACEFS = Path("/sys/kernel/tracing")
+_PAUSE_S = 0.02
+_REMOVAL_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPoint:
+    """Where a program is to run: a file offset, the cookie that it is given, which end of a call."""
+
+    offset: int
+    cookie: int
+    at_return: bool
+
+    def name_in(self, file: FileKey) -> str:
+        """The name of the tracing event."""
+        end = "r" if self.at_return else "e"
+        return f"{_prefix(file)}{end}{self.offset:x}_{self.cookie:x}"
+
+
+def group_of(bpffs_dir: Path) -> str:
+    """The group of the tracing events of the daemon that uses a bpffs_dir."""
+    return "bpfleakd_" + hashlib.blake2b(os.fsencode(bpffs_dir), digest_size=6).hexdigest()
+
+
+def remove_events(group: str, names: Collection[str] | None = None, wait_s: float = 0.0) -> set[str]:
+    """Remove tracing events, all of a group for `names` None; returns those that somebody still has open.
+
+    The kernel closes what a map held some time after the map: it is waited for so long.
+    """
+    left = set(_defined(group) if names is None else names)
+    deadline = time.monotonic() + wait_s
+    while True:
+        left = {name for name in left if not _remove(group, name)}
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(_PAUSE_S)
+
+
+class SharedProbes:
+    """The tracing events of one daemon. `entry_fd` and `exit_fd` are programs, and stay the caller's."""
+
+    def __init__(self, entry_fd: int, exit_fd: int, group: str, directory: Path) -> None:
+        self._programs = {False: entry_fd, True: exit_fd}
+        self._group = group
+        self._directory = directory
+        self._users: dict[FileKey, set[int]] = {}
+        self._leaving: set[str] = set()
+
+    def link(self, file: FileKey, path: str, points: Sequence[SharedPoint], pid: int) -> int:
+        """Have the programs run at `points` of a file in process `pid` as well; returns what holds that.
+
+        Points are taken in their order. Raises OSError, and changes nothing for the process then.
+        """
+        self.sweep()
+        try:
+            self._make_anchors(file, path, points)
+            probes = bpf.map_create(
+                bpf.MapType.PERF_EVENT_ARRAY,
+                4,
+                4,
+                len(points),
+                bpf.MAP_FLAG_PRESERVE_ELEMS,
+                "bpfleakd_probes",
+            )
+            try:
+                for index, point in enumerate(points):
+                    event = bpf.open_shared_event(self._number(point.name_in(file)), pid)
+                    try:
+                        bpf.map_update(probes, _u32(index), _u32(event))
+                    finally:
+                        os.close(event)
+            except OSError:
+                os.close(probes)
+                raise
+        except OSError:
+            self._drop_unused(file)
+            raise
+        self.note(file, pid)
+        return probes
+
+    def note(self, file: FileKey, pid: int) -> None:
+        """A process has probes in a file: those that an earlier daemon made are still there."""
+        self._users.setdefault(file, set()).add(pid)
+
+    def forget(self, pid: int) -> None:
+        """Of a process nothing is open any more."""
+        for file in [file for file, users in self._users.items() if pid in users]:
+            self._users[file].discard(pid)
+            self._drop_unused(file)
+        self.sweep()
+
+    def drop_unused(self) -> None:
+        """Let go of all that no process uses, such as what an earlier daemon has left."""
+        prefixes = tuple(map(_prefix, self._users))
+        for name in {*_defined(self._group), *self._anchored()}:
+            if not name.startswith(prefixes):
+                self._drop(name)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove the events that were in use when their file was let go of."""
+        if self._leaving:
+            self._leaving = remove_events(self._group, self._leaving)
+
+    def close(self) -> None:
+        """Remove all events; their pins must be gone."""
+        remove_events(self._group, wait_s=_REMOVAL_TIMEOUT_S)
+
+    def _make_anchors(self, file: FileKey, path: str, points: Sequence[SharedPoint]) -> None:
+        names = {point: point.name_in(file) for point in points}
+        missing = [point for point in points if not (self._directory / names[point]).exists()]
+        if not missing:
+            return
+        ensure_tracefs()
+        self._directory.mkdir(exist_ok=True)
+        with _stopped_process() as pid:
+            for point in missing:
+                self._define(names[point], path, point)
+                event = bpf.open_shared_event(self._number(names[point]), pid)
+                try:
+                    link = bpf.link_perf_event(self._programs[point.at_return], event, point.cookie)
+                finally:
+                    os.close(event)
+                try:
+                    bpf.object_pin(link, self._directory / names[point])
+                finally:
+                    os.close(link)
+
+    def _define(self, name: str, path: str, point: SharedPoint) -> None:
+        self._leaving.discard(name)
+        # One of this name is this one, not removed yet.
+        if name in _defined(self._group):
+            return
+        if any(character.isspace() for character in path):
+            raise OSError(errno.EINVAL, "tracefs takes no path with blanks", path)
+        kind = "r" if point.at_return else "p"
+        _command(f"{kind}:{self._group}/{name} {path}:{point.offset:#x}")
+
+    def _number(self, name: str) -> int:
+        return int((_TRACEFS / "events" / self._group / name / "id").read_text())
+
+    def _anchored(self) -> list[str]:
+        return [pin.name for pin in self._directory.iterdir()] if self._directory.is_dir() else []
+
+    def _drop_unused(self, file: FileKey) -> None:
+        if self._users.get(file):
+            return
+        self._users.pop(file, None)
+        for name in self._anchored():
+            if name.startswith(_prefix(file)):
+                self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self._directory / name).unlink()
+        self._leaving.add(name)
+
+
+def _prefix(file: FileKey) -> str:
+    device, inode = file
+    return f"f{device:x}_{inode:x}_"
+
+
+def _defined(group: str) -> list[str]:
+    try:
+        return [path.name for path in (_TRACEFS / "events" / group).iterdir() if path.is_dir()]
+    except OSError:
+        return []
+
+
+def _remove(group: str, name: str) -> bool:
+    """Whether it is gone."""
+    try:
+        _command(f"-:{group}/{name}")
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _command(text: str) -> None:
+    fd = os.open(_TRACEFS / "uprobe_events", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        os.write(fd, f"{text}\n".encode())
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _stopped_process() -> Iterator[int]:
+    """A process that does nothing, and has ended afterwards."""
+    process = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL)
+    try:
+        # Stopped, so that it runs into none of the probes that it gets.
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _u32(number: int) -> bytes:
+    return number.to_bytes(4, "little")

@@ -1,0 +1,74 @@
+"""Processes of one allocator's file share probes: with the same figures, and nothing is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bpfleakd.kernel.shared_probes import group_of
+
+from .kernel_objects import changed_text
+from .truth import expect_ledger, expect_no_losses
+from .waiting import wait_until
+
+TRACEFS = Path("/sys/kernel/tracing")
+
+
+def tracing_events(tracer) -> list[str]:
+    """The tracing events of a daemon: those of the files that processes share."""
+    group = group_of(tracer.bpffs_dir)
+    defined = (TRACEFS / "uprobe_events").read_text().splitlines()
+    return [line for line in defined if line[2:].startswith(f"{group}/")]
+
+
+@pytest.fixture(params=["session", "multi", "perf"])
+def tracer(request, daemon):
+    return daemon(attach_method=request.param)
+
+
+def test_processes_that_share_probes_are_counted_apart_and_exactly(tracer, workload):
+    """The first has links of its own, the others share. Each has its truth; a bystander is not touched."""
+    bystander = workload("every_function", 1)
+    programs = [workload("every_function", threads) for threads in (1, 2, 3)]
+    for program in programs:
+        tracer.attach(program.pid)
+    assert tracing_events(tracer) != []
+
+    ledgers = [program.step() for program in programs]
+    bystander.step()
+
+    assert changed_text(bystander.pid) == []
+    for program, ledger in zip(programs, ledgers, strict=True):
+        report = tracer.top_after_tick(program.pid)
+        expect_ledger(report, ledger)
+        expect_no_losses(report)
+
+    tracer.detach(programs[1].pid)
+    wait_until(lambda: changed_text(programs[1].pid) == [])
+    ledger = programs[2].step()
+    expect_ledger(tracer.top_after_tick(programs[2].pid), ledger)
+
+    tracer.detach(programs[2].pid)
+    wait_until(lambda: changed_text(programs[2].pid) == [])
+    wait_until(lambda: tracing_events(tracer) == [])
+    assert changed_text(programs[0].pid) != [], "the first is traced no more"
+
+
+def test_the_next_daemon_takes_over_shared_probes(daemon, workload):
+    """What they counted without a daemon is there, and detach takes them out as if it had made them."""
+    programs = [workload("every_function", 1) for _ in range(3)]
+    tracer = daemon()
+    for program in programs:
+        tracer.attach(program.pid)
+    tracer.kill()
+    ledgers = [program.step() for program in programs]
+
+    tracer.start()
+
+    for program, ledger in zip(programs, ledgers, strict=True):
+        expect_ledger(tracer.top_after_tick(program.pid), ledger)
+    for program in programs:
+        tracer.detach(program.pid)
+    wait_until(lambda: tracing_events(tracer) == [])
+    assert [changed_text(program.pid) for program in programs] == [[], [], []]
