@@ -252,6 +252,12 @@ class FakeAttacher:
         os.close(attachment.pidfd)
         self.attached.remove(attachment.process.id.pid)
 
+    def poll(self) -> None:
+        pass
+
+    def drop_unused(self) -> None:
+        pass
+
     def clear(self, attachment: Attachment) -> None:
         del self._maps.processes[attachment.process.id.pid]
         self.attached.remove(attachment.process.id.pid)

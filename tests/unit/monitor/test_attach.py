@@ -41,6 +41,8 @@ class Kernel(FakeMaps):
         self.fails: dict[str, BaseException] = {}
         self.points: dict[str, Sequence[ProbePoint]] = {}
         self.links: list[int] = []
+        self.adopted: list[tuple[tuple[int, int], int]] = []
+        self.forgotten: list[int] = []
         self.pins = FakePins()
 
     def process_pins(self, id_: ProcessId) -> FakePins:
@@ -76,13 +78,24 @@ class Kernel(FakeMaps):
 
     # Linker
 
-    def link(self, path: str, points: Sequence[ProbePoint], _pid: int, slot: int) -> list[int]:
+    def link(
+        self, path: str, points: Sequence[ProbePoint], _pid: int, slot: int, file: tuple[int, int]
+    ) -> list[int]:
         assert slot == SLOT
+        assert file == (os.stat(path).st_dev, os.stat(path).st_ino)
         name = os.path.realpath(path).rsplit("/", 1)[-1]
         self._step(f"link {name.split('.')[0].split('-')[0]}")
         self.points[path] = points
         self.links.append(os.memfd_create("bpfleakd-link"))
         return [self.links[-1]]
+
+    def adopt(self, file: tuple[int, int], pid: int, links: Sequence[int]) -> None:
+        assert links
+        self.adopted.append((file, pid))
+
+    def forget(self, pid: int) -> None:
+        assert self.open_links == 0
+        self.forgotten.append(pid)
 
     # Unwinding
 
@@ -174,6 +187,7 @@ def test_everything_in_order(attacher: Attacher, kernel: Kernel, pid: int) -> No
     attacher.stop(attachment)
     assert kernel.steps == ["stopped"]
     assert kernel.open_links == 0
+    assert kernel.forgotten == [pid]
     assert pid in kernel.processes
     assert not kernel.pins.committed
     attacher.clear(attachment)
