@@ -238,13 +238,14 @@ def test_nothing_in_use_is_lost(daemon, workload):
     tracer = daemon()
     tracer.attach(program.pid)
     program.step(1)
-    known = []
-    for _ in range(6):
+    known: list[int] = []
+    # Where a thread is in the midst of realloc, what is in use is not known.
+    while len([size for size in known if size > 0]) < 3:
+        assert len(known) < 20
         report = scan(tracer, program.pid, "--stop-limit", "2000")
         assert report["sums"]["directly_lost_count"] == report["sums"]["indirectly_lost_count"] == 0
         assert report["sums"]["still_reachable_count"] >= 3 * 499
         known.append(report["known_heap_bytes"])
-    # A thread may be in the midst of realloc, but not each time.
     assert max(known) > 3 * 499 * 1009
     program.step(0)
 
