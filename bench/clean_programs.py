@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from bench.peers import NotHere
 from bench.tracing import ended_with_us, free_port
 
-__all__ = ["CLEAN_PROGRAMS", "Missing"]
+__all__ = ["CLEAN_PROGRAMS", "connected", "tool"]
 
 _START_TIMEOUT_S = 20.0
 _KEYS = 2_000
@@ -42,10 +43,6 @@ while True:
 """
 
 
-class Missing(Exception):
-    """The program is not installed."""
-
-
 def redis() -> AbstractContextManager[int]:
     """redis-server, whose values are replaced all the time by others of other sizes."""
     # On a busy machine requests are slow, and the log of them fills, for longer than any verdict waits.
@@ -60,7 +57,7 @@ def redis_slow_log() -> AbstractContextManager[int]:
 @contextlib.contextmanager
 def _redis(*options: object) -> Iterator[int]:
     port = free_port()
-    command = [_tool("redis-server"), "--port", port, "--save", "", "--appendonly", "no", *options]
+    command = [tool("redis-server"), "--port", port, "--save", "", "--appendonly", "no", *options]
     with _running(*command) as server, _load(lambda: _redis_client(port)):
         yield server.pid
 
@@ -69,7 +66,7 @@ def _redis(*options: object) -> Iterator[int]:
 def memcached() -> Iterator[int]:
     """memcached that is full: values from some bytes to a megabyte evict others; clients come and go."""
     port = free_port()
-    command = [_tool("memcached"), "-u", "root", "-l", "127.0.0.1", "-p", port, "-m", _CACHE_MB, "-t", "2"]
+    command = [tool("memcached"), "-u", "root", "-l", "127.0.0.1", "-p", port, "-m", _CACHE_MB, "-t", "2"]
     with _running(*command) as server, _load(lambda: _memcached_client(port)):
         yield server.pid
 
@@ -84,7 +81,7 @@ def nginx() -> Iterator[int]:
             "daemon off; master_process off; error_log stderr; pid nginx.pid; events {}\n"
             f"http {{ access_log off; server {{ listen 127.0.0.1:{port}; root {directory}; }} }}\n"
         )
-        command = [_tool("nginx"), "-p", directory, "-c", "nginx.conf"]
+        command = [tool("nginx"), "-p", directory, "-c", "nginx.conf"]
         with _running(*command) as server, _load(lambda: _http_client(port)):
             yield server.pid
 
@@ -105,10 +102,11 @@ CLEAN_PROGRAMS = {
 }
 
 
-def _tool(name: str) -> str:
+def tool(name: str) -> str:
+    """Where an installed program is. Raises NotHere."""
     path = shutil.which(name, path="/usr/sbin:/usr/bin:/bin")
     if path is None:
-        raise Missing(name)
+        raise NotHere(f"{name} is not installed")
     return path
 
 
@@ -145,7 +143,7 @@ def _load(client: Callable[[], Iterator[None]], clients: int = 2) -> Iterator[No
 
 
 def _redis_client(port: int) -> Iterator[None]:
-    with _connected(port) as connection, connection.makefile("rwb") as stream:
+    with connected(port) as connection, connection.makefile("rwb") as stream:
         for number in itertools.count():
             key, value = _entry(number)
             stream.write(b"SET %b %b\r\nGET %b\r\n" % (key, value, key))
@@ -159,7 +157,7 @@ def _redis_client(port: int) -> Iterator[None]:
 def _memcached_client(port: int) -> Iterator[None]:
     filled_bytes = 0
     while True:
-        with _connected(port) as connection, connection.makefile("rwb") as stream:
+        with connected(port) as connection, connection.makefile("rwb") as stream:
             for _ in range(_REQUESTS_OF_A_CLIENT):
                 key = b"key-%d" % random.randrange(_KEYS)
                 # As many values of each order of magnitude.
@@ -178,7 +176,7 @@ def _memcached_client(port: int) -> Iterator[None]:
 
 
 def _http_client(port: int) -> Iterator[None]:
-    _connected(port).close()
+    connected(port).close()
     while True:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         for _ in range(50):
@@ -194,7 +192,8 @@ def _entry(number: int) -> tuple[bytes, bytes]:
     return b"key-%d" % key, b"v" * random.randrange(1, 2_000)
 
 
-def _connected(port: int) -> socket.socket:
+def connected(port: int) -> socket.socket:
+    """A connection to a server of this machine, which may be starting."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     while True:
         try:

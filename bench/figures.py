@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.machine import Machine, describe_machine
 
-__all__ = ["RESULTS", "Benchmark", "Demand", "Figure", "Panel", "Plot", "Series", "read_results"]
+__all__ = ["RESULTS", "Benchmark", "Demand", "Figure", "Panel", "Plot", "Series", "Table", "read_results"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -64,6 +64,15 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
+class Table:
+    """What is easier to read side by side than as single figures."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Series:
     """Names of figures, one for each place of the panel's axis; None where there is none."""
 
@@ -105,6 +114,7 @@ class Benchmark:
     notes: list[str] = field(default_factory=list)
     machine: Machine = field(default_factory=describe_machine)
     plots: list[Plot] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
 
     def add(self, name: str, unit: str, samples: Sequence[float]) -> Figure:
         """Keep a figure."""
@@ -120,6 +130,8 @@ class Benchmark:
         width = max((len(figure.name) for figure in self.figures), default=0)
         lines = [f"{self.title}", ""]
         lines += [f"  {f.name:{width}}  {f!s:>12}   ({f.spread})" for f in self.figures]
+        for table in self.tables:
+            lines += ["", *(f"  {' | '.join(row)}" for row in (table.head, *table.rows))]
         lines += ["", *(f"  {demand}" for demand in self.demands)]
         lines += ["", *(f"  {note}" for note in self.notes)] if self.notes else []
         return "\n".join(lines) + "\n"
@@ -140,6 +152,10 @@ def read_results(name: str, directory: Path = RESULTS) -> Benchmark:
         for demand in kept["demands"]
     ]
     kept["plots"] = [_plot(plot) for plot in kept.get("plots", ())]
+    kept["tables"] = [
+        Table(table["title"], tuple(table["head"]), tuple(map(tuple, table["rows"])))
+        for table in kept.get("tables", ())
+    ]
     return Benchmark(**kept)
 
 

@@ -53,6 +53,8 @@ def valgrind(directory: Path) -> Launcher:
     if program is None:
         raise NotHere("valgrind is not installed: apt install valgrind")
     options = ("--leak-check=full", "--show-leak-kinds=all", "--num-callers=30", "--xml=yes")
+    # Also where jemalloc has malloc.
+    options = (*options, "--soname-synonyms=somalloc=*jemalloc*")
     return Launcher(prefix=(program, *options, f"--xml-file={directory}/valgrind.%p.xml"))
 
 

@@ -88,7 +88,8 @@ def _running(
             deadline = time.monotonic() + _START_TIMEOUT_S
             while not is_ready(process.pid, output):
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise NotHere(f"{name} does not start: {_text(output).strip()[-300:]}")
+                    (*_, said) = ["", *_text(output).strip().splitlines()]
+                    raise NotHere(f"{name} does not start: {said[-300:]}")
                 time.sleep(0.02)
             yield output
         finally:

@@ -87,7 +87,7 @@ def _lines(axes: Axes, panel: Panel, figures: dict[str, Figure]) -> None:
         axes.set_yscale("log")
     else:
         # From zero: what does not grow is flat.
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(bottom=0, top=axes.get_ylim()[1] * 1.05)
     axes.set_xlabel(panel.axis)
     axes.set_ylabel(panel.unit)
     if any(series.label for series in panel.series):

@@ -28,6 +28,7 @@ BENCHMARKS = (
     "exec_latency",
     "many_processes",
     "growth",
+    "real_programs",
     "idle_auto",
     "tables",
     "scan",

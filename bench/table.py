@@ -33,6 +33,9 @@ def results_page(benchmarks: Sequence[Benchmark]) -> str:
         lines += ["", f"## {benchmark.title}", "", f"{benchmark.machine}.", ""]
         for plot in benchmark.plots:
             lines += [f"![{plot.title}]({file_name(benchmark, plot)})", ""]
+        for table in benchmark.tables:
+            lines += [table.title, ""] if table.title else []
+            lines += [*_table(table.head, table.rows), ""]
         lines += _table(
             ("figure", "median", "lowest to highest", "samples"),
             ((f.name, str(f), f.spread, str(len(f.samples))) for f in benchmark.figures),

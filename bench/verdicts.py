@@ -21,7 +21,8 @@ from pathlib import Path
 from tests.kernel.workloads import BUILD as BUILD_ROOT
 from tests.kernel.workloads import SOURCES as SOURCES_ROOT
 
-from bench.clean_programs import CLEAN_PROGRAMS, Missing
+from bench.clean_programs import CLEAN_PROGRAMS
+from bench.peers import NotHere
 from bench.tracing import RunningDaemon, ended_with_us
 from bpfleakd.analysis.verdict import VERDICTS
 from bpfleakd.model.report import LeakReport, SiteReport
@@ -108,7 +109,7 @@ def _of_clean_programs(
                 continue
             try:
                 running.append((name, stack.enter_context(start())))
-            except Missing:
+            except NotHere:
                 yield name, None, []
         time.sleep(5)
         for _name, pid in running:

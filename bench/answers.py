@@ -1,0 +1,72 @@
+"""What tools say of who holds memory.
+
+Each function returns the place of a function in the list of a tool, from 1; None if it is not in it.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from bench.peers import NotHere
+from bpfleakd.model.report import LeakReport
+
+__all__ = ["place_in_heaptrack", "place_in_memleak", "place_in_report", "place_in_valgrind"]
+
+_INTERPRETER = "**/heaptrack/libexec/heaptrack_interpret"
+_TIMEOUT_S = 120
+
+
+def place_in_report(report: LeakReport, function: str) -> int | None:
+    """In the order of `bpfleakctl top`."""
+    return _place(([frame.function or "" for frame in site.stack] for site in report.sites), function)
+
+
+def place_in_memleak(output: str, function: str) -> int | None:
+    """In its last report, the most outstanding first (memleak prints it last)."""
+    _before, _heading, report = output.rpartition("stacks with outstanding allocations:")
+    stacks = re.split(r"^\t\d+ bytes in \d+ allocations from stack$", report, flags=re.MULTILINE)[1:]
+    return _place((stack.splitlines() for stack in reversed(stacks)), function)
+
+
+def place_in_heaptrack(directory: Path, function: str) -> int | None:
+    """By what was not freed at the end, of the file that launchers.heaptrack has it write."""
+    (interpreter, *_) = [*Path("/usr/lib").glob(_INTERPRETER), None]
+    if interpreter is None:
+        raise NotHere("heaptrack_interpret is not installed: apt install heaptrack")
+    interpreted, stacks = directory / "heaptrack.interpreted", directory / "heaptrack.stacks"
+    with (directory / "heaptrack.raw").open("rb") as raw, interpreted.open("wb") as output:
+        subprocess.run(
+            [interpreter], stdin=raw, stdout=output, stderr=subprocess.DEVNULL, check=True, timeout=_TIMEOUT_S
+        )
+    command = ["heaptrack_print", "--flamegraph-cost-type", "leaked", "-F", stacks, interpreted]
+    subprocess.run(command, capture_output=True, check=True, timeout=_TIMEOUT_S)
+    leaked_bytes: Counter[str] = Counter()
+    for line in stacks.read_text(errors="replace").splitlines():
+        stack, _space, leaked = line.rpartition(" ")
+        leaked_bytes[stack] += int(leaked)
+    return _place((stack.split(";") for stack, _bytes in leaked_bytes.most_common()), function)
+
+
+def place_in_valgrind(directory: Path, function: str) -> int | None:
+    """By bytes, of the leaks of all kinds."""
+    leaks = []
+    for path in directory.glob("valgrind.*.xml"):
+        for error in ElementTree.parse(path).iter("error"):
+            leaked = error.findtext("xwhat/leakedbytes")
+            stack = error.find("stack")
+            if leaked and stack is not None:
+                leaks.append((int(leaked), [frame.findtext("fn") or "" for frame in stack]))
+    leaks.sort(key=lambda leak: -leak[0])
+    return _place((functions for _bytes, functions in leaks), function)
+
+
+def _place(stacks: Iterable[Sequence[str]], function: str) -> int | None:
+    for place, stack in enumerate(stacks, start=1):
+        if any(function in name for name in stack):
+            return place
+    return None
