@@ -131,16 +131,6 @@ class Persistence:
     steps: Row
     silence_s: Row
 
-    @staticmethod
-    def joined(parts: list[Persistence]) -> Persistence:
-        """Several groups of sites as one."""
-        columns = {
-            field.name: np.concatenate([getattr(part, field.name) for part in parts])
-            for field in fields(Persistence)
-            if field.name not in ("observed_s", "leak_after_s")
-        }
-        return Persistence(parts[0].observed_s, parts[0].leak_after_s, **columns)
-
 
 def persistence_of(histories: SiteHistories, leak_after_s: float = LEAK_AFTER_S) -> Persistence:
     """Measure sites; what grows for `leak_after_s` may leak. At least one bin of time is needed."""

@@ -3,6 +3,7 @@
 Rules:
   - Nothing is judged at every tick: every few seconds, less often what has been watched for long, and where
     that takes long (`_SHARE` of the time, for all processes). Who asks meanwhile gets the last verdict.
+  - All are judged together, but only those measured again that may have become something else.
   - Only sites with live blocks are measured. Of the others all blocks were freed, which is all there is to
     say of them.
   - A leak is announced once, when two verdicts in a row say so.
@@ -17,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.analysis.estimates import COUNT_VARIANCE_UNIT
-from bpfleakd.analysis.persistence import LEAK_AFTER_S, Persistence, SiteHistories, persistence_of
+from bpfleakd.analysis.measured_sites import MeasuredSites
+from bpfleakd.analysis.persistence import LEAK_AFTER_S, SiteHistories, persistence_of
 from bpfleakd.analysis.process_verdict import FoundGrowth, judge_process
 from bpfleakd.analysis.saved_history import SAVED_VERSION
 from bpfleakd.analysis.verdict import VERDICTS, Context, Judgement, judge
@@ -25,7 +27,7 @@ from bpfleakd.kernel.maps import ProcessCounters
 from bpfleakd.model.history import SavedHistory, SavedSite
 from bpfleakd.model.limit import MemoryLimit
 from bpfleakd.model.report import SiteReport
-from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.model.site import SiteKey
 from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict, Verdict
 from bpfleakd.monitor.regions import BLOCK_KINDS
 from bpfleakd.table.history import History
@@ -44,6 +46,8 @@ _LONGEST_PAUSE_NS = 30 * _NS_PER_S
 _PAUSE_WHEN_ASKED_NS = _NS_PER_S
 _SHARE = 0.05
 _CHUNK_SITES = 2048
+# Of fewer sites than that their blocks are looked for, to count them alone.
+_FEW_SHARE = 0.25
 
 NOT_YET = SiteVerdict(Verdict.UNKNOWN, 0.0, "not looked at yet", 0.0)
 _NO_BLOCKS = 0.9
@@ -76,6 +80,7 @@ class SiteVerdicts:
         self._computed_ns = 0
         self._took_ns = 0
         self._judgement: Judgement | None = None
+        self._measured = MeasuredSites()
         self._memory: Timeline | None = None
         # Where a row of the table is in the judgement; -1: it had no live blocks.
         self._positions: NDArray[np.intp] = np.zeros(0, np.intp)
@@ -144,15 +149,16 @@ class SiteVerdicts:
         if not len(rows) or not len(table.timeline):
             self._judgement, self._positions = None, np.full(len(table), -1)
             return []
-        positions = np.where(live, np.cumsum(live) - 1, -1)
-        survivors, of_survivors = self._survivors(table, blocks)
-        chunks = [rows[start : start + _CHUNK_SITES] for start in range(0, len(rows), _CHUNK_SITES)]
-        measured = [
-            persistence_of(_histories(table, chunk, survivors, of_survivors), self._leak_after_s)
-            for chunk in chunks
-        ]
-        self._judgement = judge(Persistence.joined(measured), self._context(table))
-        self._positions = positions
+        now_s = table.since_began_s(table.timeline.edges_ns[-1])
+        due = self._measured.due(rows, table.since_began_s(table.changed_ns(rows)), now_s)
+        if len(due):
+            survivors, of_survivors = self._survivors(table, blocks, due)
+            for start in range(0, len(due), _CHUNK_SITES):
+                chunk = due[start : start + _CHUNK_SITES]
+                histories = _histories(table, chunk, survivors, of_survivors)
+                self._measured.keep(chunk, persistence_of(histories, self._leak_after_s), now_s)
+        self._judgement = judge(self._measured.of(rows, now_s, self._leak_after_s), self._context(table))
+        self._positions = np.where(live, np.cumsum(live) - 1, -1)
         self._took_ns = clock_ns() - began_ns
         return self._announce(rows)
 
@@ -175,9 +181,7 @@ class SiteVerdicts:
         self, table: SiteTable, limits: Sequence[MemoryLimit], suppressed: NDArray[np.intp] = _NO_ROWS
     ) -> ProcessVerdict:
         """The verdict on the whole process, under these limits; sites in rows `suppressed` never make it."""
-        rows = np.array(
-            [row for row, key in enumerate(table.keys) if key.kind is not AllocationKind.FILE], np.intp
-        )
+        rows = table.memory_rows
         ranks, rates = self.ranks(rows)
         known = np.isin(rows, suppressed)
         of_suppressed = float(rates[known & (ranks > 0)].sum())
@@ -209,7 +213,7 @@ class SiteVerdicts:
         context = self._context(table)
         rows = np.array([row for row, _site in sites], np.intp)
         order = np.argsort(rows)
-        survivors_of = self._survivors(table, blocks or ())
+        survivors_of = self._survivors(table, blocks or (), rows)
         known = _histories(table, rows[order], *survivors_of) if len(rows) else None
         saved = []
         hidden = set(suppressed.tolist())
@@ -259,12 +263,17 @@ class SiteVerdicts:
         return ranks, rates
 
     @staticmethod
-    def _survivors(table: SiteTable, blocks: Blocks) -> tuple[Survivors, NDArray[np.intp]]:
-        """With the row in the table of each of its sites; -1 for those that are not in it yet."""
+    def _survivors(
+        table: SiteTable, blocks: Blocks, rows: NDArray[np.intp]
+    ) -> tuple[Survivors, NDArray[np.intp]]:
+        """Of these rows at least, with the row of each site; -1 for those that are not in the table yet."""
+        if len(rows) < _FEW_SHARE * len(table):
+            keys = table.keys
+            wanted = np.array([keys[row].stack_id for row in rows.tolist()], np.uint64)
+            blocks = (batch[np.isin(batch["stack_id"], wanted)] for batch in blocks)
         survivors = count_survivors(blocks, table.timeline.edges_ns)
-        row_of = {key: row for row, key in enumerate(table.keys)}
-        rows = [row_of.get(SiteKey(BLOCK_KINDS[kind], stack_id), -1) for kind, stack_id in survivors.sites()]
-        return survivors, np.array(rows, np.intp)
+        sites = (SiteKey(BLOCK_KINDS[kind], stack_id) for kind, stack_id in survivors.sites())
+        return survivors, np.array([table.row_of(site) for site in sites], np.intp)
 
     def _context(self, table: SiteTable) -> Context:
         lately_ns = table.updated_ns - (table.updated_ns - table.began_ns) // 3
@@ -308,7 +317,7 @@ def _histories(
         live_count,
         live_bytes,
         _weights(counters),
-        np.array([table.keys[row].kind is AllocationKind.HEAP for row in rows]),
+        table.are_heap(rows),
     )
 
 

@@ -60,6 +60,7 @@ class SiteTable:
         # With room for more. A column is in one piece, since sites are sorted by one.
         self._counters: NDArray[np.int64] = np.zeros((0, len(COUNTERS)), np.int64, order="F")
         self._kinds: NDArray[np.int8] = np.zeros(0, np.int8)
+        self._changed_ns: NDArray[np.int64] = np.zeros(0, np.int64)
         self._sums: NDArray[np.int64] = np.zeros(len(COUNTERS), np.int64)
         self.used_count = 0
         """How many sites have allocated."""
@@ -82,6 +83,7 @@ class SiteTable:
         changed = np.flatnonzero((before != counters).any(axis=1))
         rows, before, after = rows[changed], before[changed], counters[changed]
         self._counters[rows] = after
+        self._changed_ns[rows] = now_ns
         for row, live_bytes in zip(rows.tolist(), after[:, _LIVE_BYTES].tolist(), strict=True):
             self._histories[row].append(now_ns, live_bytes)
         self._add_up(self._kinds[rows], before, after)
@@ -108,6 +110,18 @@ class SiteTable:
     def memory_rows(self) -> NDArray[np.intp]:
         """The rows of sites that are in the totals: all but those of files."""
         return np.flatnonzero(self._kinds[: len(self)] != _FILE)
+
+    def are_heap(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of the rows are of sites of the heap."""
+        return self._kinds[rows] == _HEAP
+
+    def changed_ns(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        """At which reading the counters of these rows changed last; 0 if that was never."""
+        return self._changed_ns[rows]
+
+    def since_began_s(self, time_ns: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Times in seconds since the recording began."""
+        return (time_ns - self.began_ns) / 1e9
 
     @property
     def totals(self) -> SiteCounters:
@@ -217,4 +231,6 @@ class SiteTable:
         counters[: len(self)] = self._counters[: len(self)]
         kinds = np.zeros(len(counters), np.int8)
         kinds[: len(self)] = self._kinds[: len(self)]
-        self._counters, self._kinds = counters, kinds
+        changed_ns = np.zeros(len(counters), np.int64)
+        changed_ns[: len(self)] = self._changed_ns[: len(self)]
+        self._counters, self._kinds, self._changed_ns = counters, kinds, changed_ns

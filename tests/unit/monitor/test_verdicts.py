@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from unittest import mock
 
 import numpy as np
 import pytest
 
+from bpfleakd.analysis.persistence import Persistence, SiteHistories, persistence_of
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import LIVE_BLOCK, RecordingState
 from bpfleakd.kernel.maps import ProcessCounters
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.monitor.verdicts import NOT_YET, SiteVerdicts
-from bpfleakd.table.site_table import SiteTable
+from bpfleakd.table.site_table import COUNTERS, SiteTable
 
 from .doubles import NS_PER_S, Clock, counter_rows
 
@@ -107,9 +109,54 @@ def test_they_are_computed_every_few_seconds(world: World) -> None:
         world.clock.go_on(1)
         yield from world.blocks()
 
+    world.go_on(1)
+    now_ns = world.clock.now_ns
     world.verdicts.compute(world.table, slow_blocks(), world.clock)
     assert [is_due(19, asked=True), is_due(20, asked=True)] == [False, True]
     assert [is_due(199, processes=10), is_due(200, processes=10)] == [False, True]
+
+
+def test_many_sites_are_measured_when_they_may_have_become_something_else() -> None:
+    """Where few sites change the others are seldom measured, and called what they would be called anew."""
+    random = np.random.default_rng(23)
+    sites = 300
+    keys = [SiteKey(AllocationKind.HEAP, number + 1) for number in range(sites)]
+    table, clock = SiteTable(0), Clock(0)
+    verdicts, measured, judged = SiteVerdicts(), 0, 0
+    counters = np.zeros((sites, len(COUNTERS)), np.int64)
+    born: list[tuple[int, int]] = []
+
+    def count(histories: SiteHistories, leak_after_s: float) -> Persistence:
+        nonlocal measured
+        measured += len(histories.live_bytes)
+        return persistence_of(histories, leak_after_s)
+
+    def ranks_of(of: SiteVerdicts) -> np.ndarray:
+        blocks = np.zeros(len(born), LIVE_BLOCK)
+        blocks["stack_id"], blocks["born_ns"] = np.array(born).T
+        blocks["size"] = blocks["weight"] = 23
+        of.compute(table, [blocks], clock)
+        ranks, _rates = of.ranks(np.arange(sites))
+        return ranks
+
+    for second in range(1, 201):
+        clock.go_on(1)
+        # At first all; then one goes on, one stops in the middle, and some come and go at random.
+        busy = np.unique([0, *[1] * (second < 100), *random.integers(2, 99, 3)])
+        rows = np.arange(sites) if second <= 3 else busy
+        stays = np.isin(rows, [0, 1]) | (second <= 3)
+        counters[np.ix_(rows, [2, 3])] += 23, 1
+        counters[np.ix_(rows[stays], [0, 1])] += 23, 1
+        born += [(keys[row].stack_id, clock.now_ns) for row in rows[stays].tolist()]
+        table.update(clock.now_ns, [keys[row] for row in rows.tolist()], counters[rows])
+        if second % 5 == 0:
+            with mock.patch("bpfleakd.monitor.verdicts.persistence_of", count):
+                ranks = ranks_of(verdicts)
+            judged += sites
+        if second % 20 == 0:
+            assert ranks.tolist() == ranks_of(SiteVerdicts()).tolist(), second
+    assert ranks[0] == 2
+    assert measured < judged / 2
 
 
 def test_old_memory_that_is_replaced(world: World) -> None:

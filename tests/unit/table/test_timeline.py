@@ -74,7 +74,8 @@ def test_many_sites_have_fewer_bins() -> None:
     calm, busy, rows = Timeline(0), Timeline(0), np.arange(sites)
     for second in range(1, 80):
         figures = np.full(sites, second)
-        busy.update(second * S, rows, figures, figures, figures)
+        if second < BINS_MIN + 3:
+            busy.update(second * S, rows, figures, figures, figures)
         changed = rows if second == 1 else rows[:23]
         calm.update(second * S, changed, *(figures[changed] for _column in range(3)))
     assert len(busy) == BINS_MIN

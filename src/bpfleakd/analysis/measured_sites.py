@@ -1,0 +1,73 @@
+"""What was measured of call sites, kept until it may have become something else.
+
+To measure a site takes 20 us, to judge it by what was measured next to nothing.
+
+Rules:
+  - A site that has changed is measured again; so is one that grows or persists, of which silence is news.
+  - Of the others only time goes on, and all thresholds are parts of the time observed: they are measured
+    again when that has become an eighth longer.
+  - Until then for how long they were quiet or silent grows with time, and nothing else changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.analysis.persistence import Persistence
+
+__all__ = ["MeasuredSites"]
+
+_LONGER = 1 + 1 / 8
+_STEPS_OF_GROWTH = 2
+_OF_ALL = ("observed_s", "leak_after_s")
+_COLUMNS = tuple(field.name for field in fields(Persistence) if field.name not in _OF_ALL)
+_GOING_ON = ("quiet_s", "silence_s")
+
+Rows = NDArray[np.intp]
+
+
+class MeasuredSites:
+    """Measurements of sites, by row of their table. Times are in seconds since the recording began."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, NDArray] = {}
+        # 0: never.
+        self._measured_s: NDArray[np.float64] = np.zeros(0)
+
+    def due(self, rows: Rows, changed_s: NDArray[np.float64], now_s: float) -> Rows:
+        """Those of the rows that have to be measured; row i has changed last at `changed_s[i]`."""
+        self._lengthen(int(rows.max(initial=-1)) + 1)
+        measured_s = self._measured_s[rows]
+        is_due = (changed_s > measured_s) | (now_s >= measured_s * _LONGER)
+        if self._columns:
+            grows = self._columns["grows"][rows] & (self._columns["steps"][rows] >= _STEPS_OF_GROWTH)
+            is_due |= grows | self._columns["persists"][rows]
+        return rows[is_due]
+
+    def keep(self, rows: Rows, measured: Persistence, now_s: float) -> None:
+        """Site i of `measured` is in row `rows[i]`, as of now."""
+        for name in _COLUMNS:
+            column = getattr(measured, name)
+            if name not in self._columns:
+                self._columns[name] = np.zeros(len(self._measured_s), column.dtype)
+            self._columns[name][rows] = column
+        self._measured_s[rows] = now_s
+
+    def of(self, rows: Rows, now_s: float, leak_after_s: float) -> Persistence:
+        """What is known of rows that have all been measured."""
+        columns = {name: self._columns[name][rows] for name in _COLUMNS}
+        for name in _GOING_ON:
+            columns[name] = columns[name] + (now_s - self._measured_s[rows])
+        return Persistence(now_s, leak_after_s, **columns)
+
+    def _lengthen(self, length: int) -> None:
+        missing = length - len(self._measured_s)
+        if missing <= 0:
+            return
+        missing = max(missing, len(self._measured_s))
+        self._measured_s = np.concatenate([self._measured_s, np.zeros(missing)])
+        for name, column in self._columns.items():
+            self._columns[name] = np.concatenate([column, np.zeros(missing, column.dtype)])
