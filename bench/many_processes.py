@@ -55,7 +55,8 @@ def measure(short: bool) -> Benchmark:
 def _crowd(benchmark: Benchmark, count: int, span_s: float, spans: int) -> None:
     """So many processes, exact, that were there before the daemon."""
     where = _where(count)
-    program = build_program("crowd")
+    # As the kernel names it: build/ may be a link.
+    program = build_program("crowd").resolve()
     policy = {
         "default": "off",
         "rules": [{"match": {"exe": str(program), "comm": "crowd-member"}, "mode": "exact"}],

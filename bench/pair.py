@@ -39,7 +39,7 @@ _FRAMES = 10
 # depth.c: what there is without its chain of calls.
 _FRAMES_ALWAYS = 5
 _THREADS = (1, 2)
-_TURNS = {1: 7, 2: 5}
+_TURNS = {1: 5, 2: 3}
 _TICK_S = 0.25
 
 _NOTHING = "nothing attached"

@@ -81,7 +81,7 @@ def measure(short: bool) -> Benchmark:
         daemon = stack.enter_context(RunningDaemon(tick_s=0.2))
         for mode, work in _WORK.items():
             turns = _Turns(daemon, libc, mode, stack)
-            for _ in range(1 if short else 9):
+            for _ in range(1 if short else 7):
                 turns.take(with_memleak=mode == "pair")
             _report(benchmark, work, turns.cost)
             benchmark.notes += turns.notes

@@ -59,7 +59,8 @@ class RunningDaemon:
         self._pins = Path("/sys/fs/bpf") / f"bpfleakd-bench-{uuid.uuid4().hex[:8]}"
         self._log_path = self._directory / "log"
         self.socket = self._directory / "socket"
-        self.client = DaemonClient(self.socket)
+        # A census of ten million blocks takes its time.
+        self.client = DaemonClient(self.socket, timeout_s=120.0)
         defaults = {
             "socket": str(self.socket),
             "bpffs_dir": str(self._pins),
