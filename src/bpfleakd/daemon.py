@@ -150,8 +150,9 @@ class Daemon:
         self._rests_long = not service.is_tracing
         if not self._rests_long:
             return tick_s
-        # Memory is read at ticks.
-        return max(tick_s, min(_IDLE_TICKS * tick_s, self._config.auto.interval_s / 2))
+        # Memory is read at ticks, and a tick feeds the watchdog.
+        longest_s = min(self._config.auto.interval_s, self._manager.watchdog_s) / 2
+        return max(tick_s, min(_IDLE_TICKS * tick_s, longest_s))
 
     async def _reload_config(self, service: DaemonService) -> None:
         """Take over what can be changed while running; say what cannot."""

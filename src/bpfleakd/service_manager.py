@@ -7,6 +7,7 @@ loop that traces, and only when a tick has really ended: a tracer that hangs is 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import time
@@ -19,6 +20,7 @@ from bpfleakd.model.process import ProcessState
 __all__ = ["ServiceManager", "status_line", "systemd_directory"]
 
 _ADDRESS_VARIABLE = "NOTIFY_SOCKET"
+_WATCHDOG_VARIABLE = "WATCHDOG_USEC"
 # The manager reads at once, unless it is in trouble itself; then a message is better lost than waited for.
 _SEND_TIMEOUT_S = 1.0
 
@@ -32,7 +34,15 @@ def systemd_directory(variable: str, environ: Mapping[str, str] = os.environ) ->
 class ServiceManager:
     """The service manager, if there is one. No method raises: the daemon works without it."""
 
-    def __init__(self, address: str | None, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self,
+        address: str | None,
+        *,
+        watchdog_s: float = math.inf,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """`watchdog_s` is after how long without a tick we are taken to hang."""
+        self.watchdog_s = watchdog_s
         # "@name" is a socket in the abstract namespace, whose names begin with a zero byte (unix(7)).
         self._address = "\0" + address[1:] if address and address.startswith("@") else address
         self._clock_ns = clock_ns
@@ -41,7 +51,9 @@ class ServiceManager:
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str] = os.environ) -> ServiceManager:
         """Take NOTIFY_SOCKET out of the environment, so that no child of ours speaks in our name."""
-        return cls(environ.pop(_ADDRESS_VARIABLE, None))
+        watchdog_us = environ.pop(_WATCHDOG_VARIABLE, "")
+        watchdog_s = int(watchdog_us) / 1e6 if watchdog_us.isdecimal() else math.inf
+        return cls(environ.pop(_ADDRESS_VARIABLE, None), watchdog_s=watchdog_s)
 
     def starting(self, status: str) -> None:
         """Say what the start is at."""

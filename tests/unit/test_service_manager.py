@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,3 +95,12 @@ def test_the_status_line_counts_who_is_traced_who_grows_and_what_was_lost():
         a_traced_process(4, process=a_process(4, state=ProcessState.EXITED), losses={"live_full": 9}),
     )
     assert status_line(snapshot) == "3 traced, 1 growing, 1,007 lost"
+
+
+def test_how_long_the_watchdog_waits():
+    """For ever, where there is none; no child is to think that it has one."""
+    environ = {"WATCHDOG_USEC": "2500000"}
+    assert ServiceManager.from_environment(environ).watchdog_s == 2.5
+    assert environ == {}
+    assert ServiceManager.from_environment({"WATCHDOG_USEC": "soon"}).watchdog_s == math.inf
+    assert ServiceManager.from_environment({}).watchdog_s == math.inf
