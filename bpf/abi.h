@@ -92,6 +92,8 @@ enum stack_end {
 	END_READ_FAULT,
 	END_NO_RULE,
 	END_FRAME_POINTER_END,
+	/* It followed frame pointers where a table was still to come: frames may be missing. */
+	END_TABLE_PENDING,
 };
 
 #define LAST_ALLOCATIONS 64	/* a power of 2 */
@@ -271,14 +273,16 @@ struct unwind_mapping {
 };
 
 /*
- * What the walker found lately, by a hash of the address: the address, and in the low KNOWN_RULE_BITS the number
- * of its rule. It holds for this very list of mappings, and goes with it.
+ * `pending`: tables of further mappings are still being built. `known_rules` is what the walker found lately, by a
+ * hash of the address: the address, and in the low KNOWN_RULE_BITS the number of its rule. It holds for this very
+ * list of mappings, and goes with it.
  */
 #define KNOWN_RULES_BITS 10
 #define KNOWN_RULE_BITS 16
 
 struct unwind_mappings {
-	__u64 count;
+	__u32 count;
+	__u32 pending;
 	struct unwind_mapping sorted[MAX_UNWIND_MAPPINGS];
 	__u64 known_rules[1 << KNOWN_RULES_BITS];
 };
@@ -298,7 +302,8 @@ struct walk_state {
 	__u32 exact;
 	__u32 depth;
 	__u32 end;
-	__u32 reserved;
+	/* Whether a frame pointer was followed in place of a table that is still to come. */
+	__u32 guessed;
 };
 
 struct walk_scratch {

@@ -243,9 +243,11 @@ static __always_inline int step(struct walk_scratch *scratch, struct unwind_mapp
 	if (mappings)
 		number = known_rule(scratch, mappings, walk->exact ? walk->ip : walk->ip - 1);
 	rule = unwind_rules.lookup(&number);
-	if (!rule || rule->cfa_kind == CFA_GAP)
+	if (!rule || rule->cfa_kind == CFA_GAP) {
+		if (mappings && mappings->pending)
+			walk->guessed = true;
 		end = step_by_frame_pointer(scratch, walk);
-	else if (rule->cfa_kind == CFA_END)
+	} else if (rule->cfa_kind == CFA_END)
 		end = END_BOTTOM;
 	else if (rule->cfa_kind == CFA_STOP)
 		end = END_NO_RULE;
@@ -287,6 +289,7 @@ static __always_inline void begin_walk_at(struct thread *thread, u64 function_ip
 	walk->hash = hash_frame(MAX_FRAMES, function_ip);
 	walk->depth = function_ip ? 1 : 0;
 	walk->end = WALK_GOES_ON;
+	walk->guessed = false;
 }
 
 static __always_inline void begin_walk(struct thread *thread, u64 function_ip, struct pt_regs *ctx)
@@ -324,12 +327,19 @@ out:
 	return;
 }
 
-/* After a walk: complete thread->stack and return the hash of its frames, never 0. */
+/*
+ * After a walk: complete thread->stack and return the hash of its frames, never 0. A stack that was guessed is
+ * another one than the same frames when they are known.
+ */
 static __always_inline u64 end_walk(struct thread *thread)
 {
 	volatile struct walk_state *walk = &thread->scratch.walk;
 
 	thread->stack.depth = walk->depth;
 	thread->stack.end = walk->end == WALK_GOES_ON ? END_DEPTH : walk->end;
+	if (walk->guessed && thread->stack.end != END_READ_FAULT) {
+		thread->stack.end = END_TABLE_PENDING;
+		walk->hash = hash_frame(walk->hash, END_TABLE_PENDING);
+	}
 	return walk->hash ? walk->hash : 1;
 }

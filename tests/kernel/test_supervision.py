@@ -6,6 +6,7 @@ import os
 import signal
 import statistics
 import time
+from collections import Counter
 from datetime import datetime
 from typing import Any
 
@@ -54,6 +55,23 @@ def test_a_matching_program_is_recorded_soon_after_its_exec(daemon, workload):
     ledger = program.step()
     expect_ledger(tracer.top_after_tick(program.pid), ledger)
     assert tracer.supervised(program.pid)["rule"] == "rule 1"
+
+
+def test_no_stack_from_the_start_of_a_program_lacks_frames_in_silence(daemon, workload):
+    """Its tables may still be in the making: what is not marked as cut goes to the program's start."""
+    tracer = daemon(policy=exact("many_sites"))
+    program = workload("many_sites", 101)
+    for _ in range(5):
+        program.step(101)
+        time.sleep(0.05)
+    wait_until(lambda: is_traced(tracer, program.pid))
+    program.step(101)
+
+    sites = [site for site in tracer.top_after_tick(program.pid)["sites"] if site["kind"] == "heap"]
+    assert sites
+    print(Counter(site["truncated"] for site in sites))
+    for site in sites:
+        assert site["truncated"] or site["stack"][-1]["function"] == "_start", site["stack"]
 
 
 def test_a_child_of_a_followed_process_is_traced_with_a_table_of_its_own(daemon, workload):

@@ -112,6 +112,7 @@ STACK_ENDS = (
     StackEnd.READ_FAULT,
     StackEnd.NO_RULE,
     StackEnd.FRAME_POINTER_END,
+    StackEnd.TABLE_PENDING,
 )
 
 PROCESS = np.dtype(
@@ -200,7 +201,8 @@ UNWIND_MAPPING = np.dtype(
 )
 UNWIND_MAPPINGS = np.dtype(
     [
-        ("count", "u8"),
+        ("count", "u4"),
+        ("pending", "u4"),
         ("sorted", UNWIND_MAPPING, (MAX_UNWIND_MAPPINGS,)),
         ("known_rules", "u8", (1 << KNOWN_RULES_BITS,)),
     ]

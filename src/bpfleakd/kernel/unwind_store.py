@@ -184,12 +184,15 @@ class UnwindStore:
         self._idle.pop(digest, None)
         return stored.pieces
 
-    def publish(self, pid: int, mappings: Iterable[TableMapping]) -> int:
-        """Replace the mapping list of a process; returns how many mappings found no room in it."""
+    def publish(self, pid: int, mappings: Iterable[TableMapping], *, pending: bool = False) -> int:
+        """Replace the mapping list of a process; returns how many mappings found no room in it.
+
+        `pending`: tables of further mappings are still to come, so that stacks without them are guesses.
+        """
         entries = sorted(entry for mapping in mappings for entry in _entries(mapping))
         value = np.zeros(1, abi.UNWIND_MAPPINGS)
         kept = entries[: abi.MAX_UNWIND_MAPPINGS]
-        value["count"] = len(kept)
+        value["count"], value["pending"] = len(kept), pending
         value["sorted"][0, : len(kept)] = np.array(kept, abi.UNWIND_MAPPING)
         fd = bpf.map_create(bpf.MapType.ARRAY, 4, value.itemsize, 1, 0, "bpfleakd_unwind")
         try:
@@ -199,10 +202,13 @@ class UnwindStore:
             os.close(fd)
         return len(entries) - len(kept)
 
-    def release(self, pid: int, keep: Iterable[str] = ()) -> None:
-        """A process uses no other tables than `keep` any more; those that nobody uses are idle."""
-        kept = set(keep)
-        if not kept:
+    def release(self, pid: int, keep: Iterable[str] | None = None) -> None:
+        """A process uses no other tables than `keep` any more; those that nobody uses are idle.
+
+        Without `keep` its mapping list goes as well.
+        """
+        kept = set(keep or ())
+        if keep is None:
             bpf.map_delete(self._fds["unwind_mappings"], _u32(self._slot_of(pid)))
         for digest, stored in self._tables.items():
             if digest not in kept:

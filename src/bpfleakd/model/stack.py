@@ -25,6 +25,7 @@ class StackEnd(StrEnum):
     READ_FAULT = "read-fault"
     NO_RULE = "no-rule"
     FRAME_POINTER_END = "frame-pointer-end"
+    TABLE_PENDING = "table-pending"
     LOST = "lost"
 
 

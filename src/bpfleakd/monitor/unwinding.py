@@ -2,7 +2,7 @@
 
 Building runs in a child process, fed by a thread of its own. An attach waits for its tables, but not for
 long: what is not ready by then is published when it is (`poll`). Until then the walker follows frame
-pointers in the files that lack one.
+pointers in the files that lack one, and says so of these stacks.
 
 What is where in the kernel's maps is kept in a record beside them, for the next daemon: written before
 anything new is published and after anything was dropped.
@@ -262,7 +262,8 @@ class Unwinding:
                 digests.append(file.digest)
                 pieces = self._store.use(file.digest, pid)
                 ready.append(TableMapping(mapping.start, mapping.end, bias, pieces))
-        left_out = self._store.publish(pid, ready)
+        pending = any(key in self._building for _mapping, key in process.mappings)
+        left_out = self._store.publish(pid, ready, pending=pending)
         if left_out:
             log.warning("unwind.too-many-mappings", pid=pid, left_out=left_out)
         return digests

@@ -117,6 +117,11 @@ class FakeKernel:
         """The processes that have a mapping list."""
         return set(self._inner[_MAPPINGS])
 
+    def is_pending(self, pid: int) -> bool:
+        """Whether the mapping list of a process says that tables are still to come."""
+        (published,) = np.frombuffer(self._value(_MAPPINGS, pid), abi.UNWIND_MAPPINGS)
+        return bool(published["pending"])
+
     def mappings_of(self, pid: int) -> np.ndarray:
         """The mapping list of a process: UNWIND_MAPPING records."""
         (published,) = np.frombuffer(self._value(_MAPPINGS, pid), abi.UNWIND_MAPPINGS)

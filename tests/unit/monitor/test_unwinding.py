@@ -172,9 +172,11 @@ def test_what_takes_longer_comes_later(tables, builder, kernel, process, file) -
     tables.follow(pid, [shop, library], wait_s=0.5)
     assert (rule_at(kernel, pid, shop), rule_at(kernel, pid, library)) == (ONE, GAP)
     assert tables.missing(pid) == [library.path]
+    assert kernel.is_pending(pid)
 
     builder.answer("library", OTHER)
     poll_until(tables, lambda: not tables.missing(pid))
+    assert not kernel.is_pending(pid)
     assert (rule_at(kernel, pid, shop), rule_at(kernel, pid, library)) == (ONE, OTHER)
 
 

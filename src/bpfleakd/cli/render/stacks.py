@@ -23,6 +23,7 @@ _TRUNCATED = {
     StackEnd.READ_FAULT: "the stack goes on, but its memory could not be read",
     StackEnd.NO_RULE: "the stack goes on, but not its unwind information",
     StackEnd.FRAME_POINTER_END: "the stack may go on: the chain of frame pointers ends here",
+    StackEnd.TABLE_PENDING: "the stack may lack frames: an unwind table was not ready yet",
     StackEnd.LOST: "the stack was not kept: the table of stacks was full",
 }
 
