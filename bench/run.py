@@ -26,6 +26,7 @@ BENCHMARKS = (
     "steps",
     "daemon",
     "exec_latency",
+    "process_events",
     "many_processes",
     "growth",
     "real_programs",
