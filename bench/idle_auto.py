@@ -62,8 +62,8 @@ def measure(short: bool) -> Benchmark:
     benchmark.demand(steady.name, _CPU_PERCENT, steady, "%")
     benchmark.demand(watching.name, _CPU_PERCENT, watching, "%")
     benchmark.notes.append(
-        "Percent of a core. A tick every five seconds, as long as nothing is traced; a look every second whether "
-        "a pid was given out. The memory of a process that does not change is read once a minute."
+        "Percent of a core. A tick every five seconds, as long as nothing is traced; a look every second "
+        "whether a pid was given out. The memory of a process that does not change is read once a minute."
     )
     return benchmark
 
