@@ -242,7 +242,7 @@ def _table(found: Mapping[str, _Found], ways: list[str]) -> Table:
 def _plot(benchmark: Benchmark, ways: list[str]) -> None:
     names = tuple(program.name for program in PROGRAMS)
     series = tuple(Series(way, tuple(_kept(name, way) for name in names)) for way in ways)
-    panel = Panel("", "of the throughput without tracing, logarithmic", "", names, series, log_values=True)
+    panel = Panel("", "of the throughput without tracing", "", names, series)
     benchmark.plots.append(Plot("throughput", "What is left of a program's speed", (panel,)))
 
 
