@@ -29,6 +29,7 @@ BENCHMARKS = (
     "process_events",
     "many_processes",
     "growth",
+    "many_live",
     "real_programs",
     "idle_auto",
     "tables",
