@@ -143,7 +143,8 @@ found:
 /*
  * find_rule, remembered: programs walk through the same few hundred return addresses over and over. One word is
  * written and read whole, so that threads need no lock. What leaves no room beside it, no address of a program
- * unless page tables have five levels, is found anew each time.
+ * unless page tables have five levels, is found anew each time. The verifier is to know nothing of the number, or
+ * the states of both ways never meet again (a million instructions in a pid namespace).
  */
 static __always_inline u32 known_rule(struct walk_scratch *scratch, struct unwind_mappings *mappings, u64 ip)
 {
@@ -153,11 +154,11 @@ static __always_inline u32 known_rule(struct walk_scratch *scratch, struct unwin
 	u32 number;
 
 	if (word >> KNOWN_RULE_BITS == ip)
-		return word & ((1 << KNOWN_RULE_BITS) - 1);
+		return forget(scratch, word & ((1 << KNOWN_RULE_BITS) - 1));
 	number = find_rule(scratch, mappings, ip);
 	if (ip >> (64 - KNOWN_RULE_BITS) == 0)
 		*known = ip << KNOWN_RULE_BITS | number;
-	return number;
+	return forget(scratch, number);
 }
 
 /* Each of these goes to the caller and returns -1, or returns the enum stack_end of a stack that ends. */

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..kernel.kernel_objects import KernelObjects, objects_held_by, objects_pinned_below
 from ..kernel.waiting import wait_until
-from .container import Container
+from .container import CommandFailed, Container
 
 __all__ = ["BY_HAND", "CONFIG", "UNIT", "Service"]
 
@@ -53,7 +53,10 @@ class Service:
         self.systemctl("daemon-reload")
         self.systemctl("stop", UNIT)
         self.machine.run("sh", "-c", f"systemctl reset-failed {UNIT} || true")
-        self.systemctl("start", UNIT)
+        try:
+            self.systemctl("start", UNIT)
+        except CommandFailed as failure:
+            raise CommandFailed(["systemctl", "start", UNIT], failure.exit_code, self.journal()) from failure
 
     def journal(self) -> str:
         """What it and systemd wrote since the machine booted."""
