@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.kernel.pins import pinned_sets
+from bpfleakd.kernel.shared_probes import group_of, remove_events
 from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.process import TracingMode
 
@@ -174,3 +175,4 @@ class RunningDaemon:
             self._process.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
         shutil.rmtree(self._pins, ignore_errors=True)
+        remove_events(group_of(self._pins), wait_s=1)

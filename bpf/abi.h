@@ -287,7 +287,7 @@ struct unwind_mappings {
 	__u64 known_rules[1 << KNOWN_RULES_BITS];
 };
 
-#define STACK_COPY_WORDS 128	/* a power of 2 */
+#define STACK_COPY_WORDS 256	/* a power of 2, of a page at most */
 #define STACK_COPY_BYTES (STACK_COPY_WORDS * 8)
 
 /*
@@ -308,9 +308,7 @@ struct walk_state {
 
 struct walk_scratch {
 	struct walk_state walk;
-	/* Of the stack, where it is in the program; no bytes: there is none. */
 	__u64 copy_address;
-	__u64 copy_bytes;
 	__u64 copy[STACK_COPY_WORDS];
 	__u64 number;
 };

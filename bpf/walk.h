@@ -34,7 +34,8 @@
 #define MAPPING_SEARCH_ROUNDS 11
 #define ROW_SEARCH_ROUNDS 13
 
-#define STACK_PAGE_BYTES 4096
+/* In place of the address of a copy: far from every address of a program. */
+#define NO_COPY (1ULL << 63)
 
 /* The same number, but the verifier knows nothing of it any more. */
 static __always_inline u32 forget(struct walk_scratch *scratch, u32 number)
@@ -44,27 +45,23 @@ static __always_inline u32 forget(struct walk_scratch *scratch, u32 number)
 }
 
 /*
- * Read a word of the stack. Frames are near each other, so up to STACK_COPY_BYTES are copied at once and most
- * reads are served from there: one copy costs what a single word does. It ends with the page, since a read of
- * memory that is not there costs 9 us, and the page above that of the last frame need not be.
+ * Read a word of the stack. Frames are near each other, so the STACK_COPY_BYTES around it are copied at once and
+ * most reads are served from there: one copy costs what a single word does. They are aligned, so that they are of
+ * one page: a read of memory that is not there costs 9 us, and the page above the last frame need not be.
  */
 static __always_inline bool read_word(struct walk_scratch *scratch, u64 address, u64 *word)
 {
-	u64 distance = address - scratch->copy_address, bytes;
+	u64 distance = address - scratch->copy_address;
 
-	if (distance >= scratch->copy_bytes || (distance & 7)) {
-		bytes = (STACK_PAGE_BYTES - (address & (STACK_PAGE_BYTES - 1))) & -sizeof(u64);
-		if (bytes > STACK_COPY_BYTES)
-			bytes = STACK_COPY_BYTES;
-		scratch->copy_bytes = 0;
-		/* A word of two pages. */
-		if (!bytes)
-			return read_user(word, sizeof(*word), (void *)address) == 0;
-		if (read_user(scratch->copy, bytes, (void *)address))
+	if (address & 7)
+		return read_user(word, sizeof(*word), (void *)address) == 0;
+	if (distance >= STACK_COPY_BYTES) {
+		distance = address & (STACK_COPY_BYTES - 1);
+		scratch->copy_address = address - distance;
+		if (read_user(scratch->copy, STACK_COPY_BYTES, (void *)(address - distance))) {
+			scratch->copy_address = NO_COPY;
 			return false;
-		scratch->copy_address = address;
-		scratch->copy_bytes = bytes;
-		distance = 0;
+		}
 	}
 	*word = scratch->copy[(forget(scratch, distance) >> 3) & (STACK_COPY_WORDS - 1)];
 	return true;
@@ -281,7 +278,7 @@ static __always_inline void begin_walk_at(struct thread *thread, u64 function_ip
 {
 	volatile struct walk_state *walk = &thread->scratch.walk;
 
-	thread->scratch.copy_bytes = 0;
+	thread->scratch.copy_address = NO_COPY;
 	thread->stack.frames[0] = function_ip;
 	walk->ip = ip;
 	walk->sp = sp;

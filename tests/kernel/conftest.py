@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from bpfleakd.kernel.shared_probes import group_of, remove_events
+
 from .daemons import BPFFS_ROOT, Daemon
 from .machine import bpftool_path, cannot_run, why_not_here
 from .workloads import BUILD, Workload, build
@@ -72,6 +74,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., D
                 daemon.kill()
             if daemon.bpffs_dir.is_relative_to(BPFFS_ROOT) and daemon.bpffs_dir != BPFFS_ROOT:
                 shutil.rmtree(daemon.bpffs_dir, ignore_errors=True)
+                remove_events(group_of(daemon.bpffs_dir), wait_s=1)
     if failures:
         pytest.fail("\n".join(failures), pytrace=False)
 
@@ -87,6 +90,7 @@ def tracer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         if running.is_alive:
             running.kill()
         shutil.rmtree(running.bpffs_dir, ignore_errors=True)
+        remove_events(group_of(running.bpffs_dir), wait_s=1)
 
 
 @pytest.fixture

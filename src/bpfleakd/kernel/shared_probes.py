@@ -39,7 +39,7 @@ FileKey: TypeAlias = tuple[int, int]
 
 _TRACEFS = Path("/sys/kernel/tracing")
 _PAUSE_S = 0.02
-_REMOVAL_TIMEOUT_S = 5.0
+_REMOVAL_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
