@@ -42,7 +42,7 @@ def measure(short: bool) -> Benchmark:
     others = _OTHERS[:3] if short else _OTHERS
     with contextlib.ExitStack() as stack:
         bench = _Bench(stack, short, max(others))
-        for _ in range(1 if short else 5):
+        for _ in range(1 if short else 3):
             for count in others:
                 bench.take_turn(count)
         for (way, count, place), samples in bench.pair_ns.items():

@@ -24,6 +24,7 @@ BENCHMARKS = (
     "space",
     "walk",
     "steps",
+    "crowd",
     "daemon",
     "exec_latency",
     "process_events",
