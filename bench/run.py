@@ -21,6 +21,9 @@ __all__ = ["main"]
 
 BENCHMARKS = (
     "pair",
+    "real_programs",
+    "many_processes",
+    "growth",
     "space",
     "walk",
     "steps",
@@ -28,10 +31,7 @@ BENCHMARKS = (
     "daemon",
     "exec_latency",
     "process_events",
-    "many_processes",
-    "growth",
     "many_live",
-    "real_programs",
     "idle_auto",
     "tables",
     "scan",

@@ -57,7 +57,7 @@ def measure(short: bool) -> Benchmark:
     repeats = 1 if short else 5
     llvm = max(_LIBRARIES.glob(_LLVM), key=lambda path: path.stat().st_size, default=_LIBC)
     known = [_LIBC] if short else [path for path in (*_KNOWN, llvm) if path.exists()]
-    largest = llvm if short else _largest(llvm)
+    largest = _LIBC if short else _largest(llvm)
     for path in dict.fromkeys((*known, largest)):
         _file(benchmark, path, repeats, is_largest=path == largest)
     resident = _daemon_of_many_files(benchmark, _TWENTY_FILES)
