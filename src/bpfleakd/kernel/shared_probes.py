@@ -12,7 +12,9 @@ Rules:
     closed with it, but in the kernel's own time, some hundredths of a second later.
   - The name of a tracing event says all of what it is. Its anchor is pinned under the same name in
     `directory`; an event without is a leftover.
-  - With the last process of a file its anchors go, and its events as soon as nobody has them open.
+  - Some seconds after the last process of a file its anchors go, and its events as soon as nobody has them
+    open. For each the kernel waits until nobody can be on the way through it, a second or two together, in
+    which nothing else is attached to: not between one short process and the next.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ FileKey: TypeAlias = tuple[int, int]
 _TRACEFS = Path("/sys/kernel/tracing")
 _PAUSE_S = 0.02
 _REMOVAL_TIMEOUT_S = 10.0
+_LINGER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +81,16 @@ def remove_events(group: str, names: Collection[str] | None = None, wait_s: floa
 class SharedProbes:
     """The tracing events of one daemon. `entry_fd` and `exit_fd` are programs, and stay the caller's."""
 
-    def __init__(self, entry_fd: int, exit_fd: int, group: str, directory: Path) -> None:
+    def __init__(
+        self, entry_fd: int, exit_fd: int, group: str, directory: Path, *, linger_s: float = _LINGER_S
+    ) -> None:
         self._programs = {False: entry_fd, True: exit_fd}
         self._group = group
         self._directory = directory
+        self._linger_s = linger_s
         self._users: dict[FileKey, set[int]] = {}
+        # Files that no process uses, and since when.
+        self._unused: dict[FileKey, float] = {}
         self._leaving: set[str] = set()
 
     def link(self, file: FileKey, path: str, points: Sequence[SharedPoint], pid: int) -> int:
@@ -112,7 +120,7 @@ class SharedProbes:
                 os.close(probes)
                 raise
         except OSError:
-            self._drop_unused(file)
+            self._note_unused(file)
             raise
         self.note(file, pid)
         return probes
@@ -120,12 +128,13 @@ class SharedProbes:
     def note(self, file: FileKey, pid: int) -> None:
         """A process has probes in a file: those that an earlier daemon made are still there."""
         self._users.setdefault(file, set()).add(pid)
+        self._unused.pop(file, None)
 
     def forget(self, pid: int) -> None:
         """Of a process nothing is open any more."""
         for file in [file for file, users in self._users.items() if pid in users]:
             self._users[file].discard(pid)
-            self._drop_unused(file)
+            self._note_unused(file)
         self.sweep()
 
     def drop_unused(self) -> None:
@@ -137,7 +146,13 @@ class SharedProbes:
         self.sweep()
 
     def sweep(self) -> None:
-        """Remove the events that were in use when their file was let go of."""
+        """Let go of what nobody has used for a while; called at every tick."""
+        now = time.monotonic()
+        for file in [file for file, since in self._unused.items() if now - since >= self._linger_s]:
+            del self._unused[file]
+            for name in self._anchored():
+                if name.startswith(_prefix(file)):
+                    self._drop(name)
         if self._leaving:
             self._leaving = remove_events(self._group, self._leaving)
 
@@ -181,13 +196,11 @@ class SharedProbes:
     def _anchored(self) -> list[str]:
         return [pin.name for pin in self._directory.iterdir()] if self._directory.is_dir() else []
 
-    def _drop_unused(self, file: FileKey) -> None:
+    def _note_unused(self, file: FileKey) -> None:
         if self._users.get(file):
             return
         self._users.pop(file, None)
-        for name in self._anchored():
-            if name.startswith(_prefix(file)):
-                self._drop(name)
+        self._unused.setdefault(file, time.monotonic())
 
     def _drop(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
