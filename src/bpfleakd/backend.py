@@ -55,6 +55,10 @@ log = get_logger()
 
 _Part = TypeVar("_Part")
 
+# The part of the time that may go into naming the sites of the metrics, and how old they may be.
+_SNAPSHOT_SHARE = 0.005
+_SNAPSHOT_PAUSE_NS = 10_000_000_000
+
 
 class Backend:
     """Opened once, closed once. Until it is open, whatever is asked of it raises DaemonUnreachable."""
@@ -71,8 +75,10 @@ class Backend:
         self._reports: ReportStore | None = None
         self._supervision: Supervision | None = None
         self._guard: Guard | None = None
-        # What the metrics show, as of the last tick: a scrape never waits for the worker.
+        # What the metrics show, as of a tick shortly before: a scrape never waits for the worker.
         self.snapshot = MetricsSnapshot(DaemonStats(__version__, "none", 0.0, 0, 0.0, 0, 0), (), {})
+        self._snapshot_due_ns = 0
+        self._snapshot_traced = 0
 
     @property
     def monitor(self) -> Monitor:
@@ -154,8 +160,20 @@ class Backend:
         """The daemon's own figures."""
         return replace(self.monitor.overview.stats(), life=self.supervision.stats())
 
-    def take_snapshot(self) -> None:
-        """Have the metrics show what is now."""
+    def refresh_snapshot(self) -> None:
+        """Have the metrics show what is now: after every tick, or less often where that takes long.
+
+        Who scrapes does so every few seconds at most; but a process that came or went is shown at once.
+        """
+        began_ns, traced = time.monotonic_ns(), self.monitor.traced_count()
+        if began_ns < self._snapshot_due_ns and traced == self._snapshot_traced:
+            return
+        self._take_snapshot()
+        took_ns = time.monotonic_ns() - began_ns
+        self._snapshot_due_ns = began_ns + min(round(took_ns / _SNAPSHOT_SHARE), _SNAPSHOT_PAUSE_NS)
+        self._snapshot_traced = traced
+
+    def _take_snapshot(self) -> None:
         snapshot = self.monitor.overview.snapshot()
         self.snapshot = replace(
             snapshot,

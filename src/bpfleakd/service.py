@@ -175,7 +175,7 @@ class DaemonService:
         took_s = await self._worker.call(self._backend.monitor.tick)
         await self._worker.call(self._backend.supervise)
         self._backend.supervision.wake()
-        await self._worker.call(self._backend.take_snapshot)
+        await self._worker.call(self._backend.refresh_snapshot)
         return took_s
 
     async def _ask(self, question: Callable[[Questions], _Answer]) -> _Answer:

@@ -58,6 +58,7 @@ class PrometheusExporter:
         self._limits = limits
         self._series = ProcessSeries(options)
         self._snapshot = snapshot
+        self._taken_in: MetricsSnapshot | None = None
         self._shown = Shown({}, (), (), {})
         self._registry = CollectorRegistry()
         self._registry.register(_SnapshotCollector(self._families))
@@ -72,6 +73,9 @@ class PrometheusExporter:
     def update(self, snapshot: MetricsSnapshot, now_s: float, tick_s: float) -> None:
         """Take in what there is after a tick that took `tick_s`; `now_s` only goes forward."""
         self._tick_duration.observe(tick_s)
+        if snapshot is self._taken_in:
+            return
+        self._taken_in = snapshot
         self._shown = self._series.update(snapshot, now_s)
         self._snapshot = snapshot
 

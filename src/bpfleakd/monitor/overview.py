@@ -96,7 +96,7 @@ class Overview:
     def snapshot(self) -> MetricsSnapshot:
         """What the metrics are made of, as of the last tick and without a census.
 
-        Taken at every tick, since it names the largest sites while the process is there to be asked. Of one
+        Taken every few ticks, since it names the largest sites while the process is there to be asked. Of one
         that was detached and runs on, it has the last report; of one that has ended, once.
         """
         now_ns = self._clock_ns()

@@ -44,7 +44,9 @@ _PAUSE_NS = 5 * _NS_PER_S
 _PAUSE_OF_OBSERVED = 1 / 24
 _LONGEST_PAUSE_NS = 30 * _NS_PER_S
 _PAUSE_WHEN_ASKED_NS = _NS_PER_S
-_SHARE = 0.05
+# The part of the time that may go into verdicts that nobody asked for, and into those that somebody did.
+_SHARE = 0.01
+_SHARE_WHEN_ASKED = 0.05
 _CHUNK_SITES = 2048
 # Of fewer sites than that their blocks are looked for, to count them alone.
 _FEW_SHARE = 0.25
@@ -133,7 +135,7 @@ class SiteVerdicts:
 
         Sooner if somebody asks.
         """
-        busy_ns = round(self._took_ns * processes / _SHARE)
+        busy_ns = round(self._took_ns * processes / (_SHARE_WHEN_ASKED if asked else _SHARE))
         aged_ns = min(round((now_ns - began_ns) * _PAUSE_OF_OBSERVED), _LONGEST_PAUSE_NS)
         pause_ns = _PAUSE_WHEN_ASKED_NS if asked else max(_PAUSE_NS, aged_ns)
         return now_ns - self._computed_ns >= max(pause_ns, busy_ns)
