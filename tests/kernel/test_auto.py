@@ -132,7 +132,7 @@ def test_too_much_memory_lets_go_of_the_largest_process(daemon, workload):
     for program in (small, large):
         tracer.attach(program.pid)
         program.step()
-    wait_until(lambda: tracer.process(large.pid)["limited"], 30)
+    wait_until(lambda: tracer.process(large.pid)["process"]["state"] == "detached", 30)
     assert "the daemon takes" in tracer.process(large.pid)["limited"]
     assert changed_text(large.pid) == []
     assert "memory.caches-shed" in tracer.log
