@@ -48,6 +48,7 @@ __all__ = [
     "open_uprobe_event",
     "program_load",
     "raw_tracepoint_open",
+    "u32",
 ]
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -105,6 +106,11 @@ MAP_FLAG_PRESERVE_ELEMS = 1 << 11
 _LINK_FLAG_UPROBE_RETURN = 1
 _PERF_DISABLED = 1
 _ANY = 0
+
+
+def u32(number: int) -> bytes:
+    """A key or value of four bytes."""
+    return number.to_bytes(4, "little")
 
 
 def _bpf(command: _Command, attributes: bytes | bytearray) -> int:
@@ -345,9 +351,15 @@ def link_uprobe_multi(
 
 
 def link_perf_event(program_fd: int, event_fd: int, cookie: int) -> int:
-    """Attach a program to a perf event; returns the link, which keeps the event alive."""
+    """Attach a program to a perf event; returns the link, which keeps the event alive.
+
+    `event_fd` is closed, also if that fails.
+    """
     attributes = struct.pack("=IIIIQ", program_fd, event_fd, AttachType.PERF_EVENT, 0, cookie)
-    return _bpf(_Command.LINK_CREATE, attributes)
+    try:
+        return _bpf(_Command.LINK_CREATE, attributes)
+    finally:
+        os.close(event_fd)
 
 
 def open_tracepoint_event(tracepoint: str) -> int:

@@ -156,10 +156,7 @@ class Linker:
             return
         for offset, cookie in cookies.items():
             event_fd = bpf.open_uprobe_event(path, offset, pid, program.at_return)
-            try:
-                yield bpf.link_perf_event(program_fd, event_fd, cookie)
-            finally:
-                os.close(event_fd)
+            yield bpf.link_perf_event(program_fd, event_fd, cookie)
 
 
 def _returning(points: Mapping[int, ProbePoint]) -> dict[int, ProbePoint]:

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bpfleakd import errors
+from bpfleakd import errors, pid_namespace
 from bpfleakd.kernel import bpf, sampling
 from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.child import run_child, serve
@@ -35,12 +35,11 @@ from bpfleakd.kernel.links import Linker
 from bpfleakd.kernel.maps import CHANGED_SITE_BYTES, PINNED_MAPS, SPACE_EVENT_BYTES, Maps
 from bpfleakd.kernel.pins import MAKING, PinnedSet, remove_pins
 from bpfleakd.kernel.programs import (
-    LIFE_PROGRAMS,
-    SPACE_PROGRAMS,
     AttachMethod,
     Program,
     WalkerKind,
     continuations_of,
+    lasting_programs,
     programs_of,
     shared_programs_of,
 )
@@ -48,9 +47,6 @@ from bpfleakd.kernel.source import bpf_directory, flattened
 from bpfleakd.kernel.trial import try_linker
 
 __all__ = ["RING_FLAGS", "Capacities", "Loaded", "available_methods", "load", "reload", "version_of"]
-
-# inode of the initial pid namespace: PROC_PID_INIT_INO of include/linux/proc_ns.h
-_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 
 # To be raised whenever what is kept beside the programs (kernel/blob.py) changes its form or its meaning.
 _PINS_FORMAT = 1
@@ -217,8 +213,7 @@ class _Module:
             flags.append("-DATTACH_BY_SESSION")
         self._method = method
         self._walker = walker
-        self._shared = [p for p in shared_programs_of(method, walker) if p not in programs_of(method)]
-        if self._shared:
+        if not set(shared_programs_of(method, walker)) <= set(programs_of(method)):
             flags.append("-DSHARED_PROGRAMS")
         self._compiled, self.was_compiled = _compiled(flags + _pid_namespace_flags(), self._programs(), cache)
         try:
@@ -230,7 +225,7 @@ class _Module:
 
     def _programs(self) -> tuple[Program, ...]:
         by_walker = continuations_of(self._method).values() if self._walker is WalkerKind.TAIL_CALLS else ()
-        return (*programs_of(self._method), *self._shared, *LIFE_PROGRAMS, *SPACE_PROGRAMS, *by_walker)
+        return (*lasting_programs(self._method, self._walker), *by_walker)
 
     def failure(self) -> str | None:
         """Why the method does not work here; None if it does. Raises AccessDenied."""
@@ -254,7 +249,7 @@ class _Module:
             directory.mkdir(parents=True)
             for name in self._map_names():
                 bpf.object_pin(self._map_fd(name), directory / name)
-            for program in (*programs_of(self._method), *self._shared, *LIFE_PROGRAMS, *SPACE_PROGRAMS):
+            for program in lasting_programs(self._method, self._walker):
                 bpf.object_pin(self._program_fd(program), directory / program.function)
         except OSError as error:
             shutil.rmtree(directory, ignore_errors=True)
@@ -285,8 +280,7 @@ class _Module:
         if self._walker is not WalkerKind.TAIL_CALLS:
             return
         for map_name, program in continuations_of(self._method).items():
-            program_fd = self._program_fd(program).to_bytes(4, "little")
-            bpf.map_update(self._map_fd(map_name), bytes(4), program_fd)
+            bpf.map_update(self._map_fd(map_name), bytes(4), bpf.u32(self._program_fd(program)))
 
 
 def _refusal(error: OSError, deed: str) -> errors.KernelError | errors.AccessDenied:
@@ -350,9 +344,9 @@ def _map_descriptors(library: Any, module: int) -> dict[str, int]:
 
 def _pid_namespace_flags() -> list[str]:
     """In a container the programs must ask for pids as this namespace numbers them."""
-    namespace = os.stat("/proc/self/ns/pid")
-    if namespace.st_ino == _INITIAL_PID_NAMESPACE:
+    if pid_namespace.is_initial():
         return []
+    namespace = pid_namespace.own()
     return [f"-DPID_NAMESPACE_DEVICE={namespace.st_dev}", f"-DPID_NAMESPACE_INODE={namespace.st_ino}"]
 
 

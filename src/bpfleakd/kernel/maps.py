@@ -149,7 +149,7 @@ class Maps:
         try:
             bpf.map_update(self._fds["sites"], overflow.tobytes(), bytes(abi.SITE.itemsize))
             slot = self._slots.take(pid)
-            bpf.map_update(self._fds["live"], _u32(slot), _u32(live_fd))
+            bpf.map_update(self._fds["live"], bpf.u32(slot), bpf.u32(live_fd))
         except (OSError, NoSlot) as error:
             self.remove_process(pid)
             reason = error.strerror if isinstance(error, OSError) else "every slot is taken"
@@ -161,7 +161,7 @@ class Maps:
     def adopt_process(self, pid: int) -> bool:
         """Open the tables of a process that an earlier daemon added; False if there are none."""
         try:
-            found = bpf.map_lookup(self._fds["live"], _u32(self._slots.slot_of(pid)), 4)
+            found = bpf.map_lookup(self._fds["live"], bpf.u32(self._slots.slot_of(pid)), 4)
         except KeyError:
             return False
         if found is None:
@@ -209,7 +209,7 @@ class Maps:
     def remove_process(self, pid: int) -> None:
         """Clear all that belongs to a process. Its links must be closed already."""
         with contextlib.suppress(KeyError):
-            bpf.map_delete(self._fds["live"], _u32(self._slots.slot_of(pid)))
+            bpf.map_delete(self._fds["live"], bpf.u32(self._slots.slot_of(pid)))
         self._slots.give_back(pid)
         if pid in self._live_fds:
             os.close(self._live_fds.pop(pid))
@@ -286,7 +286,3 @@ class Maps:
     def changed_sites(self) -> tuple[np.ndarray, np.ndarray]:
         """The sites that changed since the last call, and maybe others: arrays of SITE_KEY and of SITE."""
         return self._sites.read()
-
-
-def _u32(number: int) -> bytes:
-    return number.to_bytes(4, "little")

@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bpfleakd import errors
+from bpfleakd import errors, pid_namespace
 from bpfleakd.model.life import LifeChange, LifeEvent
 
 __all__ = ["ProcessEvents", "parse_event"]
@@ -34,9 +34,6 @@ _CN_IDX_PROC, _CN_VAL_PROC = 1, 1
 
 _NONE, _FORK, _EXEC, _UID, _COMM, _EXIT = 0x0, 0x1, 0x2, 0x4, 0x200, 0x8000_0000
 _OF_THE_PROCESS = {_UID: LifeChange.CHANGED, _COMM: LifeChange.CHANGED, _EXIT: LifeChange.EXIT}
-
-# The inode of the initial pid namespace (linux/nsfs.h, PID_NS_INIT_INO).
-_INITIAL_PID_NAMESPACE = 0xEFFF_FFFC
 
 # The kernel takes twice as much, and 768 bytes of it for an event: some 43,000 of them.
 _RECEIVE_BUFFER_BYTES = 16 << 20
@@ -122,7 +119,7 @@ class ProcessEvents:
 
 def _check_namespace(proc: Path) -> None:
     # Where another listener is, they arrive in every namespace, with pids that mean nothing there.
-    if os.stat(proc / "self/ns/pid").st_ino != _INITIAL_PID_NAMESPACE:
+    if not pid_namespace.is_initial(proc):
         raise errors.KernelUnsupported(
             "there are no process events in a pid namespace of its own (a container)", _WAY_OUT
         )

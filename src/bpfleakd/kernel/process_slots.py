@@ -52,14 +52,14 @@ class ProcessSlots:
         self._rows["reading"][slot] = 1
         self._slots[pid] = slot
         self._rows["tgid"][slot] = pid
-        bpf.map_update(self._slots_fd, _u32(pid), _u32(slot))
+        bpf.map_update(self._slots_fd, bpf.u32(pid), bpf.u32(slot))
         return slot
 
     def give_back(self, pid: int) -> None:
         """The process has no slot any more."""
         slot = self._slots.pop(pid, None)
         if slot is not None:
-            bpf.map_delete(self._slots_fd, _u32(pid))
+            bpf.map_delete(self._slots_fd, bpf.u32(pid))
             self._rows[slot] = np.zeros((), abi.PROCESS)
 
     def slot_of(self, pid: int) -> int:
@@ -106,7 +106,3 @@ class ProcessSlots:
         slot = self._slots.get(pid)
         if slot is not None:
             self._rows[field][slot] = value
-
-
-def _u32(number: int) -> bytes:
-    return number.to_bytes(4, "little")

@@ -23,6 +23,7 @@ __all__ = [
     "Program",
     "WalkerKind",
     "continuations_of",
+    "lasting_programs",
     "programs_of",
     "shared_programs_of",
 ]
@@ -115,6 +116,12 @@ def continuations_of(method: AttachMethod) -> dict[str, Program]:
 def programs_of(method: AttachMethod) -> tuple[Program, ...]:
     """The uprobe programs that a method needs."""
     return _UPROBE_PROGRAMS[method]
+
+
+def lasting_programs(method: AttachMethod, walker: WalkerKind) -> tuple[Program, ...]:
+    """All that a daemon links, each once: they are pinned."""
+    shared = shared_programs_of(method, walker)
+    return tuple(dict.fromkeys((*programs_of(method), *shared, *LIFE_PROGRAMS, *SPACE_PROGRAMS)))
 
 
 def shared_programs_of(method: AttachMethod, walker: WalkerKind) -> tuple[Program, ...]:

@@ -17,10 +17,9 @@ from bpfleakd.kernel.mounts import ensure_bpffs
 from bpfleakd.kernel.pins import MAKING, DirectoryLock, PinnedSet, ProcessPins, pinned_sets, remove_pins
 from bpfleakd.kernel.programs import (
     LIFE_PROGRAMS,
-    SPACE_PROGRAMS,
     AttachMethod,
     WalkerKind,
-    programs_of,
+    lasting_programs,
     shared_programs_of,
 )
 from bpfleakd.kernel.shared_probes import SharedProbes, group_of
@@ -150,9 +149,9 @@ class KernelSession:
         self.maps.close()
 
     def _open_programs(self) -> None:
-        shared = shared_programs_of(self.method, self.walker)
-        for program in dict.fromkeys((*programs_of(self.method), *shared, *LIFE_PROGRAMS, *SPACE_PROGRAMS)):
+        for program in lasting_programs(self.method, self.walker):
             self._program_fds[program.function] = bpf.object_get(self.pins.directory / program.function)
+        shared = shared_programs_of(self.method, self.walker)
         if shared:
             entry_fd, exit_fd = (self._program_fds[program.function] for program in shared)
             group = group_of(self.pins.directory.parent)

@@ -113,7 +113,7 @@ class SharedProbes:
                 for index, point in enumerate(points):
                     event = bpf.open_shared_event(self._number(point.name_in(file)), pid)
                     try:
-                        bpf.map_update(probes, _u32(index), _u32(event))
+                        bpf.map_update(probes, bpf.u32(index), bpf.u32(event))
                     finally:
                         os.close(event)
             except OSError:
@@ -139,20 +139,17 @@ class SharedProbes:
 
     def drop_unused(self) -> None:
         """Let go of all that no process uses, such as what an earlier daemon has left."""
-        prefixes = tuple(map(_prefix, self._users))
-        for name in {*_defined(self._group), *self._anchored()}:
-            if not name.startswith(prefixes):
-                self._drop(name)
+        self._unused.clear()
+        self._drop_others()
         self.sweep()
 
     def sweep(self) -> None:
         """Let go of what nobody has used for a while; called at every tick."""
         now = time.monotonic()
-        for file in [file for file, since in self._unused.items() if now - since >= self._linger_s]:
-            del self._unused[file]
-            for name in self._anchored():
-                if name.startswith(_prefix(file)):
-                    self._drop(name)
+        lingering = {file: since for file, since in self._unused.items() if now - since < self._linger_s}
+        if len(lingering) < len(self._unused):
+            self._unused = lingering
+            self._drop_others()
         if self._leaving:
             self._leaving = remove_events(self._group, self._leaving)
 
@@ -171,10 +168,7 @@ class SharedProbes:
             for point in missing:
                 self._define(names[point], path, point)
                 event = bpf.open_shared_event(self._number(names[point]), pid)
-                try:
-                    link = bpf.link_perf_event(self._programs[point.at_return], event, point.cookie)
-                finally:
-                    os.close(event)
+                link = bpf.link_perf_event(self._programs[point.at_return], event, point.cookie)
                 try:
                     bpf.object_pin(link, self._directory / names[point])
                 finally:
@@ -183,18 +177,18 @@ class SharedProbes:
     def _define(self, name: str, path: str, point: SharedPoint) -> None:
         self._leaving.discard(name)
         # One of this name is this one, not removed yet.
-        if name in _defined(self._group):
+        if self._event(name).is_dir():
             return
         if any(character.isspace() for character in path):
             raise OSError(errno.EINVAL, "tracefs takes no path with blanks", path)
         kind = "r" if point.at_return else "p"
         _command(f"{kind}:{self._group}/{name} {path}:{point.offset:#x}")
 
-    def _number(self, name: str) -> int:
-        return int((_TRACEFS / "events" / self._group / name / "id").read_text())
+    def _event(self, name: str) -> Path:
+        return _TRACEFS / "events" / self._group / name
 
-    def _anchored(self) -> list[str]:
-        return [pin.name for pin in self._directory.iterdir()] if self._directory.is_dir() else []
+    def _number(self, name: str) -> int:
+        return int((self._event(name) / "id").read_text())
 
     def _note_unused(self, file: FileKey) -> None:
         if self._users.get(file):
@@ -202,10 +196,15 @@ class SharedProbes:
         self._users.pop(file, None)
         self._unused.setdefault(file, time.monotonic())
 
-    def _drop(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            (self._directory / name).unlink()
-        self._leaving.add(name)
+    def _drop_others(self) -> None:
+        """Let go of what is of no file that is in use, or was a moment ago."""
+        kept = tuple(map(_prefix, (*self._users, *self._unused)))
+        anchored = [pin.name for pin in self._directory.iterdir()] if self._directory.is_dir() else []
+        for name in {*_defined(self._group), *anchored}:
+            if not name.startswith(kept):
+                with contextlib.suppress(FileNotFoundError):
+                    (self._directory / name).unlink()
+                self._leaving.add(name)
 
 
 def _prefix(file: FileKey) -> str:
@@ -251,7 +250,3 @@ def _stopped_process() -> Iterator[int]:
     finally:
         process.kill()
         process.wait()
-
-
-def _u32(number: int) -> bytes:
-    return number.to_bytes(4, "little")

@@ -8,7 +8,6 @@ own.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 
@@ -73,7 +72,8 @@ class SpaceLinks:
         try:
             for function, tracepoint in _wanted():
                 name = _pin_name(tracepoint)
-                self._links[name] = link = self._link_one(self._program_fd(function), tracepoint)
+                event_fd = bpf.open_tracepoint_event(tracepoint)
+                self._links[name] = link = bpf.link_perf_event(self._program_fd(function), event_fd, cookie=0)
                 self._pins.pin_link(name, link)
         except OSError as error:
             self._let_go()
@@ -81,14 +81,6 @@ class SpaceLinks:
                 f"the syscall tracepoints cannot be used: {error.strerror or error}",
                 "mount tracefs: mount -t tracefs tracefs /sys/kernel/tracing",
             ) from error
-
-    @staticmethod
-    def _link_one(program_fd: int, tracepoint: str) -> int:
-        event_fd = bpf.open_tracepoint_event(tracepoint)
-        try:
-            return bpf.link_perf_event(program_fd, event_fd, cookie=0)
-        finally:
-            os.close(event_fd)
 
     def _let_go_at_last(self) -> None:
         with self._lock:

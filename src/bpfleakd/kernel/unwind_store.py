@@ -134,9 +134,9 @@ class UnwindStore:
         for number in self._shard_numbers():
             pieces = [piece for stored in tables.values() for piece in stored if piece.shard == number]
             if not pieces:
-                bpf.map_delete(self._fds["unwind_shards"], _u32(number))
+                bpf.map_delete(self._fds["unwind_shards"], bpf.u32(number))
                 continue
-            found = bpf.map_lookup(self._fds["unwind_shards"], _u32(number), 4)
+            found = bpf.map_lookup(self._fds["unwind_shards"], bpf.u32(number), 4)
             self._shards[number] = _Shard(bpf.map_get(int.from_bytes(found or b"", "little")), _free(pieces))
         for digest, stored in tables.items():
             if all(piece.shard in self._shards for piece in stored):
@@ -197,7 +197,7 @@ class UnwindStore:
         fd = bpf.map_create(bpf.MapType.ARRAY, 4, value.itemsize, 1, 0, "bpfleakd_unwind")
         try:
             bpf.map_update(fd, bytes(4), value.tobytes())
-            bpf.map_update(self._fds["unwind_mappings"], _u32(self._slot_of(pid)), _u32(fd))
+            bpf.map_update(self._fds["unwind_mappings"], bpf.u32(self._slot_of(pid)), bpf.u32(fd))
         finally:
             os.close(fd)
         return len(entries) - len(kept)
@@ -209,7 +209,7 @@ class UnwindStore:
         """
         kept = set(keep or ())
         if keep is None:
-            bpf.map_delete(self._fds["unwind_mappings"], _u32(self._slot_of(pid)))
+            bpf.map_delete(self._fds["unwind_mappings"], bpf.u32(self._slot_of(pid)))
         for digest, stored in self._tables.items():
             if digest not in kept:
                 stored.users.discard(pid)
@@ -231,7 +231,7 @@ class UnwindStore:
             self.generation += 1
 
     def _shard_numbers(self) -> list[int]:
-        keys = (_u32(number) for number in range(self._shards_max))
+        keys = (bpf.u32(number) for number in range(self._shards_max))
         return [
             int.from_bytes(key, "little")
             for key in keys
@@ -240,7 +240,7 @@ class UnwindStore:
 
     def _read_rules(self) -> None:
         while self._rules_written < self._rules.limit:
-            key = _u32(self._rules_written)
+            key = bpf.u32(self._rules_written)
             packed = bpf.map_lookup(self._fds["unwind_rules"], key, PACKED_RULE_BYTES)
             (rule,) = unpack(packed or bytes(PACKED_RULE_BYTES))
             if rule == GAP:  # number 0 only: here nothing was written
@@ -252,7 +252,7 @@ class UnwindStore:
         packed = self._rules.packed(self._rules_written)
         for start in range(0, len(packed), PACKED_RULE_BYTES):
             rule = packed[start : start + PACKED_RULE_BYTES]
-            bpf.map_update(self._fds["unwind_rules"], _u32(self._rules_written), rule)
+            bpf.map_update(self._fds["unwind_rules"], bpf.u32(self._rules_written), rule)
             self._rules_written += 1
 
     def _placed(self, table: UnwindTable, rows: np.ndarray) -> tuple[Piece, ...]:
@@ -300,7 +300,7 @@ class UnwindStore:
         except OSError as error:
             raise StoreFull from error
         try:
-            bpf.map_update(self._fds["unwind_shards"], _u32(number), _u32(fd))
+            bpf.map_update(self._fds["unwind_shards"], bpf.u32(number), bpf.u32(fd))
         except OSError as error:
             os.close(fd)
             raise StoreFull from error
@@ -311,7 +311,7 @@ class UnwindStore:
             shard = self._shards[piece.shard]
             shard.free = _joined(sorted([*shard.free, (piece.first_word, piece.words)]))
             if shard.free == [_WHOLE]:
-                bpf.map_delete(self._fds["unwind_shards"], _u32(piece.shard))
+                bpf.map_delete(self._fds["unwind_shards"], bpf.u32(piece.shard))
                 os.close(self._shards.pop(piece.shard).fd)
 
 
@@ -361,7 +361,3 @@ def _entries(mapping: TableMapping) -> Iterator[tuple[int, int, int, int, int]]:
         end = min(mapping.end, piece.end + mapping.bias)
         if start < end:
             yield start, end, mapping.bias % (1 << 64), piece.shard, piece.index_base
-
-
-def _u32(number: int) -> bytes:
-    return number.to_bytes(4, "little")

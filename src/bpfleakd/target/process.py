@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from bpfleakd import errors
+from bpfleakd import errors, pid_namespace
 from bpfleakd.model.process import ProcessId
 from bpfleakd.printable import printable
 
@@ -26,8 +26,6 @@ PROC = Path("/proc")
 # include/linux/sched.h
 _PF_KTHREAD = 0x0020_0000
 _SECCOMP_MODE_DISABLED = 0
-# include/linux/proc_ns.h: the inode of the first pid namespace.
-_PROC_PID_INIT_INO = 0xEFFF_FFFC
 
 # uretprobes in a process under seccomp, strict or with a filter, kill it: CVE-2025-21834, from Linux 6.11 on,
 # fixed in 6.12.14 and 6.13.3. First fixed release of each affected series; None: never fixed in that series.
@@ -83,7 +81,7 @@ def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
 
 def is_hosts_init(pid: int) -> bool:
     """Whether this is the first process of the machine, and not of a container that the daemon runs in."""
-    return pid == 1 and os.stat("/proc/self/ns/pid").st_ino == _PROC_PID_INIT_INO
+    return pid == 1 and pid_namespace.is_initial()
 
 
 def check_traceable(

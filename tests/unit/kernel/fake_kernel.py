@@ -31,6 +31,7 @@ class FakeKernel:
 
     MapType = bpf.MapType
     MAP_FLAG_MMAPABLE = bpf.MAP_FLAG_MMAPABLE
+    u32 = staticmethod(bpf.u32)
 
     def __init__(self, shards_max: int = 8, rules_max: int = 16_384) -> None:
         self.descriptors = {"unwind_rules": _RULES, "unwind_shards": _SHARDS, "unwind_mappings": _MAPPINGS}
