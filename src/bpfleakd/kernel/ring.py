@@ -4,6 +4,9 @@ The kernel maps one page with the consumer's position, one with the producer's, 
 row, so that a record that wraps around is still in one piece. A record is a header of two u32, its length
 (with a bit for "still being written" and one for "discarded") and a page offset, and its data, padded to
 8 bytes.
+
+Of the data only what is to be read is mapped, and for as long as it is read: each mapped page counts as
+resident, twice if it is mapped twice.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import numpy as np
 __all__ = ["RingReader"]
 
 _PAGE_BYTES = mmap.PAGESIZE
+_DATA_AT = 2 * _PAGE_BYTES
 _HEADER_BYTES = 8
 _ALIGNMENT = 8
 _BUSY = 1 << 31
@@ -26,15 +30,18 @@ _DISCARDED = 1 << 30
 class RingReader:
     """Reads what programs put into the ring buffer `fd` of `size_bytes`. There may be only one reader.
 
+    The descriptor stays the caller's.
+
     Room is given back by `release` and not before: what was read and not released is read again by the
     next reader.
     """
 
     def __init__(self, fd: int, size_bytes: int) -> None:
         self.size_bytes = size_bytes
+        self._fd = fd
         self._mask = size_bytes - 1
         self._consumer = mmap.mmap(fd, _PAGE_BYTES)
-        self._producer = mmap.mmap(fd, _PAGE_BYTES + 2 * size_bytes, prot=mmap.PROT_READ, offset=_PAGE_BYTES)
+        self._producer = mmap.mmap(fd, _PAGE_BYTES, prot=mmap.PROT_READ, offset=_PAGE_BYTES)
         (self._released,) = struct.unpack_from("=Q", self._consumer)
         self.position = self._released
         """Where the next record will be read; positions only grow."""
@@ -51,27 +58,33 @@ class RingReader:
 
     def records(self) -> Iterator[tuple[int, bytes]]:
         """The records that are there, in their order, each with its position; what comes meanwhile too."""
-        while self.position < struct.unpack_from("=Q", self._producer)[0]:
-            start = _PAGE_BYTES + (self.position & self._mask)
-            (length,) = struct.unpack_from("=I", self._producer, start)
-            if length & _BUSY:
-                return
-            size = length & ~(_BUSY | _DISCARDED)
-            found = self.position, self._producer[start + _HEADER_BYTES : start + _HEADER_BYTES + size]
-            self.position += (size + _HEADER_BYTES + 7) & ~7
-            if not length & _DISCARDED:
-                yield found
+        while self.position < (end := self._produced()):
+            with self._mapped(end) as data:
+                while self.position < end:
+                    start = len(data) - (end - self.position)
+                    (length,) = struct.unpack_from("=I", data, start)
+                    if length & _BUSY:
+                        return
+                    size = length & ~(_BUSY | _DISCARDED)
+                    found = self.position, data[start + _HEADER_BYTES : start + _HEADER_BYTES + size]
+                    self.position += (size + _HEADER_BYTES + 7) & ~7
+                    if not length & _DISCARDED:
+                        yield found
 
     def rows(self, layout: np.dtype) -> np.ndarray:
         """Copies of all records that are there, if all are of this layout and none is ever discarded."""
-        (end,) = struct.unpack_from("=Q", self._producer)
         framed = np.dtype([("length", "u4"), ("page", "u4"), ("row", layout)])
         assert framed.itemsize % _ALIGNMENT == 0
-        start = _PAGE_BYTES + (self.position & self._mask)
+        end = self._produced()
         count = (end - self.position) // framed.itemsize
-        records = np.frombuffer(self._producer, framed, count, start)
-        busy = np.flatnonzero(records["length"] & _BUSY)
-        rows = records["row"][: busy[0] if len(busy) else count].copy()
+        if not count:
+            return np.empty(0, layout)
+        with self._mapped(end) as data:
+            records = np.frombuffer(data, framed, count, len(data) - (end - self.position))
+            busy = np.flatnonzero(records["length"] & _BUSY)
+            rows = records["row"][: busy[0] if len(busy) else count].copy()
+            # What refers to the mapping keeps it from being closed.
+            del records
         self.position += len(rows) * framed.itemsize
         return rows
 
@@ -79,3 +92,14 @@ class RingReader:
         """Give the room of all that was read back to the programs."""
         self._released = self.position
         struct.pack_into("=Q", self._consumer, 0, self.position)
+
+    def _produced(self) -> int:
+        """The position where the next record will be put."""
+        return struct.unpack_from("=Q", self._producer)[0]
+
+    def _mapped(self, end: int) -> mmap.mmap:
+        """The data from the page of `position` up to `end`."""
+        start = self.position & self._mask
+        before = start % _PAGE_BYTES
+        length = before + end - self.position
+        return mmap.mmap(self._fd, length, prot=mmap.PROT_READ, offset=_DATA_AT + start - before)

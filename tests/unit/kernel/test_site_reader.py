@@ -1,28 +1,22 @@
 """No change of a site is missed, in whatever order the programs and the daemon take their steps.
 
-The programs are note_change of bpf/record.h, step by step; the kernel's maps are made up, the ring is a file.
+The programs are note_change of bpf/record.h, step by step; the kernel's maps and the ring are made up.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from unittest import mock
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpfleakd.kernel import abi, site_reader
-from bpfleakd.kernel.ring import RingReader
 from bpfleakd.kernel.site_reader import SiteReader
 
 PID = 4_711
 SITES = 12
-FRAME = np.dtype([("length", "u4"), ("page", "u4"), ("row", abi.CHANGED_SITE)])
 
 
 class World:
@@ -154,39 +148,3 @@ def test_only_what_changed_is_looked_up() -> None:
     assert sorted(keys["stack_id"].tolist()) == [3, 7]
     assert sorted(sites["live_bytes"].tolist()) == [1, 2]
     assert world.looked_up == 2
-
-
-@pytest.fixture
-def ring_file() -> Iterator[int]:
-    fd = os.memfd_create("ring", os.MFD_CLOEXEC)
-    os.ftruncate(fd, 4 * mmap.PAGESIZE)
-    yield fd
-    os.close(fd)
-
-
-def test_records_are_taken_from_a_ring(ring_file: int) -> None:
-    """Also where they go round its end; behind one that is still being written none is read."""
-    size = mmap.PAGESIZE
-    records = np.zeros(size // FRAME.itemsize + 3, FRAME)
-    records["row"]["stack_id"] = np.arange(len(records))
-    first, rest = records[:-5], records[-5:]
-    with closing(RingReader(ring_file, size)) as ring, mmap.mmap(ring_file, 4 * size) as memory:
-
-        def put(where: int, what: np.ndarray, end: int) -> None:
-            for copy in (2 * size, 3 * size):
-                for index, record in enumerate(what):
-                    at = copy + (where + index * FRAME.itemsize) % size
-                    memory[at : at + FRAME.itemsize] = record.tobytes()
-            memory[size : size + 8] = end.to_bytes(8, "little")
-
-        put(0, first, first.nbytes)
-        assert ring.rows(abi.CHANGED_SITE)["stack_id"].tolist() == first["row"]["stack_id"].tolist()
-        ring.release()
-        rest["length"][3] = 1 << 31
-        put(first.nbytes, rest, records.nbytes)
-        assert ring.rows(abi.CHANGED_SITE)["stack_id"].tolist() == rest["row"]["stack_id"][:3].tolist()
-        rest["length"][3] = 0
-        put(first.nbytes, rest, records.nbytes)
-        assert ring.rows(abi.CHANGED_SITE)["stack_id"].tolist() == rest["row"]["stack_id"][3:].tolist()
-        ring.release()
-        assert int.from_bytes(memory[:8], "little") == records.nbytes
