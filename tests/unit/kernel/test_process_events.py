@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -94,3 +96,16 @@ def test_in_a_pid_namespace_of_its_own_there_are_none(tmp_path):
     (tmp_path / "self/ns/pid").touch()
     with pytest.raises(KernelUnsupported, match="pid namespace"):
         ProcessEvents(tmp_path)
+
+
+def test_only_parts_of_pyroute2_are_imported():
+    """All of it would be a tenth of what the daemon takes."""
+    program = """
+import sys
+from bpfleakd.kernel import process_events
+process_events._import_pyroute2_in_parts()
+from pyroute2.netlink.connector.cn_proc import ProcEventSocket
+assert process_events._listen_request()
+assert "pyroute2.netlink.rtnl" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
