@@ -210,7 +210,14 @@ class Backend:
         unwinding = Unwinding(kernel.maps.unwind, kernel.pins.record("unwinding"), self._cache_directory)
         self._monitor = Monitor(
             kernel.maps,
-            Attacher(kernel.maps, kernel.linker, unwinding, kernel.pins, config.limits.live_blocks),
+            Attacher(
+                kernel.maps,
+                kernel.linker,
+                unwinding,
+                kernel.pins,
+                config.limits.live_blocks,
+                self._cache_directory,
+            ),
             unwinding,
             kernel.watch_address_spaces,
             Reporter(config.history.window_s, kernel.method),

@@ -100,6 +100,7 @@ class Supervision:
         """Take over another policy."""
         policy = config.policy.policy()
         self._life.is_urgent = policy.attaches_at_once
+        await self._prepare()
         await self._worker.call(lambda: self.supervisor.use(policy, time.monotonic_ns()))
         self._woken.set()
 
@@ -135,7 +136,12 @@ class Supervision:
             if process.id is not None
         )
 
+    async def _prepare(self) -> None:
+        if self._life.is_urgent:
+            await self._worker.call(self._tracer.prepare)
+
     async def _work(self) -> None:
+        await self._prepare()
         while True:
             self._woken.clear()
             due_ns, has_attached = await self._worker.call(self._turn)

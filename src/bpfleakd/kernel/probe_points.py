@@ -77,6 +77,11 @@ class FunctionProbe:
     jumps_to: str | None = None
     calls_alike: bool = False
 
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> FunctionProbe:
+        """What `dataclasses.asdict` made a JSON object of. Raises TypeError or KeyError if it is none."""
+        return cls(**{**row, "registers": tuple(row["registers"])})
+
 
 @dataclass(frozen=True, slots=True)
 class WantedFunction:
@@ -110,7 +115,7 @@ def search_files(
     return [
         errors.by_code(reply["code"])(reply["message"], reply["hint"])
         if isinstance(reply, dict)
-        else [FunctionProbe(**{**probe, "registers": tuple(probe["registers"])}) for probe in reply]
+        else [FunctionProbe.from_json(probe) for probe in reply]
         for reply in replies
     ]
 

@@ -2,10 +2,12 @@
 
 Order matters, and all of it is undone if a step fails:
   1. The process is identified and held by a pidfd, so that its pid cannot come to mean another.
-  2. Its tables are made, stopped, and the walker gets the unwind tables of its files.
-  3. The probes are linked. Those already there see calls and record nothing.
-  4. What the next daemon has to know is written down, then the links get their final names.
-  5. Recording starts with one write: no free can be missed between a malloc's probe and its own.
+  2. Its tables are made, stopped.
+  3. The probes are linked, while the unwind tables of its files are built. Those already there see calls and
+     record nothing.
+  4. The walker gets the unwind tables.
+  5. What the next daemon has to know is written down, then the links get their final names.
+  6. Recording starts with one write: no free can be missed between a malloc's probe and its own.
 
 Whatever is found pinned of a process that is not recording was not finished, by an attach or by a detach.
 """
@@ -14,8 +16,10 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import structlog
 
@@ -44,6 +48,8 @@ log = structlog.get_logger()
 GONE = -1
 
 _RECORD = "attachment"
+
+_COMMON_LIBRARIES = ("libc.", "libc-", "ld-", "libstdc++.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +91,29 @@ class Attacher:
     """Attaches and detaches."""
 
     def __init__(
-        self, maps: Maps, linker: Linker, unwinding: Unwinding, pins: PinnedSet, live_blocks: int
+        self,
+        maps: Maps,
+        linker: Linker,
+        unwinding: Unwinding,
+        pins: PinnedSet,
+        live_blocks: int,
+        cache_directory: Path | None = None,
     ) -> None:
         self._maps = maps
         self._pins = pins
         self._unwinding = unwinding
         self._linker = linker
         self._live_blocks = live_blocks
-        self._discovery = Discovery()
+        self._discovery = Discovery(cache_directory)
+
+    def prepare(self) -> None:
+        """Look through the libraries that most processes share with this one: the first need not wait.
+
+        Raises NoSuchProcess or KernelError.
+        """
+        pid = os.getpid()
+        shared = (m for m in read_mappings(pid) if os.path.basename(m.path).startswith(_COMMON_LIBRARIES))
+        self._discovery.files(pid, shared)
 
     def attach(
         self,
@@ -110,6 +131,7 @@ class Attacher:
         TargetRefused, NoAllocator, BadElf, AccessDenied, CapacityError or KernelError; then nothing is left
         behind.
         """
+        tables_due_s = time.monotonic() + tables_wait_s
         pidfd = _hold(pid)
         try:
             process = read_process(pid)
@@ -124,7 +146,7 @@ class Attacher:
             room = live_blocks or self._live_blocks
             if live_blocks_max is not None:
                 room = min(room, live_blocks_max)
-            return self._link_all(process, pidfd, files, mappings, room, tables_wait_s)
+            return self._link_all(process, pidfd, files, mappings, room, tables_due_s)
         except BaseException:
             os.close(pidfd)
             raise
@@ -230,7 +252,7 @@ class Attacher:
         files: Sequence[ProbedFile],
         mappings: tuple[Mapping, ...],
         live_blocks: int,
-        tables_wait_s: float,
+        tables_due_s: float,
     ) -> Attachment:
         pid = process.id.pid
         links: list[int] = []
@@ -239,11 +261,12 @@ class Attacher:
         self._maps.add_process(pid, live_blocks)
         try:
             pins.make()
-            self._unwinding.follow(pid, mappings, tables_wait_s)
+            self._unwinding.begin(pid, mappings)
             for number, file in enumerate(files):
                 to_file = self._link(file, pid)
                 links += to_file
                 pins.stage_links(number, to_file)
+            self._unwinding.finish(pid, max(0.0, tables_due_s - time.monotonic()))
             attachment = Attachment(process, pidfd, tuple(links), mappings, linked, pins)
             _keep(attachment)
             for file in linked:

@@ -2,7 +2,8 @@
 
 A file is known by its inode, size and time, so that the second process with the same libraries costs a
 few stats. Reading what a new one defines is quick (elf/definitions.py); only those that hold an allocator
-are gone through in a child, all of a process' files in one.
+are gone through in a child, all of a process' files in one, and what was found is kept for the next start
+(probe_point_cache.py).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from bpfleakd.elf.definitions import defines_any
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.kernel.abi import role_arguments
 from bpfleakd.kernel.links import ProbePoint
-from bpfleakd.kernel.probe_points import FunctionProbe, SearchedFile, WantedFunction, search_files
+from bpfleakd.kernel.probe_point_cache import ProbePointCache
+from bpfleakd.kernel.probe_points import FunctionProbe, SearchedFile, WantedFunction
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.probe import FunctionRole, ProbedFunction
 from bpfleakd.symbols.bounded_cache import BoundedCache
@@ -78,7 +80,9 @@ class _Candidate:
 class Discovery:
     """Finds what to probe; remembers files."""
 
-    def __init__(self) -> None:
+    def __init__(self, cache_directory: Path | None = None) -> None:
+        """What was found is kept in `cache_directory`, unless it is None."""
+        self._cache = ProbePointCache(cache_directory)
         self._known: BoundedCache[FileId, tuple[FunctionProbe, ...]] = BoundedCache(_FILES_MAX)
 
     def files(
@@ -104,7 +108,7 @@ class Discovery:
                 else:
                     self._known.put(file, ())
         searched = [SearchedFile(candidate.path, candidate.debug_path) for candidate in candidates]
-        for candidate, reply in zip(candidates, search_files(searched, _WANTED), strict=True):
+        for candidate, reply in zip(candidates, self._cache.search(searched, _WANTED), strict=True):
             if isinstance(reply, errors.BpfleakdError):
                 log.warning("allocator.left-out", pid=pid, path=candidate.mapping.path, reason=reply.message)
                 reply = []

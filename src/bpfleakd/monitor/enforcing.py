@@ -37,6 +37,7 @@ _WATCHING = (TracingMode.WATCH, TracingMode.AUTO)
 class Tracer(Protocol):
     """What traces (monitor.Monitor)."""
 
+    def prepare(self) -> None: ...
     def attach(
         self,
         pid: int,

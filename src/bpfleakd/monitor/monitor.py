@@ -117,6 +117,13 @@ class Monitor:
 
     # Processes come and go
 
+    def prepare(self) -> None:
+        """Do what the first attach would wait for; that it fails is no reason to stop."""
+        try:
+            self._attacher.prepare()
+        except (OSError, errors.BpfleakdError) as error:
+            log.warning("attach.not-prepared", reason=str(error))
+
     def attach(
         self,
         pid: int,

@@ -117,6 +117,11 @@ class Unwinding:
 
     def follow(self, pid: int, mappings: Sequence[Mapping], wait_s: float = ATTACH_WAIT_S) -> None:
         """Give the walker the tables of a process, now or as they get ready; again when its maps changed."""
+        self.begin(pid, mappings)
+        self.finish(pid, wait_s)
+
+    def begin(self, pid: int, mappings: Sequence[Mapping]) -> None:
+        """Have the tables of a process built that are missing; `finish` gives them to the walker."""
         process = _Process()
         wanted: dict[FileKey, str] = {}
         for mapping in mappings:
@@ -132,7 +137,10 @@ class Unwinding:
         self._processes[pid] = process
         if wanted:
             self._build(wanted)
-        taken = self._wait_for({key for _mapping, key in process.mappings}, wait_s)
+
+    def finish(self, pid: int, wait_s: float) -> None:
+        """Publish what there is after so long a wait at most; `poll` does it with the rest."""
+        taken = self._wait_for({key for _mapping, key in self._processes[pid].mappings}, wait_s)
         self._publish({pid} | self._mapping_any(taken))
 
     def poll(self) -> None:
@@ -156,8 +164,8 @@ class Unwinding:
         keys = sorted(wanted, key=lambda key: key[2])
         self._building.update(keys)
         threading.Thread(
-            target=_build_in_order,
-            args=([(key, wanted[key]) for key in keys], self._cache_directory, self._finished.put),
+            target=_build_each,
+            args=({wanted[key]: key for key in keys}, self._cache_directory, self._finished.put),
             name="unwind-tables",
             daemon=True,
         ).start()
@@ -269,21 +277,19 @@ class Unwinding:
         return digests
 
 
-def _build_in_order(
-    files: Iterable[tuple[FileKey, str]],
+def _build_each(
+    files: dict[str, FileKey],
     cache_directory: Path | None,
     finished: Callable[[_Answer], None],
 ) -> None:
-    keys, paths = zip(*files, strict=True)
-    unanswered = list(keys)
+    unanswered = dict(files)
     try:
-        for key, built in zip(keys, build_tables(paths, cache_directory), strict=False):
-            unanswered.remove(key)
-            finished((key, built))
+        for built in build_tables(list(files), cache_directory):
+            finished((unanswered.pop(built.path), built))
     except (OSError, ValueError) as error:
         log.warning("unwind.builder-failed", reason=str(error), files=len(unanswered))
     finally:
-        for key in unanswered:
+        for key in unanswered.values():
             finished((key, None))
 
 

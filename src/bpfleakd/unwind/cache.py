@@ -74,18 +74,19 @@ class TableCache:
 
     def table_of(self, sections: FrameSections) -> UnwindTable:
         """Return the table from the cache, or build and store it. Raises what `build_table` raises."""
-        digest = sections.digest()
-        name = _name_of(sections.build_id, digest)
-        table = self._load(name, sections.build_id, digest)
+        table = self.find(sections)
         if table is None:
             table = build_table(sections, self.max_rows)
-            self._store(name, _encode(table, digest, self.max_rows))
+            digest = sections.digest()
+            self._store(_name_of(sections.build_id, digest), _encode(table, digest, self.max_rows))
         return table
 
-    def _load(self, name: str, build_id: str | None, digest: bytes) -> UnwindTable | None:
+    def find(self, sections: FrameSections) -> UnwindTable | None:
+        """The table if it is in the cache."""
+        digest = sections.digest()
         try:
-            entry = self._files.read(name, self.max_bytes)
-            table = _decode(entry, build_id, digest, self.max_rows)
+            entry = self._files.read(_name_of(sections.build_id, digest), self.max_bytes)
+            table = _decode(entry, sections.build_id, digest, self.max_rows)
         except FileNotFoundError:
             self.counts.misses += 1
             return None

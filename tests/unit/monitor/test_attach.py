@@ -99,9 +99,13 @@ class Kernel(FakeMaps):
 
     # Unwinding
 
-    def follow(self, _pid: int, mappings: Sequence[Mapping], _wait_s: float) -> None:
+    def begin(self, _pid: int, mappings: Sequence[Mapping]) -> None:
         assert mappings
-        self._step("follow")
+        self._step("begin")
+
+    def finish(self, _pid: int, wait_s: float) -> None:
+        assert wait_s >= 0
+        self._step("finish")
 
     def release(self, _pid: int) -> None:
         self._step("release")
@@ -142,9 +146,14 @@ def remembered_probes(
     return [_known_probes[os.path.realpath(file.path)] for file in files]
 
 
+def nothing_to_search(files: Sequence[SearchedFile], _functions: Sequence[WantedFunction]) -> list[object]:
+    assert not files
+    return []
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bpfleakd.monitor.discovery.search_files", remembered_probes)
+    monkeypatch.setattr("bpfleakd.kernel.probe_point_cache.search_files", remembered_probes)
 
 
 @pytest.fixture
@@ -174,12 +183,12 @@ def _nothing_is_left(kernel: Kernel) -> Iterator[None]:
 
 
 def test_everything_in_order(attacher: Attacher, kernel: Kernel, pid: int) -> None:
-    """Tables before probes, probes before the recording; and back again in the other order."""
+    """Tables before probes, all before the recording; and back again in the other order."""
     attachment = attacher.attach(pid)
 
-    assert kernel.steps[:2] == ["add", "follow"]
-    assert sorted(kernel.steps[2:-1]) == ["link ld", "link libc"]
-    assert kernel.steps[-1] == "recording"
+    assert kernel.steps[:2] == ["add", "begin"]
+    assert sorted(kernel.steps[2:-2]) == ["link ld", "link libc"]
+    assert kernel.steps[-2:] == ["finish", "recording"]
     assert (attachment.process.id.pid, attachment.process.comm) == (pid, "sh")
     assert kernel.open_links == len(attachment.links) == 2
 
@@ -213,13 +222,20 @@ def test_files_are_looked_into_once(attacher: Attacher, monkeypatch: pytest.Monk
     """The probe points of a library that was seen before need no disassembler."""
     attacher.stop(attacher.attach(pid))
 
-    def search(files: Sequence[SearchedFile], _functions: Sequence[WantedFunction]) -> list[object]:
-        assert not files
-        return []
-
-    monkeypatch.setattr("bpfleakd.monitor.discovery.search_files", search)
+    monkeypatch.setattr("bpfleakd.kernel.probe_point_cache.search_files", nothing_to_search)
     with running() as other:
         attacher.stop(attacher.attach(other))
+
+
+def test_the_usual_c_library_is_looked_into_beforehand(
+    attacher: Attacher, kernel: Kernel, monkeypatch: pytest.MonkeyPatch, pid: int
+) -> None:
+    """The first process that is attached to does not wait for the disassembler."""
+    attacher.prepare()
+    assert kernel.steps == []
+
+    monkeypatch.setattr("bpfleakd.kernel.probe_point_cache.search_files", nothing_to_search)
+    attacher.stop(attacher.attach(pid))
 
 
 LATER = """
@@ -352,8 +368,8 @@ FAILURES = [
     ("link libc", OSError(errno.EACCES, "Permission denied"), errors.AccessDenied),
     ("link libc", OSError(errno.EINVAL, "Invalid argument"), errors.KernelError),
     ("link ld", OSError(errno.EINVAL, "Invalid argument"), errors.KernelError),
-    ("follow", OSError(errno.ENOMEM, "Cannot allocate memory"), errors.KernelError),
-    ("follow", RuntimeError("can't start new thread"), RuntimeError),
+    ("finish", OSError(errno.ENOMEM, "Cannot allocate memory"), errors.KernelError),
+    ("begin", RuntimeError("can't start new thread"), RuntimeError),
     ("recording", OSError(errno.E2BIG, "Argument list too long"), errors.KernelError),
     ("recording", KeyboardInterrupt(), KeyboardInterrupt),
 ]
@@ -385,10 +401,10 @@ def test_exec_during_the_attach(
 ) -> None:
     """A program that became another one before the recording began is not recorded under its old name."""
 
-    def follow(_pid: int, _mappings: Sequence[Mapping], _wait_s: float) -> None:
+    def finish(_pid: int, _wait_s: float) -> None:
         kernel.processes[pid].state = RecordingState.EXECED
 
-    monkeypatch.setattr(kernel, "follow", follow)
+    monkeypatch.setattr(kernel, "finish", finish)
     with pytest.raises(errors.NoSuchProcess, match="called exec"):
         attacher.attach(pid)
     assert "recording" not in kernel.steps

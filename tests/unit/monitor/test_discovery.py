@@ -56,7 +56,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             runs.append([file.path for file in files])
         return search_files(files, functions)
 
-    monkeypatch.setattr(discovery, "search_files", search)
+    monkeypatch.setattr("bpfleakd.kernel.probe_point_cache.search_files", search)
     return runs
 
 
