@@ -23,14 +23,14 @@ from bpfleakd.model.process import TracingMode
 
 __all__ = ["Decision", "Match", "Policy", "Rule", "Subject"]
 
-_INIT_PID = 1
-
 
 class Subject(Protocol):
     """What rules ask of a process. A text that it does not have is None; `uid` is the effective one."""
 
     @property
     def pid(self) -> int: ...
+    @property
+    def hosts_init(self) -> bool: ...
     @property
     def kernel_thread(self) -> bool: ...
     @property
@@ -144,7 +144,7 @@ class Policy:
 def _never(subject: Subject, own_pid: int) -> str | None:
     if subject.pid == own_pid:
         return "bpfleakd itself"
-    if subject.pid == _INIT_PID:
+    if subject.hosts_init:
         return "init"
     if subject.kernel_thread:
         return "kernel thread"

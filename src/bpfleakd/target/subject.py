@@ -9,6 +9,7 @@ from pathlib import Path
 from bpfleakd.model.process import ProcessLabels
 from bpfleakd.printable import printable
 from bpfleakd.target.identity import effective_uid, parse_cgroup, user_name
+from bpfleakd.target.process import is_hosts_init
 from bpfleakd.target.processes import ProcessStat
 
 __all__ = ["ProcSubject"]
@@ -31,6 +32,10 @@ class ProcSubject:
     @property
     def pid(self) -> int:
         return self._stat.id.pid
+
+    @property
+    def hosts_init(self) -> bool:
+        return is_hosts_init(self.pid)
 
     @property
     def kernel_thread(self) -> bool:

@@ -41,6 +41,7 @@ class Subject:
 
     pid: int
     comm: str
+    hosts_init: bool = False
     kernel_thread: bool = False
 
 

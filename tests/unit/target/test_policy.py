@@ -20,6 +20,7 @@ class Process:
     """A process with all the texts that rules may ask for."""
 
     pid: int = 2311
+    hosts_init: bool = False
     kernel_thread: bool = False
     comm: str | None = "nginx"
     exe: str | None = "/usr/sbin/nginx"
@@ -35,6 +36,7 @@ class AsksNothing:
     """A process whose texts must not be read: each read of /proc costs."""
 
     pid = 2311
+    hosts_init = False
     kernel_thread = False
 
     def __getattr__(self, name: str) -> str:
@@ -97,7 +99,7 @@ def test_what_no_rule_matches_has_the_default():
     ("process", "reason"),
     [
         (Process(pid=OWN_PID), "bpfleakd itself"),
-        (Process(pid=1), "init"),
+        (Process(hosts_init=True), "init"),
         (Process(kernel_thread=True), "kernel thread"),
     ],
 )

@@ -16,6 +16,7 @@ from bpfleakd.target.process import (
     ProcessInfo,
     check_traceable,
     command_of,
+    is_hosts_init,
     read_process,
     seccomp_kills,
     thread_commands,
@@ -269,3 +270,14 @@ class TestRefusals:
 def test_kernels_on_which_return_probes_kill(release: str, kills: bool) -> None:
     """CVE-2025-21834: since 6.11, fixed in 6.12.14, 6.13.3 and 6.14."""
     assert seccomp_kills(release) == kills
+
+
+@pytest.mark.parametrize(
+    ("pid", "initial", "is_init"), [(1, True, True), (1, False, False), (2, True, False), (2, False, False)]
+)
+def test_init_is_the_machines(
+    monkeypatch: pytest.MonkeyPatch, pid: int, initial: bool, is_init: bool
+) -> None:
+    """The first process of a container is often the very program that leaks."""
+    monkeypatch.setattr("bpfleakd.pid_namespace.is_initial", lambda: initial)
+    assert is_hosts_init(pid) is is_init
