@@ -35,6 +35,7 @@ __all__ = [
     "map_batches",
     "map_create",
     "map_delete",
+    "map_delete_many",
     "map_get",
     "map_info",
     "map_keys",
@@ -72,6 +73,7 @@ class _Command(IntEnum):
     OBJ_GET_INFO_BY_FD = 15
     RAW_TRACEPOINT_OPEN = 17
     MAP_LOOKUP_BATCH = 24
+    MAP_DELETE_BATCH = 27
     LINK_CREATE = 28
 
 
@@ -250,34 +252,47 @@ def map_batches(
     values = np.empty(batch_entries, value_type)
     while True:
         following = bytearray(8)
-        attributes = bytearray(
-            struct.pack(
-                "=QQQQIIQQ",
-                _address(position),
-                _address(following),
-                _address(keys),
-                _address(values),
-                len(keys),
-                fd,
-                0,
-                0,
-            )
-        )
-        count_view = (ctypes.c_char * len(attributes)).from_buffer(attributes)
-        result = _libc.syscall(_SYS_BPF, int(_Command.MAP_LOOKUP_BATCH), count_view, len(attributes))
-        number = ctypes.get_errno() if result < 0 else 0
+        number, count = _batch(_Command.MAP_LOOKUP_BATCH, fd, keys, values, position, following)
         if number == errno.ENOSPC:
             keys = np.empty(2 * len(keys), key_type)
             values = np.empty(2 * len(values), value_type)
             continue
         if number not in (0, errno.ENOENT):
             raise OSError(number, os.strerror(number))
-        (count,) = struct.unpack_from("=I", attributes, 32)
         if count:
             yield keys[:count], values[:count]
         if number == errno.ENOENT:
             return
         position = bytes(following)
+
+
+def map_delete_many(fd: int, keys: np.ndarray) -> None:
+    """Remove the entries that there are of these."""
+    keys = np.ascontiguousarray(keys)
+    while len(keys):
+        number, count = _batch(_Command.MAP_DELETE_BATCH, fd, keys)
+        if number not in (0, errno.ENOENT):
+            raise OSError(number, os.strerror(number))
+        # It stops at the first that is not there.
+        keys = keys[count + 1 :]
+
+
+def _batch(
+    command: _Command,
+    fd: int,
+    keys: np.ndarray,
+    values: np.ndarray | None = None,
+    position: bytes | None = None,
+    following: bytearray | None = None,
+) -> tuple[int, int]:
+    """Run a command on many entries: the error's number, 0 for none, and how many entries it got through."""
+    addresses = map(_address, (position, following, keys, values))
+    attributes = bytearray(struct.pack("=QQQQIIQQ", *addresses, len(keys), fd, 0, 0))
+    buffer = (ctypes.c_char * len(attributes)).from_buffer(attributes)
+    result = _libc.syscall(_SYS_BPF, int(command), buffer, len(attributes))
+    number = ctypes.get_errno() if result < 0 else 0
+    (count,) = struct.unpack_from("=I", attributes, 32)
+    return number, count
 
 
 def program_load(program_type: ProgramType, instructions: bytes, attach_type: AttachType, name: str) -> int:

@@ -57,6 +57,9 @@ CHANGED_SITE_BYTES = 1 << 20
 
 _OVERFLOW_STACK_ID = 0
 
+# A stack has a kilobyte.
+_BATCH_ENTRIES = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessCounters:
@@ -213,16 +216,20 @@ class Maps:
         self._slots.give_back(pid)
         if pid in self._live_fds:
             os.close(self._live_fds.pop(pid))
-        for name, tgid_of in (
-            ("sites", lambda key: int.from_bytes(key[:4], "little")),
-            ("stacks", lambda key: int.from_bytes(key[:8], "little")),
-            ("threads", lambda key: int.from_bytes(key[4:], "little")),
+        for name, tgids_of in (
+            ("sites", lambda keys: keys["tgid"]),
+            ("stacks", lambda keys: keys["tgid"]),
+            ("threads", lambda keys: keys >> 32),
         ):
-            key_bytes = PINNED_MAPS[name][0].itemsize
-            # Collected first: deleting the key that one stands on starts the walk again.
-            ours = [key for key in bpf.map_keys(self._fds[name], key_bytes) if tgid_of(key) == pid]
-            for key in ours:
-                bpf.map_delete(self._fds[name], key)
+            fd = self._fds[name]
+            value_type = np.dtype(("V", bpf.map_info(fd).value_bytes))
+            # Collected first, since it is the table that is walked.
+            ours = [
+                keys[tgids_of(keys) == pid]
+                for keys, _values in bpf.map_batches(fd, PINNED_MAPS[name][0], value_type, _BATCH_ENTRIES)
+            ]
+            for keys in ours:
+                bpf.map_delete_many(fd, keys)
 
     def live_blocks(self, pid: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Batches of (addresses, LIVE_BLOCK records) of a process; overwritten by the next batch."""
