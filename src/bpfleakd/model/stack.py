@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Frame", "FrameKind", "RawStack", "Stack", "StackEnd"]
+__all__ = ["Frame", "FrameKind", "NamedStack", "RawStack", "Stack", "StackEnd"]
 
 
 class FrameKind(StrEnum):
@@ -69,3 +69,16 @@ class Stack:
     frames: tuple[Frame, ...]
     build_ids: tuple[str | None, ...]
     truncated: StackEnd | None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStack:
+    """A site's stack with names, and its fingerprint.
+
+    `final` is False while a frame outside files has no name, or is in no mapping that is known: JITs write
+    their perf maps late.
+    """
+
+    stack: Stack
+    fingerprint: str
+    final: bool

@@ -20,9 +20,10 @@ from bpfleakd.model.blocks import BlockReport, BlocksReport, SiteBlocks
 from bpfleakd.model.process import ProcessSummary
 from bpfleakd.model.report import SuppressedSites
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
+from bpfleakd.model.stack import NamedStack
 from bpfleakd.monitor.regions import BLOCK_KINDS, regions_as_blocks
 from bpfleakd.monitor.suppressing import SiteSuppressions
-from bpfleakd.monitor.traced import NamedStack, Traced
+from bpfleakd.monitor.traced import Traced
 from bpfleakd.table.address_map import AddressMap, LiveRegion
 from bpfleakd.table.blocks import BlockSelection, SelectedSite, even_shares
 

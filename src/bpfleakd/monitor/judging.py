@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.model.site import SiteKey
+from bpfleakd.model.stack import NamedStack
 from bpfleakd.monitor.regions import regions_as_blocks
 from bpfleakd.monitor.report import Reporter
 from bpfleakd.monitor.spaces import AddressMaps
-from bpfleakd.monitor.traced import NamedStack, Traced
+from bpfleakd.monitor.traced import Traced
 from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.target.memory_limits import read_memory_limits
 

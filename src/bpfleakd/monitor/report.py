@@ -15,9 +15,10 @@ from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.model.process import ProcessSummary, TracedProcess, TracingMode
 from bpfleakd.model.report import LeakReport, SiteReport, SortKey
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey, ThreadShare
+from bpfleakd.model.stack import NamedStack
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.monitor.suppressing import SiteSuppressions
-from bpfleakd.monitor.traced import NamedStack, Traced
+from bpfleakd.monitor.traced import Traced
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.site_table import COUNTERS
 

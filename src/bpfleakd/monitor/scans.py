@@ -23,8 +23,9 @@ from bpfleakd.model.scan import (
     ScanReport,
 )
 from bpfleakd.model.site import SiteKey
+from bpfleakd.model.stack import NamedStack
 from bpfleakd.monitor.scan_reply import ScanReply, ScanRequest, SiteSums
-from bpfleakd.monitor.traced import NamedStack, Traced
+from bpfleakd.monitor.traced import Traced
 
 __all__ = ["PendingScan", "ScanOptions", "reachable_sites", "scan_report"]
 

@@ -10,7 +10,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +17,8 @@ from numpy.typing import NDArray
 from bpfleakd.analysis.suppressions import NO_SUPPRESSIONS, Suppressions
 from bpfleakd.model.report import SuppressedSites
 from bpfleakd.model.site import AllocationKind
-from bpfleakd.model.stack import Frame
+from bpfleakd.model.stack import Frame, NamedStack
 from bpfleakd.table.site_table import COUNTERS, SiteTable
-
-if TYPE_CHECKING:
-    from bpfleakd.monitor.traced import NamedStack
 
 __all__ = ["SiteSuppressions"]
 

@@ -20,7 +20,7 @@ from bpfleakd.model.probe import ProbedFunction
 from bpfleakd.model.process import ProcessLabels, ProcessState, TracingMode
 from bpfleakd.model.report import LeakReport
 from bpfleakd.model.site import SiteKey
-from bpfleakd.model.stack import FrameKind, RawStack, Stack, StackEnd
+from bpfleakd.model.stack import FrameKind, NamedStack, RawStack, StackEnd
 from bpfleakd.model.verdict import ProcessVerdict
 from bpfleakd.monitor.attach import GONE, Attachment
 from bpfleakd.monitor.suppressing import SiteSuppressions
@@ -32,7 +32,7 @@ from bpfleakd.table.census import SiteCensus, take_census
 from bpfleakd.table.site_table import SiteTable
 from bpfleakd.target.mappings import read_mappings
 
-__all__ = ["NamedStack", "Traced"]
+__all__ = ["Traced"]
 
 _NS_PER_S = 1_000_000_000
 # A census of a million blocks takes a third of a second: at most a tenth of the time goes into them.
@@ -42,19 +42,6 @@ _CENSUS_PAUSE_NS = _NS_PER_S // 2
 _MAPPINGS_PAUSE_NS = _NS_PER_S
 _NAMED_STACKS_MAX = 4096
 _THREAD_NAMES_MAX = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class NamedStack:
-    """A site's stack with names, and its fingerprint.
-
-    `final` is False while a frame outside files has no name, or is in no mapping that is known: JITs write
-    their perf maps late.
-    """
-
-    stack: Stack
-    fingerprint: str
-    final: bool
 
 
 @dataclass(slots=True)

@@ -9,10 +9,10 @@ import pytest
 from bpfleakd import errors
 from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.model.stack import RawStack, StackEnd
+from bpfleakd.model.stack import NamedStack, RawStack, StackEnd
 from bpfleakd.monitor.blocks import Blocks, narrowed
 from bpfleakd.monitor.report import Reporter
-from bpfleakd.monitor.traced import NamedStack, Traced
+from bpfleakd.monitor.traced import Traced
 from bpfleakd.table.address_map import AddressMap
 
 from .doubles import NS_PER_S, FakeMaps, FakeProcess, a_traced

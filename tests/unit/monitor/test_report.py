@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from bpfleakd.model.process import ProcessState
 from bpfleakd.model.report import LeakReport, SortKey
 from bpfleakd.model.site import AllocationKind, SiteKey, ThreadShare
-from bpfleakd.model.stack import Frame, FrameKind, Stack, StackEnd
+from bpfleakd.model.stack import Frame, FrameKind, NamedStack, Stack, StackEnd
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.monitor.report import Reporter, sorted_sites
-from bpfleakd.monitor.traced import NamedStack, Traced
+from bpfleakd.monitor.traced import Traced
 from bpfleakd.table.census import SiteCensus
 
 from ..samples import a_site

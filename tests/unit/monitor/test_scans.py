@@ -11,11 +11,10 @@ from bpfleakd.analysis.suppressions import Suppressions, parse_suppressions
 from bpfleakd.kernel.abi import LIVE_BLOCK, LOSS_REASONS
 from bpfleakd.model.scan import Reachability, ReachabilitySums, ScanCaveat, ScanMethod, ScanReport
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.model.stack import RawStack, StackEnd
+from bpfleakd.model.stack import NamedStack, RawStack, StackEnd
 from bpfleakd.monitor.report import Reporter
 from bpfleakd.monitor.scan_reply import ScanReply, ScanRequest, reply_of
 from bpfleakd.monitor.scans import ScanOptions, reachable_sites, scan_report
-from bpfleakd.monitor.traced import NamedStack
 
 from .doubles import NS_PER_S, FakeMaps, FakeProcess, a_traced
 

@@ -9,9 +9,10 @@ import numpy as np
 from bpfleakd.analysis.suppressions import parse_suppressions
 from bpfleakd.model.report import SortKey, SuppressedSites
 from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.model.stack import NamedStack
 from bpfleakd.monitor.report import Reporter
 from bpfleakd.monitor.suppressing import SiteSuppressions
-from bpfleakd.monitor.traced import NamedStack, Traced
+from bpfleakd.monitor.traced import Traced
 
 from .doubles import NS_PER_S, a_traced
 from .test_report import heap, named
