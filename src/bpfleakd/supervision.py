@@ -152,8 +152,10 @@ class Supervision:
                 continue
             wait_s = (due_ns - time.monotonic_ns()) / 1e9
             if wait_s > 0:
+                # Not `wait_for`: before Python 3.12, woken just then, it swallows the cancellation by `stop`.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), wait_s)
+                    async with asyncio.timeout(wait_s):
+                        await self._woken.wait()
 
     def _turn(self) -> tuple[int | None, bool]:
         """When more is due, and whether a process was attached to."""
