@@ -15,12 +15,14 @@ from bpfleakd.cli.arguments import pid, socket_from_environment
 from bpfleakd.config import Config, MatchConfig, RuleConfig
 from bpfleakd.config_file import DEFAULT_CONFIG_PATH, load_config
 from bpfleakd.errors import BpfleakdError
+from bpfleakd.kernel.child import start_ahead
 from bpfleakd.model.process import TracingMode
 from bpfleakd.printable import printable
 
 __all__ = ["main"]
 
 _INTERRUPTED = 130
+_LOADER = "bpfleakd.kernel.loader"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if arguments.cleanup:
             return _cleaned_up(config, arguments.unless_restarting)
+        start_ahead(_LOADER)
         # Only now: everything of the daemon comes with it.
         from bpfleakd import daemon
 

@@ -16,7 +16,10 @@ from typing import Any
 
 from bpfleakd import errors
 
-__all__ = ["Child", "run_child", "serve"]
+__all__ = ["Child", "end_ahead", "run_child", "serve", "start_ahead"]
+
+# Those that `start_ahead` started and that were not asked yet, by their module.
+_ahead: dict[str, Child] = {}
 
 
 class Child:
@@ -57,10 +60,27 @@ class Child:
         """End it now, from any thread; `ask` raises KernelError then."""
         self._process.kill()
 
+    def discard(self) -> None:
+        """End one that was not asked."""
+        self._process.kill()
+        self._process.communicate()
+
+
+def start_ahead(module: str) -> None:
+    """Start the child that `run_child` will be asked for soon: it does its imports while we do ours."""
+    _ahead[module] = Child(module)
+
+
+def end_ahead() -> None:
+    """End what was started ahead and was not needed."""
+    while _ahead:
+        _ahead.popitem()[1].discard()
+
 
 def run_child(module: str, request: Any, timeout_s: float = 300.0) -> Any:
     """Run `module` as a child and return its reply. Raises what `Child.ask` raises."""
-    return Child(module).ask(request, timeout_s)
+    child = _ahead.pop(module, None) or Child(module)
+    return child.ask(request, timeout_s)
 
 
 def serve(main: Callable[[Any], Any]) -> None:

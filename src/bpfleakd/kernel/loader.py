@@ -21,6 +21,7 @@ import mmap
 import os
 import re
 import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,8 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     for method in map(AttachMethod, request["methods"]):
         # A map of programs only takes those of one attach type, so that each method has its own module.
         module = _Module(capacities, walker, method, cache)
+        if request["directory"] is not None:
+            module.begin_loading()
         failure = module.failure()
         if failure is not None:
             passed_over[method] = failure
@@ -221,7 +224,14 @@ class _Module:
             bpf.map_update(self._map_fd("sampling_curves"), bytes(4), sampling.curve())
         except OSError as error:
             raise _refusal(error, "make BPF maps") from error
-        self._program_fds: dict[Program, int] = {}
+        self._loads: dict[Program, Future[int]] = {}
+        # The kernel verifies on as many cores as it is asked to; most of the time is the three largest ones'.
+        self._loading = ThreadPoolExecutor(max_workers=2, thread_name_prefix="load")
+
+    def begin_loading(self) -> None:
+        """Have all programs verified while the method is tried, which mostly waits."""
+        for program in self._programs():
+            self._loading_of(program)
 
     def _programs(self) -> tuple[Program, ...]:
         by_walker = continuations_of(self._method).values() if self._walker is WalkerKind.TAIL_CALLS else ()
@@ -237,6 +247,7 @@ class _Module:
         except PermissionError as error:
             raise _refusal(error, "load or attach BPF programs") from error
         except OSError as error:
+            self._loading.shutdown(wait=False, cancel_futures=True)
             return error.strerror or str(error)
         finally:
             maps.close()
@@ -268,13 +279,17 @@ class _Module:
 
     def _program_fd(self, program: Program) -> int:
         """Load a program, once. OSError with the verifier's last words if the kernel refuses it."""
-        if program not in self._program_fds:
-            descriptors = [self._maps[each.name] for each in self._compiled.maps]
-            instructions = with_descriptors(self._compiled.functions[program.function], descriptors)
-            self._program_fds[program] = bpf.program_load(
-                program.type, instructions, program.attach_type, program.function
-            )
-        return self._program_fds[program]
+        return self._loading_of(program).result()
+
+    def _loading_of(self, program: Program) -> Future[int]:
+        if program not in self._loads:
+            self._loads[program] = self._loading.submit(self._load, program)
+        return self._loads[program]
+
+    def _load(self, program: Program) -> int:
+        descriptors = [self._maps[each.name] for each in self._compiled.maps]
+        instructions = with_descriptors(self._compiled.functions[program.function], descriptors)
+        return bpf.program_load(program.type, instructions, program.attach_type, program.function)
 
     def _install_continuations(self) -> None:
         if self._walker is not WalkerKind.TAIL_CALLS:

@@ -10,6 +10,7 @@ import structlog
 
 from bpfleakd import errors
 from bpfleakd.kernel import bpf
+from bpfleakd.kernel.child import end_ahead
 from bpfleakd.kernel.links import Linker, close_all
 from bpfleakd.kernel.loader import Capacities, Loaded, load, reload, version_of
 from bpfleakd.kernel.maps import Maps
@@ -81,6 +82,9 @@ class KernelSession:
         except BaseException:
             lock.release(remove=True)
             raise
+        finally:
+            # The loader, where there was nothing to load.
+            end_ahead()
 
     @classmethod
     def _open_locked(

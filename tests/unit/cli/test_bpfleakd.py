@@ -26,6 +26,7 @@ def started(monkeypatch):
     daemon = SimpleNamespace(run=run)
     monkeypatch.setitem(sys.modules, "bpfleakd.daemon", daemon)
     monkeypatch.setattr("bpfleakd.daemon", daemon, raising=False)
+    monkeypatch.setattr(bpfleakd, "start_ahead", lambda _module: None)
     monkeypatch.delenv("BPFLEAKD_SOCKET", raising=False)
     return calls
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bpfleakd import errors
-from bpfleakd.kernel.child import run_child
+from bpfleakd.kernel.child import end_ahead, run_child, start_ahead
 
 SERVE = "import ctypes, os, sys, time\nfrom bpfleakd import errors\nfrom bpfleakd.kernel.child import serve\n"
 
@@ -112,3 +112,32 @@ def test_the_current_directory_is_not_searched(
     (elsewhere / "json.py").write_text("raise SystemExit('imported from the current directory')\n")
     monkeypatch.chdir(elsewhere)
     assert child("return 23") == 23
+
+
+def test_a_child_that_was_started_ahead_is_the_one_that_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once; the next request starts another."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
+    module = tmp_path / "child_of_a_test.py"
+    module.write_text(f"{SERVE}serve(lambda request: os.getpid())\n")
+    start_ahead("child_of_a_test")
+    before = _children()
+    first = run_child("child_of_a_test", None)
+    assert [first] == list(before)
+    assert run_child("child_of_a_test", None) != first
+
+
+def test_a_child_that_was_not_needed_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would keep its imports in memory as long as the daemon runs."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
+    (tmp_path / "child_of_a_test.py").write_text(f"{SERVE}serve(lambda request: None)\n")
+    start_ahead("child_of_a_test")
+    assert len(_children()) == 1
+    end_ahead()
+    assert _children() == set()
+
+
+def _children() -> set[int]:
+    """The pids of the children of this thread."""
+    return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
