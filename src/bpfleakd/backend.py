@@ -56,7 +56,7 @@ log = get_logger()
 _Part = TypeVar("_Part")
 
 # The part of the time that may go into naming the sites of the metrics, and how old they may be.
-_SNAPSHOT_SHARE = 0.005
+_SNAPSHOT_SHARE = 0.003
 _SNAPSHOT_PAUSE_NS = 10_000_000_000
 
 

@@ -45,7 +45,7 @@ _PAUSE_OF_OBSERVED = 1 / 24
 _LONGEST_PAUSE_NS = 30 * _NS_PER_S
 _PAUSE_WHEN_ASKED_NS = _NS_PER_S
 # The part of the time that may go into verdicts that nobody asked for, and into those that somebody did.
-_SHARE = 0.01
+_SHARE = 0.008
 _SHARE_WHEN_ASKED = 0.05
 _CHUNK_SITES = 2048
 # Of fewer sites than that their blocks are looked for, to count them alone.

@@ -113,8 +113,8 @@ def test_they_are_computed_every_few_seconds(world: World) -> None:
     now_ns = world.clock.now_ns
     world.verdicts.compute(world.table, slow_blocks(), world.clock)
     assert [is_due(19, asked=True), is_due(20, asked=True)] == [False, True]
-    assert [is_due(99), is_due(100)] == [False, True]
-    assert [is_due(999, processes=10), is_due(1000, processes=10)] == [False, True]
+    assert [is_due(124), is_due(125)] == [False, True]
+    assert [is_due(1249, processes=10), is_due(1250, processes=10)] == [False, True]
 
 
 def test_many_sites_are_measured_when_they_may_have_become_something_else() -> None:
