@@ -121,10 +121,11 @@ def test_a_child_that_was_started_ahead_is_the_one_that_is_asked(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
     module = tmp_path / "child_of_a_test.py"
     module.write_text(f"{SERVE}serve(lambda request: os.getpid())\n")
+    before = _children()  # those of other tests
     start_ahead("child_of_a_test")
-    before = _children()
+    (ahead,) = _children() - before
     first = run_child("child_of_a_test", None)
-    assert [first] == list(before)
+    assert first == ahead
     assert run_child("child_of_a_test", None) != first
 
 
@@ -132,10 +133,11 @@ def test_a_child_that_was_not_needed_ends(tmp_path: Path, monkeypatch: pytest.Mo
     """It would keep its imports in memory as long as the daemon runs."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
     (tmp_path / "child_of_a_test.py").write_text(f"{SERVE}serve(lambda request: None)\n")
+    before = _children()
     start_ahead("child_of_a_test")
-    assert len(_children()) == 1
+    (ahead,) = _children() - before
     end_ahead()
-    assert _children() == set()
+    assert ahead not in _children()
 
 
 def _children() -> set[int]:
