@@ -222,6 +222,8 @@ class Questions:
 
     def keep_last(self, traced: Traced) -> None:
         """Ask, of a process that is about to be let go of, what may be asked of it later."""
+        if traced.verdicts.is_due(self._clock_ns(), traced.table.began_ns, asked=True):
+            self._judge.judge(traced)
         traced.final = traced.final_unsuppressed = self._live_report(traced, _FINAL_SITES, SortKey.VERDICT)
         if traced.final.suppressed:
             traced.final_unsuppressed = self._live_report(
@@ -237,7 +239,8 @@ class Questions:
     ) -> LeakReport:
         now_ns = self._clock_ns()
         traced.take_census(self._maps, self._spaces.map_of(traced.pid), self._clock_ns)
-        if traced.verdicts.is_due(now_ns, traced.table.began_ns, asked=True):
+        is_due = traced.verdicts.is_due(now_ns, traced.table.began_ns, asked=True)
+        if is_due and traced.verdicts.want(traced.table.totals.live_count):
             self._judge.judge(traced)
         traced.note_threads(thread_commands(traced.pid))
         self._judge.look_for_suppressed(traced)

@@ -47,6 +47,8 @@ _PAUSE_WHEN_ASKED_NS = _NS_PER_S
 # The part of the time that may go into verdicts that nobody asked for, and into those that somebody did.
 _SHARE = 0.008
 _SHARE_WHEN_ASKED = 0.05
+# A million takes 0.8 s: who asks gets the last verdict then, and the next tick makes a new one.
+_BLOCKS_WAITED_FOR = 300_000
 _CHUNK_SITES = 2048
 # Of fewer sites than that their blocks are looked for, to count them alone.
 _FEW_SHARE = 0.25
@@ -81,6 +83,7 @@ class SiteVerdicts:
         self._is_sampled = False
         self._computed_ns = 0
         self._took_ns = 0
+        self._is_wanted = False
         self._judgement: Judgement | None = None
         self._measured = MeasuredSites()
         self._memory: Timeline | None = None
@@ -133,12 +136,18 @@ class SiteVerdicts:
     def is_due(self, now_ns: int, began_ns: int, *, processes: int = 1, asked: bool = False) -> bool:
         """Whether it is time to compute them again, of a process observed since then, one of so many.
 
-        Sooner if somebody asks.
+        Sooner if somebody asks, or has asked and did not wait (`want`).
         """
+        asked = asked or self._is_wanted
         busy_ns = round(self._took_ns * processes / (_SHARE_WHEN_ASKED if asked else _SHARE))
         aged_ns = min(round((now_ns - began_ns) * _PAUSE_OF_OBSERVED), _LONGEST_PAUSE_NS)
         pause_ns = _PAUSE_WHEN_ASKED_NS if asked else max(_PAUSE_NS, aged_ns)
         return now_ns - self._computed_ns >= max(pause_ns, busy_ns)
+
+    def want(self, live_blocks: int) -> bool:
+        """Somebody asks: whether to compute them now; if that takes long, the next tick is to do it."""
+        self._is_wanted = self._judgement is not None and live_blocks > _BLOCKS_WAITED_FOR
+        return not self._is_wanted
 
     def compute(self, table: SiteTable, blocks: Blocks, clock_ns: Callable[[], int]) -> list[int]:
         """Judge all sites; `blocks` are all that live (LIVE_BLOCK records, kinds by BLOCK_KINDS).
@@ -146,6 +155,7 @@ class SiteVerdicts:
         Returns the rows of sites that have turned out to leak.
         """
         began_ns = self._computed_ns = clock_ns()
+        self._is_wanted = False
         live = table.columns()[:, COUNTERS.index("live_count")] > 0
         rows = np.flatnonzero(live)
         if not len(rows) or not len(table.timeline):
