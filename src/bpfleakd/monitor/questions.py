@@ -239,8 +239,9 @@ class Questions:
     ) -> LeakReport:
         now_ns = self._clock_ns()
         traced.take_census(self._maps, self._spaces.map_of(traced.pid), self._clock_ns)
-        is_due = traced.verdicts.is_due(now_ns, traced.table.began_ns, asked=True)
-        if is_due and traced.verdicts.want(traced.table.totals.live_count):
+        table = traced.table
+        is_due = traced.verdicts.is_due(now_ns, table.began_ns, asked=True)
+        if is_due and traced.verdicts.want(table.totals.live_count, table.used_count):
             self._judge.judge(traced)
         traced.note_threads(thread_commands(traced.pid))
         self._judge.look_for_suppressed(traced)

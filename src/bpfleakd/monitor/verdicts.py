@@ -47,8 +47,10 @@ _PAUSE_WHEN_ASKED_NS = _NS_PER_S
 # The part of the time that may go into verdicts that nobody asked for, and into those that somebody did.
 _SHARE = 0.008
 _SHARE_WHEN_ASKED = 0.05
-# A million takes 0.8 s: who asks gets the last verdict then, and the next tick makes a new one.
+# A million blocks take 0.8 s, and a call site as much as 15 blocks: who asks gets the last verdict where that
+# is too long, and the next tick makes a new one.
 _BLOCKS_WAITED_FOR = 300_000
+_BLOCKS_A_SITE = 15
 _CHUNK_SITES = 2048
 # Of fewer sites than that their blocks are looked for, to count them alone.
 _FEW_SHARE = 0.25
@@ -144,9 +146,10 @@ class SiteVerdicts:
         pause_ns = _PAUSE_WHEN_ASKED_NS if asked else max(_PAUSE_NS, aged_ns)
         return now_ns - self._computed_ns >= max(pause_ns, busy_ns)
 
-    def want(self, live_blocks: int) -> bool:
+    def want(self, live_blocks: int, sites: int) -> bool:
         """Somebody asks: whether to compute them now; if that takes long, the next tick is to do it."""
-        self._is_wanted = self._judgement is not None and live_blocks > _BLOCKS_WAITED_FOR
+        takes_long = live_blocks + _BLOCKS_A_SITE * sites > _BLOCKS_WAITED_FOR
+        self._is_wanted = self._judgement is not None and takes_long
         return not self._is_wanted
 
     def compute(self, table: SiteTable, blocks: Blocks, clock_ns: Callable[[], int]) -> list[int]:
