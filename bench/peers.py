@@ -17,6 +17,7 @@ from bpfleakd.kernel.source import bpf_directory
 
 __all__ = ["NotHere", "bpftrace", "memleak"]
 
+_STOP_TIMEOUT_S = 10.0
 _START_TIMEOUT_S = 60.0
 _SLEEPS = ("230", "23")  # x86-64: clock_nanosleep, and select in Python before 3.11
 
@@ -94,7 +95,12 @@ def _running(
             yield output
         finally:
             process.terminate()
-            process.wait()
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                # bpftrace sometimes does not see a signal that comes soon after its start.
+                process.kill()
+                process.wait()
 
 
 def _text(output: TextIO) -> str:
