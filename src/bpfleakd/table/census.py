@@ -13,11 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bpfleakd.analysis.estimates import block_weights, estimated_bytes
-from bpfleakd.table.mixed_key import order_by_group, starts_of_groups
 
 __all__ = ["Census", "SiteCensus", "take_census"]
-
-_GROUP = ("kind", "stack_id", "tid")
 
 
 @dataclass(slots=True)
@@ -46,17 +43,15 @@ def take_census(batches: Iterable[np.ndarray], now_ns: int) -> Census:
     for blocks in batches:
         if not len(blocks):
             continue
-        blocks = blocks[order_by_group(blocks, _GROUP)]
-        starts = starts_of_groups(blocks, _GROUP)
+        order = np.lexsort((blocks["tid"], blocks["stack_id"], blocks["kind"]))
+        blocks = blocks[order]
+        groups = blocks[["kind", "stack_id", "tid"]]
+        starts = np.flatnonzero(np.concatenate([[True], groups[1:] != groups[:-1]]))
         live_bytes = np.add.reduceat(estimated_bytes(blocks), starts)
         live_count = np.add.reduceat(block_weights(blocks), starts)
         oldest_ns = np.minimum.reduceat(blocks["born_ns"], starts)
         for (kind, stack_id, tid), size, count, born_ns in zip(
-            blocks[starts][list(_GROUP)].tolist(),
-            live_bytes.tolist(),
-            live_count.tolist(),
-            oldest_ns.tolist(),
-            strict=True,
+            groups[starts].tolist(), live_bytes.tolist(), live_count.tolist(), oldest_ns.tolist(), strict=True
         ):
             site = sites.setdefault((kind, stack_id), SiteCensus(born_ns))
             site.oldest_born_ns = min(site.oldest_born_ns, born_ns)

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.analysis.estimates import block_weights, estimated_bytes
-from bpfleakd.table.mixed_key import order_by_group, starts_of_groups
 
 __all__ = ["SURVIVORS", "Survivors", "count_survivors"]
 
@@ -22,8 +21,6 @@ SURVIVORS = np.dtype(
     [("kind", "u4"), ("stretch", "u4"), ("stack_id", "u8"), ("live_count", "f8"), ("live_bytes", "f8")]
 )
 
-_SITE = ("kind", "stack_id")
-_CELL = (*_SITE, "stretch")
 _ROWS_MAX = 1 << 18
 
 
@@ -36,7 +33,7 @@ class Survivors:
 
     def sites(self) -> list[tuple[int, int]]:
         """Kind number and stack id of the sites that have any, in the order of the rows."""
-        return self.rows[list(_SITE)][self._starts()].tolist()
+        return self.rows[["kind", "stack_id"]][self._starts()].tolist()
 
     def matrices(
         self, columns: NDArray[np.intp], width: int
@@ -54,7 +51,7 @@ class Survivors:
         return live_count, live_bytes
 
     def _starts(self) -> NDArray[np.intp]:
-        return starts_of_groups(self.rows, _SITE)
+        return _starts(self.rows, ("kind", "stack_id"))
 
 
 def count_survivors(batches: Iterable[NDArray[np.void]], edges_ns: NDArray[np.int64]) -> Survivors:
@@ -70,24 +67,26 @@ def count_survivors(batches: Iterable[NDArray[np.void]], edges_ns: NDArray[np.in
         born_ns = blocks["born_ns"].astype(np.int64)
         rows["stretch"] = np.searchsorted(edges_ns[1:-1], born_ns, side="left")
         rows["live_count"], rows["live_bytes"] = block_weights(blocks), estimated_bytes(blocks)
-        parts.append(_put_together(rows))
+        parts.append(_summed(rows))
         if sum(map(len, parts)) > _ROWS_MAX:
-            parts = [_put_together(np.concatenate(parts))]
-    rows = _put_together(np.concatenate([np.empty(0, SURVIVORS), *parts]))
-    return Survivors(_summed(rows[np.lexsort((rows["stretch"], rows["stack_id"], rows["kind"]))]), stretches)
-
-
-def _put_together(rows: NDArray[np.void]) -> NDArray[np.void]:
-    """As few rows as can be had quickly, in any order."""
-    return _summed(rows[order_by_group(rows, _CELL)])
+            parts = [_summed(np.concatenate(parts))]
+    return Survivors(_summed(np.concatenate(parts)) if parts else np.empty(0, SURVIVORS), stretches)
 
 
 def _summed(rows: NDArray[np.void]) -> NDArray[np.void]:
-    """Rows that are one after the other and of the same cell become one."""
-    starts = starts_of_groups(rows, _CELL)
+    rows = rows[np.lexsort((rows["stretch"], rows["stack_id"], rows["kind"]))]
+    starts = _starts(rows, ("kind", "stack_id", "stretch"))
     if len(starts) == len(rows):
         return rows
     summed = rows[starts]
     for name in ("live_count", "live_bytes"):
         summed[name] = np.add.reduceat(rows[name], starts)
     return summed
+
+
+def _starts(rows: NDArray[np.void], names: tuple[str, ...]) -> NDArray[np.intp]:
+    first = np.ones(len(rows), bool)
+    first[1:] = False
+    for name in names:
+        first[1:] |= rows[name][1:] != rows[name][:-1]
+    return np.flatnonzero(first)

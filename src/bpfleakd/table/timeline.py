@@ -81,7 +81,6 @@ class Timeline:
     def __init__(self, began_ns: int) -> None:
         self.began_ns = began_ns
         self._bins: list[_Bin] = []
-        self._cells = 0  # rows of all bins
         # By row: what was read last.
         self._live_bytes: Column = np.zeros(0, np.float32)
         self._live_count: Column = np.zeros(0, np.float32)
@@ -180,7 +179,6 @@ class Timeline:
             )
             columns = before_bytes, before_count, low_bytes, low_count, born_count
             timeline._bins.append(_Bin(start_ns, end_ns, rows, *(column[index, rows] for column in columns)))
-            timeline._cells += len(rows)
         if timeline._bins:
             rows = timeline._bins[-1].rows
             timeline._places[rows] = np.arange(len(rows))
@@ -242,7 +240,6 @@ class Timeline:
         """Have rows in the newest bin that have not changed in it so far."""
         if not len(rows):
             return
-        self._cells += len(rows)
         self._places[rows] = np.arange(len(newest.rows), len(newest.rows) + len(rows))
         newest.rows = np.concatenate([newest.rows, rows])
         live_bytes, live_count = self._live_bytes[rows], self._live_count[rows]
@@ -255,7 +252,7 @@ class Timeline:
     def _has_too_many(self) -> bool:
         if len(self._bins) <= BINS_MIN:
             return False
-        return len(self._bins) > BINS_MAX or self._cells > CELLS_MAX
+        return len(self._bins) > BINS_MAX or sum(len(one.rows) for one in self._bins) > CELLS_MAX
 
     def _merge_two(self, now_ns: int) -> None:
         # The newest is still filling.
@@ -264,10 +261,7 @@ class Timeline:
             (later.end_ns - earlier.start_ns) / (now_ns - later.end_ns + BIN_NS) for earlier, later in pairs
         ]
         index = relative.index(min(relative))
-        earlier, later = pairs[index]
-        merged = _merged(earlier, later)
-        self._cells += len(merged.rows) - len(earlier.rows) - len(later.rows)
-        self._bins[index : index + 2] = [merged]
+        self._bins[index : index + 2] = [_merged(*pairs[index])]
 
 
 def _merged(earlier: _Bin, later: _Bin) -> _Bin:
