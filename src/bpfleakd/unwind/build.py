@@ -20,6 +20,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -40,7 +41,7 @@ MAX_ROWS = 8 << 20
 INSTRUCTION_LIMIT_BYTES = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FrameSections:
     """What a table is made of. Sections that the file lacks are empty; `text_end` is exclusive."""
 
@@ -53,8 +54,9 @@ class FrameSections:
     eh_frame_hdr_vaddr: int = 0
     debug_frame: bytes | memoryview = field(default=b"", repr=False)
 
+    @cached_property
     def digest(self) -> bytes:
-        """Return 16 bytes that stand for everything here.
+        """16 bytes that stand for everything here.
 
         A build-id alone must not name a table that processes share: whoever builds a file can give it
         the build-id of the C library.

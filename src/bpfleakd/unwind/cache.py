@@ -77,16 +77,14 @@ class TableCache:
         table = self.find(sections)
         if table is None:
             table = build_table(sections, self.max_rows)
-            digest = sections.digest()
-            self._store(_name_of(sections.build_id, digest), _encode(table, digest, self.max_rows))
+            self._store(_name_of(sections), _encode(table, sections.digest, self.max_rows))
         return table
 
     def find(self, sections: FrameSections) -> UnwindTable | None:
         """The table if it is in the cache."""
-        digest = sections.digest()
         try:
-            entry = self._files.read(_name_of(sections.build_id, digest), self.max_bytes)
-            table = _decode(entry, sections.build_id, digest, self.max_rows)
+            entry = self._files.read(_name_of(sections), self.max_bytes)
+            table = _decode(entry, sections.build_id, sections.digest, self.max_rows)
         except FileNotFoundError:
             self.counts.misses += 1
             return None
@@ -119,10 +117,11 @@ class TableCache:
             self.counts.removed += 1
 
 
-def _name_of(build_id: str | None, digest: bytes) -> str:
+def _name_of(sections: FrameSections) -> str:
+    build_id = sections.build_id
     # The build-id is for whoever looks into the directory; it comes from a note of any content.
     readable = build_id if build_id and build_id.isalnum() and build_id.isascii() else "none"
-    return f"{readable[:40]}-{digest.hex()}{_SUFFIX}"
+    return f"{readable[:40]}-{sections.digest.hex()}{_SUFFIX}"
 
 
 def _encode(table: UnwindTable, digest: bytes, max_rows: int) -> bytes:

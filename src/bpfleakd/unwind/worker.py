@@ -83,7 +83,7 @@ def _cached(path: str, cache: TableCache) -> BuiltTable | None:
             table = cache.find(sections)
             if table is None:
                 return None
-            return BuiltTable(path, sections.digest().hex(), table, _executable_segments(image))
+            return BuiltTable(path, sections.digest.hex(), table, _executable_segments(image))
     except (BadElf, OSError):
         return None  # the child says what is wrong with it
 
@@ -154,7 +154,7 @@ def _answer(path: str, cache: TableCache | None, out: BinaryIO) -> None:
         with _image(path) as image:
             sections = sections_of(image)
             table = cache.table_of(sections) if cache else build_table(sections)
-            digest = sections.digest().hex()
+            digest = sections.digest.hex()
             segments = _executable_segments(image)
     except (BadElf, OSError) as error:
         out.write(json.dumps({"failure": str(error)}).encode() + b"\n")
