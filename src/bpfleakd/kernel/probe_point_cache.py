@@ -6,7 +6,7 @@
 An entry is named after a digest of all that it follows from: the bytes of the file and of the one with its
 symbols, and the functions that were looked for. A breakpoint in the middle of an instruction ends the
 process that runs into it, so nothing less will do: a build-id can be forged, and inode numbers are used
-again. For the same reason nothing is read that somebody else could have written (private_directory.py).
+again.
 """
 
 from __future__ import annotations
@@ -18,15 +18,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import structlog
-
 from bpfleakd import errors
+from bpfleakd.kernel.file_cache import FileCache
 from bpfleakd.kernel.probe_points import FunctionProbe, SearchedFile, WantedFunction, search_files
-from bpfleakd.private_directory import PrivateDirectory
 
 __all__ = ["ProbePointCache"]
-
-log = structlog.get_logger()
 
 # To be raised whenever the same file gives other points.
 _FORMAT_VERSION = 1
@@ -35,24 +31,25 @@ _KEPT = 64
 _ENTRY_BYTES_MAX = 1 << 20
 # To read more takes longer than to disassemble what is in it.
 _FILE_BYTES_MAX = 64 << 20
-_SUFFIX = ".points"
 
 
 class ProbePointCache:
     """Files in `directory`, made if it is missing; None keeps nothing."""
 
     def __init__(self, directory: Path | None) -> None:
-        self._directory = directory and PrivateDirectory(directory, [os.geteuid()])
+        self._files = directory and FileCache(
+            directory, "points", files_max=_KEPT, file_bytes_max=_ENTRY_BYTES_MAX
+        )
 
     def search(
         self, files: Sequence[SearchedFile], functions: Sequence[WantedFunction]
     ) -> list[list[FunctionProbe] | errors.BpfleakdError]:
         """The probe points of the functions that each file defines, or why it cannot be understood."""
-        if self._directory is None or not files:
+        if self._files is None or not files:
             return search_files(files, functions)
         wanted = json.dumps([_FORMAT_VERSION, [asdict(function) for function in functions]]).encode()
         names = [_name_of(file, wanted) for file in files]
-        kept = [None if name is None else _read(self._directory, name) for name in names]
+        kept = [None if name is None else self._files.read(name, _decoded) for name in names]
         missing = [number for number, probes in enumerate(kept) if probes is None]
         answers: list[list[FunctionProbe] | errors.BpfleakdError] = [probes or [] for probes in kept]
         searched = search_files([files[number] for number in missing], functions)
@@ -60,29 +57,12 @@ class ProbePointCache:
             answers[number] = answer
             name = names[number]
             if name is not None and not isinstance(answer, errors.BpfleakdError):
-                _write(self._directory, name, answer)
+                self._files.write(name, json.dumps([asdict(probe) for probe in answer]).encode())
         return answers
 
 
-def _read(directory: PrivateDirectory, name: str) -> list[FunctionProbe] | None:
-    try:
-        rows = json.loads(directory.read(name, _ENTRY_BYTES_MAX))
-        return [FunctionProbe.from_json(row) for row in rows]
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        log.warning("points.cache-ignored", directory=str(directory.path), reason=str(error))
-        return None
-
-
-def _write(directory: PrivateDirectory, name: str, probes: Sequence[FunctionProbe]) -> None:
-    """Keep what was found; that it fails is no reason to stop."""
-    try:
-        directory.write(name, json.dumps([asdict(probe) for probe in probes]).encode())
-        for old, _size_bytes in directory.longest_unused_first(_SUFFIX)[:-_KEPT]:
-            directory.remove(old)
-    except (OSError, ValueError) as error:
-        log.warning("points.not-cached", directory=str(directory.path), reason=str(error))
+def _decoded(entry: bytes) -> list[FunctionProbe]:
+    return [FunctionProbe.from_json(row) for row in json.loads(entry)]
 
 
 def _name_of(file: SearchedFile, wanted: bytes) -> str | None:
@@ -94,7 +74,7 @@ def _name_of(file: SearchedFile, wanted: bytes) -> str | None:
             name.update(_digest(file.debug_path))
     except (OSError, ValueError):
         return None
-    return name.hexdigest() + _SUFFIX
+    return name.hexdigest()
 
 
 def _digest(path: str) -> bytes:
