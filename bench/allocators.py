@@ -14,8 +14,8 @@ from pathlib import Path
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.symbols import SymbolTable
 from bpfleakd.model.mapping import Mapping
-from bpfleakd.monitor.discovery import Discovery, ProbedFile
-from bpfleakd.target.allocators import FUNCTIONS
+from bpfleakd.process.allocators import FUNCTIONS
+from bpfleakd.tracing.discovery import Discovery, ProbedFile
 
 __all__ = ["main"]
 

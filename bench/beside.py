@@ -15,8 +15,8 @@ from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.loader import RING_FLAGS, Capacities
 from bpfleakd.kernel.maps import PINNED_MAPS, Maps
 from bpfleakd.kernel.source import bpf_directory, flattened
-from bpfleakd.monitor.unwinding import Unwinding
-from bpfleakd.target.mappings import read_mappings
+from bpfleakd.process.mappings import read_mappings
+from bpfleakd.tracing.unwinding import Unwinding
 
 __all__ = ["BesidePrograms"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.links import close_all
-from bpfleakd.monitor.discovery import Discovery
-from bpfleakd.target.mappings import read_mappings
+from bpfleakd.process.mappings import read_mappings
+from bpfleakd.tracing.discovery import Discovery
 
 __all__ = ["HeapPoints", "RunTime", "empty_probes", "heap_points", "run_time_counted", "run_time_of"]
 

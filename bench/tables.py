@@ -23,7 +23,7 @@ from bench.runner import run_alone
 from bench.tracing import RunningDaemon, ended_with_us
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
-from bpfleakd.target.mappings import read_mappings
+from bpfleakd.process.mappings import read_mappings
 from bpfleakd.unwind.build import sections_of, table_of
 from bpfleakd.unwind.cache import TableCache
 

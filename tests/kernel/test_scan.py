@@ -188,7 +188,7 @@ def test_somebody_else_traces_it(daemon, workload):
     tracer.attach(program.pid)
     program.step(1)
     script = (
-        "import sys; from bpfleakd.target.stopper import hold; held = hold(int(sys.argv[1]), 120.0);"
+        "import sys; from bpfleakd.process.stopper import hold; held = hold(int(sys.argv[1]), 120.0);"
         "print('holding', flush=True); sys.stdin.read(); held.let_go()"
     )
     other = subprocess.Popen(

@@ -16,7 +16,7 @@ from bpfleakd.config import AttachMethod, Config, LogFormat, LogLevel
 from bpfleakd.config_file import load_config
 from bpfleakd.errors import ConfigError
 from bpfleakd.model.process import TracingMode
-from bpfleakd.target.policy import Match, Policy, Rule
+from bpfleakd.process.policy import Match, Policy, Rule
 
 EXAMPLE = Path(__file__).parents[2] / "deploy/config.example.yaml"
 

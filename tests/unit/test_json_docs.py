@@ -37,7 +37,7 @@ from bpfleakd.model.supervision import SupervisedProcess, SupervisionState
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.model.watching import WatchedProcess, WatchState
 
-from .monitor.doubles import a_traced
+from .tracing.doubles import a_traced
 
 DOCS = (Path(__file__).parents[2] / "docs/json.md").read_text()
 

@@ -68,10 +68,10 @@ from bpfleakd.api.service import (
     SupervisedList,
     WatchedList,
 )
+from bpfleakd.daemon.logs import get_logger
 from bpfleakd.export.flamegraph import flamegraph_html, flamegraph_json
 from bpfleakd.export.pprof import pprof_profile
 from bpfleakd.export.stack_values import StackValue
-from bpfleakd.logs import get_logger
 from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.process import ProcessState, TracingMode
 from bpfleakd.model.report import LeakReport, SortKey

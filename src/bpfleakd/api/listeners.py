@@ -11,8 +11,8 @@ import stat
 from pathlib import Path
 
 from bpfleakd.api.peer import peer_of
+from bpfleakd.daemon.logs import get_logger
 from bpfleakd.errors import AccessDenied, AlreadyRunning, ConfigError
-from bpfleakd.logs import get_logger
 
 __all__ = ["BACKLOG", "bind_tcp", "bind_unix", "remove_stale"]
 

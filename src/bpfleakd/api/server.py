@@ -22,7 +22,7 @@ from bpfleakd.api.app import Exposition, create_app
 from bpfleakd.api.listeners import BACKLOG, bind_tcp, bind_unix
 from bpfleakd.api.peer import peer_of
 from bpfleakd.api.service import Service
-from bpfleakd.logs import get_logger
+from bpfleakd.daemon.logs import get_logger
 
 __all__ = ["ApiServer"]
 

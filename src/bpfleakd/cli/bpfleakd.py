@@ -10,10 +10,11 @@ from pathlib import Path
 import msgspec
 
 # First, so that structlog is imported in the way that logs.py explains.
-from bpfleakd import __version__, logs  # noqa: F401
+from bpfleakd import __version__
 from bpfleakd.cli.arguments import pid, socket_from_environment
 from bpfleakd.config import Config, MatchConfig, RuleConfig
 from bpfleakd.config_file import DEFAULT_CONFIG_PATH, load_config
+from bpfleakd.daemon import logs  # noqa: F401
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.kernel.child import start_ahead
 from bpfleakd.model.process import TracingMode
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _cleaned_up(config, arguments.unless_restarting)
         start_ahead(_LOADER)
         # Only now: everything of the daemon comes with it.
-        from bpfleakd import daemon
+        from bpfleakd.daemon import daemon
 
         return daemon.run(config, lambda: _load(arguments), keep_on_stop=arguments.keep_on_stop)
     except BpfleakdError as error:
@@ -106,7 +107,7 @@ def _load(arguments: argparse.Namespace) -> Config:
 
 
 def _cleaned_up(config: Config, unit: str | None) -> int:
-    from bpfleakd.cleanup import clean_up, comes_back
+    from bpfleakd.daemon.cleanup import clean_up, comes_back
 
     if unit is not None and comes_back(unit):
         print(f"{unit} is going to be started again: everything is left to it")

@@ -18,7 +18,7 @@ import subprocess
 import time
 from collections.abc import Collection
 
-from bpfleakd.logs import get_logger
+from bpfleakd.daemon.logs import get_logger
 from bpfleakd.printable import printable, shortened
 from bpfleakd.symbols.bounded_cache import BoundedCache
 

@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from bpfleakd.logs import get_logger
+from bpfleakd.daemon.logs import get_logger
 from bpfleakd.printable import printable, shortened
 from bpfleakd.symbols.bounded_cache import BoundedCache
 

@@ -15,7 +15,7 @@ from bpfleakd import errors
 from bpfleakd.analysis.diff import compared
 from bpfleakd.api.app import create_app
 from bpfleakd.config import LogConfig
-from bpfleakd.logs import configure_logging
+from bpfleakd.daemon.logs import configure_logging
 from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.history import SavedHistory
 from bpfleakd.model.process import ProcessLabels, ProcessState, TracingMode

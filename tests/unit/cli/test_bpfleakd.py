@@ -16,7 +16,7 @@ from bpfleakd.config import Config
 
 @pytest.fixture
 def started(monkeypatch):
-    """Stand in for bpfleakd.daemon; return what it was started with."""
+    """Stand in for bpfleakd.daemon.daemon; return what it was started with."""
     calls: list[tuple[Config, Callable[[], Config]]] = []
 
     def run(config: Config, reload: Callable[[], Config], *, keep_on_stop: bool) -> int:
@@ -24,8 +24,8 @@ def started(monkeypatch):
         return 23
 
     daemon = SimpleNamespace(run=run)
-    monkeypatch.setitem(sys.modules, "bpfleakd.daemon", daemon)
-    monkeypatch.setattr("bpfleakd.daemon", daemon, raising=False)
+    monkeypatch.setitem(sys.modules, "bpfleakd.daemon.daemon", daemon)
+    monkeypatch.setattr("bpfleakd.daemon.daemon", daemon, raising=False)
     monkeypatch.setattr(bpfleakd, "start_ahead", lambda _module: None)
     monkeypatch.delenv("BPFLEAKD_SOCKET", raising=False)
     return calls
@@ -102,8 +102,8 @@ def test_an_error_of_the_daemon_ends_with_its_exit_code(monkeypatch, config_path
     def run(*_: object, keep_on_stop: bool) -> int:
         raise errors.AccessDenied("the fact", "the way out")
 
-    monkeypatch.setitem(sys.modules, "bpfleakd.daemon", SimpleNamespace(run=run))
-    monkeypatch.setattr("bpfleakd.daemon", SimpleNamespace(run=run), raising=False)
+    monkeypatch.setitem(sys.modules, "bpfleakd.daemon.daemon", SimpleNamespace(run=run))
+    monkeypatch.setattr("bpfleakd.daemon.daemon", SimpleNamespace(run=run), raising=False)
     assert bpfleakd.main(["--config", str(config_path)]) == 4
     assert capsys.readouterr().err == "bpfleakd: the fact\n  hint: the way out\n"
 

@@ -19,8 +19,8 @@ from bpfleakd.kernel.probe_points import (
     search_files,
 )
 from bpfleakd.model.probe import FunctionRole
-from bpfleakd.target.allocators import ALLOCATORS
-from bpfleakd.target.mappings import read_mappings
+from bpfleakd.process.allocators import ALLOCATORS
+from bpfleakd.process.mappings import read_mappings
 
 from ..elf.building import compiled, nm, output_of
 

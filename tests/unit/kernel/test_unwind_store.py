@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.kernel.abi import MAX_UNWIND_MAPPINGS, UNWIND_SHARD_WORDS
 from bpfleakd.kernel.unwind_store import Piece, StoreFull, TableMapping, UnwindStore
-from bpfleakd.target.mappings import read_mappings
+from bpfleakd.process.mappings import read_mappings
 from bpfleakd.unwind.build import table_of
 from bpfleakd.unwind.rules import GAP, RESERVED_RULES, STOP, CfaKind, RbpKind, Rule
 from bpfleakd.unwind.table import PAGE_BYTES, UnwindTable, check

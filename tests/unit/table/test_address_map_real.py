@@ -12,8 +12,8 @@ import pytest
 
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.process.mappings import read_mappings
 from bpfleakd.table.address_map import AddressMap, Special
-from bpfleakd.target.mappings import read_mappings
 
 _SOURCE = Path(__file__).with_name("programs") / "mappings.c"
 _TID = 23

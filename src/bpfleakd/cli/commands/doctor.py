@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from bpfleakd.cli.render.json_text import json_text
-from bpfleakd.doctor import run_checks
+from bpfleakd.daemon.doctor import run_checks
 from bpfleakd.model.check import CheckStatus
 
 __all__ = ["add_parser", "run"]

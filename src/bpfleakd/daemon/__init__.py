@@ -1,0 +1,1 @@
+"""The daemon: its life, what it is assembled from, and what it answers."""

@@ -1,0 +1,293 @@
+"""All that traces: the loaded programs, the monitor, the supervision, the guard and the kept reports.
+
+It lives in the worker's thread (worker.py); only its `snapshot` may be looked at from another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from bpfleakd import __version__, errors
+from bpfleakd.analysis.budget import BudgetLimits
+from bpfleakd.analysis.growth_watch import GrowthOptions
+from bpfleakd.analysis.look_schedule import LookOptions
+from bpfleakd.analysis.memory_cap import MemoryCap
+from bpfleakd.analysis.suppressions import Suppressions
+from bpfleakd.config import AttachMethod as Wanted
+from bpfleakd.config import AutoConfig, Config
+from bpfleakd.config import Walker as WantedWalker
+from bpfleakd.daemon.logs import get_logger
+from bpfleakd.daemon.service_manager import systemd_directory
+from bpfleakd.daemon.symbolizers import Symbolizers
+from bpfleakd.daemon.worker import Worker
+from bpfleakd.kernel.loader import Capacities
+from bpfleakd.kernel.price import measure_price
+from bpfleakd.kernel.programs import AttachMethod, WalkerKind
+from bpfleakd.kernel.session import KernelSession
+from bpfleakd.model.daemon import DaemonStats, GuardStats
+from bpfleakd.model.metrics import MetricsSnapshot
+from bpfleakd.model.process import ProcessId, ProcessState, TracedProcess, TracingMode
+from bpfleakd.model.report import LeakReport
+from bpfleakd.process.memory_sampler import own_resident_bytes
+from bpfleakd.process.process import read_process
+from bpfleakd.state.reports import ReportStore
+from bpfleakd.supervision.auto import AutoOptions, GrowthWatcher
+from bpfleakd.supervision.governing import LEVELS, Governing
+from bpfleakd.supervision.guard import Guard
+from bpfleakd.supervision.supervision import Supervision
+from bpfleakd.supervision.supervisor import Supervisor
+from bpfleakd.suppressions import read_suppressions
+from bpfleakd.tracing.adoption import was_kept_by_hand
+from bpfleakd.tracing.attach import Attacher
+from bpfleakd.tracing.monitor import Monitor
+from bpfleakd.tracing.report import Reporter
+from bpfleakd.tracing.sampling import SamplingOptions
+from bpfleakd.tracing.unwinding import Unwinding
+
+__all__ = ["Backend"]
+
+log = get_logger()
+
+_Part = TypeVar("_Part")
+
+# The part of the time that may go into naming the sites of the metrics, and how old they may be.
+_SNAPSHOT_SHARE = 0.003
+_SNAPSHOT_PAUSE_NS = 10_000_000_000
+
+
+class Backend:
+    """Opened once, closed once. Until it is open, whatever is asked of it raises DaemonUnreachable."""
+
+    def __init__(self, config: Config, worker: Worker, attached: Callable[[], None]) -> None:
+        self._config = config
+        self._worker = worker
+        self._attached = attached
+        self.suppressions = read_suppressions(config.suppressions)
+        self.watcher = GrowthWatcher(_auto_options(config.auto))
+        self._symbolizers = Symbolizers()
+        self._kernel: KernelSession | None = None
+        self._monitor: Monitor | None = None
+        self._reports: ReportStore | None = None
+        self._supervision: Supervision | None = None
+        self._guard: Guard | None = None
+        # What the metrics show, as of a tick shortly before: a scrape never waits for the worker.
+        self.snapshot = MetricsSnapshot(DaemonStats(__version__, "none", 0.0, 0, 0.0, 0, 0), (), {})
+        self._snapshot_due_ns = 0
+        self._snapshot_traced = 0
+
+    @property
+    def monitor(self) -> Monitor:
+        """What traces."""
+        return _opened(self._monitor)
+
+    @property
+    def reports(self) -> ReportStore:
+        """The last reports of processes that ended."""
+        return _opened(self._reports)
+
+    @property
+    def supervision(self) -> Supervision:
+        """What decides who is traced."""
+        return _opened(self._supervision)
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether the supervision is there to be stopped."""
+        return self._supervision is not None
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """The supervision's decisions."""
+        return self.supervision.supervisor
+
+    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Load the programs, and go on with what an earlier daemon traced. `loop` keeps the time."""
+        config = self._config
+        wanted = config.attach_method
+        limits = config.limits
+        # By hand or not (None: not known).
+        left_behind: dict[ProcessId, bool | None] = {}
+        kernel = KernelSession.open(
+            config.bpffs_dir,
+            Capacities(limits.processes, limits.sites, limits.stacks, limits.threads, limits.process_sites),
+            None if wanted is Wanted.AUTO else AttachMethod(wanted.value),
+            None if config.walker is WantedWalker.AUTO else WalkerKind(config.walker.value),
+            self._cache_directory,
+            lambda pins: left_behind.update({pins.id: was_kept_by_hand(pins)}),
+        )
+        self._kernel = kernel
+        try:
+            self._begin(kernel, loop, left_behind)
+        except BaseException:
+            kernel.close(keep=kernel.adopted)
+            self._kernel = None
+            raise
+
+    def close(self, *, keep: bool) -> None:
+        """Detach from everything and unload, or `keep` all for the next daemon."""
+        if self._monitor is not None:
+            if keep:
+                self._monitor.leave()
+            else:
+                self._monitor.close()
+        if self._kernel is not None:
+            self._kernel.close(keep=keep)
+        if self._reports is not None:
+            self._reports.close()
+
+    def use_suppressions(self, suppressions: Suppressions) -> None:
+        """Use these from now on."""
+        self.suppressions = suppressions
+        self.monitor.use_suppressions(suppressions)
+
+    def supervise(self) -> None:
+        """Keep to the budget and to the policy, after a tick of the monitor."""
+        now_ns = time.monotonic_ns()
+        if self._guard is not None:
+            self._guard.tick(now_ns)
+        self.supervisor.tick(now_ns)
+
+    def processes(self) -> tuple[TracedProcess, ...]:
+        """Every process that is traced or ended lately, with what tracing costs it."""
+        return self._annotated(self.monitor.overview.processes())
+
+    def stats(self) -> DaemonStats:
+        """The daemon's own figures."""
+        return replace(self.monitor.overview.stats(), life=self.supervision.stats())
+
+    def refresh_snapshot(self) -> None:
+        """Have the metrics show what is now: after every tick, or less often where that takes long.
+
+        Who scrapes does so every few seconds at most; but a process that came or went is shown at once.
+        """
+        began_ns, traced = time.monotonic_ns(), self.monitor.traced_count()
+        if began_ns < self._snapshot_due_ns and traced == self._snapshot_traced:
+            return
+        self._take_snapshot()
+        took_ns = time.monotonic_ns() - began_ns
+        self._snapshot_due_ns = began_ns + min(round(took_ns / _SNAPSHOT_SHARE), _SNAPSHOT_PAUSE_NS)
+        self._snapshot_traced = traced
+
+    def _take_snapshot(self) -> None:
+        snapshot = self.monitor.overview.snapshot()
+        self.snapshot = replace(
+            snapshot,
+            daemon=self.stats(),
+            processes=self._annotated(snapshot.processes),
+            watch=self.watcher.summary(),
+            guard=self._guard.stats() if self._guard is not None else GuardStats(),
+        )
+
+    def _annotated(self, rows: tuple[TracedProcess, ...]) -> tuple[TracedProcess, ...]:
+        return self._guard.annotated(rows) if self._guard is not None else rows
+
+    @property
+    def _cache_directory(self) -> Path | None:
+        # The second is what systemd makes (CacheDirectory=).
+        return self._config.cache_dir or systemd_directory("CACHE_DIRECTORY")
+
+    def _begin(
+        self,
+        kernel: KernelSession,
+        loop: asyncio.AbstractEventLoop,
+        left_behind: Mapping[ProcessId, bool | None],
+    ) -> None:
+        config = self._config
+        state = config.state
+        self._reports = ReportStore(state.dir, max_bytes=state.max_bytes, max_age_s=state.max_age_s)
+        log.info(
+            "kernel.adopted" if kernel.adopted else "kernel.loaded",
+            method=kernel.method,
+            walker=kernel.walker,
+            passed_over=kernel.passed_over,
+            was_compiled=kernel.was_compiled,
+        )
+        unwinding = Unwinding(kernel.maps.unwind, kernel.pins.record("unwinding"), self._cache_directory)
+        self._monitor = Monitor(
+            kernel.maps,
+            Attacher(
+                kernel.maps,
+                kernel.linker,
+                unwinding,
+                kernel.pins,
+                config.limits.live_blocks,
+                self._cache_directory,
+            ),
+            unwinding,
+            kernel.watch_address_spaces,
+            Reporter(config.history.window_s, kernel.method),
+            self._symbolizers.of,
+            attach_method=kernel.method,
+            # More than are exported, so that one that gives way still has figures.
+            top_sites=2 * config.metrics.top_sites,
+            unattended_s=config.unattended_s,
+            keep_report=self._keep_report,
+            leak_after_s=config.history.leak_after_s,
+            sampling=SamplingOptions(
+                config.sampling.target_events_per_s,
+                config.sampling.interval_bytes,
+            ),
+            suppressions=self.suppressions,
+        )
+        self._attach_anew({**left_behind, **self.monitor.adopt(kernel.pins.processes())})
+        self._supervision = Supervision(
+            config, self._worker, self._monitor, self.watcher, loop, self._attached
+        )
+        now_ns = time.monotonic_ns()
+        began_ns = {
+            row.process.pid: now_ns - round(row.process.attached_s * 1e9)
+            for row in self.monitor.overview.processes()
+            if row.process.state == ProcessState.TRACED
+        }
+        self._supervision.supervisor.adopt(began_ns, now_ns)
+        self._guard = Guard(
+            Governing(self._monitor, self.supervisor, [self._symbolizers.shed]),
+            BudgetLimits(config.budget.process_percent, config.budget.host_percent),
+            MemoryCap(config.limits.daemon_rss_bytes),
+            levels=LEVELS,
+            resident_bytes=own_resident_bytes,
+            measure_price=lambda: measure_price(kernel.linker, kernel.maps),
+        )
+
+    def _keep_report(self, id_: ProcessId, report: LeakReport) -> None:
+        self.reports.keep(id_, report, time.time())
+
+    def _attach_anew(self, processes: Mapping[ProcessId, bool | None]) -> None:
+        """Attach to those that an earlier daemon traced, by hand or not, without what it had recorded."""
+        for id_, by_hand in processes.items():
+            try:
+                if read_process(id_.pid).id == id_:
+                    self.monitor.attach(id_.pid, by_hand=by_hand)
+            except errors.BpfleakdError as error:
+                log.warning("process.not-attached", pid=id_.pid, reason=error.message, hint=error.hint)
+
+
+def _opened(part: _Part | None) -> _Part:
+    if part is None:
+        raise errors.DaemonUnreachable("the daemon is still starting", "try again in a second")
+    return part
+
+
+def _auto_options(config: AutoConfig) -> AutoOptions:
+    return AutoOptions(
+        interval_s=config.interval_s,
+        mode=TracingMode(config.mode.value),
+        window_s=config.window_s,
+        growth=GrowthOptions(
+            window_s=config.growth_window_s,
+            min_bytes=config.growth_min_bytes,
+            min_share=config.growth_min_share,
+            warmup_s=config.warmup_s,
+        ),
+        looks=LookOptions(
+            windows=config.windows,
+            pause_s=config.pause_s,
+            pause_max_s=config.pause_max_s,
+            calm_s=config.growth_window_s,
+        ),
+    )

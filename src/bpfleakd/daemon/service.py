@@ -1,0 +1,182 @@
+"""What the API asks of the daemon (api.service.Service), answered in the worker's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from bpfleakd import errors
+from bpfleakd.config import Config
+from bpfleakd.daemon.backend import Backend
+from bpfleakd.daemon.logs import get_logger
+from bpfleakd.daemon.worker import Worker
+from bpfleakd.model.blocks import BlocksReport
+from bpfleakd.model.daemon import DaemonStats
+from bpfleakd.model.difference import DiffReport
+from bpfleakd.model.groups import GroupedReport, GroupKey
+from bpfleakd.model.history import SavedHistory
+from bpfleakd.model.kept import KeptReport, SavedReport
+from bpfleakd.model.metrics import MetricsSnapshot
+from bpfleakd.model.process import TracedProcess, TracingMode
+from bpfleakd.model.profile import HeapProfile
+from bpfleakd.model.report import LeakReport, SortKey
+from bpfleakd.model.scan import ScanReport
+from bpfleakd.model.space import AddressSpaceReport
+from bpfleakd.model.supervision import SupervisedProcess
+from bpfleakd.model.watching import WatchedProcess
+from bpfleakd.queries.questions import Questions
+from bpfleakd.queries.scans import PendingScan, ScanOptions
+from bpfleakd.suppressions import read_suppressions
+
+__all__ = ["DaemonService"]
+
+log = get_logger()
+
+_Answer = TypeVar("_Answer")
+
+
+class DaemonService:
+    """The backend as the asyncio loop sees it: each question waits for its turn in the worker's queue.
+
+    `attached` is called in the loop after an attach.
+    """
+
+    def __init__(
+        self, worker: Worker, config: Config, *, attached: Callable[[], None] = lambda: None
+    ) -> None:
+        self._worker = worker
+        self._attached = attached
+        self._backend = Backend(config, worker, attached)
+        self._scanning = asyncio.Lock()
+        self._scan: PendingScan | None = None
+
+    @property
+    def snapshot(self) -> MetricsSnapshot:
+        """What the metrics show, as of the last tick; waits for nothing."""
+        return self._backend.snapshot
+
+    @property
+    def is_tracing(self) -> bool:
+        """Whether any process is traced; waits for nothing."""
+        return self._backend.monitor.traced_count() > 0
+
+    async def start(self) -> None:
+        """Load the programs. Questions that come meanwhile wait their turn in the worker's queue."""
+        loop = asyncio.get_running_loop()
+        await self._worker.call(lambda: self._backend.open(loop))
+        self._backend.supervision.start()
+
+    async def stop(self, *, keep: bool) -> None:
+        """Detach from everything and unload, or `keep` all for the next daemon."""
+        if self._scan is not None:
+            self._scan.cancel()
+        if self._backend.is_supervised:
+            await self._backend.supervision.stop()
+        await self._worker.call(self._backend.close, keep=keep)
+
+    async def attach(self, pid: int, mode: TracingMode = TracingMode.EXACT) -> TracedProcess:
+        row = await self._worker.call(lambda: self._backend.supervisor.attach(pid, time.monotonic_ns(), mode))
+        self._attached()
+        return row
+
+    async def detach(self, pid: int) -> TracedProcess:
+        return await self._worker.call(lambda: self._backend.supervisor.detach(pid, time.monotonic_ns()))
+
+    async def processes(self) -> tuple[TracedProcess, ...]:
+        return await self._worker.call(self._backend.processes)
+
+    async def watched(self) -> tuple[WatchedProcess, ...]:
+        return await self._worker.call(self._backend.watcher.processes)
+
+    async def supervised(self) -> tuple[SupervisedProcess, ...]:
+        return await self._worker.call(lambda: self._backend.supervision.processes())
+
+    async def use(self, config: Config) -> None:
+        """Take over what can be changed while running. Files of suppressions are read again."""
+        try:
+            suppressions = await asyncio.to_thread(read_suppressions, config.suppressions)
+        except errors.ConfigError as error:
+            log.error("suppressions.rejected", reason=error.message, hint=error.hint)
+        else:
+            await self._worker.call(self._backend.use_suppressions, suppressions)
+        await self._backend.supervision.use(config)
+
+    async def report(
+        self, pid: int, *, limit: int | None, sort: SortKey, suppress: bool = True
+    ) -> LeakReport:
+        return await self._ask(
+            lambda questions: questions.report(pid, limit=limit, sort=sort, suppress=suppress)
+        )
+
+    async def groups(
+        self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey, suppress: bool = True
+    ) -> GroupedReport:
+        return await self._ask(
+            lambda questions: questions.groups(pid, by=by, limit=limit, sort=sort, suppress=suppress)
+        )
+
+    async def profile(self, pid: int) -> HeapProfile:
+        return await self._ask(lambda questions: questions.profile(pid))
+
+    async def blocks(
+        self, pid: int, *, site: str | None, older_than_s: float, limit: int, suppress: bool = True
+    ) -> BlocksReport:
+        wanted = {"site": site, "older_than_s": older_than_s, "limit": limit, "suppress": suppress}
+        return await self._ask(lambda questions: questions.blocks(pid, **wanted))
+
+    async def scan(
+        self, pid: int, *, older_than_s: float, stop: bool, stop_limit_s: float, limit: int
+    ) -> ScanReport:
+        # One at a time: each may take as much memory as the daemon itself several times over.
+        async with self._scanning:
+            options = ScanOptions(older_than_s, stop, stop_limit_s, limit, self._backend.suppressions)
+            report = await self._scanned(pid, options, trust_heap=True)
+            # The heap gave memory back in that very moment.
+            return report or await self._scanned(pid, options, trust_heap=False)
+
+    async def _scanned(self, pid: int, options: ScanOptions, *, trust_heap: bool) -> ScanReport | None:
+        self._scan = scan = await self._ask(
+            lambda questions: questions.begin_scan(pid, options, trust_heap=trust_heap)
+        )
+        try:
+            reply = await asyncio.to_thread(scan.run)
+            return await self._ask(lambda questions: questions.finish_scan(scan, reply))
+        finally:
+            self._scan = None
+
+    async def history(
+        self, pid: int, *, limit: int | None, site: str | None = None, survivors: bool = True
+    ) -> SavedHistory:
+        return await self._ask(
+            lambda questions: questions.history(pid, limit=limit, site=site, survivors=survivors)
+        )
+
+    async def compare(self, pid: int, *, from_ago_s: float | None, to_ago_s: float) -> DiffReport:
+        return await self._ask(
+            lambda questions: questions.compare(pid, from_ago_s=from_ago_s, to_ago_s=to_ago_s)
+        )
+
+    async def address_space(self, pid: int) -> AddressSpaceReport:
+        return await self._ask(lambda questions: questions.address_space(pid))
+
+    async def reports(self, pid: int | None, *, limit: int) -> tuple[KeptReport, ...]:
+        return await self._worker.call(lambda: self._backend.reports.newest(pid, limit))
+
+    async def kept_report(self, number: int) -> SavedReport:
+        return await self._worker.call(lambda: self._backend.reports.get(number))
+
+    async def stats(self) -> DaemonStats:
+        return await self._worker.call(self._backend.stats)
+
+    async def tick(self) -> float:
+        """One tick; returns how many seconds reading the counters took."""
+        took_s = await self._worker.call(self._backend.monitor.tick)
+        await self._worker.call(self._backend.supervise)
+        self._backend.supervision.wake()
+        await self._worker.call(self._backend.refresh_snapshot)
+        return took_s
+
+    async def _ask(self, question: Callable[[Questions], _Answer]) -> _Answer:
+        return await self._worker.call(lambda: question(self._backend.monitor.questions))

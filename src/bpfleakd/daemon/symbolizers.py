@@ -1,0 +1,55 @@
+"""Symbolizers of processes, with what they share: parsed files, demangled names, source lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bpfleakd.process.mappings import mapped_file, same_file
+from bpfleakd.symbols.demangle import Demangler
+from bpfleakd.symbols.module_cache import ModuleCache
+from bpfleakd.symbols.perf_map import PerfMap
+from bpfleakd.symbols.source_lines import SourceLines
+from bpfleakd.symbols.symbolizer import Symbolizer
+from bpfleakd.tracing.attach import GONE, Attachment
+
+__all__ = ["Symbolizers"]
+
+
+class Symbolizers:
+    """Makes symbolizers of processes that are attached to."""
+
+    def __init__(self) -> None:
+        self._modules = ModuleCache()
+        self._demangler = Demangler()
+        self._lines = SourceLines()
+
+    def of(self, attachment: Attachment) -> Symbolizer:
+        """The symbolizer of a process; of one that has ended, by its files alone."""
+        if attachment.pidfd == GONE:
+            return self._of_files(attachment)
+        process = attachment.process
+        pid = process.id.pid
+        root = Path(f"/proc/{pid}/root")
+        symbolizer = Symbolizer(
+            pid,
+            lambda mapping: mapped_file(pid, mapping),
+            self._modules,
+            perf_map=PerfMap(root / "tmp" / f"perf-{process.namespace_pid}.map", process.uid),
+            demangler=self._demangler,
+            lines=self._lines,
+            root=root,
+        )
+        symbolizer.update_mappings(attachment.mappings)
+        symbolizer.hold_files(attachment.mappings)
+        return symbolizer
+
+    def _of_files(self, attachment: Attachment) -> Symbolizer:
+        """Its files, where they are still what was mapped."""
+        pid = attachment.process.id.pid
+        symbolizer = Symbolizer(pid, same_file, self._modules, demangler=self._demangler, lines=self._lines)
+        symbolizer.update_mappings(attachment.mappings)
+        return symbolizer
+
+    def shed(self) -> None:
+        """Let go of what can be had again."""
+        self._modules.drop_symbols()

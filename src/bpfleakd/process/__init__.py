@@ -1,0 +1,1 @@
+"""A process as /proc shows it: identity, mappings, memory, allocators."""

@@ -1,0 +1,1 @@
+"""Answers about a traced process: report, blocks, scan, diff, history, overview."""

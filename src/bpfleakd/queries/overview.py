@@ -1,0 +1,142 @@
+"""All traced processes at a glance: rows, the metrics, the daemon's own figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bpfleakd import __version__
+from bpfleakd.model.daemon import DaemonStats
+from bpfleakd.model.metrics import MetricsSnapshot, ProcessUsage
+from bpfleakd.model.process import ProcessState, TracedProcess
+from bpfleakd.model.report import SortKey
+from bpfleakd.process.memory_sampler import read_anonymous_bytes
+from bpfleakd.process.process import thread_commands
+from bpfleakd.tracing.judging import Judge
+from bpfleakd.tracing.population import Population
+from bpfleakd.tracing.reading import Reading
+from bpfleakd.tracing.report import Reporter, sorted_sites
+from bpfleakd.tracing.space_feed import SpaceFeed
+from bpfleakd.tracing.table_fill import table_entries
+from bpfleakd.tracing.traced import Traced
+
+__all__ = ["Overview"]
+
+
+@dataclass(slots=True)
+class _Totals:
+    ticks: int = 0
+    last_tick_s: float = 0.0
+    attached: int = 0
+    ended: int = 0
+
+
+class Overview:
+    """Shows all processes as of the last tick. `top_sites` is how many sites a process has in a snapshot."""
+
+    def __init__(
+        self,
+        population: Population,
+        reading: Reading,
+        judge: Judge,
+        reporter: Reporter,
+        feed: SpaceFeed,
+        *,
+        attach_method: str,
+        top_sites: int,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self._population = population
+        self._reading = reading
+        self._judge = judge
+        self._reporter = reporter
+        self._feed = feed
+        self._attach_method = attach_method
+        self._top_sites = top_sites
+        self._clock_ns = clock_ns
+        self._started_ns = clock_ns()
+        self._totals = _Totals()
+        # Whose last figures are not in any snapshot yet.
+        self._just_ended: list[Traced] = []
+
+    def note_attached(self) -> None:
+        """Count an attach."""
+        self._totals.attached += 1
+
+    def note_tick(self, took_s: float) -> None:
+        """Count a tick."""
+        self._totals.ticks += 1
+        self._totals.last_tick_s = took_s
+
+    def note_ended(self, traced: Traced) -> None:
+        """Have the last figures of a process in the next snapshot."""
+        self._just_ended.append(traced)
+        self._totals.ended += 1
+
+    def processes(self) -> tuple[TracedProcess, ...]:
+        """Every process that is traced, then those that ended lately."""
+        now_ns = self._clock_ns()
+        return tuple(
+            self._reporter.row(traced, now_ns)
+            for traced in (*self._population.running.values(), *self._population.ended.values())
+        )
+
+    def stats(self) -> DaemonStats:
+        """The daemon's own figures."""
+        return DaemonStats(
+            version=__version__,
+            attach_method=self._attach_method,
+            uptime_s=(self._clock_ns() - self._started_ns) / 1e9,
+            ticks=self._totals.ticks,
+            last_tick_s=self._totals.last_tick_s,
+            processes_attached_total=self._totals.attached,
+            processes_ended_total=self._totals.ended,
+        )
+
+    def snapshot(self) -> MetricsSnapshot:
+        """What the metrics are made of, as of the last tick and without a census.
+
+        Taken every few ticks, since it names the largest sites while the process is there to be asked. Of one
+        that was detached and runs on, it has the last report; of one that has ended, once.
+        """
+        now_ns = self._clock_ns()
+        running = self._population.running.values()
+        top_sites = {}
+        usage = {}
+        for traced in running:
+            threads = thread_commands(traced.pid)
+            traced.note_threads(threads)
+            anonymous_bytes = read_anonymous_bytes(traced.attachment.process.id)
+            usage[traced.pid] = ProcessUsage(anonymous_bytes, len(threads))
+            top_sites[traced.pid] = self._reporter.report(
+                traced, self._judge.namer(traced), now_ns, SortKey.VERDICT, self._top_sites
+            ).sites
+        kept, self._just_ended = self._just_ended, []
+        told = {id(traced) for traced in kept}
+        kept += [each for each in self._population.ended.values() if id(each) not in told and _runs_on(each)]
+        for traced in kept:
+            if traced.final is not None and traced.pid not in top_sites:
+                top_sites[traced.pid] = sorted_sites(traced.final.sites, SortKey.VERDICT, self._top_sites)
+        rows = tuple(self._reporter.row(traced, now_ns) for traced in (*running, *kept))
+        entries = table_entries(
+            [traced.counters for traced in running],
+            threads=sum(process.threads for process in usage.values()),
+        )
+        return MetricsSnapshot(
+            self.stats(),
+            rows,
+            top_sites,
+            usage=usage,
+            verdicts={
+                traced.pid: traced.process_verdict for traced in running if traced.process_verdict is not None
+            },
+            table_entries=entries,
+            ring_used_share=self._feed.used_share,
+        )
+
+
+def _runs_on(traced: Traced) -> bool:
+    """Whether a process that was detached still runs; a pid may be another's by now."""
+    if traced.state is not ProcessState.DETACHED:
+        return False
+    return read_anonymous_bytes(traced.attachment.process.id) is not None

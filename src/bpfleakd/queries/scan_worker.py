@@ -1,0 +1,239 @@
+"""A scan for lost blocks, in a child process: what it needs of memory is given back with it.
+
+Request and reply are `ScanRequest` and `ScanReply`. The table of live blocks is read before the process is
+stopped, since that takes longer than most of what follows, and again in the end: blocks that came or went
+meanwhile are taken for roots, with what is in them. Where the time allows it is read again before the process
+goes on, and then it is known what is in no block: what was freed holds nothing any more.
+
+What does not fit into the time that the process may stand still is read while it goes on, and then all is
+read a second time a little later: a pointer that moved from what had not been read to what had been escapes
+one reading, and hardly two.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd import errors
+from bpfleakd.analysis.pointers import BlockTable, HeapRanges, PointerScan
+from bpfleakd.analysis.reachability import classify
+from bpfleakd.kernel import bpf
+from bpfleakd.kernel.abi import LIVE_BLOCK, PENDING_CALL
+from bpfleakd.kernel.child import serve
+from bpfleakd.model.scan import ScanCaveat, ScanMethod
+from bpfleakd.process.mappings import read_mappings
+from bpfleakd.process.memory import MemoryReader, written_parts
+from bpfleakd.process.pointer_memory import PointerMemory, pointer_memory
+from bpfleakd.process.process import read_process
+from bpfleakd.process.stopper import Held, hold
+from bpfleakd.queries.scan_reply import ScanReply, ScanRequest, reply_of
+
+__all__: list[str] = []
+
+# Long enough for what was under way to be something else.
+_BETWEEN_READINGS_S = 0.3
+# The tracing thread keeps the limit; should it ever fail to, the kernel ends this process this much later.
+_WATCHDOG_S = 2.0
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What one reading of the memory has found."""
+
+    kinds: NDArray[np.uint8]
+    stopped_s: float
+    whole: bool
+    dismissed: list[tuple[int, int]]
+    knows_heap: bool
+
+
+class _Live:
+    """The table of live blocks as it was at one moment, by address."""
+
+    def __init__(self, map_fd: int) -> None:
+        batches = [
+            (addresses.copy(), blocks.copy())
+            for addresses, blocks in bpf.map_batches(map_fd, np.dtype("u8"), LIVE_BLOCK, 16_384)
+        ]
+        addresses = np.concatenate([np.empty(0, np.uint64), *(addresses for addresses, _ in batches)])
+        blocks = np.concatenate([np.empty(0, LIVE_BLOCK), *(blocks for _, blocks in batches)])
+        order, self.addresses = _by_address(addresses)
+        self.blocks = blocks[order]
+
+    def changed_since(self, later: _Later) -> NDArray[np.bool_]:
+        """The blocks that are gone by then, or others at the same address."""
+        changed = np.ones(len(self.addresses), bool)
+        if not len(changed):
+            return changed
+        # In order, so that neighbours are looked for among neighbours, which are in the cache.
+        places = np.minimum(np.searchsorted(self.addresses, later.addresses), len(changed) - 1)
+        same = self.addresses[places] == later.addresses
+        same &= self.blocks["born_ns"][places] == later.born_ns
+        changed[places[same]] = False
+        return changed
+
+
+class _Later:
+    """Which blocks there were at another moment, by address."""
+
+    def __init__(self, map_fd: int) -> None:
+        batches = [
+            (addresses.copy(), blocks["size"].copy(), blocks["born_ns"].copy())
+            for addresses, blocks in bpf.map_batches(map_fd, np.dtype("u8"), LIVE_BLOCK, 16_384)
+        ]
+        columns = zip(*batches, strict=True) if batches else ([np.empty(0, np.uint64)] for _ in range(3))
+        addresses, sizes, born_ns = (np.concatenate(column) for column in columns)
+        order, self.addresses = _by_address(addresses)
+        self.sizes, self.born_ns = sizes[order], born_ns[order]
+
+
+def _by_address(addresses: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
+    """The order that sorts addresses, each once, and the addresses in it.
+
+    One that was moved in the table while that was read may have come twice.
+    """
+    order = np.argsort(addresses)
+    ordered = addresses[order]
+    new = np.ones(len(ordered), bool)
+    new[1:] = ordered[1:] != ordered[:-1]
+    return order[new], ordered[new]
+
+
+class _Scan:
+    def __init__(self, request: ScanRequest) -> None:
+        self._request = request
+        self._reader = MemoryReader(request.pid)
+        self._live = _Live(request.live_fd)
+        self._table = BlockTable(self._live.addresses, self._live.blocks["size"].astype(np.uint64))
+        self._heap = HeapRanges(request.heap)
+        self._heap_bytes = 0
+
+    def reply(self) -> ScanReply:
+        began = time.monotonic()
+        now_ns = time.monotonic_ns()
+        readings = [self._read()]
+        if not readings[0].whole:
+            time.sleep(_BETWEEN_READINGS_S)
+            readings.append(self._read())
+        kinds = np.minimum.reduce([reading.kinds for reading in readings])
+        return reply_of(
+            self._request,
+            self._live.addresses,
+            self._live.blocks,
+            kinds,
+            now_ns=now_ns,
+            method=self._method(readings),
+            caveats=self._caveats(readings),
+            stopped_s=sum(reading.stopped_s for reading in readings),
+            took_s=time.monotonic() - began,
+            read_bytes=self._reader.read_bytes,
+            dismissed=[one for reading in readings for one in reading.dismissed],
+            heap_bytes=self._heap_bytes if all(reading.knows_heap for reading in readings) else 0,
+        )
+
+    def _read(self) -> _Reading:
+        scan = PointerScan(self._table, self._heap)
+        if not self._request.stop:
+            self._read_memory(scan, None)
+            return self._reading(scan, None, 0.0, whole=False)
+        with _held(self._request) as held:
+            for thread in held.registers:
+                scan.add_roots(thread.words)
+            self._read_memory(scan, held)
+            whole = held.is_holding
+            in_use = self._in_use(held)
+        return self._reading(scan, in_use, held.stopped_s, whole=whole)
+
+    def _in_use(self, held: Held) -> _Later | None:
+        """The blocks that there are while the process stands still; None if that is not known for sure."""
+        if not len(self._heap) or not held.is_holding or self._is_moving_blocks(held):
+            return None
+        later = _Later(self._request.live_fd)
+        return later if held.is_holding else None
+
+    def _is_moving_blocks(self, held: Held) -> bool:
+        """Whether a thread is in the midst of realloc: then its block is in no table, wherever it is."""
+        value_bytes = bpf.map_info(self._request.threads_fd).value_bytes
+        for thread in held.registers:
+            key = struct.pack("=Q", self._request.pid << 32 | thread.tid)
+            value = bpf.map_lookup(self._request.threads_fd, key, value_bytes)
+            if value is not None:
+                pending = np.frombuffer(value, PENDING_CALL, 1)[0]
+                if pending["entry_sp"] and pending["old_known"]:
+                    return True
+        return False
+
+    def _read_memory(self, scan: PointerScan, held: Held | None) -> None:
+        request = self._request
+        mappings = read_mappings(request.pid)
+        threads = held.registers if held else ()
+        for memory in pointer_memory(mappings, threads, request.allocator_paths):
+            self._read_part(scan, memory)
+
+    def _read_part(self, scan: PointerScan, memory: PointerMemory) -> None:
+        parts = written_parts(self._request.pid, memory.part, shared=memory.shared)
+        bounds = np.array([(part.start, part.end) for part in parts], np.uint64).reshape(-1, 2)
+        self._heap_bytes += self._heap.bytes_of(bounds[:, 0], bounds[:, 1])
+        for addresses, lengths, words in self._reader.read(parts):
+            scan.add_memory(addresses, lengths, words, allocators=memory.allocators)
+
+    def _reading(
+        self, scan: PointerScan, in_use: _Later | None, stopped_s: float, *, whole: bool
+    ) -> _Reading:
+        blocks = None if in_use is None else BlockTable(in_use.addresses, in_use.sizes)
+        pointers = scan.pointers(blocks)
+        changed = self._live.changed_since(in_use or _Later(self._request.live_fd))
+        kinds = classify(pointers, changed)
+        return _Reading(kinds, stopped_s, whole, scan.dismissed, in_use is not None)
+
+    def _method(self, readings: list[_Reading]) -> ScanMethod:
+        if not self._request.stop:
+            return ScanMethod.RUNNING
+        return ScanMethod.STOPPED if readings[0].whole else ScanMethod.PARTLY_STOPPED
+
+    def _caveats(self, readings: list[_Reading]) -> list[ScanCaveat]:
+        caveats = []
+        if not readings[0].whole:
+            caveats.append(ScanCaveat.NOT_STOPPED)
+        if not self._request.stop:
+            caveats.append(ScanCaveat.NO_REGISTERS)
+        if self._reader.unread_bytes:
+            caveats.append(ScanCaveat.MEMORY_UNREAD)
+        return caveats
+
+
+@contextmanager
+def _held(request: ScanRequest) -> Iterator[Held]:
+    signal.setitimer(signal.ITIMER_REAL, request.stop_limit_s + _WATCHDOG_S)
+    held = hold(
+        request.pid,
+        request.stop_limit_s,
+        when_over=lambda: signal.setitimer(signal.ITIMER_REAL, 0),
+    )
+    try:
+        if read_process(request.pid).id.start_ticks != request.start_ticks:
+            raise errors.NoSuchProcess(f"process {request.pid} has ended, and another one has its number")
+        yield held
+    finally:
+        held.let_go()
+
+
+def _main(request: Any) -> Any:
+    # Nobody would read the reply.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return asdict(_Scan(ScanRequest(**request)).reply())
+
+
+if __name__ == "__main__":
+    serve(_main)

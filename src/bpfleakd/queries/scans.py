@@ -1,0 +1,241 @@
+"""Scans for lost blocks: asked of a child process, and its answer put into names."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+
+from bpfleakd.analysis.blame import blamed_frame
+from bpfleakd.analysis.reachability import KINDS, is_reachable
+from bpfleakd.analysis.suppressions import Suppressions
+from bpfleakd.kernel import abi
+from bpfleakd.kernel.child import Child
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.model.process import ProcessSummary
+from bpfleakd.model.scan import (
+    ReachabilitySums,
+    ScanCaveat,
+    ScanMethod,
+    ScannedBlock,
+    ScannedSite,
+    ScanReport,
+)
+from bpfleakd.model.site import SiteKey
+from bpfleakd.model.stack import NamedStack
+from bpfleakd.queries.scan_reply import ScanReply, ScanRequest, SiteSums
+from bpfleakd.tracing.traced import Traced
+
+__all__ = ["PendingScan", "ScanOptions", "reachable_sites", "scan_report"]
+
+_WORKER = "bpfleakd.queries.scan_worker"
+_TIMEOUT_S = 600.0
+_NS_PER_S = 1_000_000_000
+# To name a call site takes a few milliseconds, and thousands that lose memory are read by nobody.
+_SITES_MAX = 1_000
+
+# What makes blocks unknown, which then hold others as if they were roots.
+_BLOCKS_MISSED = ("live_full", "thread_full", "return_missed", "result_unreadable")
+# What makes it unknown where the heap is, and with them of which blocks it is.
+_HEAP_UNKNOWN = (*_BLOCKS_MISSED, "free_missed", "event_full", "unattended")
+# Of the others it is not known what they give beyond the size that was asked for, or for themselves.
+_ALLOCATORS_UNDERSTOOD = {"glibc"}
+
+
+@dataclass(frozen=True, slots=True)
+class ScanOptions:
+    """What `bpfleakctl scan` asks for. At most `limit` lost blocks are listed, those suppressed included."""
+
+    older_than_s: float
+    stop: bool
+    stop_limit_s: float
+    limit: int
+    suppressions: Suppressions
+
+
+class PendingScan:
+    """A scan that is prepared in the tracing thread, and run in another one."""
+
+    def __init__(
+        self, traced: Traced, maps: Maps, options: ScanOptions, heap: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        """`heap` is where the allocators have put blocks since the attach, and only they."""
+        self.traced = traced
+        self.options = options
+        process = traced.attachment.process.id
+        # A descriptor of its own: the process may end meanwhile, and its table be dropped.
+        self._live_fd = os.dup(maps.live_descriptor(process.pid))
+        self._threads_fd = os.dup(maps.threads_descriptor)
+        self._request = ScanRequest(
+            pid=process.pid,
+            start_ticks=process.start_ticks,
+            live_fd=self._live_fd,
+            older_than_s=options.older_than_s,
+            stop=options.stop,
+            stop_limit_s=options.stop_limit_s,
+            allocator_paths=sorted({probe.module for probe in traced.attachment.probes}),
+            limit=options.limit,
+            heap=heap if _knows_all_blocks(traced) else (),
+            threads_fd=self._threads_fd,
+        )
+        self._child: Child | None = None
+        self._lock = threading.Lock()
+        self._cancelled = False
+
+    def run(self) -> ScanReply:
+        """Scan, which may take long. Raises NoSuchProcess, TargetRefused, AccessDenied or KernelError."""
+        try:
+            with self._lock:
+                child = self._child = Child(_WORKER, [self._live_fd, self._threads_fd])
+                if self._cancelled:
+                    child.kill()
+            reply = child.ask(asdict(self._request), _TIMEOUT_S)
+        finally:
+            os.close(self._live_fd)
+            os.close(self._threads_fd)
+        sites = [SiteSums(**site) for site in reply.pop("sites")]
+        return ScanReply(**reply, sites=sites)
+
+    def cancel(self) -> None:
+        """Let `run` end with KernelError, from another thread."""
+        with self._lock:
+            self._cancelled = True
+            if self._child is not None:
+                self._child.kill()
+
+
+def scan_report(
+    traced: Traced,
+    options: ScanOptions,
+    reply: ScanReply,
+    process: ProcessSummary,
+    name: Callable[[Iterable[SiteKey]], dict[SiteKey, NamedStack]],
+) -> ScanReport:
+    """The answer in names: sites that lose blocks, the worst first."""
+    sums = {_key(site): _sums(site) for site in reply.sites}
+    losing = sorted(
+        (site for site in reply.sites if any(site.counts[1:])), key=lambda site: _badness(sums[_key(site)])
+    )[:_SITES_MAX]
+    named = name([_key(site) for site in losing])
+    sites = _merged(_site(site, named[_key(site)], reply.now_ns, traced) for site in losing)
+    patterns = {site.site: options.suppressions.match(site.stack) for site in sites}
+    return ScanReport(
+        process=process,
+        older_than_s=options.older_than_s,
+        method=ScanMethod(reply.method),
+        stopped_s=round(reply.stopped_s, 6),
+        took_s=round(reply.took_s, 3),
+        read_bytes=reply.read_bytes,
+        caveats=(*_caveats(traced, process), *map(ScanCaveat, reply.caveats)),
+        young_bytes=reply.young_bytes,
+        young_count=reply.young_count,
+        sums=_total(sums.values()),
+        sites=tuple(site for site in sites if patterns[site.site] is None),
+        suppressed=_by_pattern((patterns[site.site], site.sums) for site in sites),
+        losses=traced.counters.losses,
+        known_heap_bytes=reply.heap_bytes,
+    )
+
+
+def reachable_sites(reply: ScanReply) -> dict[SiteKey, bool | None]:
+    """Whether the blocks of each site are reachable; sites without blocks of that age are left out."""
+    return {_key(site): is_reachable(_sums(site)) for site in reply.sites}
+
+
+def _knows_all_blocks(traced: Traced) -> bool:
+    """Whether every block since the attach is in the table, so that what is in none is nobody's."""
+    losses, probes = traced.losses, traced.attachment.probes
+    return (
+        not traced.counters.was_sampled
+        and not any(losses[reason] for reason in _HEAP_UNKNOWN)
+        and {probe.allocator for probe in probes} == _ALLOCATORS_UNDERSTOOD
+    )
+
+
+def _key(site: SiteSums) -> SiteKey:
+    return SiteKey(abi.KINDS[site.kind], site.stack_id)
+
+
+def _sums(site: SiteSums) -> ReachabilitySums:
+    values = {}
+    for kind, size_bytes, count in zip(KINDS, site.size_bytes, site.counts, strict=True):
+        values[f"{kind.name.lower()}_bytes"] = size_bytes
+        values[f"{kind.name.lower()}_count"] = count
+    return ReachabilitySums(**values)
+
+
+def _total(sums: Iterable[ReachabilitySums]) -> ReachabilitySums:
+    names = [field.name for field in fields(ReachabilitySums)]
+    rows = [[getattr(one, name) for name in names] for one in sums]
+    return ReachabilitySums(*map(sum, zip(*rows, strict=True)))
+
+
+def _by_pattern(sites: Iterable[tuple[str | None, ReachabilitySums]]) -> dict[str, ReachabilitySums]:
+    sums: dict[str, ReachabilitySums] = {}
+    for pattern, of_site in sites:
+        if pattern is not None:
+            sums[pattern] = _total((sums.get(pattern, ReachabilitySums()), of_site))
+    return sums
+
+
+def _badness(sums: ReachabilitySums) -> tuple[int, int]:
+    """What sites are sorted by, ascending."""
+    return -(sums.directly_lost_bytes + sums.indirectly_lost_bytes), -sums.possibly_lost_bytes
+
+
+def _site(site: SiteSums, named: NamedStack, now_ns: int, traced: Traced) -> ScannedSite:
+    blamed = blamed_frame(named.stack.frames)
+    sums = _sums(site)
+    blocks = tuple(
+        ScannedBlock(
+            address=address,
+            size_bytes=size_bytes,
+            age_s=round(max(0, now_ns - born_ns) / _NS_PER_S, 3),
+            tid=tid,
+            comm=traced.thread_names.get(tid, ""),
+            reachability=KINDS[kind],
+        )
+        for address, size_bytes, born_ns, tid, kind in site.blocks
+    )
+    return ScannedSite(
+        site=named.fingerprint,
+        function=blamed.function if blamed else None,
+        module=blamed.module if blamed else None,
+        location=blamed.location if blamed else None,
+        reachable=is_reachable(sums),
+        sums=sums,
+        blocks=blocks,
+        left_out_count=sum(site.counts[1:]) - len(blocks),
+        stack=named.stack.frames,
+        truncated=named.stack.truncated,
+    )
+
+
+def _merged(sites: Iterable[ScannedSite]) -> list[ScannedSite]:
+    """Sites with the same fingerprint as one."""
+    merged: dict[str, ScannedSite] = {}
+    for site in sites:
+        known = merged.get(site.site)
+        merged[site.site] = site if known is None else _sum(known, site)
+    return sorted(merged.values(), key=lambda site: _badness(site.sums))
+
+
+def _sum(one: ScannedSite, other: ScannedSite) -> ScannedSite:
+    sums = _total((one.sums, other.sums))
+    return replace(
+        one,
+        reachable=is_reachable(sums),
+        sums=sums,
+        blocks=tuple(sorted((*one.blocks, *other.blocks), key=lambda block: -block.age_s)),
+        left_out_count=one.left_out_count + other.left_out_count,
+    )
+
+
+def _caveats(traced: Traced, process: ProcessSummary) -> list[ScanCaveat]:
+    caveats = []
+    if process.mode != "exact":
+        caveats.append(ScanCaveat.SAMPLED)
+    if any(traced.counters.losses[reason] for reason in _BLOCKS_MISSED):
+        caveats.append(ScanCaveat.BLOCKS_MISSED)
+    return caveats

@@ -1,0 +1,108 @@
+"""The face that every runtime has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = [
+    "FrameSource",
+    "LiveHeap",
+    "LiveHeapSource",
+    "Method",
+    "MethodSource",
+    "Runtime",
+    "TypeCount",
+    "TypeSource",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method, or a line of one, as a frame shows it."""
+
+    name: str
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveHeap:
+    """What a collection left alive.
+
+    `at_ns` is CLOCK_MONOTONIC at the end of the collection, `collections` their number so far.
+    """
+
+    at_ns: int
+    live_bytes: int
+    collections: int
+
+
+@dataclass(frozen=True, slots=True)
+class TypeCount:
+    """The objects of one type, their own bytes without what they refer to."""
+
+    type: str
+    live_bytes: int
+    live_count: int
+
+
+class MethodSource(Protocol):
+    """Names for code that is made at run time."""
+
+    def refresh(self, now_ns: int) -> None:
+        """Learn about code made since the last call; cheap when there is none."""
+
+    def find(self, address: int) -> Sequence[Method]:
+        """The methods at an address, innermost (inlined) first; empty if unknown."""
+
+
+class FrameSource(Protocol):
+    """Names for the words that the stack walker records for frames without an address of their own."""
+
+    def find(self, word: int) -> Sequence[Method]:
+        """The methods of such a frame, innermost first; empty if it cannot be read or fails its checks."""
+
+
+class LiveHeapSource(Protocol):
+    """The size of the managed heap after each collection."""
+
+    def read(self, now_ns: int) -> Sequence[LiveHeap]:
+        """The collections since the last call, oldest first."""
+
+
+class TypeSource(Protocol):
+    """Bytes and count by type, on request only, because it may stop the process."""
+
+    def price_s(self) -> float:
+        """How long the process will stand still, in seconds, estimated before it is paid."""
+
+    def read(self) -> Sequence[TypeCount]:
+        """All types, most bytes first."""
+
+
+class Runtime(Protocol):
+    """A language runtime in one traced process."""
+
+    name: str
+    version: str
+
+    @property
+    def methods(self) -> MethodSource | None: ...
+
+    @property
+    def frames(self) -> FrameSource | None: ...
+
+    @property
+    def live_heap(self) -> LiveHeapSource | None: ...
+
+    @property
+    def types(self) -> TypeSource | None: ...
+
+    @property
+    def needs(self) -> Sequence[str]:
+        """What would give more, one sentence each: the flag or capability, and what it would give."""
+
+    def close(self) -> None:
+        """Leave nothing behind in the process."""

@@ -1,0 +1,1 @@
+"""Whom to trace, when and how densely: policy, process events, automatic tracing, overhead guard."""

@@ -1,0 +1,325 @@
+"""The supervisor: which process is traced when, from the lives of all processes and the policy.
+
+Rules:
+  - A process is known by pid and start time. Events only say that something happened to a pid: what is true
+    is read from /proc when the process is looked at, so that a missed, late or misleading event costs time
+    and no more. After any events the states are those that a look at every process would give.
+  - The newest state wins. Looking is put off a little, and what has ended by then is dropped unseen: a burst
+    of short processes costs a dictionary entry each.
+  - Only `work` attaches and detaches, and one process at a time, so that questions get their turn in between.
+  - What somebody does by hand goes before the policy: attached, until exec or the end; detached, until the
+    end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Protocol
+
+from bpfleakd.model.life import LifeChange, LifeEvent
+from bpfleakd.model.process import TracedProcess, TracingMode
+from bpfleakd.model.supervision import SupervisionState
+from bpfleakd.process.policy import Decision, Policy, Subject
+from bpfleakd.process.processes import ProcessStat
+from bpfleakd.supervision.enforcing import Enforcer, Tracer
+from bpfleakd.supervision.supervised import Agenda, Supervised
+from bpfleakd.supervision.watching import Open, Watcher
+
+__all__ = ["Processes", "Supervisor"]
+
+_MS = 1_000_000
+
+# Most forks are followed by exec, which starts this anew; the dynamic linker takes a millisecond or two from
+# there to map the C library.
+_AFTER_FORK_NS = 20 * _MS
+_AFTER_EXEC_NS = 2 * _MS
+
+# Some 10 ms.
+_LOOKS_AT_ONCE = 64
+
+# Whatever may have been missed without a sign of it costs no more than this: processes that came, went or
+# were given another name; and, every tenth time, what no sign is given of at all, such as another cgroup.
+_RESCAN_NS = 60_000 * _MS
+_LOOK_AT_ALL_EVERY = 10
+
+
+class Processes(Protocol):
+    """What there is in /proc."""
+
+    def all(self) -> Sequence[ProcessStat]: ...
+    def stat(self, pid: int) -> ProcessStat | None: ...
+    def subject(self, stat: ProcessStat) -> Subject: ...
+
+
+class Supervisor:
+    """Decides and acts. `events` takes what happened since the last time; times are CLOCK_MONOTONIC."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        tracer: Tracer,
+        watcher: Watcher,
+        processes: Processes,
+        events: Callable[[], Iterable[LifeEvent]],
+        *,
+        own_pid: int,
+        traced_max: int,
+    ) -> None:
+        self._policy = policy
+        self._tracer = tracer
+        self._watcher = watcher
+        self._processes = processes
+        self._events = events
+        self._own_pid = own_pid
+        self._known: dict[int, Supervised] = {}
+        self._agenda = Agenda()
+        self._enforcer = Enforcer(tracer, watcher, self._agenda, traced_max)
+        self._rescanned_ns = 0
+        self.rescans_total = 0
+        self.short_lived_total = 0
+
+    # What happens
+
+    def work(self, now_ns: int) -> int | None:
+        """Take in what happened and do what is due, up to one attach or detach; returns when more is due."""
+        self._take_in(now_ns)
+        for pid in islice(self._agenda.due(now_ns), _LOOKS_AT_ONCE):
+            if self._look(pid, now_ns):
+                break
+        return self._agenda.next_ns()
+
+    def tick(self, now_ns: int) -> None:
+        """Notice what the tracer noticed, and let the watcher look."""
+        if now_ns - self._rescanned_ns >= _RESCAN_NS:
+            self._rescan(now_ns, at_all=self.rescans_total % _LOOK_AT_ALL_EVERY == 0)
+        for process in list(self._known.values()):
+            if process.state is SupervisionState.TRACED and self._tracer.mode_of(process.pid) is None:
+                self._enforcer.watch_no_more(process)
+                process.begin_anew()
+                self._agenda.set(process.pid, now_ns)
+            elif process.state is SupervisionState.WAITING and self._enforcer.has_room():
+                self._agenda.set(process.pid, now_ns)
+        for action in self._watcher.step(now_ns):
+            process = self._known.get(action.process.pid)
+            if process is None or process.id != action.process:
+                continue
+            if isinstance(action, Open) and process.window_end_ns is None:
+                process.opening = action
+            elif not isinstance(action, Open):
+                process.opening = None
+                process.window_end_ns = now_ns if process.window_end_ns is not None else None
+            self._agenda.set(process.pid, now_ns)
+
+    def rescan(self, now_ns: int) -> None:
+        """Look at all processes there are, whatever was known of them."""
+        self._rescan(now_ns, at_all=True)
+
+    def _rescan(self, now_ns: int, *, at_all: bool) -> None:
+        """Look `at_all` processes, or only at those that are not as they were."""
+        self.rescans_total += 1
+        self._rescanned_ns = now_ns
+        stats = self._processes.all()
+        present = {stat.id.pid: stat for stat in stats}
+        for pid in self._known.keys() - present.keys():
+            self._exited(pid, now_ns)
+        for place, stat in enumerate(stats):
+            known = self._known.get(stat.id.pid) or self._appeared(stat.id.pid, stat.parent_pid)
+            if at_all or known.decision is None or (known.id, known.comm) != (stat.id, stat.comm):
+                # Parents before their children.
+                self._agenda.set(stat.id.pid, now_ns + place)
+
+    def use(self, policy: Policy, now_ns: int) -> None:
+        """Decide anew about every process, by another policy. What was done by hand stays."""
+        self._policy = policy
+        self.rescan(now_ns)
+
+    def adopt(self, began_ns: Mapping[int, int], now_ns: int) -> None:
+        """Take over processes that are traced already, from an earlier daemon, by pid since when.
+
+        What somebody attached stays so. A window of automatic tracing ends when it would have ended.
+        """
+        for pid, since_ns in began_ns.items():
+            stat = self._processes.stat(pid)
+            if stat is None:
+                continue
+            process = self._identified(self._appeared(pid, stat.parent_pid), stat)
+            decision = process.decision = self._decide(process, stat)
+            by_hand = self._tracer.was_by_hand(pid)
+            if by_hand is None:
+                # Nobody wrote it down: what the policy would not do.
+                by_hand = decision.mode not in (TracingMode.AUTO, self._tracer.mode_of(pid))
+            process.by_hand = by_hand
+            process.be(SupervisionState.TRACED)
+            if not by_hand and decision.mode is TracingMode.AUTO:
+                self._enforcer.resume_window(process, decision, since_ns, now_ns)
+
+    # What somebody does by hand
+
+    def attach(self, pid: int, now_ns: int, mode: TracingMode = TracingMode.EXACT) -> TracedProcess:
+        """Trace a process, by hand. Raises what Monitor.attach raises."""
+        row = self._tracer.attach(pid, mode=mode, by_hand=True)
+        self._take_in(now_ns)
+        stat = self._processes.stat(pid)
+        if stat is not None:
+            process = self._identified(self._known.get(pid) or self._appeared(pid, stat.parent_pid), stat)
+            self._enforcer.watch_no_more(process)
+            process.begin_anew()
+            process.by_hand = True
+            process.be(SupervisionState.TRACED)
+        return row
+
+    def detach(self, pid: int, now_ns: int) -> TracedProcess:
+        """Stop tracing a process, until it ends. Raises NotAttached."""
+        was_traced = self._tracer.mode_of(pid) is not None
+        row = self._tracer.detach(pid)
+        self._take_in(now_ns)
+        process = self._known.get(pid)
+        if was_traced and process is not None:
+            self._enforcer.watch_no_more(process)
+            process.begin_anew()
+            process.by_hand = True
+            process.be(SupervisionState.DETACHED)
+            self._agenda.drop(pid)
+        return row
+
+    def give_up(self, pid: int, reason: str, now_ns: int) -> None:
+        """Stop tracing a process that takes too much, and keep its report.
+
+        A window is closed; another process is not attached to again before it executes something else.
+        """
+        process = self._known.get(pid)
+        if process is not None and process.window_end_ns is not None:
+            process.window_end_ns = now_ns
+            self._agenda.set(pid, now_ns)
+            return
+        if self._tracer.mode_of(pid) is not None:
+            self._tracer.release(pid)
+        if process is not None:
+            process.be(SupervisionState.REFUSED, reason)
+
+    # Questions
+
+    def is_by_hand(self, pid: int) -> bool:
+        """Whether somebody attached the process."""
+        process = self._known.get(pid)
+        return process is not None and process.by_hand
+
+    def known(self) -> Sequence[Supervised]:
+        """Every process, by pid."""
+        return [self._known[pid] for pid in sorted(self._known)]
+
+    def by_state(self) -> dict[str, int]:
+        """How many processes are in each state."""
+        count = Counter(process.state.value for process in self._known.values())
+        return {state.value: count[state.value] for state in SupervisionState}
+
+    @property
+    def refused_total(self) -> dict[str, int]:
+        """How many processes could not be traced, by error code."""
+        return dict(self._enforcer.refused_total)
+
+    # Events
+
+    def _take_in(self, now_ns: int) -> None:
+        events = list(self._events())
+        gaps = [index for index, event in enumerate(events) if event.change is LifeChange.GAP]
+        if gaps:
+            # Looking at everything tells more than what was left of the events before.
+            self.rescan(now_ns)
+            events = events[gaps[-1] + 1 :]
+        for event in events:
+            self._happened(event, now_ns)
+
+    def _happened(self, event: LifeEvent, now_ns: int) -> None:
+        pid = event.pid
+        begins = event.change in (LifeChange.FORK, LifeChange.EXEC)
+        if begins and self._tracer.mode_of(pid) is not None and self._tracer.is_unchanged(pid):
+            return  # It was attached to since.
+        if event.change is LifeChange.EXIT:
+            self._exited(pid, now_ns)
+        elif event.change is LifeChange.FORK:
+            if pid in self._known:
+                self._exited(pid, now_ns)
+            process = self._appeared(pid, event.parent_pid)
+            self._agenda.set(pid, now_ns + (0 if process.inherited else _AFTER_FORK_NS))
+        elif event.change is LifeChange.EXEC:
+            process = self._known.get(pid) or self._appeared(pid, parent_pid=0)
+            self._enforcer.watch_no_more(process)
+            if process.state is not SupervisionState.DETACHED:
+                process.begin_anew()
+            self._agenda.set(pid, now_ns + _AFTER_EXEC_NS)
+        elif pid in self._known and self._known[pid].decision is not None:
+            self._agenda.set(pid, now_ns)
+
+    def _appeared(self, pid: int, parent_pid: int) -> Supervised:
+        process = Supervised(pid)
+        parent = self._known.get(parent_pid)
+        if parent is not None:
+            followed = parent.decision.follows_children if parent.decision else False
+            process.inherited = parent.decision.rule if parent.decision and followed else parent.inherited
+        self._known[pid] = process
+        return process
+
+    def _exited(self, pid: int, now_ns: int) -> None:
+        process = self._known.get(pid)
+        if process is None:
+            return
+        self._enforcer.watch_no_more(process)
+        if self._tracer.mode_of(pid) is not None:
+            # Its last report takes a moment; and it lives on if it was only its first thread that ended.
+            self._agenda.set(pid, now_ns)
+            return
+        self._forget(process)
+
+    def _forget(self, process: Supervised) -> None:
+        self.short_lived_total += process.id is None
+        del self._known[process.pid]
+        self._agenda.drop(process.pid)
+
+    # A look at one process
+
+    def _look(self, pid: int, now_ns: int) -> bool:
+        """Bring one process into the state that it should be in; whether that took long."""
+        process = self._known.get(pid)
+        if process is None:
+            return False
+        ended = self._tracer.mode_of(pid) is not None and not self._tracer.still_traced(pid)
+        stat = self._processes.stat(pid)
+        if stat is None:
+            if self._tracer.mode_of(pid) is not None:
+                return ended  # threads of it are left
+            self._enforcer.watch_no_more(process)
+            self._forget(process)
+            return ended
+        process = self._identified(process, stat)
+        if ended and process.state is SupervisionState.TRACED:
+            self._enforcer.watch_no_more(process)
+            process.begin_anew()
+        if process.by_hand:
+            return ended
+        decision = self._decide(process, stat)
+        if process.decision is not None and process.decision != decision:
+            # What was refused under another rule may be possible under this one.
+            process.retries = 0
+            process.be(SupervisionState.DECIDING)
+        process.decision = decision
+        return self._enforcer.follow(process, decision, now_ns) or ended
+
+    def _identified(self, process: Supervised, stat: ProcessStat) -> Supervised:
+        """The process, or another one if its pid is another's by now."""
+        if process.id is not None and process.id != stat.id:
+            self._enforcer.watch_no_more(process)
+            self._forget(process)
+            process = self._appeared(stat.id.pid, stat.parent_pid)
+        process.id, process.comm = stat.id, stat.comm
+        return process
+
+    def _decide(self, process: Supervised, stat: ProcessStat) -> Decision:
+        parent = self._known.get(stat.parent_pid)
+        if process.inherited not in self._policy.rules:
+            process.inherited = None
+        if parent is not None and parent.decision is not None and parent.decision.follows_children:
+            process.inherited = parent.decision.rule
+        return self._policy.decide(self._processes.subject(stat), self._own_pid, process.inherited)

@@ -1,1 +1,0 @@
-"""The processes that are traced, as /proc shows them."""

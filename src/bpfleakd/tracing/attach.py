@@ -1,0 +1,382 @@
+"""From a pid to probes in that process.
+
+Order matters, and all of it is undone if a step fails:
+  1. The process is identified and held by a pidfd, so that its pid cannot come to mean another.
+  2. Its tables are made, stopped.
+  3. The probes are linked, while the unwind tables of its files are built. Those already there see calls and
+     record nothing.
+  4. The walker gets the unwind tables.
+  5. What the next daemon has to know is written down, then the links get their final names.
+  6. Recording starts with one write: no free can be missed between a malloc's probe and its own.
+
+Whatever is found pinned of a process that is not recording was not finished, by an attach or by a detach.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+
+from bpfleakd import errors
+from bpfleakd.elf.image import EM_X86_64, ElfImage
+from bpfleakd.kernel.abi import RecordingState
+from bpfleakd.kernel.links import Linker, close_all
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.kernel.pins import PinnedSet, ProcessPins
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.process import ProcessId
+from bpfleakd.process.allocators import ALLOCATORS
+from bpfleakd.process.mappings import read_mappings
+from bpfleakd.process.process import ProcessInfo, check_traceable, is_hosts_init, read_process
+from bpfleakd.tracing.discovery import Discovery, FileId, ProbedFile
+from bpfleakd.tracing.record import read_record, write_record
+from bpfleakd.tracing.unwinding import ATTACH_WAIT_S, Unwinding
+
+__all__ = ["GONE", "Attacher", "Attachment", "LinkedFile"]
+
+log = structlog.get_logger()
+
+
+# In place of a pidfd: the process has ended, or is another program by now.
+GONE = -1
+
+_RECORD = "attachment"
+
+_COMMON_LIBRARIES = ("libc.", "libc-", "ld-", "libstdc++.")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedFile:
+    """A file with probes in it, and the number that its links are pinned under."""
+
+    id: FileId
+    number: int
+    probes: tuple[ProbedFunction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """An attached process. `pidfd` (or GONE) and `links` are open descriptors."""
+
+    process: ProcessInfo
+    pidfd: int
+    links: tuple[int, ...]
+    mappings: tuple[Mapping, ...]
+    files: tuple[LinkedFile, ...]
+    pins: ProcessPins
+
+    @property
+    def probes(self) -> tuple[ProbedFunction, ...]:
+        """The allocators' functions under a probe."""
+        return tuple(probe for file in self.files for probe in file.probes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What the next daemon has to know of an attachment."""
+
+    process: ProcessInfo
+    mappings: tuple[Mapping, ...]
+    files: tuple[LinkedFile, ...]
+
+
+class Attacher:
+    """Attaches and detaches."""
+
+    def __init__(
+        self,
+        maps: Maps,
+        linker: Linker,
+        unwinding: Unwinding,
+        pins: PinnedSet,
+        live_blocks: int,
+        cache_directory: Path | None = None,
+    ) -> None:
+        self._maps = maps
+        self._pins = pins
+        self._unwinding = unwinding
+        self._linker = linker
+        self._live_blocks = live_blocks
+        self._discovery = Discovery(cache_directory)
+
+    def prepare(self) -> None:
+        """Look through the libraries that most processes share with this one: the first need not wait.
+
+        Raises NoSuchProcess or KernelError.
+        """
+        pid = os.getpid()
+        shared = (m for m in read_mappings(pid) if os.path.basename(m.path).startswith(_COMMON_LIBRARIES))
+        self._discovery.files(pid, shared)
+
+    def attach(
+        self,
+        pid: int,
+        *,
+        expected: ProcessId | None = None,
+        live_blocks: int | None = None,
+        live_blocks_max: int | None = None,
+        tables_wait_s: float = ATTACH_WAIT_S,
+    ) -> Attachment:
+        """Start recording process `pid`, if it is the one `expected`, with room for so many live blocks.
+
+        `live_blocks` None is what the limits say, `live_blocks_max` None sets no other limit to that.
+        Unwind tables are waited for so long at most; those that take longer follow. Raises NoSuchProcess,
+        TargetRefused, NoAllocator, BadElf, AccessDenied, CapacityError or KernelError; then nothing is left
+        behind.
+        """
+        tables_due_s = time.monotonic() + tables_wait_s
+        pidfd = _hold(pid)
+        try:
+            process = read_process(pid)
+            if expected is not None and process.id != expected:
+                raise errors.NoSuchProcess(f"process {pid} has ended, and its pid is another's by now")
+            check_traceable(process, os.getpid(), os.uname().release, is_init=is_hosts_init(pid))
+            mappings = read_mappings(pid)
+            _refuse_go(process)
+            files = self._discovery.files(pid, mappings)
+            if not any(file.has_allocator for file in files):
+                raise _no_allocator(process)
+            room = live_blocks or self._live_blocks
+            if live_blocks_max is not None:
+                room = min(room, live_blocks_max)
+            return self._link_all(process, pidfd, files, mappings, room, tables_due_s)
+        except BaseException:
+            os.close(pidfd)
+            raise
+
+    def adopt(self, pins: ProcessPins) -> Attachment:
+        """Go on with a process that an earlier daemon attached to.
+
+        GONE is its pidfd if it has ended or called exec: then the tables are to be read and dropped. Raises
+        ValueError if what is pinned is not whole, or OSError; `discard` removes it then.
+        """
+        pid = pins.id.pid
+        kept = read_record(pins.record(_RECORD), _Kept)
+        if not self._maps.adopt_process(pid):
+            raise ValueError("its tables are missing")
+        state = self._maps.process(pid).state
+        if state is RecordingState.STOPPED:
+            raise ValueError("it was being attached or detached")
+        opened = pins.open_links()
+        links = tuple(link for links in opened.values() for link in links)
+        pidfd = GONE if state is RecordingState.EXECED else _hold_again(kept.process)
+        # The links of a file that is not there were being made.
+        files = tuple(file for file in kept.files if file.number in opened)
+        for file in files:
+            self._linker.adopt(file.id[:2], pid, opened[file.number])
+        return Attachment(kept.process, pidfd, links, kept.mappings, files, pins)
+
+    def discard(self, pins: ProcessPins) -> None:
+        """Remove all that is pinned of a process, and its tables."""
+        self._maps.remove_process(pins.id.pid)
+        pins.remove()
+        self._linker.forget(pins.id.pid)
+
+    def drop_unused(self) -> None:
+        """Let go of what an earlier daemon left and no process that was adopted uses."""
+        self._linker.drop_unused()
+
+    def poll(self) -> None:
+        """Finish what the kernel needed time for."""
+        self._linker.sweep()
+
+    def follow(self, attachment: Attachment, mappings: tuple[Mapping, ...]) -> Attachment:
+        """Probe the allocators that have come with new libraries.
+
+        What cannot be probed is left out and logged: the rest of the process goes on being recorded.
+        """
+        pid = attachment.process.id.pid
+        known = {file.id for file in attachment.files}
+        try:
+            files = self._discovery.files(pid, mappings, passed_over=known)
+        except errors.BpfleakdError as error:
+            log.warning("allocator.not-followed", pid=pid, reason=str(error))
+            return attachment
+        attachment = replace(attachment, mappings=mappings)
+        for file in files:
+            number = 1 + max((linked.number for linked in attachment.files), default=0)
+            module = file.functions[0].module
+            links: list[int] = []
+            try:
+                links = self._link(file, pid)
+                attachment.pins.stage_links(number, links)
+                grown = replace(
+                    attachment,
+                    links=attachment.links + tuple(links),
+                    files=(*attachment.files, LinkedFile(file.id, number, _shown(file))),
+                )
+                _keep(grown)
+                attachment.pins.commit_links(number)
+            except OSError as error:
+                close_all(links)
+                log.warning("allocator.not-followed", pid=pid, path=module, reason=str(error))
+                continue
+            attachment = grown
+            log.info("allocator.followed", pid=pid, path=module, probes=len(file.points))
+        return attachment
+
+    def stop(self, attachment: Attachment) -> None:
+        """Stop recording and take the breakpoints out; the tables stay to be read."""
+        self._maps.set_state(attachment.process.id.pid, RecordingState.STOPPED)
+        attachment.pins.remove_links()
+        self.let_go(attachment)
+        self._linker.forget(attachment.process.id.pid)
+
+    def let_go(self, attachment: Attachment) -> None:
+        """Close what is open of a process, and leave what is pinned to the next daemon."""
+        close_all(attachment.links if attachment.pidfd == GONE else (*attachment.links, attachment.pidfd))
+
+    def clear(self, attachment: Attachment) -> None:
+        """Drop the tables of a process that was stopped."""
+        self._clear(attachment.process.id.pid, attachment.pins)
+
+    def _clear(self, pid: int, pins: ProcessPins) -> None:
+        self._unwinding.release(pid)
+        self._maps.remove_process(pid)
+        pins.remove()
+
+    def _link(self, file: ProbedFile, pid: int) -> list[int]:
+        return self._linker.link(file.path, file.points, pid, self._maps.slot_of(pid), file.id[:2])
+
+    def _link_all(
+        self,
+        process: ProcessInfo,
+        pidfd: int,
+        files: Sequence[ProbedFile],
+        mappings: tuple[Mapping, ...],
+        live_blocks: int,
+        tables_due_s: float,
+    ) -> Attachment:
+        pid = process.id.pid
+        links: list[int] = []
+        linked = tuple(LinkedFile(file.id, number, _shown(file)) for number, file in enumerate(files))
+        pins = self._pins.process(process.id)
+        self._maps.add_process(pid, live_blocks)
+        try:
+            pins.make()
+            self._unwinding.begin(pid, mappings)
+            for number, file in enumerate(files):
+                to_file = self._link(file, pid)
+                links += to_file
+                pins.stage_links(number, to_file)
+            self._unwinding.finish(pid, max(0.0, tables_due_s - time.monotonic()))
+            attachment = Attachment(process, pidfd, tuple(links), mappings, linked, pins)
+            _keep(attachment)
+            for file in linked:
+                pins.commit_links(file.number)
+            if self._maps.process(pid).state is RecordingState.EXECED:
+                raise errors.NoSuchProcess(f"process {pid} called exec during the attach", "attach once more")
+            self._maps.set_state(pid, RecordingState.RECORDING)
+        except BaseException as error:
+            pins.remove_links()
+            close_all(links)
+            self._linker.forget(pid)
+            self._clear(pid, pins)
+            if isinstance(error, OSError):
+                raise _link_error(pid, error) from error
+            raise
+        return attachment
+
+
+def _shown(file: ProbedFile) -> tuple[ProbedFunction, ...]:
+    """The allocator's functions; the dynamic loader's is our own affair."""
+    return tuple(f for f in file.functions if f.role is not FunctionRole.LIBRARIES_CHANGED)
+
+
+def _keep(attachment: Attachment) -> None:
+    """Write down what the next daemon has to know. Raises OSError."""
+    record = attachment.pins.record(_RECORD)
+    write_record(record, _Kept(attachment.process, attachment.mappings, attachment.files))
+    record.close()
+
+
+def _hold_again(process: ProcessInfo) -> int:
+    """A pidfd of a process if it is still the same one, or GONE."""
+    try:
+        pidfd = os.pidfd_open(process.id.pid)
+    except OSError:
+        return GONE
+    try:
+        if read_process(process.id.pid).id == process.id:
+            return pidfd
+    except errors.BpfleakdError:
+        pass
+    os.close(pidfd)
+    return GONE
+
+
+def _hold(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError as error:
+        raise errors.NoSuchProcess(f"there is no process {pid}", "`ps -e` lists those that exist") from error
+    except OSError as error:
+        # A tid: read_process says whose. ENOENT since Linux 6.16.
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            read_process(pid)
+        raise errors.KernelError(f"process {pid} cannot be held by a pidfd: {error.strerror}") from error
+
+
+def _refuse_go(process: ProcessInfo) -> None:
+    """Go moves its stacks, with the return addresses that a return probe put there."""
+    pid = process.id.pid
+    try:
+        with ElfImage.open(f"/proc/{pid}/exe") as image:
+            is_go = image.is_go
+    except OSError as error:
+        raise errors.NoSuchProcess(f"process {pid} has ended, or has no executable file") from error
+    if is_go:
+        raise errors.TargetRefused(
+            f"process {pid} ({process.comm}) is a Go program",
+            "Go moves its stacks, which return probes do not survive; its own pprof heap profile shows leaks",
+        )
+
+
+def _no_allocator(process: ProcessInfo) -> errors.TargetError:
+    pid = process.id.pid
+    try:
+        with ElfImage.open(f"/proc/{pid}/exe") as image:
+            machine, is_bare = image.machine, image.is_static and image.section(".symtab") is None
+    except errors.BadElf:
+        machine, is_bare = EM_X86_64, False
+    except OSError:
+        return errors.NoSuchProcess(f"process {pid} ended during the attach")
+    if machine != EM_X86_64:
+        return errors.BadElf(
+            f"process {pid} ({process.comm}) is a program for another machine ({machine}) than x86-64",
+            "32-bit programs cannot be traced",
+        )
+    if is_bare:
+        return errors.NoAllocator(
+            f"process {pid} ({process.comm}) is a statically linked program without symbols: nothing says "
+            "where its allocator is",
+            "install its debug symbols (a separate debug file will do), or build it without stripping",
+        )
+    known = ", ".join(dict.fromkeys(allocator.name for allocator in ALLOCATORS))
+    return errors.NoAllocator(
+        f"process {pid} ({process.comm}) has no allocator that is known mapped (known: {known})",
+        "one under names of its own is made known by rows in target/allocators.py",
+    )
+
+
+def _link_error(pid: int, error: OSError) -> errors.BpfleakdError:
+    if error.errno in (errno.ESRCH, errno.ENOENT):
+        return errors.NoSuchProcess(f"process {pid} ended during the attach")
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return errors.AccessDenied(
+            f"the kernel refuses probes in process {pid}: {error.strerror}",
+            "the daemon needs CAP_SYS_ADMIN and CAP_SYS_PTRACE; `bpfleakctl doctor` shows what it has",
+        )
+    hint = ""
+    if error.errno == errno.EINVAL:
+        # bcc 0.26 passes a reference counter's offset that it never set, and the kernel wants the same
+        # one from everybody at that address (dmesg: "ref_ctr_offset mismatch").
+        hint = "does another tracer probe the same functions? Older bcc tools (memleak) do not allow others"
+    return errors.KernelError(f"probes in process {pid} failed: {error.strerror or error}", hint)

@@ -1,0 +1,276 @@
+"""From a traced process to the report that is shown: the largest sites, named."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from bpfleakd.analysis.blame import blamed_frame
+from bpfleakd.analysis.estimates import bytes_stderr, count_stderr
+from bpfleakd.analysis.growth import growth_bytes_per_s
+from bpfleakd.analysis.merging import merged_sites
+from bpfleakd.model.process import ProcessSummary, TracedProcess, TracingMode
+from bpfleakd.model.report import LeakReport, SiteReport, SortKey
+from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey, ThreadShare
+from bpfleakd.model.stack import NamedStack
+from bpfleakd.model.verdict import Verdict
+from bpfleakd.table.census import SiteCensus
+from bpfleakd.table.site_table import COUNTERS
+from bpfleakd.tracing.suppressing import SiteSuppressions
+from bpfleakd.tracing.traced import Traced
+
+__all__ = ["Reporter", "sorted_sites"]
+
+_NS_PER_S = 1_000_000_000
+
+
+_ATTENTION = {Verdict.LEAK: 2, Verdict.GROWING: 1}
+
+
+def _rank(sort: SortKey, growth: float, counters: SiteCounters | SiteReport) -> tuple[float, float]:
+    """What a site is sorted by; the second number decides between equals."""
+    if sort is SortKey.GROWTH:
+        return growth, counters.live_bytes
+    return (counters.live_bytes if sort is SortKey.LIVE else counters.live_count), growth
+
+
+def sorted_sites(sites: Iterable[SiteReport], sort: SortKey, limit: int | None) -> tuple[SiteReport, ...]:
+    """The first `limit` sites, largest first."""
+    if sort is SortKey.VERDICT:
+        by_verdict = sorted(sites, key=_verdict_rank, reverse=True)
+        return tuple(by_verdict[:limit])
+    ordered = sorted(sites, key=lambda site: _rank(sort, site.growth_bytes_per_s, site), reverse=True)
+    return tuple(ordered[:limit])
+
+
+def _verdict_rank(site: SiteReport) -> tuple[float, float, float]:
+    return _ATTENTION.get(site.verdict, 0), site.leak_bytes_per_s, site.live_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    row: int
+    key: SiteKey
+    counters: SiteCounters
+    growth_bytes_per_s: float
+
+
+class Reporter:
+    """Makes reports of a process at one moment, with growth over `window_s`."""
+
+    def __init__(self, window_s: float, attach_method: str) -> None:
+        self._window_s = window_s
+        self._attach_method = attach_method
+
+    def summary(self, traced: Traced, now_ns: int) -> ProcessSummary:
+        """The process in totals."""
+        table = traced.table
+        totals = table.totals
+        process = traced.attachment.process
+        until_ns = traced.ended_ns or now_ns
+        return ProcessSummary(
+            pid=process.id.pid,
+            comm=process.comm,
+            exe=process.exe,
+            live_bytes=totals.live_bytes,
+            live_count=totals.live_count,
+            attached_s=round((until_ns - traced.attached_ns) / _NS_PER_S, 3),
+            mode=(TracingMode.SAMPLED if traced.counters.was_sampled else TracingMode.EXACT).value,
+            state=traced.state,
+            allocated_bytes=totals.allocated_bytes,
+            allocated_count=totals.allocated_count,
+            freed_count=totals.allocated_count - totals.live_count,
+            unmatched_frees=traced.counters.unmatched_frees,
+            growth_bytes_per_s=growth_bytes_per_s(
+                table.total_history, table.began_ns, table.updated_ns, self._window_s
+            ),
+            temporary_count=totals.temporary_count,
+            peak_live_bytes=totals.peak_live_bytes,
+            labels=traced.labels,
+            sample_interval_bytes=_interval_bytes(traced),
+            live_bytes_stderr=bytes_stderr(totals.live_bytes_variance),
+            live_count_stderr=count_stderr(totals.live_count_variance),
+        )
+
+    def row(self, traced: Traced, now_ns: int) -> TracedProcess:
+        """The process as `ps` shows it."""
+        return TracedProcess(
+            process=self.summary(traced, now_ns),
+            attach_method=self._attach_method,
+            sites=traced.table.used_count,
+            probes=traced.attachment.probes,
+            losses=traced.losses,
+            adopted_count=traced.adopted_count,
+            gap_s=traced.gap_s,
+            probe_hits=traced.counters.probe_hits,
+            process_verdict=traced.final.process_verdict if traced.final else traced.process_verdict,
+        )
+
+    def report(
+        self,
+        traced: Traced,
+        name: Callable[[list[SiteKey]], dict[SiteKey, NamedStack]],
+        now_ns: int,
+        sort: SortKey,
+        limit: int | None,
+        *,
+        suppress: bool = True,
+    ) -> LeakReport:
+        """The process and its `limit` largest sites; `name` gives the stacks of sites.
+
+        Those that are suppressed are left out, and summed up, unless `suppress` is false.
+        """
+        suppressions = traced.suppressions if suppress else None
+        while True:
+            # Different stacks of run-time compiled code may have one fingerprint and become one site, so that
+            # a few more than the limit are looked at.
+            ranked = self._ranked(traced, sort, None if limit is None else 2 * limit + 8, suppressions)
+            named = name([site.key for site in ranked])
+            if suppressions is None:
+                break
+            if not suppressions.look_at((site.row, site.key.kind, named[site.key]) for site in ranked):
+                break
+        sites = merged_sites(self._site(traced, site, named[site.key], now_ns) for site in ranked)
+        return LeakReport(
+            process=self.summary(traced, now_ns),
+            sites=sorted_sites(sites, sort, limit),
+            losses=traced.losses,
+            suppressed=suppressions.sums(traced.table) if suppressions else {},
+            build_ids=_build_ids(named.values()),
+        )
+
+    def sites(
+        self,
+        traced: Traced,
+        name: Callable[[list[SiteKey]], dict[SiteKey, NamedStack]],
+        rows: list[int],
+        now_ns: int,
+    ) -> list[SiteReport]:
+        """The sites in these rows of the table, one by one."""
+        keys = traced.table.keys
+        ranked = [self._look_at(traced, row, keys[row]) for row in rows]
+        named = name([site.key for site in ranked])
+        return [self._site(traced, site, named[site.key], now_ns) for site in ranked]
+
+    def ranked_sites(
+        self,
+        traced: Traced,
+        name: Callable[[list[SiteKey]], dict[SiteKey, NamedStack]],
+        now_ns: int,
+        sort: SortKey,
+        limit: int | None,
+    ) -> list[tuple[int, SiteReport]]:
+        """The `limit` largest sites with their rows in the table, one by one."""
+        rows = [site.row for site in self._ranked(traced, sort, limit)]
+        return list(zip(rows, self.sites(traced, name, rows, now_ns), strict=True))
+
+    def sites_named(
+        self,
+        traced: Traced,
+        name: Callable[[list[SiteKey]], dict[SiteKey, NamedStack]],
+        now_ns: int,
+        fingerprint: str,
+    ) -> list[tuple[int, SiteReport]]:
+        """The sites with a fingerprint, with their rows in the table: more than one only of JIT code."""
+        keys = traced.table.keys
+        used = traced.table.used_rows.tolist()
+        named = name([keys[row] for row in used])
+        rows = [row for row in used if named[keys[row]].fingerprint == fingerprint]
+        return list(zip(rows, self.sites(traced, name, rows, now_ns), strict=True))
+
+    def _look_at(self, traced: Traced, row: int, key: SiteKey) -> _Ranked:
+        table = traced.table
+        growth = growth_bytes_per_s(table.history(key), table.began_ns, table.updated_ns, self._window_s)
+        return _Ranked(row, key, table.counters(key), growth)
+
+    def _ranked(
+        self, traced: Traced, sort: SortKey, limit: int | None, suppressions: SiteSuppressions | None = None
+    ) -> list[_Ranked]:
+        """The `limit` sites to look at more closely; growth of all sites is only computed to sort by it."""
+        table = traced.table
+        keys, columns = table.keys, table.columns()
+        rows = table.used_rows if suppressions is None else suppressions.shown(table.used_rows)
+        if sort is SortKey.VERDICT and limit is not None:
+            attention, rates = traced.verdicts.ranks(rows)
+            live_bytes = columns[rows, COUNTERS.index("live_bytes")]
+            rows = rows[np.lexsort((live_bytes, rates, attention))[::-1][:limit]]
+        elif sort is not SortKey.GROWTH and limit is not None:
+            column = columns[rows, COUNTERS.index("live_bytes" if sort is SortKey.LIVE else "live_count")]
+            rows = rows[np.argsort(-column, kind="stable")[:limit]]
+        sites = (self._look_at(traced, row, keys[row]) for row in rows.tolist())
+        if limit is None or sort is SortKey.VERDICT:
+            return list(sites)
+        return heapq.nlargest(
+            limit, sites, key=lambda site: _rank(sort, site.growth_bytes_per_s, site.counters)
+        )
+
+    def _site(self, traced: Traced, site: _Ranked, named: NamedStack, now_ns: int) -> SiteReport:
+        blamed = blamed_frame(named.stack.frames)
+        census = traced.census.get(site.key) if traced.census else None
+        counters = site.counters
+        verdict = traced.verdicts.of(site.row, counters.live_count, counters.allocated_count)
+        return SiteReport(
+            site=named.fingerprint,
+            kind=site.key.kind,
+            function=blamed.function if blamed else None,
+            module=blamed.module if blamed else None,
+            location=blamed.location if blamed else None,
+            live_bytes=site.counters.live_bytes,
+            live_count=site.counters.live_count,
+            allocated_bytes=site.counters.allocated_bytes,
+            allocated_count=site.counters.allocated_count,
+            growth_bytes_per_s=site.growth_bytes_per_s,
+            oldest_age_s=_age_s(census, now_ns) if census else None,
+            threads=_thread_shares(census, traced.thread_names),
+            stack=named.stack.frames,
+            truncated=named.stack.truncated,
+            temporary_count=site.counters.temporary_count if site.key.kind is AllocationKind.HEAP else None,
+            peak_live_bytes=site.counters.peak_live_bytes,
+            verdict=verdict.verdict,
+            confidence=verdict.confidence,
+            reason=verdict.reason,
+            leak_bytes_per_s=verdict.leak_bytes_per_s,
+            reachable=traced.reachable.get(site.key),
+            live_bytes_stderr=bytes_stderr(site.counters.live_bytes_variance),
+            live_count_stderr=count_stderr(site.counters.live_count_variance),
+            scanned_age_s=_scanned_age_s(traced, site.key, now_ns),
+        )
+
+
+def _build_ids(named: Iterable[NamedStack]) -> dict[str, str]:
+    """Build-ids by file."""
+    return {
+        frame.module: build_id
+        for one in named
+        for frame, build_id in zip(one.stack.frames, one.stack.build_ids, strict=True)
+        if frame.module is not None and build_id is not None
+    }
+
+
+def _interval_bytes(traced: Traced) -> int | None:
+    shift = traced.counters.sample_shift
+    return 1 << shift if shift else None
+
+
+def _age_s(census: SiteCensus, now_ns: int) -> float:
+    # The census is taken a little after `now_ns`, with what was born in between.
+    return round(max(0, now_ns - census.oldest_born_ns) / _NS_PER_S, 3)
+
+
+def _scanned_age_s(traced: Traced, key: SiteKey, now_ns: int) -> float | None:
+    if traced.scanned_ns is None or key not in traced.reachable:
+        return None
+    return round(max(0, now_ns - traced.scanned_ns) / _NS_PER_S, 3)
+
+
+def _thread_shares(census: SiteCensus | None, names: dict[int, str]) -> tuple[ThreadShare, ...]:
+    if census is None:
+        return ()
+    shares = (
+        ThreadShare(tid, names.get(tid, ""), live_bytes, round(census.live_count_by_tid[tid]))
+        for tid, live_bytes in census.live_bytes_by_tid.items()
+    )
+    return tuple(sorted(shares, key=lambda share: (-share.live_bytes, share.tid)))

@@ -1,0 +1,312 @@
+"""Unwind tables for traced processes: which files need one, who builds it, when the walker gets it.
+
+Building runs in a child process, fed by a thread of its own. An attach waits for its tables, but not for
+long: what is not ready by then is published when it is (`poll`). Until then the walker follows frame
+pointers in the files that lack one, and says so of these stacks.
+
+What is where in the kernel's maps is kept in a record beside them, for the next daemon: written before
+anything new is published and after anything was dropped.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from bpfleakd.elf.vdso import VDSO
+from bpfleakd.kernel.unwind_store import Piece, StoreFull, TableMapping, UnwindStore
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.process.mappings import mapped_file
+from bpfleakd.tracing.record import Record, read_record, write_record
+from bpfleakd.unwind.table import PAGE_BYTES
+from bpfleakd.unwind.worker import BuiltTable, build_tables
+
+__all__ = ["ATTACH_WAIT_S", "Unwinding"]
+
+log = structlog.get_logger()
+
+FileKey = tuple[int, int, int, int]
+# None: the builder failed, which says nothing of the file.
+_Answer = tuple[FileKey, BuiltTable | None]
+
+ATTACH_WAIT_S = 5.0
+
+# The same in every process; no file has inode 0.
+_VDSO_KEY: FileKey = (0, 0, 0, 0)
+
+
+@dataclass(slots=True)
+class _Process:
+    """A process' executable file mappings, with the file each maps."""
+
+    mappings: list[tuple[Mapping, FileKey]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What is known of a file: its table's digest ("": it has none) and its executable segments."""
+
+    digest: str = ""
+    segments: tuple[tuple[int, int, int], ...] = ()
+
+    def bias(self, mapping: Mapping) -> int | None:
+        """How far above the file's own addresses a mapping of it is; None outside executable segments."""
+        for file_offset, vaddr, size_bytes in self.segments:
+            # The kernel maps whole pages, so that a mapping may begin before its segment does.
+            if file_offset & -PAGE_BYTES <= mapping.offset < file_offset + size_bytes:
+                return mapping.start - (mapping.offset - file_offset + vaddr)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What the record holds: the tables, and the files that they are of."""
+
+    tables: dict[str, tuple[Piece, ...]]
+    files: list[tuple[FileKey, _File]]
+
+
+class Unwinding:
+    """Tables of all traced processes. Used from the tracing thread; only the builder runs beside it."""
+
+    def __init__(
+        self, store: UnwindStore, record: Record | None = None, cache_directory: Path | None = None
+    ) -> None:
+        """`record` None: no other daemon is going to take the tables over."""
+        self._store = store
+        self._record = record
+        self._kept = store.generation, 0
+        self._cache_directory = cache_directory
+        self._processes: dict[int, _Process] = {}
+        self._files: dict[FileKey, _File] = {}
+        self._building: set[FileKey] = set()
+        # Files whose table found no room, and how many words were in use then.
+        self._without_room: dict[FileKey, int] = {}
+        self._finished: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+
+    def restore(self) -> None:
+        """Go on with the tables of an earlier daemon, until `drop_unused`.
+
+        Where it is not known any more where they are, they are built anew.
+        """
+        if self._record is None or self._store.is_empty:
+            return
+        try:
+            kept = read_record(self._record, _Kept)
+            self._store.restore(kept.tables)
+        except (ValueError, OSError) as error:
+            # To open a map by its id takes CAP_SYS_ADMIN, which the rest can do without.
+            log.warning("unwind.tables-lost", reason=str(error))
+            kept = _Kept({}, [])
+            self._store.restore(kept.tables)
+        finally:
+            self._record.close()
+        self._files = {key: file for key, file in kept.files if self._store.has(file.digest)}
+
+    def drop_unused(self) -> None:
+        """Give back what no process that is followed uses."""
+        self._store.drop_unused(self._processes)
+        self._keep()
+
+    def follow(self, pid: int, mappings: Sequence[Mapping], wait_s: float = ATTACH_WAIT_S) -> None:
+        """Give the walker the tables of a process, now or as they get ready; again when its maps changed."""
+        self.begin(pid, mappings)
+        self.finish(pid, wait_s)
+
+    def begin(self, pid: int, mappings: Sequence[Mapping]) -> None:
+        """Have the tables of a process built that are missing; `finish` gives them to the walker."""
+        process = _Process()
+        wanted: dict[FileKey, str] = {}
+        for mapping in mappings:
+            path = _file_of(pid, mapping)
+            key = _file_key(path)
+            if key is None:
+                continue
+            process.mappings.append((mapping, key))
+            known = self._files.get(key)
+            needed = known is None or (known.digest and not self._store.has(known.digest))
+            if needed and key not in self._building:
+                wanted[key] = path
+        self._processes[pid] = process
+        if wanted:
+            self._build(wanted)
+
+    def finish(self, pid: int, wait_s: float) -> None:
+        """Publish what there is after so long a wait at most; `poll` does it with the rest."""
+        taken = self._wait_for({key for _mapping, key in self._processes[pid].mappings}, wait_s)
+        self._publish({pid} | self._mapping_any(taken))
+
+    def poll(self) -> None:
+        """Take in tables that got ready, and publish them to the processes that map their files."""
+        self._retry_without_room()
+        self._publish(self._mapping_any(self._take_finished()))
+
+    def release(self, pid: int) -> None:
+        """The process is not traced any more."""
+        if self._processes.pop(pid, None) is not None:
+            self._store.release(pid)
+            self._keep()
+
+    def missing(self, pid: int) -> list[str]:
+        """The files of a process that the walker has no table for."""
+        process = self._processes.get(pid, _Process())
+        return sorted({m.path for m, key in process.mappings if not self._files.get(key, _File()).digest})
+
+    def _build(self, wanted: dict[FileKey, str]) -> None:
+        # Small files first: most frames are in the program itself and in the C library.
+        keys = sorted(wanted, key=lambda key: key[2])
+        self._building.update(keys)
+        threading.Thread(
+            target=_build_each,
+            args=({wanted[key]: key for key in keys}, self._cache_directory, self._finished.put),
+            name="unwind-tables",
+            daemon=True,
+        ).start()
+
+    def _retry_without_room(self) -> None:
+        if not self._without_room:
+            return
+        words_used = self._store.words_used
+        for key in [key for key, words in self._without_room.items() if words_used < words]:
+            del self._without_room[key]
+            # Until it is built the file is one that nothing is known of.
+            self._files.pop(key, None)
+            self._build_through_another(key)
+
+    def _build_through_another(self, key: FileKey) -> None:
+        for pid, process in self._processes.items():
+            for path in (_file_of(pid, mapping) for mapping, of_file in process.mappings if of_file == key):
+                if _file_key(path) == key:
+                    self._build({key: path})
+                    return
+
+    def _mapping_any(self, keys: set[FileKey]) -> set[int]:
+        """The processes that map one of the files."""
+        return {
+            pid
+            for pid, process in self._processes.items()
+            if any(key in keys for _mapping, key in process.mappings)
+        }
+
+    def _wait_for(self, keys: set[FileKey], wait_s: float) -> set[FileKey]:
+        """Wait until none of the files is being built; returns what got ready meanwhile, others' too."""
+        deadline = time.monotonic() + wait_s
+        taken = self._take_finished()
+        while keys & self._building:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                log.info("unwind.not-ready", files=len(keys & self._building))
+                break
+            try:
+                key, built = self._finished.get(timeout=remaining)
+            except queue.Empty:
+                continue
+            self._take(key, built)
+            taken.add(key)
+        return taken
+
+    def _take_finished(self) -> set[FileKey]:
+        taken = set()
+        while not self._finished.empty():
+            key, built = self._finished.get()
+            self._take(key, built)
+            taken.add(key)
+        return taken
+
+    def _take(self, key: FileKey, built: BuiltTable | None) -> None:
+        self._building.discard(key)
+        if built is None:
+            return
+        if built.table is None:
+            log.info("unwind.no-table", path=built.path, reason=built.failure)
+            if _file_key(built.path) == key:
+                self._files[key] = _File()
+            else:
+                # The process that it was to be read from has ended.
+                self._build_through_another(key)
+            return
+        self._files[key] = _File(built.digest, built.segments)
+        try:
+            self._store.add(built.digest, built.table)
+        except StoreFull:
+            log.warning("unwind.no-room", path=built.path, words=built.table.size_bytes // 4)
+            self._files[key] = _File()
+            self._without_room[key] = self._store.words_used
+
+    def _keep(self) -> None:
+        # Another file may have a table that is here already.
+        state = self._store.generation, len(self._files)
+        if self._record is None or self._kept == state:
+            return
+        tables = self._store.tables
+        files = [(key, file) for key, file in self._files.items() if file.digest in tables]
+        write_record(self._record, _Kept(tables, files))
+        self._record.close()
+        self._kept = state
+
+    def _publish(self, pids: Iterable[int]) -> None:
+        self._keep()
+        # All take theirs before one lets go of its own: the store drops a table that nobody uses.
+        used = {pid: self._publish_to(pid) for pid in pids}
+        for pid, digests in used.items():
+            self._store.release(pid, keep=digests)
+        self._keep()
+
+    def _publish_to(self, pid: int) -> list[str]:
+        process = self._processes[pid]
+        ready: list[TableMapping] = []
+        digests: list[str] = []
+        for mapping, key in process.mappings:
+            file = self._files.get(key, _File())
+            bias = file.bias(mapping)
+            if bias is not None and self._store.has(file.digest):
+                digests.append(file.digest)
+                pieces = self._store.use(file.digest, pid)
+                ready.append(TableMapping(mapping.start, mapping.end, bias, pieces))
+        pending = any(key in self._building for _mapping, key in process.mappings)
+        left_out = self._store.publish(pid, ready, pending=pending)
+        if left_out:
+            log.warning("unwind.too-many-mappings", pid=pid, left_out=left_out)
+        return digests
+
+
+def _build_each(
+    files: dict[str, FileKey],
+    cache_directory: Path | None,
+    finished: Callable[[_Answer], None],
+) -> None:
+    unanswered = dict(files)
+    try:
+        for built in build_tables(list(files), cache_directory):
+            finished((unanswered.pop(built.path), built))
+    except (OSError, ValueError) as error:
+        log.warning("unwind.builder-failed", reason=str(error), files=len(unanswered))
+    finally:
+        for key in unanswered.values():
+            finished((key, None))
+
+
+def _file_of(pid: int, mapping: Mapping) -> str:
+    """A path that opens the code that is mapped; "" for memory without a file, such as a JIT's."""
+    if not mapping.executable:
+        return ""
+    if mapping.path == VDSO:
+        return VDSO
+    return mapped_file(pid, mapping) if mapping.inode else ""
+
+
+def _file_key(path: str) -> FileKey | None:
+    if path == VDSO:
+        return _VDSO_KEY
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

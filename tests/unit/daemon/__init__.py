@@ -1,0 +1,1 @@
+"""Tests of `bpfleakd.daemon`; no privileges needed."""

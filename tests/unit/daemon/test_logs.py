@@ -1,0 +1,114 @@
+"""Log lines: an event and pairs, and nothing in them that could steer a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bpfleakd.config import LogConfig, LogFormat, LogLevel
+from bpfleakd.daemon.logs import configure_logging, get_logger
+from bpfleakd.errors import KernelError
+
+from ..samples import HOSTILE
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def configured(stream: io.StringIO, level: str = "info", form: str = "auto", **environ: str) -> None:
+    configure_logging(
+        LogConfig(level=LogLevel(level), format=LogFormat(form)), stream=stream, environ=environ
+    )
+
+
+def test_without_a_terminal_a_line_is_a_json_object():
+    """What the journal and log shippers get."""
+    stream = io.StringIO()
+    configured(stream)
+    get_logger().info("process.attached", pid=4711, functions=9, path=Path("/x"))
+    line = json.loads(stream.getvalue())
+    timestamp = line.pop("timestamp")
+    assert timestamp.endswith("Z")
+    assert line == {"event": "process.attached", "level": "info", "pid": 4711, "functions": 9, "path": "/x"}
+
+
+def test_on_a_terminal_it_is_pretty():
+    """Event and pairs on a line, in colours."""
+    stream = Terminal()
+    configured(stream, TERM="xterm")
+    get_logger().info("process.attached", pid=4711)
+    assert "process.attached" in stream.getvalue()
+    assert "\x1b[" in stream.getvalue()
+
+
+@pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_colours_can_be_refused(environ):
+    """By NO_COLOR, and by a terminal that has none."""
+    stream = Terminal()
+    configured(stream, **environ)
+    get_logger().info("process.attached", pid=4711)
+    assert "\x1b" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("form", ["pretty", "json"])
+def test_hostile_names_are_made_harmless(form):
+    """Wherever they hide: in a value, a list, a mapping, an error, the event, or a traceback."""
+    stream = io.StringIO()
+    configured(stream, form=form)
+    try:
+        raise KernelError(HOSTILE)
+    except KernelError as error:
+        get_logger().exception(HOSTILE, a=HOSTILE, b=[HOSTILE, (HOSTILE,)], c={HOSTILE: HOSTILE}, d=error)
+    assert all(line.isprintable() for line in stream.getvalue().split("\n"))
+    # A line break in a name starts no line that looks like a message.
+    assert all(line.startswith("  ") for line in stream.getvalue().rstrip("\n").split("\n")[1:])
+
+
+def test_an_error_is_logged_with_its_words():
+    """Not with the repr of the exception."""
+    stream = io.StringIO()
+    configured(stream)
+    get_logger().error("x", error=KernelError("the fact", "the way out"))
+    assert json.loads(stream.getvalue())["error"] == "the fact (the way out)"
+
+
+def test_the_level_holds_and_can_be_changed():
+    """For loggers that exist, too: SIGHUP may change it."""
+    stream = io.StringIO()
+    log = get_logger()
+    configured(stream, level="warning")
+    log.info("no")
+    configured(stream, level="debug")
+    log.debug("yes")
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["yes"]
+
+
+def test_libraries_speak_through_the_same_lines():
+    """Warnings of uvicorn and asyncio are shown, their small talk is not."""
+    stream = io.StringIO()
+    configured(stream)
+    logging.getLogger("uvicorn.error").info("Started server process")
+    logging.getLogger("uvicorn.error").warning("Invalid HTTP request %s", HOSTILE)
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError:
+        logging.getLogger("asyncio").exception("Task failed")
+    warning, error = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert (warning["level"], warning["library"]) == ("warning", "uvicorn.error")
+    assert warning["message"].startswith("Invalid HTTP request [red]\\x1b")
+    assert "ValueError" in error["exception"]
+
+
+def test_the_daemon_does_not_load_rich():
+    """structlog would, for tracebacks: megabytes of a daemon that must stay small."""
+    script = "import sys, bpfleakd.cli.bpfleakd, structlog; print('rich.console' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

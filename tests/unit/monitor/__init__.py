@@ -1,1 +1,0 @@
-"""Tests of `bpfleakd.monitor` over a kernel that is made up; no privileges needed, but gcc."""

@@ -1,0 +1,1 @@
+"""Tests of `bpfleakd.queries`; no privileges needed."""

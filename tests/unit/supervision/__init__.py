@@ -1,0 +1,1 @@
+"""Tests of `bpfleakd.supervision`; no privileges needed."""

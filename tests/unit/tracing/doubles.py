@@ -1,0 +1,367 @@
+"""What the monitor stands on, made up: answers what a test says, and fails on whatever else it is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from bpfleakd import errors
+from bpfleakd.kernel import abi
+from bpfleakd.kernel.abi import RecordingState
+from bpfleakd.kernel.maps import ProcessCounters
+from bpfleakd.model.mapping import CodeMapping, Mapping
+from bpfleakd.model.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.process import ProcessId
+from bpfleakd.model.site import SiteKey
+from bpfleakd.model.stack import Frame, FrameKind, RawStack, Stack, StackEnd
+from bpfleakd.process.process import ProcessInfo, read_process
+from bpfleakd.table.site_table import COUNTERS, SiteTable
+from bpfleakd.tracing.attach import Attachment, LinkedFile
+from bpfleakd.tracing.traced import Traced
+
+__all__ = [
+    "NS_PER_S",
+    "Clock",
+    "FakeAttacher",
+    "FakeMaps",
+    "FakePins",
+    "FakeProcess",
+    "FakeRecord",
+    "FakeSymbolizer",
+    "FakeUnwinding",
+    "a_traced",
+    "an_attachment",
+    "counter_rows",
+]
+
+NS_PER_S = 1_000_000_000
+
+
+@dataclass
+class Clock:
+    """CLOCK_MONOTONIC as far as the test let it go."""
+
+    now_ns: int = 1_000 * NS_PER_S
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def go_on(self, seconds: float) -> None:
+        self.now_ns += round(seconds * NS_PER_S)
+
+
+@dataclass
+class FakeProcess:
+    """What the programs have recorded of a process. `sites` and `blocks` are by stack id."""
+
+    state: RecordingState = RecordingState.RECORDING
+    unmatched_frees: int = 0
+    library_changes: int = 0
+    losses: dict[str, int] = field(default_factory=dict)
+    heap_peak_bytes: int = 0
+    probe_hits: int = 0
+    recorded: int = 0
+    sample_shift: int = 0
+    was_sampled: bool = False
+    sites: dict[int, tuple[int, ...]] = field(default_factory=lambda: {0: (0, 0, 0, 0)})
+    blocks: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    stacks: dict[int, RawStack] = field(default_factory=dict)
+
+
+class FakeMaps:
+    """kernel.maps.Maps as the monitor reads it."""
+
+    def __init__(self) -> None:
+        self.processes: dict[int, FakeProcess] = {}
+        self.last_beat = 0, 0
+
+    def process(self, pid: int) -> ProcessCounters:
+        process = self.processes[pid]
+        losses = {reason: process.losses.get(reason, 0) for reason in abi.LOSS_REASONS}
+        return ProcessCounters(
+            process.state,
+            process.unmatched_frees,
+            process.library_changes,
+            losses,
+            process.heap_peak_bytes,
+            probe_hits=process.probe_hits,
+            recorded=process.recorded,
+            sample_shift=process.sample_shift,
+            was_sampled=process.was_sampled,
+        )
+
+    def live_descriptor(self, pid: int) -> int:
+        """Standard input: what would read the map is another process."""
+        assert pid in self.processes
+        return 0
+
+    @property
+    def threads_descriptor(self) -> int:
+        return 0
+
+    def live_capacity(self, pid: int) -> int:
+        assert pid in self.processes
+        return 1_000_000
+
+    def set_sampling(self, pid: int, shift: int) -> None:
+        process = self.processes[pid]
+        process.sample_shift, process.was_sampled = shift, process.was_sampled or shift > 0
+
+    def changed_sites(self) -> tuple[np.ndarray, np.ndarray]:
+        rows = [
+            (pid, 0, stack_id, *counters)
+            for pid, process in self.processes.items()
+            for stack_id, counters in process.sites.items()
+        ]
+        keys = np.array([row[:3] for row in rows], abi.SITE_KEY)
+        sites = np.zeros(len(rows), abi.SITE)
+        for name, column in zip(COUNTERS, counter_rows(row[3:] for row in rows).T, strict=True):
+            sites[name] = column
+        return keys, sites
+
+    def live_blocks(self, pid: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        rows = [(size, max(size, 1), *rest) for size, *rest in self.processes[pid].blocks]
+        blocks = np.array(rows, abi.LIVE_BLOCK)
+        if len(blocks):
+            yield np.arange(len(blocks), dtype=np.uint64), blocks
+
+    def stack(self, pid: int, stack_id: int) -> RawStack:
+        return self.processes[pid].stacks.get(stack_id, RawStack((), StackEnd.LOST))
+
+    def space_events(self) -> Iterator[object]:
+        return iter(())
+
+    space_position = 0
+    space_unreleased_share = 0.0
+
+    def release_space_events(self) -> None:
+        pass
+
+    def beat(self, now_ns: int, timeout_ns: int) -> None:
+        self.last_beat = now_ns, timeout_ns
+
+    def last_beat_ns(self) -> int:
+        return self.last_beat[0]
+
+    def pids(self) -> list[int]:
+        return list(self.processes)
+
+    def remove_process(self, pid: int) -> None:
+        del self.processes[pid]
+
+
+class FakeRecord:
+    """kernel.blob.Blob: bytes that are kept."""
+
+    def __init__(self, text: bytes | None = None) -> None:
+        self.text = text
+
+    def read(self) -> bytes | None:
+        return self.text
+
+    def write(self, text: bytes) -> None:
+        self.text = text
+
+    def remove(self) -> None:
+        self.text = None
+
+    def close(self) -> None:
+        pass
+
+
+class FakePins:
+    """kernel.pins.ProcessPins: what is pinned of a process. `staged` and `committed` hold links to files."""
+
+    def __init__(self, id_: ProcessId | None = None) -> None:
+        self.id = id_ or ProcessId(4_711, 8_009)
+        self.records: dict[str, FakeRecord] = {}
+        self.staged: dict[int, list[int]] = {}
+        self.committed: dict[int, list[int]] = {}
+        self.exists = False
+
+    def make(self) -> None:
+        self.exists = True
+
+    def record(self, name: str) -> FakeRecord:
+        return self.records.setdefault(name, FakeRecord())
+
+    def stage_links(self, number: int, links: Sequence[int]) -> None:
+        self.staged[number] = [os.dup(link) for link in links]
+
+    def commit_links(self, number: int) -> None:
+        self.committed[number] = self.staged.pop(number)
+
+    def open_links(self) -> dict[int, list[int]]:
+        self._unpin(self.staged)
+        return {number: list(map(os.dup, links)) for number, links in self.committed.items()}
+
+    def remove_links(self) -> None:
+        self._unpin(self.staged)
+        self._unpin(self.committed)
+
+    @staticmethod
+    def _unpin(pinned: dict[int, list[int]]) -> None:
+        for links in pinned.values():
+            for link in links:
+                os.close(link)
+        pinned.clear()
+
+    def remove(self) -> None:
+        self.remove_links()
+        self.records.clear()
+        self.exists = False
+
+
+class FakeAttacher:
+    """monitor.attach.Attacher: holds real processes by a pidfd, and attaches nothing."""
+
+    def __init__(self, maps: FakeMaps) -> None:
+        self._maps = maps
+        self.attached: set[int] = set()
+        self.followed: list[int] = []
+        self.refused: set[int] = set()
+
+    def attach(
+        self,
+        pid: int,
+        *,
+        expected: ProcessId | None,
+        live_blocks: int | None,
+        live_blocks_max: int | None,
+        tables_wait_s: float,
+    ) -> Attachment:
+        if pid in self.refused:
+            raise errors.NoAllocator(f"process {pid} has none")
+        self._maps.processes[pid] = FakeProcess()
+        self.attached.add(pid)
+        start_ticks = read_process(pid).id.start_ticks
+        return an_attachment(pid, pidfd=os.pidfd_open(pid), start_ticks=start_ticks)
+
+    def follow(self, attachment: Attachment, mappings: tuple[Mapping, ...]) -> Attachment:
+        self.followed.append(attachment.process.id.pid)
+        return replace(attachment, mappings=mappings)
+
+    def stop(self, attachment: Attachment) -> None:
+        self._maps.processes[attachment.process.id.pid].state = RecordingState.STOPPED
+        os.close(attachment.pidfd)
+
+    def let_go(self, attachment: Attachment) -> None:
+        os.close(attachment.pidfd)
+        self.attached.remove(attachment.process.id.pid)
+
+    def poll(self) -> None:
+        pass
+
+    def drop_unused(self) -> None:
+        pass
+
+    def clear(self, attachment: Attachment) -> None:
+        del self._maps.processes[attachment.process.id.pid]
+        self.attached.remove(attachment.process.id.pid)
+
+
+class FakeUnwinding:
+    """monitor.unwinding.Unwinding: remembers what it was told to follow."""
+
+    def __init__(self) -> None:
+        self.followed: list[int] = []
+
+    def follow(self, pid: int, _mappings: Sequence[Mapping], wait_s: float) -> None:
+        assert wait_s == 0, "a tick does not wait"
+        self.followed.append(pid)
+
+    def poll(self) -> None:
+        pass
+
+
+class FakeSymbolizer:
+    """symbols.symbolizer.Symbolizer: a function for each address, named after it.
+
+    Addresses from `unnamed` are in no file and have no name yet.
+    """
+
+    def __init__(self) -> None:
+        self.updates = 0
+        self.symbolized = 0
+        self.closed = False
+        self.unnamed: set[int] = set()
+        self.covered = True
+        self.unreadable_files = 0
+
+    @property
+    def losses(self) -> dict[str, int]:
+        return {"unreadable_files": self.unreadable_files} if self.unreadable_files else {}
+
+    def update_mappings(self, _mappings: Sequence[Mapping]) -> None:
+        self.updates += 1
+
+    def covers(self, _addresses: Iterable[int]) -> bool:
+        return self.covered
+
+    def code_mappings(self) -> tuple[CodeMapping, ...]:
+        return (CodeMapping(0x1000, 0x2000, 0, "/usr/bin/shop", "deadbeef"),)
+
+    def symbolize(self, stacks: Sequence[RawStack]) -> list[Stack]:
+        assert not self.closed
+        self.symbolized += len(stacks)
+        return [
+            Stack(
+                tuple(map(self._frame, stack.addresses)),
+                (None,) * len(stack.addresses),
+                None if stack.end is StackEnd.BOTTOM else stack.end,
+            )
+            for stack in stacks
+        ]
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _frame(self, address: int) -> Frame:
+        if address in self.unnamed:
+            return Frame(None, None, None, None, address, FrameKind.UNKNOWN)
+        return Frame(f"function_{address}", "shop", address, None, address, FrameKind.NATIVE)
+
+
+def counter_rows(rows: Iterable[tuple[int, ...]]) -> np.ndarray:
+    """Counters of sites, a row each; columns that are not given are zero."""
+    return np.array([(*row, *(0,) * (len(COUNTERS) - len(row))) for row in rows], np.int64).reshape(
+        -1, len(COUNTERS)
+    )
+
+
+def an_attachment(pid: int = 4_711, *, pidfd: int = 999_999, start_ticks: int = 8_009) -> Attachment:
+    info = ProcessInfo(
+        id=ProcessId(pid, start_ticks),
+        namespace_pid=pid,
+        comm="shop",
+        exe="/usr/bin/shop",
+        uid=1_001,
+        state="S",
+        threads=1,
+        kernel_thread=False,
+        seccomp_filtered=False,
+    )
+    probe = ProbedFunction("glibc", "malloc", FunctionRole.SIZE_FIRST, "libc.so.6", 0x99E00, True)
+    file = LinkedFile((0, 0, 0, 0), 0, (probe,))
+    return Attachment(info, pidfd, (), (), (file,), FakePins())  # type: ignore[arg-type]
+
+
+def a_traced(
+    sites: dict[SiteKey, tuple[int, ...]] | None = None, *, began_ns: int = 0, now_ns: int = 0
+) -> Traced:
+    """A process that was attached at `began_ns`, with these counters at `now_ns`."""
+    table = SiteTable(began_ns)
+    if sites:
+        table.update(now_ns, list(sites), counter_rows(sites.values()))
+    losses = dict.fromkeys(abi.LOSS_REASONS, 0)
+    counters = ProcessCounters(RecordingState.RECORDING, 13, 0, losses)
+    return Traced(
+        attachment=an_attachment(),
+        symbolizer=FakeSymbolizer(),  # type: ignore[arg-type]
+        attached_ns=began_ns,
+        table=table,
+        counters=counters,
+    )

@@ -1,0 +1,182 @@
+"""From the mappings of a process to the functions to probe: this very process, and files made for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from bpfleakd import errors
+from bpfleakd.kernel.probe_points import FunctionProbe, SearchedFile, WantedFunction, search_files
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.probe import FunctionRole
+from bpfleakd.process.mappings import read_mappings
+from bpfleakd.tracing import discovery
+from bpfleakd.tracing.discovery import Discovery
+
+from ..elf.building import compiled, objcopy, output_of
+
+PID = os.getpid()
+
+ALLOCATOR = """
+.macro define name body
+.globl \\name
+.type \\name, @function
+\\name: \\body
+ret
+.size \\name, . - \\name
+.endm
+define malloc "push %rbx"
+define calloc "sub $8, %rsp"
+.globl free
+.type free, @function
+free: push %rbx
+ret
+.size free, . - free
+.globl cfree
+.type cfree, @function
+cfree: jmp free
+.size cfree, . - cfree
+.globl other_name
+.set other_name, malloc
+"""
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The files that children are asked to search, run by run."""
+    runs: list[list[str]] = []
+
+    def search(
+        files: Sequence[SearchedFile], functions: Sequence[WantedFunction]
+    ) -> list[list[FunctionProbe] | errors.BpfleakdError]:
+        if files:
+            runs.append([file.path for file in files])
+        return search_files(files, functions)
+
+    monkeypatch.setattr("bpfleakd.kernel.probe_point_cache.search_files", search)
+    return runs
+
+
+def mapped(path: Path, *, start: int = 0x7000_0000_0000, code: bool = True) -> Mapping:
+    """A mapping that this process has not got: the file is then found by its path."""
+    status = path.stat()
+    return Mapping(start, start + 0x1000, 0, "fe:01", status.st_ino, str(path), True, False, code)
+
+
+@pytest.fixture
+def allocator(tmp_path: Path) -> Path:
+    return compiled(tmp_path, ALLOCATOR, "-shared", "-nostdlib", name="allocator.so", suffix=".s")
+
+
+def names(found: Sequence[discovery.ProbedFile]) -> dict[str, set[str]]:
+    return {Path(f.functions[0].module).name: {function.function for function in f.functions} for f in found}
+
+
+def test_this_process_has_a_c_library_and_a_loader(searches: list[list[str]]) -> None:
+    """All its files are asked, and only the two that have something to probe are searched, in one child."""
+    files = Discovery().files(PID, read_mappings(PID))
+
+    allocators = [file for file in files if file.has_allocator]
+    assert {"malloc", "free", "realloc"} <= {f.function for file in allocators for f in file.functions}
+    roles = {function.role for file in files for function in file.functions}
+    assert FunctionRole.LIBRARIES_CHANGED in roles
+    assert len(searches) == 1
+
+
+def test_a_known_file_is_not_searched_again(searches: list[list[str]], allocator: Path) -> None:
+    """Neither for the same process nor for the next one; a file that changed is another."""
+    known = Discovery()
+    first = known.files(PID, [mapped(allocator)])
+    assert known.files(PID, [mapped(allocator), mapped(Path(os.__file__))]) == first
+    assert len(searches) == 1
+
+    os.utime(allocator, (1, 1))
+    known.files(PID, [mapped(allocator)])
+    assert len(searches) == 2
+
+
+def test_points_and_what_is_shown_of_them(allocator: Path) -> None:
+    """One that only jumps to another that is probed is left out; each point is what is shown."""
+    (file,) = Discovery().files(PID, [mapped(allocator)])
+
+    assert names([file]) == {"allocator.so": {"malloc", "free", "calloc"}}
+    assert [point.offset for point in file.points] == [function.offset for function in file.functions]
+    shown = {function.function: function for function in file.functions}
+    assert {function.module for function in file.functions} == {str(allocator)}
+    assert shown["malloc"].emulated
+    assert not shown["calloc"].emulated
+    assert shown["malloc"].allocator == "other"
+
+
+def test_one_file_mapped_twice_and_two_files_with_one_name(allocator: Path, tmp_path: Path) -> None:
+    """A file is an inode: probes hold wherever it is mapped, and only there."""
+    copy = tmp_path / "copy" / allocator.name
+    copy.parent.mkdir()
+    copy.write_bytes(allocator.read_bytes())
+
+    files = Discovery().files(
+        PID, [mapped(allocator), mapped(allocator, start=0x7100_0000_0000), mapped(copy)]
+    )
+
+    assert [file.path.endswith(str(path)) for file, path in zip(files, (allocator, copy), strict=True)]
+    assert len({file.id for file in files}) == 2
+
+
+def test_what_is_followed_already_is_passed_over(allocator: Path) -> None:
+    """Its probes are there."""
+    known = Discovery()
+    (file,) = known.files(PID, [mapped(allocator)])
+    assert known.files(PID, [mapped(allocator)], passed_over=[file.id]) == []
+
+
+def test_only_code_of_files_is_looked_at(allocator: Path) -> None:
+    """An allocator that is mapped to be read is not there to be called."""
+    assert Discovery().files(PID, [mapped(allocator, code=False)]) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"#!/bin/sh\n", b"\x7fELF" + b"\xff" * 8188])
+def test_files_that_are_no_elf(allocator: Path, tmp_path: Path, content: bytes) -> None:
+    """They are passed over, and the rest is found."""
+    junk = tmp_path / "libc.so.6"
+    junk.write_bytes(content)
+    files = Discovery().files(PID, [mapped(junk), mapped(tmp_path), mapped(allocator)])
+    assert names(files).keys() == {"allocator.so"}
+
+
+def test_a_file_that_is_gone(allocator: Path) -> None:
+    """Deleted between the reading of the mappings and now."""
+    mapping = mapped(allocator)
+    allocator.unlink()
+    assert Discovery().files(PID, [mapping]) == []
+
+
+@pytest.fixture
+def as_program(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Makes a file pass for the program of the process."""
+    file_id = discovery._file_id
+
+    def pretend(path: Path) -> None:
+        monkeypatch.setattr(
+            discovery, "_file_id", lambda asked: file_id(str(path) if asked.endswith("/exe") else asked)
+        )
+
+    return pretend
+
+
+def test_a_stripped_program_is_known_by_its_debug_file(
+    tmp_path: Path, as_program: Callable[[Path], None]
+) -> None:
+    """Only the program's own: a library exports what others are to call."""
+    program = compiled(tmp_path, ALLOCATOR.replace(".globl", ".local"), "-shared", "-nostdlib", suffix=".s")
+    debug = tmp_path / "program.debug"
+    output_of("objcopy", "--only-keep-debug", program, debug)
+    objcopy(program, "--strip-all", f"--add-gnu-debuglink={debug}")
+    assert Discovery().files(PID, [mapped(program)]) == []
+
+    as_program(program)
+    (file,) = Discovery().files(PID, [mapped(program)])
+
+    assert {"malloc", "free"} <= {function.function for function in file.functions}

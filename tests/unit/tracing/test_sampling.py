@@ -1,0 +1,124 @@
+"""The intervals of sampled processes: who is adapted, and what the guard makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bpfleakd.kernel.abi import RecordingState
+from bpfleakd.kernel.maps import ProcessCounters
+from bpfleakd.model.process import TracingMode
+from bpfleakd.tracing.sampling import FIRST_SHIFT, Sampling, SamplingOptions
+
+PID = 4711
+SECOND = 1_000_000_000
+NOTHING = ProcessCounters(RecordingState.RECORDING, 0, 0, {})
+
+
+class FakeMaps:
+    """kernel.maps.Maps: what the programs are told, and what they have counted."""
+
+    def __init__(self) -> None:
+        self.counters = NOTHING
+
+    def process(self, pid: int) -> ProcessCounters:
+        assert pid == PID
+        return self.counters
+
+    def live_capacity(self, pid: int) -> int:
+        assert pid == PID
+        return 100_000_000
+
+    def set_sampling(self, pid: int, shift: int) -> None:
+        assert pid == PID
+        self.counters = replace(
+            self.counters, sample_shift=shift, was_sampled=self.counters.was_sampled or bool(shift)
+        )
+
+    def run(self, *, recorded: int) -> None:
+        counters = self.counters
+        self.counters = replace(
+            counters, recorded=counters.recorded + recorded, probe_hits=counters.probe_hits + 100 * recorded
+        )
+
+
+@pytest.fixture
+def maps() -> FakeMaps:
+    return FakeMaps()
+
+
+def sampling(maps: FakeMaps, interval_bytes: int | None = None) -> Sampling:
+    return Sampling(maps, SamplingOptions(1_000.0, interval_bytes))
+
+
+def test_an_exact_process_stays_exact(maps):
+    """However much it allocates: that is for the guard to judge."""
+    subject = sampling(maps)
+    subject.begin(PID, TracingMode.EXACT, 0)
+    maps.run(recorded=1_000_000)
+    subject.adapt(PID, maps.counters, 1 << 30, SECOND)
+    assert (maps.counters.sample_shift, maps.counters.was_sampled) == (0, False)
+
+
+def test_what_is_too_dear_is_sampled_and_goes_back(maps):
+    """Level by level, and at level 0 every block is recorded again."""
+    subject = sampling(maps)
+    subject.begin(PID, TracingMode.EXACT, 0)
+    subject.set_level(PID, 1, maps.counters, 0)
+    assert maps.counters.sample_shift == FIRST_SHIFT
+    subject.set_level(PID, 0, maps.counters, SECOND)
+    assert maps.counters.sample_shift == 0
+    maps.run(recorded=1_000_000)
+    subject.adapt(PID, maps.counters, 1 << 30, 2 * SECOND)
+    assert maps.counters.sample_shift == 0
+
+
+def test_a_higher_level_records_an_eighth(maps):
+    """What is well below the target at the first level is too much at the second."""
+    subject = sampling(maps)
+    subject.begin(PID, TracingMode.SAMPLED, 0)
+    for level, seconds in ((1, 1), (2, 2)):
+        before = maps.counters.sample_shift
+        subject.set_level(PID, level, maps.counters, seconds * SECOND)
+        maps.run(recorded=900)
+        subject.adapt(PID, maps.counters, 1 << 30, seconds * SECOND + SECOND // 2)
+        assert (maps.counters.sample_shift > before) == (level == 2)
+
+
+def test_a_limited_process_is_never_recorded_exactly(maps):
+    """Though it allocates little enough now: exact recording is what was too dear."""
+    subject = sampling(maps)
+    subject.begin(PID, TracingMode.AUTO, 0)
+    subject.set_level(PID, 1, maps.counters, 0)
+    for second in range(1, 200):
+        subject.adapt(PID, maps.counters, 0, second * SECOND)
+    assert maps.counters.sample_shift > 0
+    subject.set_level(PID, 0, maps.counters, 200 * SECOND)
+    for second in range(201, 400):
+        subject.adapt(PID, maps.counters, 0, second * SECOND)
+    assert maps.counters.sample_shift == 0
+
+
+def test_a_fixed_interval_comes_back(maps):
+    """The configuration's, after the guard let go of the process again."""
+    subject = sampling(maps, interval_bytes=1 << 18)
+    subject.begin(PID, TracingMode.SAMPLED, 0)
+    subject.set_level(PID, 2, maps.counters, 0)
+    maps.run(recorded=100_000)
+    subject.adapt(PID, maps.counters, 1 << 30, SECOND)
+    assert maps.counters.sample_shift > 18
+    subject.set_level(PID, 0, maps.counters, 2 * SECOND)
+    assert maps.counters.sample_shift == 18
+
+
+def test_what_ended_is_forgotten(maps):
+    """Its pid may be another process' soon."""
+    subject = sampling(maps)
+    subject.begin(PID, TracingMode.EXACT, 0)
+    subject.set_level(PID, 1, maps.counters, 0)
+    subject.forget(PID)
+    maps.counters = NOTHING
+    maps.run(recorded=1_000_000)
+    subject.adapt(PID, maps.counters, 1 << 30, SECOND)
+    assert maps.counters.sample_shift == 0

@@ -1,0 +1,432 @@
+"""Which tables the walker has for which process, over a kernel that is made up and a builder that waits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bpfleakd.elf.image import ElfImage
+from bpfleakd.kernel.abi import UNWIND_SHARD_WORDS
+from bpfleakd.kernel.unwind_store import UnwindStore
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.process.mappings import mapped_file, read_mappings
+from bpfleakd.tracing import unwinding
+from bpfleakd.tracing.unwinding import Unwinding
+from bpfleakd.unwind.build import table_of
+from bpfleakd.unwind.rules import GAP, RESERVED_RULES, CfaKind, Rule
+from bpfleakd.unwind.table import UnwindTable
+from bpfleakd.unwind.worker import BuiltTable
+
+from ..kernel.fake_kernel import FakeKernel, store_in
+from .doubles import FakeRecord
+
+PAGE = 0x1000
+TEXT = 0x4000
+
+
+def table_with(rule: Rule) -> UnwindTable:
+    """A table of one page, all of it under one rule."""
+    rows = np.array([len(RESERVED_RULES) << 12], np.uint32)
+    return UnwindTable(None, TEXT, rows, np.array([0, 1], np.uint32), (*RESERVED_RULES, rule), 1)
+
+
+class Builder:
+    """Takes the place of the child that builds: answers for a file when the test says so, in their order."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._answers: dict[str, BuiltTable | Exception] = {}
+        self._changed = threading.Condition()
+
+    def __call__(self, paths: Sequence[str], _cache_directory: Path | None) -> Iterator[BuiltTable]:
+        for path in paths:
+            with self._changed:
+                self.asked.append(path)
+                self._changed.notify_all()
+                assert self._changed.wait_for(lambda name=Path(path).name: name in self._answers, 10)
+                answer = self._answers.pop(Path(path).name)
+            if isinstance(answer, Exception):
+                raise answer
+            yield BuiltTable(path, answer.digest, answer.table, answer.segments, answer.failure)
+
+    def answer(
+        self,
+        name: str,
+        rule: Rule | None = None,
+        *,
+        table: UnwindTable | None = None,
+        digest: str = "",
+        failure: str = "",
+    ) -> None:
+        """Give the table of the file called `name`, such as one of a single rule; or the reason for none."""
+        table = table_with(rule) if rule else table
+        segments = ((PAGE, TEXT, PAGE),) if table else ()
+        self._give(name, BuiltTable("", digest or name, table, segments, failure))
+
+    def fail(self, name: str) -> None:
+        """The builder itself breaks when it comes to this file."""
+        self._give(name, OSError(11, "no more processes"))
+
+    def wait_until_asked(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.asked) >= count, 10)
+
+    def _give(self, name: str, answer: BuiltTable | Exception) -> None:
+        with self._changed:
+            self._answers[name] = answer
+            self._changed.notify_all()
+
+
+@pytest.fixture
+def builder(monkeypatch: pytest.MonkeyPatch) -> Builder:
+    builder = Builder()
+    monkeypatch.setattr(unwinding, "build_tables", builder)
+    return builder
+
+
+@pytest.fixture
+def kernel() -> FakeKernel:
+    return FakeKernel(shards_max=2)
+
+
+@pytest.fixture
+def store(kernel: FakeKernel) -> Iterator[UnwindStore]:
+    with store_in(kernel) as store:
+        yield store
+
+
+@pytest.fixture
+def tables(store: UnwindStore) -> Unwinding:
+    return Unwinding(store, FakeRecord())
+
+
+@pytest.fixture
+def process() -> Iterator[Callable[[], int]]:
+    """Start processes to trace; all that is needed of them is that they are there."""
+    children: list[subprocess.Popen] = []
+
+    def start() -> int:
+        children.append(subprocess.Popen(["sleep", "60"]))
+        return children[-1].pid
+
+    yield start
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[str], Path]:
+    """Make files, each larger than the last: small ones are built first."""
+    made: list[str] = []
+
+    def make(name: str) -> Path:
+        made.append(name)
+        path = tmp_path / name
+        path.write_bytes(bytes(len(made)))
+        return path
+
+    return make
+
+
+def code_of(path: Path, start: int = 0x7F00_0000_0000, *, offset: int = PAGE) -> Mapping:
+    return Mapping(start, start + PAGE, offset, "fe:01", path.stat().st_ino, str(path), True, False, True)
+
+
+def rule_at(kernel: FakeKernel, pid: int, mapping: Mapping) -> Rule:
+    (rule,) = kernel.rules_at(pid, [mapping.start + 0x123])
+    return rule
+
+
+def poll_until(tables: Unwinding, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        tables.poll()
+        time.sleep(0.001)
+
+
+ONE, OTHER, THIRD = (Rule(CfaKind.RSP, 8 * n) for n in (1, 2, 3))
+
+
+def test_an_attach_waits_for_its_tables(tables, builder, kernel, process, file) -> None:
+    """What is ready in time is there when `follow` returns."""
+    pid, code = process(), code_of(file("shop"))
+    builder.answer("shop", ONE)
+    tables.follow(pid, [code])
+    assert rule_at(kernel, pid, code) == ONE
+    assert tables.missing(pid) == []
+
+
+def test_what_takes_longer_comes_later(tables, builder, kernel, process, file) -> None:
+    """An attach does not wait for ever; a table that gets ready after it is published by `poll`."""
+    pid, shop, library = process(), code_of(file("shop"), 0x1000), code_of(file("library"), 0x9000)
+    builder.answer("shop", ONE)
+    tables.follow(pid, [shop, library], wait_s=0.5)
+    assert (rule_at(kernel, pid, shop), rule_at(kernel, pid, library)) == (ONE, GAP)
+    assert tables.missing(pid) == [library.path]
+    assert kernel.is_pending(pid)
+
+    builder.answer("library", OTHER)
+    poll_until(tables, lambda: not tables.missing(pid))
+    assert not kernel.is_pending(pid)
+    assert (rule_at(kernel, pid, shop), rule_at(kernel, pid, library)) == (ONE, OTHER)
+
+
+def test_files_are_built_once(tables, builder, kernel, process, file) -> None:
+    """Two processes with one file share its table, each at its own address, until both are gone."""
+    path = file("shop")
+    pids = [process(), process()]
+    codes = [code_of(path, 0x10_000), code_of(path, 0x20_000)]
+    builder.answer("shop", ONE)
+    for pid, code in zip(pids, codes, strict=True):
+        tables.follow(pid, [code])
+    assert [rule_at(kernel, pid, code) for pid, code in zip(pids, codes, strict=True)] == [ONE, ONE]
+    assert len(builder.asked) == 1
+
+    tables.release(pids[0])
+    assert rule_at(kernel, pids[1], codes[1]) == ONE
+    tables.release(pids[1])
+    assert kernel.shards == kernel.pids == set()
+
+
+def test_equal_files_share_a_table(tables, store, builder, kernel, process, file) -> None:
+    """A copy of a library has the same contents, and so the same table."""
+    pid, codes = process(), [code_of(file("a"), 0x10_000), code_of(file("b"), 0x20_000)]
+    builder.answer("a", ONE, digest="same")
+    builder.answer("b", ONE, digest="same")
+    tables.follow(pid, codes)
+    assert [rule_at(kernel, pid, code) for code in codes] == [ONE, ONE]
+    assert len(store.tables) == 1
+
+
+def test_tables_of_two_processes_that_get_ready_at_once(tables, builder, kernel, process, file) -> None:
+    """Publishing to the one does not drop what the other is about to get."""
+    pids, codes = [process(), process()], [code_of(file("a")), code_of(file("b"))]
+    for pid, code in zip(pids, codes, strict=True):
+        tables.follow(pid, [code], wait_s=0)
+    builder.answer("a", ONE)
+    builder.answer("b", OTHER)
+    builder.wait_until_asked(2)
+    time.sleep(0.05)
+
+    poll_until(tables, lambda: not any(map(tables.missing, pids)))
+    assert [rule_at(kernel, pid, code) for pid, code in zip(pids, codes, strict=True)] == [ONE, OTHER]
+
+
+def test_a_table_that_gets_ready_during_another_attach(tables, builder, kernel, process, file) -> None:
+    """The process that waits for it longer gets it then."""
+    early, late = process(), process()
+    slow, quick = code_of(file("slow")), code_of(file("quick"))
+    tables.follow(early, [slow], wait_s=0)
+    builder.answer("slow", ONE)
+    builder.wait_until_asked(1)
+    builder.answer("quick", OTHER)
+    time.sleep(0.05)
+
+    tables.follow(late, [quick])
+    assert (rule_at(kernel, early, slow), rule_at(kernel, late, quick)) == (ONE, OTHER)
+    tables.poll()
+    assert (rule_at(kernel, early, slow), rule_at(kernel, late, quick)) == (ONE, OTHER)
+
+
+def test_libraries_come_and_go(tables, store, builder, kernel, process, file) -> None:
+    """After dlopen the new table is there, after dlclose it is gone, and back with the library."""
+    pid, shop, plugin = process(), code_of(file("shop"), 0x10_000), code_of(file("plugin"), 0x20_000)
+    builder.answer("shop", ONE)
+    tables.follow(pid, [shop])
+    for _time in range(2):
+        builder.answer("plugin", OTHER)
+        tables.follow(pid, [shop, plugin])
+        assert [rule_at(kernel, pid, code) for code in (shop, plugin)] == [ONE, OTHER]
+        tables.follow(pid, [shop])
+        assert [rule_at(kernel, pid, code) for code in (shop, plugin)] == [ONE, GAP]
+        assert len(store.tables) == 1
+
+
+def as_large_as_two_shards() -> UnwindTable:
+    rows = 2 * UNWIND_SHARD_WORDS - 4096
+    pages = np.linspace(0, rows, 1025).astype(np.uint32)
+    return UnwindTable(
+        None, TEXT, np.full(rows, len(RESERVED_RULES) << 12, np.uint32), pages, (*RESERVED_RULES, ONE), 1
+    )
+
+
+def test_a_table_without_room_gets_it_when_another_goes(tables, builder, kernel, process, file) -> None:
+    """What found all shards full is tried again when a process has let go of its tables, and not before."""
+    large = as_large_as_two_shards()
+    first, second = process(), process()
+    huge, shop = code_of(file("huge"), 0x10_000), code_of(file("shop"), 0x20_000)
+    builder.answer("huge", table=large)
+    tables.follow(first, [huge])
+    assert kernel.shards == {0, 1}
+
+    builder.answer("shop", table=large, digest="another")
+    tables.follow(second, [shop])
+    for _time in range(3):
+        tables.poll()
+    assert tables.missing(second) == [shop.path]
+    assert [Path(path).name for path in builder.asked] == ["huge", "shop"]
+
+    tables.release(first)
+    builder.answer("shop", OTHER)
+    poll_until(tables, lambda: not tables.missing(second))
+    assert rule_at(kernel, second, shop) == OTHER
+
+
+def test_a_table_without_room_that_nobody_wants_any_more(tables, builder, process, file) -> None:
+    """Then nothing is built, and the next process with that file asks for it."""
+    first, second = process(), process()
+    huge, shop = code_of(file("huge"), 0x10_000), code_of(file("shop"), 0x20_000)
+    builder.answer("huge", table=as_large_as_two_shards())
+    tables.follow(first, [huge])
+    builder.answer("shop", table=as_large_as_two_shards(), digest="another")
+    tables.follow(second, [shop])
+    tables.release(second)
+    tables.release(first)
+    tables.poll()
+    assert len(builder.asked) == 2
+
+    pid = process()
+    builder.answer("shop", ONE)
+    tables.follow(pid, [shop])
+    assert tables.missing(pid) == []
+
+
+def test_files_without_a_table_are_remembered(tables, builder, kernel, process, file) -> None:
+    """A file that has no call frame information is not looked at again, and the others are not held up."""
+    pid, stripped, shop = process(), code_of(file("stripped"), 0x10_000), code_of(file("shop"), 0x20_000)
+    builder.answer("stripped", failure="no .eh_frame")
+    builder.answer("shop", ONE)
+    for _time in range(2):
+        tables.follow(pid, [stripped, shop])
+        assert [rule_at(kernel, pid, code) for code in (stripped, shop)] == [GAP, ONE]
+    assert tables.missing(pid) == [stripped.path]
+    assert [Path(path).name for path in builder.asked] == ["stripped", "shop"]
+
+
+def test_a_process_that_ends_while_its_files_are_read(tables, builder, kernel, process, file) -> None:
+    """That a file could not be read through a process that ended does not mean that it has no table."""
+    ended, lives = process(), process()
+    code = code_of(file("libc.so.6"))
+    tables.follow(ended, [code], wait_s=0)
+    builder.wait_until_asked(1)
+    tables.follow(lives, [code], wait_s=0)
+    os.kill(ended, 9)
+    os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
+
+    builder.answer("libc.so.6", failure="[Errno 2] No such file or directory")
+    poll_until(tables, lambda: len(builder.asked) == 2)
+    builder.answer("libc.so.6", ONE)
+    poll_until(tables, lambda: not tables.missing(lives))
+
+    assert rule_at(kernel, lives, code) == ONE
+    assert [path.split("/")[2] for path in builder.asked] == [str(ended), str(lives)]
+
+
+def test_nobody_else_maps_the_file(tables, builder, kernel, process, file) -> None:
+    """Then nothing is known of it, and the next process that maps it asks again."""
+    ended, code = process(), code_of(file("shop"))
+    tables.follow(ended, [code], wait_s=0)
+    builder.wait_until_asked(1)
+    os.kill(ended, 9)
+    os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
+    tables.release(ended)
+    builder.answer("shop", failure="[Errno 2] No such file or directory")
+    time.sleep(0.05)
+    tables.poll()
+
+    pid = process()
+    builder.answer("shop", ONE)
+    tables.follow(pid, [code])
+    assert rule_at(kernel, pid, code) == ONE
+
+
+def test_a_builder_that_breaks(tables, builder, kernel, process, file) -> None:
+    """Nobody waits for it for ever, and what it did not come to is asked for again."""
+    pid, first, second = process(), code_of(file("first"), 0x10_000), code_of(file("second"), 0x20_000)
+    builder.answer("first", ONE)
+    builder.fail("second")
+    began = time.monotonic()
+    tables.follow(pid, [first, second], wait_s=10)
+    assert time.monotonic() - began < 5
+    assert [rule_at(kernel, pid, code) for code in (first, second)] == [ONE, GAP]
+
+    builder.answer("second", OTHER)
+    tables.follow(pid, [first, second])
+    assert [rule_at(kernel, pid, code) for code in (first, second)] == [ONE, OTHER]
+
+
+def test_no_room_for_a_table(tables, builder, kernel, process, file) -> None:
+    """A table that finds no room is missing, and does no harm to the others."""
+    pid, shop, large = process(), code_of(file("shop"), 0x10_000), code_of(file("large"), 0x20_000)
+    builder.answer("shop", ONE)
+    tables.follow(pid, [shop])
+    pages = 2 * (1 << 18)
+    index = np.arange(pages + 1, dtype=np.uint32)
+    rows = np.full(pages, len(RESERVED_RULES) << 12, np.uint32)
+    builder.answer("large", table=UnwindTable(None, TEXT, rows, index, (*RESERVED_RULES, OTHER), 1))
+    tables.follow(pid, [shop, large])
+    assert [rule_at(kernel, pid, code) for code in (shop, large)] == [ONE, GAP]
+    assert tables.missing(pid) == [large.path]
+
+
+@pytest.mark.parametrize(
+    ("offset", "rule"),
+    [(PAGE, ONE), (0, GAP), (2 * PAGE, GAP), (9 * PAGE, GAP)],
+    ids=["its code", "its header", "behind it", "elsewhere"],
+)
+def test_only_mapped_code_has_a_table(
+    tables, builder, kernel, process, file, offset: int, rule: Rule
+) -> None:
+    """A mapping of another part of the file is not searched by the addresses of its code."""
+    pid, code = process(), code_of(file("shop"), offset=offset)
+    builder.answer("shop", ONE)
+    tables.follow(pid, [code])
+    assert rule_at(kernel, pid, code) == rule
+
+
+def test_mappings_that_have_no_file(tables, builder, kernel, process, file) -> None:
+    """Data, code made at run time, and files that cannot be opened are nobody's business."""
+    data = Mapping(0x1000, 0x2000, PAGE, "fe:01", 23, str(file("data")), True, True, False)
+    jit = Mapping(0x3000, 0x4000, 0, "00:00", 0, "", True, True, True)
+    gone = Mapping(0x5000, 0x6000, PAGE, "fe:01", 24, "/no/such/file", True, False, True)
+    pid = process()
+    tables.follow(pid, [data, jit, gone])
+    assert kernel.rules_at(pid, [0x1123, 0x3123, 0x5123]) == [GAP, GAP, GAP]
+    assert builder.asked == []
+    assert tables.missing(pid) == []
+
+
+def test_release_without_follow(tables, kernel) -> None:
+    """An attach that failed early releases what it never had."""
+    tables.release(4_711)
+    tables.poll()
+    assert tables.missing(4_711) == []
+    assert kernel.pids == set()
+
+
+def test_this_process(tables, kernel) -> None:
+    """With the real builder and our own mappings, the walker finds libc's rules where libc is."""
+    pid = os.getpid()
+    mappings = read_mappings(pid)
+    wanted = [m for m in mappings if m.executable and (m.path == "[vdso]" or "libc" in Path(m.path).name)]
+    tables.follow(pid, wanted, wait_s=20)
+    assert tables.missing(pid) == []
+    (libc,) = (mapping for mapping in wanted if Path(mapping.path).name.startswith(("libc.so", "libc-2")))
+    (vdso,) = (mapping for mapping in wanted if mapping.path == "[vdso]")
+    with ElfImage.open(mapped_file(pid, libc)) as image:
+        table = table_of(image)
+        bias = libc.start - next(
+            s.vaddr - s.file_offset + libc.offset for s in image.segments if s.executable
+        )
+    addresses = list(range(libc.start, libc.end, 3_001))
+    assert kernel.rules_at(pid, addresses) == [table.lookup(address - bias) for address in addresses]
+    assert set(kernel.rules_at(pid, list(range(vdso.start, vdso.end, 7)))) != {GAP}
