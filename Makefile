@@ -34,15 +34,16 @@ test: lint test-unit test-kernel ## Everything: lint, unit tests, kernel tests
 
 .PHONY: lint
 lint: FOR := test
-lint: setup ## Check the style of Python and shell
+lint: setup ## Check style and types of the Python code, and the shell scripts
 	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
 	shellcheck scripts/setup scripts/demo scripts/fuzz scripts/vendor-assets scripts/build-deb scripts/test-vm \
 		deploy/deb/postinst deploy/deb/prerm deploy/deb/postrm .ci/run
 
 .PHONY: test-unit
 test-unit: FOR := test
 test-unit: setup ## Tests of the pure parts; no privileges, no kernel
-	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal tests/unit $(PYTEST_ARGS)
+	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal --cov --cov-report=term tests/unit $(PYTEST_ARGS)
 
 .PHONY: test-kernel
 test-kernel: FOR := test
@@ -152,5 +153,5 @@ uninstall: ## Stop the service and remove what `make install` made; /etc/bpfleak
 
 .PHONY: clean
 clean: ## Remove what was built; `rm -r .venv` also removes the environment
-	rm -rf build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage*
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import yaml
@@ -46,7 +46,7 @@ class _Loader(yaml.SafeLoader):
     Of the words for truth only `true` and `false` are (as in YAML 1.2): `mode: off` is a mode.
     """
 
-    yaml_implicit_resolvers: ClassVar = {
+    yaml_implicit_resolvers = {  # noqa: RUF012 (as its base class declares it)
         first: [(tag, pattern) for tag, pattern in resolvers if first in "tTfF" or not tag.endswith(":bool")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
@@ -80,6 +80,7 @@ class _Document:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             words = ", ".join(part for part in (error.context, error.problem) if part)
+            assert mark is not None
             raise self._error(mark.line + 1, f"not YAML: {words}") from error
         except yaml.reader.ReaderError as error:
             line = self._content.decode()[: error.position].count("\n") + 1
@@ -123,10 +124,11 @@ class _Document:
         steps = re.findall(r"\w+", at)
         unknown = re.fullmatch(r"Object contains unknown field `(.*)`", reason, re.DOTALL)
         if unknown:
-            key = next(key for key, _ in _node_at(root, steps).value if key.value == unknown[1])
+            section = _node_at(root, steps) or root
+            key = next(key for key, _ in section.value if key.value == unknown[1])
             dotted = _dotted([*steps, key.value])
             return self._error(_line(key), f"{dotted}: unknown key", _meant(steps, key.value))
-        node = _node_at(root, steps)
+        node = _node_at(root, steps) or root
         dotted = _dotted(steps) or "the whole file"
         missing = re.fullmatch(r"Object missing required field `(.*)`", reason)
         if missing:
@@ -166,7 +168,7 @@ def _source(node: yaml.Node) -> str:
         return "a mapping"
     if isinstance(node, yaml.SequenceNode):
         return "a list"
-    if not node.value:
+    if not isinstance(node, yaml.ScalarNode) or not node.value:
         return "nothing"
     return shortened(repr(node.value) if node.style else node.value, 60)
 

@@ -77,18 +77,28 @@ def summarise(parts: Iterable[Part], first: Sequence[UseSummary] = ()) -> tuple[
 
     A use that was there at the attach and is no more has zeroes. Without a `first` there is no growth.
     """
-    sums: dict[MemoryUse, tuple[int, ...]] = {}
+    by_use: dict[MemoryUse, list[Figures]] = {}
     for part in parts:
-        added = (1, *astuple(part.figures))
-        sums[part.use] = tuple(a + b for a, b in zip(sums.get(part.use, (0,) * 5), added, strict=True))
+        by_use.setdefault(part.use, []).append(part.figures)
     before = {summary.use: (summary.virtual_bytes, summary.resident_bytes) for summary in first}
     summaries = []
     for use in MemoryUse:
-        if use in sums or use in before:
-            figures = sums.get(use, (0,) * 5)
-            virtual_before, resident_before = before.get(use, (0, 0)) if first else figures[1:3]
-            growth = (figures[1] - virtual_before, figures[2] - resident_before)
-            summaries.append(UseSummary(use, *figures, *growth))
+        if use in by_use or use in before:
+            summed = [sum(column) for column in zip(*map(astuple, by_use.get(use, ())), strict=True)]
+            virtual_bytes, resident_bytes, private_dirty_bytes, swap_bytes = summed or (0,) * 4
+            was = before.get(use, (0, 0)) if first else (virtual_bytes, resident_bytes)
+            summaries.append(
+                UseSummary(
+                    use=use,
+                    regions=len(by_use.get(use, ())),
+                    virtual_bytes=virtual_bytes,
+                    resident_bytes=resident_bytes,
+                    private_dirty_bytes=private_dirty_bytes,
+                    swap_bytes=swap_bytes,
+                    virtual_growth_bytes=virtual_bytes - was[0],
+                    resident_growth_bytes=resident_bytes - was[1],
+                )
+            )
     return tuple(summaries)
 
 

@@ -52,7 +52,7 @@ def blamed_frame(frames: Sequence[Frame]) -> Frame | None:
         if not _is_tool(frame, frames[0].module):
             return _caller_of_runtime(frames[index:]) or frame
     named = [frame for frame in frames if frame.function]
-    return (named or list(frames) or [None])[-1]
+    return next(reversed(named or frames), None)
 
 
 def _caller_of_runtime(frames: Sequence[Frame]) -> Frame | None:

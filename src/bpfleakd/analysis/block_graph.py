@@ -81,7 +81,7 @@ class Graph:
 
     def spread_from_each(self, nodes: Sequence[int], marks: Marks) -> list[int]:
         """The same from one node after the other; returns those not marked when it was their turn."""
-        firsts, targets, is_marked = memoryview(self.firsts), memoryview(self.targets), memoryview(marks)
+        firsts, targets, is_marked = self.firsts.data, self.targets.data, marks.data
         starts = []
         for start in nodes:
             if is_marked[start]:
@@ -111,7 +111,7 @@ class Graph:
     def _walk(self, front: NDArray[np.integer], marks: Marks) -> NDArray[np.integer]:
         """Node by node, until the front gets wide."""
         # A memoryview gives plain numbers, without an object of numpy's for each.
-        firsts, targets, is_marked = memoryview(self.firsts), memoryview(self.targets), memoryview(marks)
+        firsts, targets, is_marked = self.firsts.data, self.targets.data, marks.data
         waiting = front.tolist()
         while waiting and len(waiting) <= 2 * _WIDE:
             node = waiting.pop()

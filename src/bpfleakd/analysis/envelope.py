@@ -98,7 +98,8 @@ def values_at(curve: Matrix, ends_s: Row, times_s: Matrix, *, from_zero: bool) -
     if from_zero:
         earlier = np.where(after > 0, earlier, 0.0)
     part = np.clip((times_s - starts_s[after]) / np.maximum(ends_s - starts_s, 1e-9)[after], 0.0, 1.0)
-    return earlier + part * (later - earlier)
+    between: NDArray[np.float64] = earlier + part * (later - earlier)
+    return between
 
 
 def rise_of(values: Matrix) -> Rise:

@@ -47,7 +47,8 @@ def stderr_of_sum(stderrs: Iterable[float]) -> float:
 
 def block_weights(blocks: NDArray[np.void]) -> NDArray[np.float64]:
     """How many blocks each of LIVE_BLOCK (size, weight in bytes) stands for; those of 0 bytes count as 1."""
-    return blocks["weight"] / np.maximum(blocks["size"], 1)
+    weights: NDArray[np.float64] = blocks["weight"] / np.maximum(blocks["size"], 1)
+    return weights
 
 
 def estimated_bytes(blocks: NDArray[np.void]) -> NDArray[np.uint64]:

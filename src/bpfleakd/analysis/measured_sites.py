@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ class MeasuredSites:
     """Measurements of sites, by row of their table. Times are in seconds since the recording began."""
 
     def __init__(self) -> None:
-        self._columns: dict[str, NDArray] = {}
+        self._columns: dict[str, NDArray[Any]] = {}
         # 0: never.
         self._measured_s: NDArray[np.float64] = np.zeros(0)
 

@@ -97,8 +97,8 @@ def looks_of(
         return looks_before if before and looks_before and looks_before[0] > start else None
     if "nr" in usage.flags and start % _ARENA_BYTES == 0:
         arena_end = -(-end // _ARENA_BYTES) * _ARENA_BYTES
-        rest = after is not None and _is_reserved(after) and after.mapping.start == end
-        if end == arena_end or (rest and after.mapping.end == arena_end):
+        rest = after and _is_reserved(after) and (after.mapping.start, after.mapping.end) == (end, arena_end)
+        if end == arena_end or rest:
             return arena_end, MemoryUse.HEAP
     if before is None:
         return None

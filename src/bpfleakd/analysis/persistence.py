@@ -10,7 +10,8 @@ watch for days are not startled by a busy minute.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,9 +210,10 @@ class _Measurement:
         rises = (np.diff(self._bytes, axis=0) > 0).sum(axis=0)
         if self._histories.survivors_count is not None:
             rises = np.maximum(rises, (self._histories.survivors_count > 0).sum(axis=0))
-        return rises >= _RISES_MIN
+        enough: Flags = rises >= _RISES_MIN
+        return enough
 
-    def looks(self) -> Iterator[tuple[Flags, dict[str, NDArray]]]:
+    def looks(self) -> Iterator[tuple[Flags, dict[str, NDArray[Any]]]]:
         """Windows from the longest to the shortest: first the envelopes, then the survivors."""
         end_s = self._now_s - self._excursion_s
         for halving in range(_WINDOWS):
@@ -224,7 +226,7 @@ class _Measurement:
                 start_s = end_s - (end_s - self._start_up_s) / 2**halving
                 yield self._look_at_survivors(self._survival, start_s, end_s)
 
-    def _look(self, start_s: Row, end_s: Row) -> tuple[Flags, dict[str, NDArray]]:
+    def _look(self, start_s: Row, end_s: Row) -> tuple[Flags, dict[str, NDArray[Any]]]:
         grid = grid_of(start_s, np.maximum(end_s, start_s + 1e-3))
         values = [
             values_at(curve, self._ends_s, grid, from_zero=False) for curve in (self._bytes, self._count)
@@ -265,11 +267,12 @@ class _Measurement:
         """In how many bins of its window each site rises: one step in a wide bin fills several cells."""
         ends_s = self._ends_s[1:, None]
         rises = (np.diff(curve, axis=0) > 0) & (ends_s > start_s) & (ends_s <= end_s + 1e-6)
-        return rises.sum(axis=0).astype(np.float64)
+        count: Row = rises.sum(axis=0).astype(np.float64)
+        return count
 
     def _look_at_survivors(
         self, survival: Survival, start_s: Row, end_s: Row
-    ) -> tuple[Flags, dict[str, NDArray]]:
+    ) -> tuple[Flags, dict[str, NDArray[Any]]]:
         grid = grid_of(start_s, np.maximum(end_s, start_s + 1e-3))
         rise, of_bytes = (
             rise_of(values_at(curve, self._ends_s, grid, from_zero=True))
@@ -305,13 +308,15 @@ class _Measurement:
         part = len(times_s) // 3
         change = np.median(low[-part:], axis=0) - np.median(low[:part], axis=0)
         elapsed_s = times_s[-part:].mean() - times_s[:part].mean()
-        return change >= 0.5 * per_s * elapsed_s - 3 * _noise(low) / np.sqrt(part)
+        grows: Flags = change >= 0.5 * per_s * elapsed_s - 3 * _noise(low) / np.sqrt(part)
+        return grows
 
     def _goes_on(self, survival: Survival, per_s: Row, end_s: Row) -> Flags:
         """Whether there are young blocks as well: of those, at least as many survive, so far."""
         young = survival.between(end_s, np.full(self._sites, self._now_s))
         expected = per_s * (self._now_s - end_s)
-        return young + 3 * np.sqrt(expected * self._weight) >= 0.5 * expected
+        goes_on: Flags = young + 3 * np.sqrt(expected * self._weight) >= 0.5 * expected
+        return goes_on
 
     def _has_slowed(self, start_s: Row) -> Flags:
         """Whether sites that are calm enough to tell have slowed down since then.
@@ -323,7 +328,7 @@ class _Measurement:
         is_calm = self._excursion_s <= _CALM_SHARE * self._now_s
         return is_calm & (rise.gain > 0) & (_has_stopped(rise) | _slows_down(rise))
 
-    def _since_first_seconds(self) -> dict[str, NDArray]:
+    def _since_first_seconds(self) -> dict[str, NDArray[Any]]:
         """How sites grew since their process' first seconds."""
         end_s = np.maximum(self._now_s - self._excursion_s, 0.0)
         start_s = np.minimum(_START_UP_S, end_s)
@@ -348,7 +353,7 @@ class _Measurement:
         }
 
 
-def _nothing_found(sites: int) -> dict[str, NDArray]:
+def _nothing_found(sites: int) -> dict[str, NDArray[Any]]:
     flags = ("by_survivors", "by_blocks", "dies")
     figures = (
         "window_s",
@@ -367,20 +372,21 @@ def _nothing_found(sites: int) -> dict[str, NDArray]:
 
 def _chosen(histories: SiteHistories, sites: NDArray[np.intp]) -> SiteHistories:
     """The histories of some of the sites."""
-    names = [field.name for field in fields(SiteHistories) if field.name != "ends_s"]
-    columns = {name: getattr(histories, name) for name in names}
-    chosen = {name: None if column is None else column[..., sites] for name, column in columns.items()}
-    return SiteHistories(histories.ends_s, **chosen)
+    columns = {field.name: getattr(histories, field.name) for field in fields(SiteHistories)}
+    by_site = {name: column for name, column in columns.items() if name != "ends_s" and column is not None}
+    return replace(histories, **{name: column[..., sites] for name, column in by_site.items()})
 
 
 def _is_even(rise: Rise) -> Flags:
     """Whether a curve rises from the beginning of its window to the end, and does not slow down."""
     is_late = (rise.first_third < _THIN_THIRD) & (rise.log_p_first_third < _LOG_ALPHA_THIRD)
-    return (rise.gain > 0) & ~_has_stopped(rise) & ~_slows_down(rise) & ~is_late
+    even: Flags = (rise.gain > 0) & ~_has_stopped(rise) & ~_slows_down(rise) & ~is_late
+    return even
 
 
 def _has_stopped(rise: Rise) -> Flags:
-    return (rise.log_p_silence < _LOG_ALPHA) | (rise.silence > 0.5)
+    stopped: Flags = (rise.log_p_silence < _LOG_ALPHA) | (rise.silence > 0.5)
+    return stopped
 
 
 def _slows_down(rise: Rise) -> Flags:

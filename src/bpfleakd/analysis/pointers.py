@@ -127,7 +127,8 @@ class HeapRanges:
         before = np.cumsum(lengths) - lengths
         place = np.maximum(np.searchsorted(self._starts, addresses, side="right") - 1, 0)
         inside = np.clip(addresses, self._starts[place], self._ends[place]) - self._starts[place]
-        return before[place] + inside
+        places: NDArray[np.uint64] = before[place] + inside
+        return places
 
     def find(self, addresses: Addresses) -> NDArray[np.intp]:
         """The number of the range that each address is in; -1 for none."""
@@ -276,7 +277,8 @@ class PointerScan:
     def _is_chunk_behind(self, targets: NDArray[np.int64], words: Addresses) -> NDArray[np.bool_]:
         """Whether words are what glibc would call the chunk after that of the block they point into."""
         chunk_bytes = _chunk_bytes(self._blocks.sizes[targets])
-        return words == self._blocks.starts[targets] + chunk_bytes - _CHUNK_ALIGNMENT
+        behind: NDArray[np.bool_] = words == self._blocks.starts[targets] + chunk_bytes - _CHUNK_ALIGNMENT
+        return behind
 
     def _drop_links(self) -> None:
         """Forget the links to blocks that are known to be reachable by now."""
@@ -290,4 +292,5 @@ class PointerScan:
 def _chunk_bytes(sizes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """What glibc needs for blocks of these sizes, with the word in front of each."""
     needed = sizes + _CHUNK_WORD_BYTES + _CHUNK_ALIGNMENT - np.uint64(1)
-    return np.maximum(needed & ~(_CHUNK_ALIGNMENT - np.uint64(1)), _CHUNK_MIN_BYTES)
+    chunks: NDArray[np.uint64] = np.maximum(needed & ~(_CHUNK_ALIGNMENT - np.uint64(1)), _CHUNK_MIN_BYTES)
+    return chunks

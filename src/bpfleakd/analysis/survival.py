@@ -53,7 +53,8 @@ class Survival:
     def between(self, start_s: Row, end_s: Row) -> Row:
         """How many of those born between two times live."""
         edges_s = np.stack([start_s, end_s])
-        return np.diff(values_at(self.survived, self.ends_s, edges_s, from_zero=True), axis=0)[0]
+        living: Row = np.diff(values_at(self.survived, self.ends_s, edges_s, from_zero=True), axis=0)[0]
+        return living
 
     def fate(self, start_s: Row, end_s: Row) -> Fate:
         """What becomes of the blocks born in a window of each site.

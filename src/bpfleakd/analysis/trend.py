@@ -105,18 +105,18 @@ def _ties(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
 def _variance(n: int, time_ties: NDArray[np.float64], value_ties: NDArray[np.float64]) -> float:
     """Of Kendall's score of n points in random order (Kendall 1975, chapter 5)."""
 
-    def pairs(size: NDArray[np.float64] | int) -> NDArray[np.float64] | int:
-        return size * (size - 1)
+    def pairs(sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+        return sizes * (sizes - 1)
 
-    def spread(size: NDArray[np.float64] | int) -> NDArray[np.float64] | int:
-        return pairs(size) * (2 * size + 5)
+    def spread(sizes: NDArray[np.float64]) -> float:
+        return float((pairs(sizes) * (2 * sizes + 5)).sum())
 
-    variance = (spread(n) - spread(time_ties).sum() - spread(value_ties).sum()) / 18
-    variance += pairs(time_ties).sum() * pairs(value_ties).sum() / (2 * pairs(n))
+    variance = (spread(np.array([n], np.float64)) - spread(time_ties) - spread(value_ties)) / 18
+    variance += float(pairs(time_ties).sum() * pairs(value_ties).sum()) / (2 * n * (n - 1))
     if n > 2:
         triples = (pairs(time_ties) * (time_ties - 2)).sum() * (pairs(value_ties) * (value_ties - 2)).sum()
-        variance += triples / (9 * pairs(n) * (n - 2))
-    return max(0.0, float(variance))
+        variance += float(triples) / (9 * n * (n - 1) * (n - 2))
+    return max(0.0, variance)
 
 
 def _interval(slopes: NDArray[np.float64], deviation: float) -> tuple[float, float]:

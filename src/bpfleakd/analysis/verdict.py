@@ -43,7 +43,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.analysis.persistence import Persistence, Row
+from bpfleakd.analysis.envelope import Row
+from bpfleakd.analysis.persistence import Persistence
 from bpfleakd.model.verdict import SiteVerdict, Verdict
 from bpfleakd.units import human_bytes, human_duration, human_rate
 

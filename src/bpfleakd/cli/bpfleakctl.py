@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     _write_what_the_terminal_lacks_as_escapes()
     try:
-        code = arguments.run(arguments)
+        code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code
     except BpfleakdError as error:

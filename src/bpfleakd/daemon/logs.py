@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -79,7 +79,7 @@ class _LibraryHandler(logging.Handler):
         get_logger().log(record.levelno, "library", library=record.name, message=record.getMessage(), **pairs)
 
 
-def _make_printable(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+def _make_printable(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
     return {key: _traceback(value) if key == "exception" else _value(value) for key, value in event.items()}
 
 

@@ -123,8 +123,11 @@ class DaemonService:
     async def blocks(
         self, pid: int, *, site: str | None, older_than_s: float, limit: int, suppress: bool = True
     ) -> BlocksReport:
-        wanted = {"site": site, "older_than_s": older_than_s, "limit": limit, "suppress": suppress}
-        return await self._ask(lambda questions: questions.blocks(pid, **wanted))
+        return await self._ask(
+            lambda questions: questions.blocks(
+                pid, site=site, older_than_s=older_than_s, limit=limit, suppress=suppress
+            )
+        )
 
     async def scan(
         self, pid: int, *, older_than_s: float, stop: bool, stop_limit_s: float, limit: int
@@ -133,8 +136,10 @@ class DaemonService:
         async with self._scanning:
             options = ScanOptions(older_than_s, stop, stop_limit_s, limit, self._backend.suppressions)
             report = await self._scanned(pid, options, trust_heap=True)
-            # The heap gave memory back in that very moment.
-            return report or await self._scanned(pid, options, trust_heap=False)
+            if report is None:  # the heap gave memory back in that very moment
+                report = await self._scanned(pid, options, trust_heap=False)
+            assert report is not None
+            return report
 
     async def _scanned(self, pid: int, options: ScanOptions, *, trust_heap: bool) -> ScanReport | None:
         self._scan = scan = await self._ask(

@@ -10,6 +10,7 @@ A candidate counts if it is this file's: the same build-id where both have one, 
 from __future__ import annotations
 
 import lzma
+import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -54,8 +55,8 @@ def debug_link(image: ElfImage) -> tuple[str, int] | None:
     plain = terminator and b"/" not in name and name not in (b"", b".", b"..")
     if not plain or len(name) > 255 or len(data) < position + 4:
         return None
-    order = "little" if image.header.byte_order == "<" else "big"
-    return name.decode(errors="surrogateescape"), int.from_bytes(data[position : position + 4], order)
+    (checksum,) = struct.unpack_from(f"{image.header.byte_order}I", data, position)
+    return name.decode(errors="surrogateescape"), checksum
 
 
 def minidebug_image(image: ElfImage) -> ElfImage | None:

@@ -156,7 +156,10 @@ class _Reader:
         if self._versions is None or not self._versions.has_bytes:
             return np.zeros(rows, dtype=bool)
         data = self._bytes_of(self._versions, first, rows, 2)
-        return (np.frombuffer(data, self._image.header.byte_order + "u2") & _VERSYM_HIDDEN) != 0
+        hidden: NDArray[np.bool_] = (
+            np.frombuffer(data, self._image.header.byte_order + "u2") & _VERSYM_HIDDEN
+        ) != 0
+        return hidden
 
     def _bytes_of(self, section: Section, first: int, rows: int, row_bytes: int) -> bytes:
         return self._image.source.read(section.file_offset + first * row_bytes, rows * row_bytes)
@@ -173,18 +176,23 @@ def _row_layout(image: ElfImage) -> np.dtype[np.void]:
 def _are_in(known: NDArray[np.uint64], addresses: NDArray[np.uint64]) -> NDArray[np.bool_]:
     if not len(known):
         return np.zeros(len(addresses), dtype=bool)
-    return known[np.minimum(np.searchsorted(known, addresses), len(known) - 1)] == addresses
+    are_in: NDArray[np.bool_] = (
+        known[np.minimum(np.searchsorted(known, addresses), len(known) - 1)] == addresses
+    )
+    return are_in
 
 
 def _defined(sections: NDArray[np.uint16]) -> NDArray[np.bool_]:
-    return (sections != _SHN_UNDEF) & ((sections < _SHN_LORESERVE) | (sections == _SHN_XINDEX))
+    defined: NDArray[np.bool_] = (sections != _SHN_UNDEF) & (
+        (sections < _SHN_LORESERVE) | (sections == _SHN_XINDEX)
+    )
+    return defined
 
 
 def _joined(parts: Sequence[FunctionRows]) -> FunctionRows:
-    none = FunctionRows(*(np.empty(0, kind) for kind in (np.uint64, np.uint32, np.uint32, np.uint8)))
     return FunctionRows(
-        np.concatenate([none.addresses, *(part.addresses for part in parts)]),
-        np.concatenate([none.sizes_bytes, *(part.sizes_bytes for part in parts)]),
-        np.concatenate([none.names, *(part.names for part in parts)]),
-        np.concatenate([none.traits, *(part.traits for part in parts)]),
+        np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in parts)]),
+        np.concatenate([np.empty(0, np.uint32), *(part.sizes_bytes for part in parts)]),
+        np.concatenate([np.empty(0, np.uint32), *(part.names for part in parts)]),
+        np.concatenate([np.empty(0, np.uint8), *(part.traits for part in parts)]),
     )

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +80,9 @@ class SymbolTable:
         wide = len(addresses) > 0 and int(addresses.max()) >= 1 << 32
         traits = _column(np.uint8, [table.rows.traits for table in tables])
         order = np.lexsort((traits, addresses)) if wide else np.argsort(addresses << 8 | traits)
-        self._addresses = addresses[order].astype(np.uint64 if wide else np.uint32)
+        self._addresses: NDArray[np.uint32 | np.uint64] = addresses[order].astype(
+            np.uint64 if wide else np.uint32
+        )
         del addresses
         self._traits = traits[order]
         self._sizes = _column(np.uint32, [table.rows.sizes_bytes for table in tables])[order]
@@ -110,7 +113,7 @@ class SymbolTable:
             row = above - 1 if vaddr < self._end_of_text(start) else None
         return None if row is None else self._symbol(row)
 
-    def _row_of(self, inside: int, side: str) -> int:
+    def _row_of(self, inside: int, side: Literal["left", "right"]) -> int:
         # The key must have the array's type: numpy would convert the array otherwise, at every lookup.
         return int(np.searchsorted(self._addresses, self._addresses.dtype.type(inside), side=side))
 
@@ -199,7 +202,10 @@ def _symbol_sections(images: Sequence[ElfImage]) -> list[SymbolSection]:
     return tables
 
 
-def _column(dtype: type[np.unsignedinteger], parts: Sequence[NDArray[np.unsignedinteger]]) -> NDArray:
+_Unsigned = TypeVar("_Unsigned", np.uint8, np.uint32, np.uint64)
+
+
+def _column(dtype: type[_Unsigned], parts: Sequence[NDArray[_Unsigned]]) -> NDArray[_Unsigned]:
     return np.concatenate([np.empty(0, dtype), *parts])
 
 
@@ -224,4 +230,5 @@ def _prefixes_by_mask(names: Collection[bytes]) -> dict[np.uint64, NDArray[np.ui
 def _eight_bytes_at(text: bytes, offsets: NDArray[np.unsignedinteger]) -> NDArray[np.uint64]:
     # A view with a stride of one byte: the eight bytes from every position, without a copy of the text.
     padded = text + bytes(_PREFIX_BYTES)
-    return np.ndarray(len(padded) - 7, "<u8", padded, strides=(1,))[offsets]
+    words: NDArray[np.uint64] = np.ndarray(len(padded) - 7, "<u8", padded, strides=(1,))[offsets]
+    return words

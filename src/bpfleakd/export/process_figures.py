@@ -23,7 +23,7 @@ class ProcessRow:
 
 def _room_bytes(row: ProcessRow) -> float | None:
     limit = row.verdict.limit if row.verdict else None
-    return limit and max(0, limit.limit_bytes - limit.used_bytes)
+    return None if limit is None else max(0, limit.limit_bytes - limit.used_bytes)
 
 
 PROCESS_GAUGES: tuple[Gauge[ProcessRow], ...] = (
@@ -68,25 +68,25 @@ PROCESS_GAUGES: tuple[Gauge[ProcessRow], ...] = (
         "leaks",
         "",
         "How many processes with these labels leak: one of their call sites does.",
-        lambda row: row.verdict and row.verdict.verdict == "leak",
+        lambda row: row.verdict.verdict == "leak" if row.verdict else None,
     ),
     Gauge(
         "leak_bytes_per_second",
         "bytes_per_second",
         "What the call sites that leak gain for good, together.",
-        lambda row: row.verdict and row.verdict.leak_bytes_per_s,
+        lambda row: row.verdict.leak_bytes_per_s if row.verdict else None,
     ),
     Gauge(
         "memory_growth_bytes_per_second",
         "bytes_per_second",
         "Trend of the anonymous memory, as far as it can be told.",
-        lambda row: row.verdict and row.verdict.memory_bytes_per_s,
+        lambda row: row.verdict.memory_bytes_per_s if row.verdict else None,
     ),
     Gauge(
         "explained_ratio",
         "ratio",
         "The part of the growth of the memory, 0 to 1, that call sites gain which leak or grow.",
-        lambda row: row.verdict and row.verdict.explained_share,
+        lambda row: row.verdict.explained_share if row.verdict else None,
         min,
     ),
     Gauge(
@@ -100,20 +100,20 @@ PROCESS_GAUGES: tuple[Gauge[ProcessRow], ...] = (
         "limit_reached_seconds",
         "seconds",
         "When that limit is reached at this growth; none if that is not to be foreseen.",
-        lambda row: row.verdict and row.verdict.limit_reached_s,
+        lambda row: row.verdict.limit_reached_s if row.verdict else None,
         min,
     ),
     Gauge(
         "anonymous_bytes",
         "bytes",
         "Anonymous memory that is resident or swapped out, as /proc says: what live bytes are to explain.",
-        lambda row: row.usage and row.usage.anonymous_bytes,
+        lambda row: row.usage.anonymous_bytes if row.usage else None,
     ),
     Gauge(
         "threads",
         "",
         "Threads.",
-        lambda row: row.usage and row.usage.threads,
+        lambda row: row.usage.threads if row.usage else None,
     ),
     Gauge(
         "tracing_cores",

@@ -13,6 +13,7 @@ docs/metrics.md has every metric.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -112,8 +113,8 @@ class _SnapshotCollector(Collector):
 
 def _families(
     prefix: str,
-    gauges: Iterable[Gauge],
-    counters: Iterable[Counter],
+    gauges: Iterable[Gauge[Any]],
+    counters: Iterable[Counter[Any]],
     labels: tuple[str, ...],
     sums: Mapping[tuple[str, ...], Sums],
 ) -> Iterator[Metric]:
@@ -127,12 +128,12 @@ def _families(
                 metric.add_metric(values, value)
         yield metric
     for index, counter in enumerate(counters):
-        metric = CounterMetricFamily(
+        total = CounterMetricFamily(
             f"bpfleakd_{prefix}_{counter.name}", counter.documentation, labels=labels, unit=counter.unit
         )
         for values, figures in sums.items():
-            metric.add_metric(values, figures.counters[index])
-        yield metric
+            total.add_metric(values, figures.counters[index])
+        yield total
 
 
 def _process_infos(rows: Iterable[TracedProcess], labels: tuple[MetricLabel, ...]) -> Metric:

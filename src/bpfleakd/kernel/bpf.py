@@ -117,7 +117,7 @@ def u32(number: int) -> bytes:
 
 def _bpf(command: _Command, attributes: bytes | bytearray) -> int:
     buffer = (ctypes.c_char * len(attributes)).from_buffer(bytearray(attributes))
-    result = _libc.syscall(_SYS_BPF, int(command), buffer, len(attributes))
+    result: int = _libc.syscall(_SYS_BPF, int(command), buffer, len(attributes))
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -129,7 +129,7 @@ def _address(buffer: bytes | bytearray | np.ndarray | None) -> int:
     if buffer is None:
         return 0
     if isinstance(buffer, bytes):
-        return ctypes.cast(buffer, ctypes.c_void_p).value or 0
+        return ctypes.cast(ctypes.c_char_p(buffer), ctypes.c_void_p).value or 0
     if isinstance(buffer, bytearray):
         return ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer))
     return buffer.ctypes.data
@@ -289,7 +289,7 @@ def _batch(
     addresses = map(_address, (position, following, keys, values))
     attributes = bytearray(struct.pack("=QQQQIIQQ", *addresses, len(keys), fd, 0, 0))
     buffer = (ctypes.c_char * len(attributes)).from_buffer(attributes)
-    result = _libc.syscall(_SYS_BPF, int(command), buffer, len(attributes))
+    result: int = _libc.syscall(_SYS_BPF, int(command), buffer, len(attributes))
     number = ctypes.get_errno() if result < 0 else 0
     (count,) = struct.unpack_from("=I", attributes, 32)
     return number, count
@@ -424,7 +424,7 @@ def open_uprobe_event(path: str, offset: int, pid: int, at_return: bool) -> int:
 def _perf_event_open(attributes: bytearray, *, pid: int, cpu: int, name: str) -> int:
     buffer = (ctypes.c_char * len(attributes)).from_buffer(attributes)
     close_on_exec = 8
-    fd = _libc.syscall(_SYS_PERF_EVENT_OPEN, buffer, pid, cpu, -1, close_on_exec)
+    fd: int = _libc.syscall(_SYS_PERF_EVENT_OPEN, buffer, pid, cpu, -1, close_on_exec)
     if fd < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), name)

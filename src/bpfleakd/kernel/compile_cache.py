@@ -17,13 +17,13 @@ class CompileCache:
     """Files in `directory`, made if it is missing; None keeps nothing."""
 
     def __init__(self, directory: Path | None) -> None:
-        self._files = directory and FileCache(
-            directory, "programs", files_max=_KEPT, file_bytes_max=_BYTES_MAX
-        )
+        self._files: FileCache | None = None
+        if directory is not None:
+            self._files = FileCache(directory, "programs", files_max=_KEPT, file_bytes_max=_BYTES_MAX)
 
     def read(self, key: str) -> CompiledPrograms | None:
         """Return what was kept as `key`; None if there is nothing, or nothing that can be trusted."""
-        return self._files and self._files.read(key, CompiledPrograms.from_json)
+        return None if self._files is None else self._files.read(key, CompiledPrograms.from_json)
 
     def write(self, key: str, programs: CompiledPrograms) -> None:
         """Keep programs, whole or not at all; that it fails is no reason to stop."""

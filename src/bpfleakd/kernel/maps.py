@@ -216,16 +216,12 @@ class Maps:
         self._slots.give_back(pid)
         if pid in self._live_fds:
             os.close(self._live_fds.pop(pid))
-        for name, tgids_of in (
-            ("sites", lambda keys: keys["tgid"]),
-            ("stacks", lambda keys: keys["tgid"]),
-            ("threads", lambda keys: keys >> 32),
-        ):
+        for name in ("sites", "stacks", "threads"):
             fd = self._fds[name]
             value_type = np.dtype(("V", bpf.map_info(fd).value_bytes))
             # Collected first, since it is the table that is walked.
             ours = [
-                keys[tgids_of(keys) == pid]
+                keys[(keys >> 32 if name == "threads" else keys["tgid"]) == pid]
                 for keys, _values in bpf.map_batches(fd, PINNED_MAPS[name][0], value_type, _BATCH_ENTRIES)
             ]
             for keys in ours:

@@ -37,9 +37,9 @@ class ProbePointCache:
     """Files in `directory`, made if it is missing; None keeps nothing."""
 
     def __init__(self, directory: Path | None) -> None:
-        self._files = directory and FileCache(
-            directory, "points", files_max=_KEPT, file_bytes_max=_ENTRY_BYTES_MAX
-        )
+        self._files: FileCache | None = None
+        if directory is not None:
+            self._files = FileCache(directory, "points", files_max=_KEPT, file_bytes_max=_ENTRY_BYTES_MAX)
 
     def search(
         self, files: Sequence[SearchedFile], functions: Sequence[WantedFunction]

@@ -151,7 +151,8 @@ def _what(message: bytes) -> int | None:
     index, value, *_ = _CN_MSG.unpack_from(message)
     if (index, value) != (_CN_IDX_PROC, _CN_VAL_PROC):
         return None
-    return _WHAT.unpack_from(message, _WHAT_AT)[0]
+    what: int = _WHAT.unpack_from(message, _WHAT_AT)[0]
+    return what
 
 
 def _import_pyroute2_in_parts() -> None:

@@ -73,7 +73,8 @@ class ProcessSlots:
     def row(self, pid: int) -> np.void:
         """What the programs say of a process now: a copy of its PROCESS, zero for one without a slot."""
         slot = self._slots.get(pid)
-        return np.zeros((), abi.PROCESS)[()] if slot is None else self._rows[slot].copy()
+        row: np.void = np.zeros(1, abi.PROCESS)[0] if slot is None else self._rows[slot].copy()
+        return row
 
     def begin_reading(self) -> None:
         """Count a reading of the sites: what changes from now on is listed anew."""

@@ -42,8 +42,8 @@ class RingReader:
         self._mask = size_bytes - 1
         self._consumer = mmap.mmap(fd, _PAGE_BYTES)
         self._producer = mmap.mmap(fd, _PAGE_BYTES, prot=mmap.PROT_READ, offset=_PAGE_BYTES)
-        (self._released,) = struct.unpack_from("=Q", self._consumer)
-        self.position = self._released
+        self._released: int = struct.unpack_from("=Q", self._consumer)[0]
+        self.position: int = self._released
         """Where the next record will be read; positions only grow."""
 
     @property
@@ -95,7 +95,8 @@ class RingReader:
 
     def _produced(self) -> int:
         """The position where the next record will be put."""
-        return struct.unpack_from("=Q", self._producer)[0]
+        produced: int = struct.unpack_from("=Q", self._producer)[0]
+        return produced
 
     def _mapped(self, end: int) -> mmap.mmap:
         """The data from the page of `position` up to `end`."""

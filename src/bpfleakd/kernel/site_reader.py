@@ -43,7 +43,7 @@ class SiteReader:
         self._slots.begin_reading()
         changed = self._ring.rows(abi.CHANGED_SITE)
         self._ring.release()
-        keys = changed[list(abi.SITE_KEY.names)].astype(abi.SITE_KEY)
+        keys = changed[list(abi.SITE_KEY.fields or ())].astype(abi.SITE_KEY)
         wanted = _unique(np.concatenate([self._again, keys]))
         self._again = keys[changed["reading"] == self._slots.readings(keys["tgid"])]
         # What found no room after this reading had begun may change again, like `_again`.

@@ -149,7 +149,7 @@ class MemoryReader:
         """Read pieces of at most a buffer; returns how many bytes, less where a page cannot be read."""
         local = np.array([(self._buffer.ctypes.data, self._buffer.nbytes)], _PIECE)
         remote = np.ascontiguousarray(pieces)
-        got = _libc.process_vm_readv(
+        got: int = _libc.process_vm_readv(
             self._pid,
             ctypes.c_void_p(local.ctypes.data),
             ctypes.c_ulong(1),

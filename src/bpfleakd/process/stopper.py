@@ -70,7 +70,7 @@ class ThreadRegisters:
 class Held:
     """Threads that are held, from `hold` until `let_go`, or until the time is over."""
 
-    def __init__(self, pid: int, limit_s: float, when_over: Callable[[], None], proc: Path) -> None:
+    def __init__(self, pid: int, limit_s: float, when_over: Callable[[], object], proc: Path) -> None:
         self._pid = pid
         self._limit_s = limit_s
         self._when_over = when_over
@@ -179,7 +179,7 @@ def _nothing() -> None:
     pass
 
 
-def hold(pid: int, limit_s: float, *, when_over: Callable[[], None] = _nothing, proc: Path = PROC) -> Held:
+def hold(pid: int, limit_s: float, *, when_over: Callable[[], object] = _nothing, proc: Path = PROC) -> Held:
     """Stop all threads of a process, for at most `limit_s`; `when_over` is called as soon as they go on.
 
     Raises NoSuchProcess, AccessDenied, or TargetRefused: another one traces it, or it did not stop in time.

@@ -70,13 +70,13 @@ class Blocks:
         sites = self._selection(keys, older_than_s, limit).sites()
         listed = [chosen for chosen in sites if len(chosen.listed)]
         others = [] if largest_sites is None or keys is None else self._live_besides(keys)
-        live_count = sum(one.live_count for one in (*sites, *others))
+        summed: list[SelectedSite | SiteCounters] = [*sites, *others]
         recorded_count = sum(one.recorded_count for one in sites) + sum(one.live_count for one in others)
         return BlocksReport(
             process=process,
             older_than_s=older_than_s,
-            live_bytes=sum(one.live_bytes for one in (*sites, *others)),
-            live_count=live_count,
+            live_bytes=sum(one.live_bytes for one in summed),
+            live_count=sum(one.live_count for one in summed),
             sites=_merged(self._site_blocks(listed)),
             left_out_sites=len(sites) - len(listed) + len(others),
             left_out_count=recorded_count - sum(len(chosen.listed) for chosen in listed),

@@ -189,9 +189,12 @@ class Questions:
         rows = traced.suppressions.shown(changed)[:limit].tolist()
         named = self._reporter.sites(traced, self._judge.namer(traced), rows, now_ns)
         process, sites = self._reporter.summary(traced, now_ns), dict(zip(rows, named, strict=True))
-        reports = (report_at(table, process, sites, figures) for figures in (before, after))
-        merged = (replace(report, sites=tuple(merged_sites(report.sites))) for report in reports)
-        found = compared(*merged, (before.source, after.source))
+
+        def merged(figures: Figures) -> LeakReport:
+            report = report_at(table, process, sites, figures)
+            return replace(report, sites=tuple(merged_sites(report.sites)))
+
+        found = compared(merged(before), merged(after), (before.source, after.source))
         used = int(((before.live_count > 0) | (after.live_count > 0)).sum())
         hidden = np.intersect1d(table.memory_rows, np.setdiff1d(changed, rows))
 

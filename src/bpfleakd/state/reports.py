@@ -78,27 +78,28 @@ class ReportStore:
         columns = f"{_COLUMNS.removeprefix('id, ')}, size_bytes, report"
         insert = f"INSERT INTO reports ({columns}) VALUES ({', '.join('?' * len(row))})"
 
-        def change(database: sqlite3.Connection) -> None:
+        def change(database: sqlite3.Connection) -> bool:
             with _transaction(database):
                 database.execute(insert, row)
                 self._make_room(database, now_s)
             database.execute("PRAGMA incremental_vacuum")
+            return True
 
-        if self._attempt(change, None) is _FAILED:
+        if not self._attempt(change):
             self.lost_count += 1
 
     def newest(self, pid: int | None, limit: int) -> tuple[KeptReport, ...]:
         """The newest reports first, of all processes or of those that had a pid."""
         where, values = ("WHERE pid = ?", (pid, limit)) if pid is not None else ("", (limit,))
         query = f"SELECT {_COLUMNS} FROM reports {where} ORDER BY id DESC LIMIT ?"
-        rows = self._attempt(lambda database: database.execute(query, values).fetchall(), [])
-        return tuple(KeptReport(*row) for row in ([] if rows is _FAILED else rows))
+        rows = self._attempt(lambda database: database.execute(query, values).fetchall())
+        return tuple(KeptReport(*row) for row in rows or ())
 
     def get(self, number: int) -> SavedReport:
         """One report, whole. Raises NoSuchReport."""
         query = f"SELECT {_COLUMNS}, report FROM reports WHERE id = ?"
-        row = self._attempt(lambda database: database.execute(query, (number,)).fetchone(), None)
-        if row is None or row is _FAILED:
+        row = self._attempt(lambda database: database.execute(query, (number,)).fetchone())
+        if row is None:
             raise errors.NoSuchReport(
                 f"no report {number} is kept", "`bpfleakctl reports` lists those that are there"
             )
@@ -123,17 +124,17 @@ class ReportStore:
             (self._max_bytes,),
         )
 
-    def _attempt(self, action: Callable[[sqlite3.Connection], T], otherwise: T) -> T | object:
-        """What `action` returns; `otherwise` without a database, _FAILED after an error."""
+    def _attempt(self, action: Callable[[sqlite3.Connection], T]) -> T | None:
+        """What `action` returns; None without a database or after an error, which is logged."""
         if self._database is None:
-            return otherwise
+            return None
         try:
             return action(self._database)
         except sqlite3.Error as error:
             log.warning("state.failed", reason=str(error))
             if not isinstance(error, sqlite3.OperationalError):
                 self._begin_anew()
-            return _FAILED
+            return None
 
     def _begin_anew(self) -> None:
         """The file was damaged while it was open."""
@@ -143,9 +144,6 @@ class ReportStore:
             self._database = open_database(self._directory)
         except (OSError, sqlite3.Error) as error:
             log.warning("state.not-kept", directory=self._directory, reason=str(error))
-
-
-_FAILED = object()
 
 
 class _transaction:

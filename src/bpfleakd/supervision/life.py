@@ -51,7 +51,7 @@ class LifeEvents:
         subscribe: Callable[[], LifeSource] | None,
         scan: Callable[[], Sequence[LifeEvent]],
         scan_s: float,
-        wake: Callable[[], None],
+        wake: Callable[[], object],
         *,
         queue_max: int = _QUEUE_MAX,
         retry_s: float = _RETRY_S,

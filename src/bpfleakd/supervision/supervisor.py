@@ -102,15 +102,15 @@ class Supervisor:
             elif process.state is SupervisionState.WAITING and self._enforcer.has_room():
                 self._agenda.set(process.pid, now_ns)
         for action in self._watcher.step(now_ns):
-            process = self._known.get(action.process.pid)
-            if process is None or process.id != action.process:
+            known = self._known.get(action.process.pid)
+            if known is None or known.id != action.process:
                 continue
-            if isinstance(action, Open) and process.window_end_ns is None:
-                process.opening = action
+            if isinstance(action, Open) and known.window_end_ns is None:
+                known.opening = action
             elif not isinstance(action, Open):
-                process.opening = None
-                process.window_end_ns = now_ns if process.window_end_ns is not None else None
-            self._agenda.set(process.pid, now_ns)
+                known.opening = None
+                known.window_end_ns = now_ns if known.window_end_ns is not None else None
+            self._agenda.set(known.pid, now_ns)
 
     def rescan(self, now_ns: int) -> None:
         """Look at all processes there are, whatever was known of them."""

@@ -59,8 +59,9 @@ class Demangler:
         if child is not None:
             child.kill()
             child.wait()
-            child.stdin.close()
-            child.stdout.close()
+            for pipe in (child.stdin, child.stdout):
+                assert pipe is not None
+                pipe.close()
 
     def _demangled(self, name: str) -> str:
         if not _MANGLED.fullmatch(name) or len(name) > NAME_LIMIT_CHARACTERS:
@@ -80,6 +81,8 @@ class Demangler:
         child = self._running()
         if child is None:
             return name
+        assert child.stdin is not None
+        assert child.stdout is not None
         try:
             os.write(child.stdin.fileno(), name[name.startswith("__Z") :].encode() + b"\n")
             return _read_line(child.stdout.fileno(), ANSWER_TIMEOUT_S).decode(errors="surrogateescape")

@@ -253,13 +253,14 @@ class AddressMap:
         space = cls()
         space.unrecorded_count = saved.unrecorded_count
         space._all_live = Totals(*saved.all_live)
-        for owner, counters in ((owner_of(owner), counters) for owner, counters in saved.totals):
+        for row, counters in saved.totals:
+            owner = owner_of(row)
             counted = kind_of(owner) not in (None, AllocationKind.FILE)
             space._totals[owner] = Totals(*counters, part_of=space._all_live if counted else None)
         regions: list[Region] = []
-        for owner, born_ns, tid, live_bytes in saved.regions:
-            known = owner_of(owner)
-            regions.append(Region(known, space._totals[known], born_ns, tid, live_bytes))
+        for row, born_ns, tid, live_bytes in saved.regions:
+            owner = owner_of(row)
+            regions.append(Region(owner, space._totals[owner], born_ns, tid, live_bytes))
         # Of a special owner there is one region, which may have nothing at the moment.
         space._special = {special: Region(special, space._totals[special]) for special in Special}
         space._special |= {region.owner: region for region in regions if isinstance(region.owner, Special)}
@@ -304,10 +305,10 @@ class AddressMap:
 
     def live_regions(self) -> list[tuple[SiteKey, LiveRegion]]:
         """What of all sites is live, by address."""
-        live = (piece for piece in self._live_pieces() if isinstance(piece[2].owner, SiteKey))
         return [
             (region.owner, LiveRegion(start, end - start, region.born_ns, region.tid))
-            for start, end, region in sorted(live, key=lambda piece: piece[0])
+            for start, end, region in sorted(self._live_pieces(), key=lambda piece: piece[0])
+            if isinstance(region.owner, SiteKey)
         ]
 
     def census(self) -> dict[SiteKey, SiteCensus]:

@@ -113,7 +113,8 @@ class SiteTable:
 
     def are_heap(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Which of the rows are of sites of the heap."""
-        return self._kinds[rows] == _HEAP
+        heap: NDArray[np.bool_] = self._kinds[rows] == _HEAP
+        return heap
 
     def changed_ns(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
         """At which reading the counters of these rows changed last; 0 if that was never."""

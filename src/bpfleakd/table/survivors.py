@@ -33,7 +33,8 @@ class Survivors:
 
     def sites(self) -> list[tuple[int, int]]:
         """Kind number and stack id of the sites that have any, in the order of the rows."""
-        return self.rows[["kind", "stack_id"]][self._starts()].tolist()
+        sites: list[tuple[int, int]] = self.rows[["kind", "stack_id"]][self._starts()].tolist()
+        return sites
 
     def matrices(
         self, columns: NDArray[np.intp], width: int
@@ -46,9 +47,15 @@ class Survivors:
         chosen = self.rows[of_site >= 0]
         cells = chosen["stretch"].astype(np.intp) * width + of_site[of_site >= 0]
         shape = self.stretches, width
-        live_count = np.bincount(cells, chosen["live_count"], self.stretches * width).reshape(shape)
-        live_bytes = np.bincount(cells, chosen["live_bytes"], self.stretches * width).reshape(shape)
-        return live_count, live_bytes
+
+        def summed(name: str) -> NDArray[np.float64]:
+            return (
+                np.bincount(cells, chosen[name], self.stretches * width)
+                .astype(np.float64, copy=False)
+                .reshape(shape)
+            )
+
+        return summed("live_count"), summed("live_bytes")
 
     def _starts(self) -> NDArray[np.intp]:
         return _starts(self.rows, ("kind", "stack_id"))

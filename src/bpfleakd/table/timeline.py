@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -297,5 +298,8 @@ def _merged(earlier: _Bin, later: _Bin) -> _Bin:
     )
 
 
-def _with_zeroes(column: NDArray, count: int) -> NDArray:
+_Number = TypeVar("_Number", bound=np.number[Any])
+
+
+def _with_zeroes(column: NDArray[_Number], count: int) -> NDArray[_Number]:
     return np.concatenate([column, np.zeros(count, column.dtype)])

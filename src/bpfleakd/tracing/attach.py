@@ -269,8 +269,8 @@ class Attacher:
             self._unwinding.finish(pid, max(0.0, tables_due_s - time.monotonic()))
             attachment = Attachment(process, pidfd, tuple(links), mappings, linked, pins)
             _keep(attachment)
-            for file in linked:
-                pins.commit_links(file.number)
+            for to_commit in linked:
+                pins.commit_links(to_commit.number)
             if self._maps.process(pid).state is RecordingState.EXECED:
                 raise errors.NoSuchProcess(f"process {pid} called exec during the attach", "attach once more")
             self._maps.set_state(pid, RecordingState.RECORDING)

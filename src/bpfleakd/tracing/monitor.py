@@ -426,15 +426,17 @@ class Monitor:
             self._sampling.forget(traced.pid)
             self._watch_while(bool(self._running))
             traced.close()
+        final = traced.final
+        assert final is not None
         self._population.remember_ended(traced)
         self.overview.note_ended(traced)
-        self._keep_report(traced.attachment.process.id, traced.final)
+        self._keep_report(traced.attachment.process.id, final)
         log.info(
             f"process.{state}",
             pid=traced.pid,
             comm=traced.attachment.process.comm,
-            live_bytes=traced.final.process.live_bytes,
-            live_count=traced.final.process.live_count,
+            live_bytes=final.process.live_bytes,
+            live_count=final.process.live_count,
         )
 
 

@@ -57,11 +57,13 @@ class SiteSuppressions:
 
     def shown(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         """Those of the rows that are not suppressed, as far as is known."""
-        return rows[self._of(rows) != _SUPPRESSED]
+        shown: NDArray[np.intp] = rows[self._of(rows) != _SUPPRESSED]
+        return shown
 
     def unknown(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         """Those of the rows that nobody has looked at."""
-        return rows[self._of(rows) == _NOT_LOOKED_AT]
+        unknown: NDArray[np.intp] = rows[self._of(rows) == _NOT_LOOKED_AT]
+        return unknown
 
     @property
     def rows(self) -> NDArray[np.intp]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,7 +165,7 @@ class SiteVerdicts:
         if not len(rows) or not len(table.timeline):
             self._judgement, self._positions = None, np.full(len(table), -1)
             return []
-        now_s = table.since_began_s(table.timeline.edges_ns[-1])
+        now_s = float(table.since_began_s(table.timeline.edges_ns[-1:])[0])
         due = self._measured.due(rows, table.since_began_s(table.changed_ns(rows)), now_s)
         if len(due):
             survivors, of_survivors = self._survivors(table, blocks, due)
@@ -234,16 +235,28 @@ class SiteVerdicts:
         hidden = set(suppressed.tolist())
         for place, (row, site) in zip(np.argsort(order), sites, strict=True):
             assert known is not None
-            columns = known.low_bytes, known.low_count, known.born_count
-            survivors = known.survivors_count, known.survivors_bytes
-            figures = [tuple(column[:, place].tolist()) for column in (*columns, *survivors)]
-            if blocks is None:
-                figures[len(columns) :] = (), ()
+
+            def figures(column: NDArray[Any] | None, place: int = place) -> tuple[Any, ...]:
+                return () if column is None else tuple(column[:, place].tolist())
+
             module = (site.module or "").rpartition("/")[2] or None
-            live = site.live_bytes, site.live_count
             weight = float(known.weight[place]) if known.weight is not None else 1.0
             saved.append(
-                SavedSite(site.site, site.kind, site.function, module, *live, *figures, weight, row in hidden)
+                SavedSite(
+                    site=site.site,
+                    kind=site.kind,
+                    function=site.function,
+                    module=module,
+                    live_bytes=site.live_bytes,
+                    live_count=site.live_count,
+                    low_bytes=figures(known.low_bytes),
+                    low_count=figures(known.low_count),
+                    born_count=figures(known.born_count),
+                    survivors_count=figures(known.survivors_count if blocks is not None else None),
+                    survivors_bytes=figures(known.survivors_bytes if blocks is not None else None),
+                    weight=weight,
+                    suppressed=row in hidden,
+                )
             )
         memory = self._memory.columns(_ONLY_ROW) if self._memory else None
         return SavedHistory(
@@ -339,4 +352,7 @@ def _histories(
 def _weights(counters: NDArray[np.int64]) -> NDArray[np.float64]:
     """How many blocks a recorded one of each site stands for: weight w adds w^2 - w to the variance."""
     variance = counters[:, COUNTERS.index("live_count_variance")] * COUNT_VARIANCE_UNIT
-    return 1 + np.maximum(variance, 0) / np.maximum(counters[:, COUNTERS.index("live_count")], 1)
+    weights: NDArray[np.float64] = 1 + np.maximum(variance, 0) / np.maximum(
+        counters[:, COUNTERS.index("live_count")], 1
+    )
+    return weights

@@ -34,8 +34,8 @@ class Functions:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def where(self, selection: np.ndarray) -> Functions:
-        """Return those that a mask or an array of indexes selects."""
+    def where(self, selection: np.ndarray | slice) -> Functions:
+        """Return those that a mask, an array of indexes or a slice selects."""
         return Functions(self.starts[selection], self.ends[selection], self.programs[selection])
 
     def and_also(self, others: Functions) -> Functions:

@@ -163,7 +163,7 @@ def _decode(entry: bytes, build_id: str | None, digest: bytes, max_rows: int) ->
         text_start,
         np.frombuffer(rows, np.uint32),
         np.frombuffer(page_index, np.uint32),
-        unpack(rules),
+        unpack(bytes(rules)),
         fdes,
         {reason: count for reason, count in zip(_REASONS, skip_counts, strict=True) if count},
     )

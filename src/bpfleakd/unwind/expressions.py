@@ -53,20 +53,20 @@ _WITHOUT_OPERAND = {_DEREF: "deref", _AND: "and", _PLUS: "plus", _SHL: "shl", _G
 def recognise(expression: bytes) -> RegisterOffset | RegisterContents | LazyPlt | None:
     """Return what the expression computes, None for a shape that is not known here."""
     match _operations(expression):
-        case (("breg", register, offset),):
+        case (("breg", int(register), int(offset)),):
             return RegisterOffset(register, offset)
-        case (("breg", register, offset), ("plus_uconst", addend)):
+        case (("breg", int(register), int(offset)), ("plus_uconst", int(addend))):
             return RegisterOffset(register, offset + addend)
-        case (("breg", register, offset), ("deref",)):
+        case (("breg", int(register), int(offset)), ("deref",)):
             return RegisterContents(register, offset, 0)
-        case (("breg", register, offset), ("deref",), ("plus_uconst", addend)):
+        case (("breg", int(register), int(offset)), ("deref",), ("plus_uconst", int(addend))):
             return RegisterContents(register, offset, addend)
         case (
-            ("breg", register, offset),
+            ("breg", register, int(offset)),
             ("breg", program_counter, 0),
             ("lit", 15),
             ("and",),
-            ("lit", threshold),
+            ("lit", int(threshold)),
             ("ge",),
             ("lit", 3),
             ("shl",),

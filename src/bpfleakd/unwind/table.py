@@ -88,7 +88,7 @@ class UnwindTable:
     def rows_numbered_by(self, rules: RuleSet) -> np.ndarray:
         """Return the rows (uint32) with the numbers of a rule set, which learns the rules it lacks."""
         numbers = np.array([rules.number_of(rule) for rule in self.rules], dtype=np.uint32)
-        renumbered = numbers[self.rows >> ROW_ADDRESS_BITS]
+        renumbered: np.ndarray = numbers[self.rows >> ROW_ADDRESS_BITS]
         renumbered <<= ROW_ADDRESS_BITS
         renumbered |= self.rows & ROW_ADDRESS_MASK
         return renumbered

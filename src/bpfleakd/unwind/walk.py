@@ -112,10 +112,12 @@ def _by_frame_pointer(registers: FrameRegisters, read_u64: ReadU64) -> FrameRegi
 
 def _interrupted(registers: FrameRegisters, rule: Rule, read_u64: ReadU64) -> FrameRegisters | StackEnd:
     rsp = registers.rsp
-    saved = [read_u64(rsp + offset) for offset in (rule.cfa_addend, rule.cfa_offset, rule.rbp_offset)]
-    if None in saved:
+    rip, caller_rsp, rbp = (
+        read_u64(rsp + offset) for offset in (rule.cfa_addend, rule.cfa_offset, rule.rbp_offset)
+    )
+    if rip is None or caller_rsp is None or rbp is None:
         return StackEnd.READ_FAULT
-    return FrameRegisters(*saved, is_exact=True)
+    return FrameRegisters(rip, caller_rsp, rbp, is_exact=True)
 
 
 def _by_cfa(registers: FrameRegisters, rule: Rule, read_u64: ReadU64) -> FrameRegisters | StackEnd:

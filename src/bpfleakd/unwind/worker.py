@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 
@@ -122,7 +122,7 @@ def _run(paths: Sequence[str], cache_directory: Path | None) -> Iterator[BuiltTa
             child.kill()
 
 
-def _read_answer(stream: BinaryIO, path: str) -> BuiltTable | None:
+def _read_answer(stream: IO[bytes], path: str) -> BuiltTable | None:
     line = stream.readline()
     if not line.endswith(b"\n"):
         return None
@@ -149,7 +149,7 @@ def _read_answer(stream: BinaryIO, path: str) -> BuiltTable | None:
 # The child's side
 
 
-def _answer(path: str, cache: TableCache | None, out: BinaryIO) -> None:
+def _answer(path: str, cache: TableCache | None, out: IO[bytes]) -> None:
     try:
         with _image(path) as image:
             sections = sections_of(image)
@@ -172,7 +172,7 @@ def _answer(path: str, cache: TableCache | None, out: BinaryIO) -> None:
     }
     out.write(json.dumps(header).encode() + b"\n")
     for part in (table.rows, table.page_index):
-        out.write(memoryview(part).cast("B"))
+        out.write(part.data.cast("B"))
     out.write(pack(table.rules))
 
 

@@ -52,15 +52,15 @@ def _cfa_of(state: FrameState) -> tuple[CfaKind, int, int]:
 
 
 def _rbp_of(rbp: RegisterRule) -> tuple[RbpKind, int]:
-    how, operand = rbp
-    if how in (How.UNSPECIFIED, How.SAME_VALUE):
-        return RbpKind.SAME, 0
-    if how is How.OFFSET:
-        return RbpKind.AT_CFA, operand
-    if how is How.EXPRESSION:
-        match recognise(operand):
-            case RegisterOffset(register, offset) if register == RBP:
-                return RbpKind.AT_RBP, offset
+    match rbp:
+        case ((How.UNSPECIFIED | How.SAME_VALUE), _):
+            return RbpKind.SAME, 0
+        case How.OFFSET, int(offset):
+            return RbpKind.AT_CFA, offset
+        case How.EXPRESSION, bytes(expression):
+            match recognise(expression):
+                case RegisterOffset(register, offset) if register == RBP:
+                    return RbpKind.AT_RBP, offset
     return RbpKind.UNDEFINED, 0
 
 
@@ -75,7 +75,7 @@ def _signal_rule(state: FrameState) -> Rule:
 
 def _saved_at_rsp(rule: RegisterRule) -> int | None:
     how, operand = rule
-    location = recognise(operand) if how is How.EXPRESSION else None
+    location = recognise(operand) if isinstance(operand, bytes) and how is How.EXPRESSION else None
     if isinstance(location, RegisterOffset) and location.register == RSP:
         return location.offset
     return None

@@ -335,10 +335,11 @@ def test_stop_may_come_twice_and_before_start(path):
 def test_stop_does_not_wait_for_idle_clients(path):
     """A connection that is kept open, and one that never asked, do not hold up the daemon's end."""
     with running(FakeService(stats=some_stats()), path, tcp=True) as server:
+        silent = socket.create_connection(("127.0.0.1", server.tcp_port))
+        # With the answer to this one, that one has been accepted too.
         kept = http.client.HTTPConnection("127.0.0.1", server.tcp_port, timeout=5)
         kept.request("GET", "/v1/status")
         kept.getresponse().read()
-        silent = socket.create_connection(("127.0.0.1", server.tcp_port))
         before = time.monotonic()
     assert time.monotonic() - before < 3
     kept.close()

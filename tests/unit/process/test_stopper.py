@@ -36,12 +36,11 @@ def counting(tmp_path):
     """(process, a function that returns its counters)."""
     path = tmp_path / "counters"
     path.write_bytes(bytes(4096))
-    process = subprocess.Popen([sys.executable, "-c", _COUNTS, path], stdout=subprocess.PIPE)
-    assert process.stdout
-    process.stdout.readline()
-    yield process, lambda: np.frombuffer(path.read_bytes(), np.uint64)[:3].tolist()
-    process.kill()
-    process.wait()
+    with subprocess.Popen([sys.executable, "-c", _COUNTS, path], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        yield process, lambda: np.frombuffer(path.read_bytes(), np.uint64)[:3].tolist()
+        process.kill()
 
 
 def wait_for_progress(counters) -> None:
@@ -143,7 +142,7 @@ def test_another_one_holds_it(counting) -> None:
     finally:
         # However it ends: the kernel lets go.
         other.kill()
-        other.wait()
+        other.communicate()
     wait_for_progress(counters)
     assert tracer_of(process.pid) == 0
 
@@ -172,4 +171,4 @@ def test_registers_hold_what_the_program_put_there(tmp_path) -> None:
             words = set(held.registers[0].words.tolist())
     finally:
         process.kill()
-        process.wait()
+        process.communicate()

@@ -92,9 +92,9 @@ def _snapshot(line: dict) -> Snapshot:
     return Snapshot(registers, tuple(line["pcs"]), memory)
 
 
-def memory_of(pid: int) -> ReadU64:
-    """Return a reader of a process's memory. Its file stays open as long as the reader lives."""
-    memory = Path(f"/proc/{pid}/mem").open("rb", buffering=0)  # noqa: SIM115
+@contextmanager
+def memory_of(pid: int) -> Iterator[ReadU64]:
+    """A reader of a process's memory."""
 
     def read_u64(address: int) -> int | None:
         try:
@@ -103,7 +103,8 @@ def memory_of(pid: int) -> ReadU64:
             return None
         return struct.unpack("<Q", data)[0] if len(data) == 8 else None
 
-    return read_u64
+    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        yield read_u64
 
 
 def finder(maps: str) -> FindTable:

@@ -27,8 +27,9 @@ def expect_gdb_stacks(*command: str | Path) -> list[Snapshot]:
     """Start a program, and fail unless all its stacks are those that gdb sees; return gdb's."""
     with sleeping(*command) as pid:
         truths = gdb_stacks(pid)
-        find, read_u64 = finder(Path(f"/proc/{pid}/maps").read_text()), memory_of(pid)
-        stacks = [walk(truth.registers, read_u64, find) for truth in truths]
+        find = finder(Path(f"/proc/{pid}/maps").read_text())
+        with memory_of(pid) as read_u64:
+            stacks = [walk(truth.registers, read_u64, find) for truth in truths]
     for stack, truth in zip(stacks, truths, strict=True):
         assert [hex(address) for address in stack.addresses] == [hex(pc) for pc in truth.program_counters]
         assert stack.end is StackEnd.BOTTOM

@@ -88,7 +88,7 @@ class _Session:
                     redirect_stderr=False,
                 )
             )
-            sources = [wakeups, *([keyboard] if keyboard else [])]
+            sources: list[Wakeups | Keyboard] = [wakeups, *([keyboard] if keyboard else [])]
             while True:
                 self._feed.ask(self._question(), paused=self._view.paused)
                 self._take_answer()
@@ -103,7 +103,7 @@ class _Session:
                 if signals & {signal.SIGTSTP, signal.SIGCONT}:
                     self.is_stopped = signal.SIGTSTP in signals
                     return None
-                if keyboard in ready:
+                if keyboard is not None and keyboard in ready:
                     try:
                         self._press(keyboard.read())
                     except EOFError:

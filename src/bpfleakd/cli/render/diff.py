@@ -73,8 +73,7 @@ def _summary(report: DiffReport) -> str:
 def _table(sites: Sequence[SiteDifference], width: int | None, *, header: bool = False) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=header, header_style="bold")
     for index, (name, column_width) in enumerate(_FIGURES):
-        justify = "right" if index else "left"
-        table.add_column(name, justify=justify, width=column_width, no_wrap=True)
+        table.add_column(name, justify="right" if index else "left", width=column_width, no_wrap=True)
     table.add_column("function", no_wrap=True)
     for site in sites:
         table.add_row(*_cells(site, width))

@@ -81,7 +81,7 @@ def processes_table(
         )
     for place, traced in enumerate(processes):
         process = traced.process
-        cells = {
+        cells: dict[str, Text | str] = {
             "pid": str(process.pid),
             "comm": Text(printable(process.comm), overflow="ellipsis"),
             "verdict": _verdict(traced),

@@ -69,7 +69,7 @@ def site_table(
     table.add_column("function", width=function_width, no_wrap=True)
     table.add_column("where", max_width=where_width, no_wrap=True)
     for place, site in enumerate(sites):
-        figures = {
+        figures: dict[str, Text | str] = {
             "growth/s": Text(
                 human_rate(site.growth_bytes_per_s), style="red" if site.growth_bytes_per_s > 0 else ""
             ),
