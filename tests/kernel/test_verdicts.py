@@ -29,7 +29,7 @@ def several() -> Iterator[subprocess.Popen]:
     assert process.stdout.readline() == f"ready {process.pid}\n"
     yield process
     process.kill()
-    process.wait()
+    process.communicate()
 
 
 def test_a_leak_is_told_from_a_cache_a_queue_and_churn(daemon, several, tmp_path: Path):
