@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import msgspec
 
 from bpfleakd.analysis.sampling_rate import MAX_SHIFT, MIN_SHIFT
-from bpfleakd.api import DEFAULT_SOCKET_PATH
 from bpfleakd.model.metrics import MetricLabel
 from bpfleakd.model.process import TracingMode
+from bpfleakd.paths import DEFAULT_SOCKET_PATH
 from bpfleakd.process.policy import Match, Policy, Rule
 
 __all__ = [

@@ -19,7 +19,9 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["CONSERVATIVE_COST", "Budget", "BudgetLimits", "Change", "ProbeCost", "Usage"]
+from bpfleakd.model.probe import ProbeCost
+
+__all__ = ["CONSERVATIVE_COST", "Budget", "BudgetLimits", "Change", "Usage"]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -31,14 +33,6 @@ _STEP_BACK_FACTOR = 3.0
 _SPARE = 0.5
 _CALM_S = 300.0
 _CALM_MAX_S = 7_200.0
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeCost:
-    """What a process pays for running into a probe, and for a block that is recorded on top of that."""
-
-    hit_ns: float
-    record_ns: float
 
 
 # For a machine that could not be measured: twice what was found on a slow one.

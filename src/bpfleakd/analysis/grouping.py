@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from bpfleakd.analysis.estimates import stderr_of_sum
 from bpfleakd.model.groups import GroupedReport, GroupKey, SiteGroup
 from bpfleakd.model.report import LeakReport, SiteReport, SortKey
+from bpfleakd.table.estimates import stderr_of_sum
 
 __all__ = ["grouped"]
 

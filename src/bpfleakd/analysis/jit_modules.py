@@ -16,7 +16,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from bpfleakd.analysis.managed_code import dotnet_assembly, is_dotnet_stub
+from bpfleakd.analysis.managed_code import is_dotnet_stub
+from bpfleakd.model.managed_names import dotnet_assembly
 from bpfleakd.model.space import JitModule
 
 __all__ = ["OTHER_MODULES", "STUBS", "JitModules", "module_of"]

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import re
 
+from bpfleakd.model.managed_names import dotnet_assembly
 from bpfleakd.model.stack import Frame, FrameKind
 
-__all__ = ["dotnet_assembly", "is_dotnet_stub", "is_own_method", "is_runtime"]
+__all__ = ["is_dotnet_stub", "is_own_method", "is_runtime"]
 
-# A type and a method come behind the assembly, and behind no bracket of an array or a generic type.
-_DOTNET_ASSEMBLY = re.compile(r"(?:^| )\[([^\[\]/]{1,256})\] (?=[^()]*::)")
 _DOTNET_LIBRARY = re.compile(r"System(?:\.[\w.]+)?|mscorlib|netstandard")
 _DOTNET_STUB = re.compile(r"stub<\d+> .*")
 _MARSHALLING_STUB = re.compile(r" dynamicClass::IL_STUB_\w+\(")
@@ -36,12 +35,6 @@ _RUNTIME_METHOD = re.compile(
     r"|(?:[\w$.\[\]]+ )?(?:java|javax|jdk|sun|com\.sun)\.[\w$./+<>]+(?:\(.*)?"
     r"|Interpreter|[\w ]*[Ss]tub\w*(?: \(.*\))?"
 )
-
-
-def dotnet_assembly(name: str) -> str | None:
-    """The assembly of a .NET method; None for other names."""
-    found = _DOTNET_ASSEMBLY.search(name)
-    return found[1] if found else None
 
 
 def is_dotnet_stub(name: str) -> bool:

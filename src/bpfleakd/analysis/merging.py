@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from bpfleakd.analysis.estimates import stderr_of_sum
 from bpfleakd.analysis.verdict import VERDICTS
 from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import ThreadShare
+from bpfleakd.table.estimates import stderr_of_sum
 
 __all__ = ["merged_sites"]
 

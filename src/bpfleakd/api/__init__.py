@@ -1,12 +1,1 @@
 """The daemon's API: what it answers, over its unix socket and (reading only) over TCP."""
-
-from __future__ import annotations
-
-from pathlib import Path
-
-__all__ = ["DEFAULT_SOCKET_PATH", "SOCKET_VARIABLE"]
-
-DEFAULT_SOCKET_PATH = Path("/run/bpfleakd/bpfleakd.sock")
-
-# Overrides the path in the daemon and in bpfleakctl; the --socket option goes before it.
-SOCKET_VARIABLE = "BPFLEAKD_SOCKET"

@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
+import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -68,7 +69,6 @@ from bpfleakd.api.service import (
     SupervisedList,
     WatchedList,
 )
-from bpfleakd.daemon.logs import get_logger
 from bpfleakd.export.flamegraph import flamegraph_html, flamegraph_json
 from bpfleakd.export.pprof import pprof_profile
 from bpfleakd.export.stack_values import StackValue
@@ -84,7 +84,7 @@ Exposition = Callable[[str], tuple[bytes, str]]
 _Handler = Callable[[Request], Awaitable[Response]]
 
 
-log = get_logger()
+log = structlog.get_logger()
 
 
 def create_app(

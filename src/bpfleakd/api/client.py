@@ -14,7 +14,6 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from bpfleakd.api import DEFAULT_SOCKET_PATH
 from bpfleakd.api.service import (
     BLOCKS_LISTED,
     REPORTS_LISTED,
@@ -38,6 +37,7 @@ from bpfleakd.model.scan import ScanReport
 from bpfleakd.model.space import AddressSpaceReport
 from bpfleakd.model.supervision import SupervisedProcess
 from bpfleakd.model.watching import WatchedProcess
+from bpfleakd.paths import DEFAULT_SOCKET_PATH
 
 __all__ = ["DaemonClient"]
 

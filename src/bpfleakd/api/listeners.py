@@ -10,8 +10,9 @@ import socket
 import stat
 from pathlib import Path
 
+import structlog
+
 from bpfleakd.api.peer import peer_of
-from bpfleakd.daemon.logs import get_logger
 from bpfleakd.errors import AccessDenied, AlreadyRunning, ConfigError
 
 __all__ = ["BACKLOG", "bind_tcp", "bind_unix", "remove_stale"]
@@ -22,7 +23,7 @@ BACKLOG = 64
 _SOCKET_MODE = 0o660
 _PROBE_TIMEOUT_S = 1.0
 
-log = get_logger()
+log = structlog.get_logger()
 
 
 def bind_unix(path: Path, group: str | None = None) -> socket.socket:

@@ -14,6 +14,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import structlog
 import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -22,11 +23,10 @@ from bpfleakd.api.app import Exposition, create_app
 from bpfleakd.api.listeners import BACKLOG, bind_tcp, bind_unix
 from bpfleakd.api.peer import peer_of
 from bpfleakd.api.service import Service
-from bpfleakd.daemon.logs import get_logger
 
 __all__ = ["ApiServer"]
 
-log = get_logger()
+log = structlog.get_logger()
 
 
 class ApiServer:

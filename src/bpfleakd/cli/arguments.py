@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bpfleakd.api import SOCKET_VARIABLE
 from bpfleakd.export.stack_values import StackValue
+from bpfleakd.paths import SOCKET_VARIABLE
 
 __all__ = [
     "add_no_suppressions",

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bpfleakd import __version__
-from bpfleakd.api import DEFAULT_SOCKET_PATH
 from bpfleakd.cli.arguments import socket_from_environment
 from bpfleakd.cli.commands import (
     analyze,
@@ -36,6 +35,7 @@ from bpfleakd.cli.commands import (
 )
 from bpfleakd.cli.examples import add_examples
 from bpfleakd.errors import BpfleakdError
+from bpfleakd.paths import DEFAULT_SOCKET_PATH
 from bpfleakd.printable import printable
 
 __all__ = ["main", "make_parser"]

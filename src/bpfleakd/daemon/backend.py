@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import structlog
+
 from bpfleakd import __version__, errors
 from bpfleakd.analysis.budget import BudgetLimits
 from bpfleakd.analysis.growth_watch import GrowthOptions
@@ -21,7 +23,6 @@ from bpfleakd.analysis.suppressions import Suppressions
 from bpfleakd.config import AttachMethod as Wanted
 from bpfleakd.config import AutoConfig, Config
 from bpfleakd.config import Walker as WantedWalker
-from bpfleakd.daemon.logs import get_logger
 from bpfleakd.daemon.service_manager import systemd_directory
 from bpfleakd.daemon.symbolizers import Symbolizers
 from bpfleakd.daemon.worker import Worker
@@ -51,7 +52,7 @@ from bpfleakd.tracing.unwinding import Unwinding
 
 __all__ = ["Backend"]
 
-log = get_logger()
+log = structlog.get_logger()
 
 _Part = TypeVar("_Part")
 

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable
 
 import msgspec
+import structlog
 
 from bpfleakd import errors
 from bpfleakd.api.server import ApiServer
 from bpfleakd.config import Config
-from bpfleakd.daemon.logs import configure_logging, get_logger
+from bpfleakd.daemon.logs import configure_logging
 from bpfleakd.daemon.service import DaemonService
 from bpfleakd.daemon.service_manager import ServiceManager, status_line
 from bpfleakd.daemon.worker import Worker
@@ -30,7 +31,7 @@ from bpfleakd.model.metrics import MetricsSnapshot
 
 __all__ = ["Daemon", "run"]
 
-log = get_logger()
+log = structlog.get_logger()
 
 # malloc.h
 _M_MMAP_THRESHOLD = -3

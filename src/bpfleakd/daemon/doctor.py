@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bpfleakd.api import DEFAULT_SOCKET_PATH
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.errors import BpfleakdError, DaemonUnreachable
 from bpfleakd.model.check import Check, CheckStatus
+from bpfleakd.paths import DEFAULT_SOCKET_PATH
 
 __all__ = ["run_checks"]
 

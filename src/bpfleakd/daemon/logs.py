@@ -30,9 +30,7 @@ import structlog  # noqa: E402
 if _HIDE_RICH:
     del sys.modules["rich"]
 
-__all__ = ["configure_logging", "get_logger"]
-
-get_logger = structlog.get_logger
+__all__ = ["configure_logging"]
 
 
 def configure_logging(
@@ -76,7 +74,8 @@ class _LibraryHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         pairs = {"exc_info": record.exc_info} if record.exc_info else {}
-        get_logger().log(record.levelno, "library", library=record.name, message=record.getMessage(), **pairs)
+        log = structlog.get_logger()
+        log.log(record.levelno, "library", library=record.name, message=record.getMessage(), **pairs)
 
 
 def _make_printable(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+import structlog
+
 from bpfleakd import errors
 from bpfleakd.config import Config
 from bpfleakd.daemon.backend import Backend
-from bpfleakd.daemon.logs import get_logger
 from bpfleakd.daemon.worker import Worker
 from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.daemon import DaemonStats
@@ -32,7 +33,7 @@ from bpfleakd.suppressions import read_suppressions
 
 __all__ = ["DaemonService"]
 
-log = get_logger()
+log = structlog.get_logger()
 
 _Answer = TypeVar("_Answer")
 

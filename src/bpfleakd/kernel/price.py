@@ -16,11 +16,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bpfleakd.analysis.budget import ProbeCost
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.links import Linker, ProbePoint, close_all
 from bpfleakd.kernel.maps import Maps
-from bpfleakd.model.probe import FunctionRole
+from bpfleakd.model.probe import FunctionRole, ProbeCost
 
 __all__ = ["measure_price"]
 

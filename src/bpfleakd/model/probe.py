@@ -1,11 +1,11 @@
-"""Allocator functions under probes."""
+"""Allocator functions under probes, and what a probe costs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["FunctionRole", "ProbedFunction"]
+__all__ = ["FunctionRole", "ProbeCost", "ProbedFunction"]
 
 
 class FunctionRole(StrEnum):
@@ -38,3 +38,11 @@ class ProbedFunction:
     module: str
     offset: int
     emulated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeCost:
+    """What a process pays for running into a probe, and for a block that is recorded on top of that."""
+
+    hit_ns: float
+    record_ns: float

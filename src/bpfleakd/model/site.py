@@ -36,7 +36,7 @@ class SiteCounters:
     """The running totals of one call site since attach; estimates, where blocks are sampled.
 
     `temporary_count` are the blocks that their thread freed before it allocated another. The variances of the
-    estimates of what is live are in units of 2^16 bytes^2 and of 2^-16 blocks^2 (analysis/estimates.py).
+    estimates of what is live are in units of 2^16 bytes^2 and of 2^-16 blocks^2 (table/estimates.py).
     """
 
     live_bytes: int

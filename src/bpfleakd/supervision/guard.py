@@ -13,9 +13,10 @@ from typing import Protocol
 import structlog
 
 from bpfleakd import errors
-from bpfleakd.analysis.budget import CONSERVATIVE_COST, Budget, BudgetLimits, Change, ProbeCost, Usage
+from bpfleakd.analysis.budget import CONSERVATIVE_COST, Budget, BudgetLimits, Change, Usage
 from bpfleakd.analysis.memory_cap import MemoryCap, MemoryStep
 from bpfleakd.model.daemon import GuardStats
+from bpfleakd.model.probe import ProbeCost
 from bpfleakd.model.process import TracedProcess
 
 __all__ = ["Governor", "Guard", "Guarded"]

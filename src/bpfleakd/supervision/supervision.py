@@ -11,8 +11,9 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
+import structlog
+
 from bpfleakd.config import Config, ProcessSource
-from bpfleakd.daemon.logs import get_logger
 from bpfleakd.daemon.worker import Worker
 from bpfleakd.kernel.process_events import ProcessEvents
 from bpfleakd.model.life import LifeStats
@@ -28,7 +29,7 @@ from bpfleakd.supervision.watching import Watcher
 
 __all__ = ["Supervision"]
 
-log = get_logger()
+log = structlog.get_logger()
 
 
 class _ProcProcesses:

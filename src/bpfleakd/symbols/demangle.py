@@ -18,13 +18,14 @@ import subprocess
 import time
 from collections.abc import Collection
 
-from bpfleakd.daemon.logs import get_logger
+import structlog
+
 from bpfleakd.printable import printable, shortened
 from bpfleakd.symbols.bounded_cache import BoundedCache
 
 __all__ = ["Demangler"]
 
-log = get_logger()
+log = structlog.get_logger()
 
 NAME_LIMIT_CHARACTERS = 4_096
 ANSWER_LIMIT_BYTES = 64 << 10

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from bpfleakd.analysis.managed_code import dotnet_assembly
+from bpfleakd.model.managed_names import dotnet_assembly
 from bpfleakd.model.stack import Frame, FrameKind
 from bpfleakd.symbols.perf_map import PerfMap
 

@@ -17,13 +17,14 @@ import subprocess
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from bpfleakd.daemon.logs import get_logger
+import structlog
+
 from bpfleakd.printable import printable, shortened
 from bpfleakd.symbols.bounded_cache import BoundedCache
 
 __all__ = ["SourceFrame", "SourceLines"]
 
-log = get_logger()
+log = structlog.get_logger()
 
 TEXT_LIMIT_CHARACTERS = 4_096
 OUTPUT_LIMIT_BYTES = 8 << 20

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bpfleakd.analysis.estimates import block_weights, estimated_bytes
+from bpfleakd.table.estimates import block_weights, estimated_bytes
 
 __all__ = ["Census", "SiteCensus", "take_census"]
 

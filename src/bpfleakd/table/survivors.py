@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.analysis.estimates import block_weights, estimated_bytes
+from bpfleakd.table.estimates import block_weights, estimated_bytes
 
 __all__ = ["SURVIVORS", "Survivors", "count_survivors"]
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from bpfleakd.analysis.blame import blamed_frame
-from bpfleakd.analysis.estimates import bytes_stderr, count_stderr
 from bpfleakd.analysis.growth import growth_bytes_per_s
 from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.model.process import ProcessSummary, TracedProcess, TracingMode
@@ -18,6 +17,7 @@ from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey, ThreadSha
 from bpfleakd.model.stack import NamedStack
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.table.census import SiteCensus
+from bpfleakd.table.estimates import bytes_stderr, count_stderr
 from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing.suppressing import SiteSuppressions
 from bpfleakd.tracing.traced import Traced

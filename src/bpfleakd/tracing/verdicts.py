@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.analysis.estimates import COUNT_VARIANCE_UNIT
 from bpfleakd.analysis.measured_sites import MeasuredSites
 from bpfleakd.analysis.persistence import LEAK_AFTER_S, SiteHistories, persistence_of
 from bpfleakd.analysis.process_verdict import FoundGrowth, judge_process
@@ -30,6 +29,7 @@ from bpfleakd.model.limit import MemoryLimit
 from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import SiteKey
 from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict, Verdict
+from bpfleakd.table.estimates import COUNT_VARIANCE_UNIT
 from bpfleakd.table.history import History
 from bpfleakd.table.saved_table import SavedTimeline
 from bpfleakd.table.site_table import COUNTERS, SiteTable

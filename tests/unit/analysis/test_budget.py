@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpfleakd.analysis.budget import Budget, BudgetLimits, Change, ProbeCost, Usage
+from bpfleakd.analysis.budget import Budget, BudgetLimits, Change, Usage
+from bpfleakd.model.probe import ProbeCost
 
 # Ten thousand hits a second are 1 % of a core.
 COST = ProbeCost(hit_ns=1_000.0, record_ns=2_000.0)

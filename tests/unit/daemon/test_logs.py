@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import structlog
 
 from bpfleakd.config import LogConfig, LogFormat, LogLevel
-from bpfleakd.daemon.logs import configure_logging, get_logger
+from bpfleakd.daemon.logs import configure_logging
 from bpfleakd.errors import KernelError
 
 from ..samples import HOSTILE
@@ -33,7 +34,7 @@ def test_without_a_terminal_a_line_is_a_json_object():
     """What the journal and log shippers get."""
     stream = io.StringIO()
     configured(stream)
-    get_logger().info("process.attached", pid=4711, functions=9, path=Path("/x"))
+    structlog.get_logger().info("process.attached", pid=4711, functions=9, path=Path("/x"))
     line = json.loads(stream.getvalue())
     timestamp = line.pop("timestamp")
     assert timestamp.endswith("Z")
@@ -44,7 +45,7 @@ def test_on_a_terminal_it_is_pretty():
     """Event and pairs on a line, in colours."""
     stream = Terminal()
     configured(stream, TERM="xterm")
-    get_logger().info("process.attached", pid=4711)
+    structlog.get_logger().info("process.attached", pid=4711)
     assert "process.attached" in stream.getvalue()
     assert "\x1b[" in stream.getvalue()
 
@@ -54,7 +55,7 @@ def test_colours_can_be_refused(environ):
     """By NO_COLOR, and by a terminal that has none."""
     stream = Terminal()
     configured(stream, **environ)
-    get_logger().info("process.attached", pid=4711)
+    structlog.get_logger().info("process.attached", pid=4711)
     assert "\x1b" not in stream.getvalue()
 
 
@@ -66,7 +67,9 @@ def test_hostile_names_are_made_harmless(form):
     try:
         raise KernelError(HOSTILE)
     except KernelError as error:
-        get_logger().exception(HOSTILE, a=HOSTILE, b=[HOSTILE, (HOSTILE,)], c={HOSTILE: HOSTILE}, d=error)
+        structlog.get_logger().exception(
+            HOSTILE, a=HOSTILE, b=[HOSTILE, (HOSTILE,)], c={HOSTILE: HOSTILE}, d=error
+        )
     assert all(line.isprintable() for line in stream.getvalue().split("\n"))
     # A line break in a name starts no line that looks like a message.
     assert all(line.startswith("  ") for line in stream.getvalue().rstrip("\n").split("\n")[1:])
@@ -76,14 +79,14 @@ def test_an_error_is_logged_with_its_words():
     """Not with the repr of the exception."""
     stream = io.StringIO()
     configured(stream)
-    get_logger().error("x", error=KernelError("the fact", "the way out"))
+    structlog.get_logger().error("x", error=KernelError("the fact", "the way out"))
     assert json.loads(stream.getvalue())["error"] == "the fact (the way out)"
 
 
 def test_the_level_holds_and_can_be_changed():
     """For loggers that exist, too: SIGHUP may change it."""
     stream = io.StringIO()
-    log = get_logger()
+    log = structlog.get_logger()
     configured(stream, level="warning")
     log.info("no")
     configured(stream, level="debug")

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from bpfleakd.analysis.estimates import BYTES_VARIANCE_UNIT, COUNT_VARIANCE_UNIT
 from bpfleakd.analysis.sampling_rate import MAX_SHIFT
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
@@ -19,6 +18,7 @@ from bpfleakd.kernel.source import bpf_directory
 from bpfleakd.kernel.space_events import read_space_events
 from bpfleakd.model.probe import FunctionRole
 from bpfleakd.model.stack import StackEnd
+from bpfleakd.table.estimates import BYTES_VARIANCE_UNIT, COUNT_VARIANCE_UNIT
 from bpfleakd.unwind.rules import GAP_NUMBER, PACKED_RULE_BYTES, CfaKind, RbpKind, Rule, pack
 from bpfleakd.unwind.table import PAGE_BITS, ROW_ADDRESS_MASK
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpfleakd.analysis.estimates import BYTES_VARIANCE_UNIT
 from bpfleakd.analysis.sampling_rate import MAX_SHIFT, MIN_SHIFT
 from bpfleakd.kernel.abi import COUNT_UNIT, CURVE_STEPS, SAMPLING_CURVE
 from bpfleakd.kernel.sampling import curve
 from bpfleakd.kernel.source import bpf_directory
+from bpfleakd.table.estimates import BYTES_VARIANCE_UNIT
 
 from ..elf.building import output_of
 

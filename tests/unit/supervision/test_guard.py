@@ -6,8 +6,9 @@ import errno
 
 import pytest
 
-from bpfleakd.analysis.budget import CONSERVATIVE_COST, BudgetLimits, ProbeCost, Usage
+from bpfleakd.analysis.budget import CONSERVATIVE_COST, BudgetLimits, Usage
 from bpfleakd.analysis.memory_cap import MemoryCap
+from bpfleakd.model.probe import ProbeCost
 from bpfleakd.supervision.guard import Guard, Guarded
 
 from ..samples import a_traced_process

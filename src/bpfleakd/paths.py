@@ -1,0 +1,12 @@
+"""Where the daemon's socket is, to the daemon and to its clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["DEFAULT_SOCKET_PATH", "SOCKET_VARIABLE"]
+
+DEFAULT_SOCKET_PATH = Path("/run/bpfleakd/bpfleakd.sock")
+
+# Overrides the path in the daemon and in bpfleakctl; the --socket option goes before it.
+SOCKET_VARIABLE = "BPFLEAKD_SOCKET"

@@ -1,0 +1,174 @@
+"""Which package may import which: the table, and the test that reads all imports.
+
+A package sees those that its row names, itself, and the leaves. A row that names less is better: what it
+does not allow belongs into another package, or the thing imported does.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "bpfleakd"
+
+# Modules of the root that everybody may import; among themselves they import what is above them here.
+LEAVES = ("__version__", "errors", "units", "printable", "paths", "pid_namespace", "private_directory")
+
+CORE = {"model", "table", "analysis"}
+INPUTS = {"kernel", "process", "elf", "unwind", "symbols", "runtimes", "sandbox"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    # The core is pure: values in, values out.
+    "model": set(),
+    "table": {"model"},
+    "analysis": {"model", "table"},
+    "suppressions": {"analysis"},
+    # Inputs know what they read, and nothing of what it means.
+    "sandbox": {"model"},
+    "elf": {"model", "sandbox"},
+    "unwind": {"model", "sandbox", "elf"},
+    "process": {"model"},
+    "symbols": {"model", "sandbox", "elf"},
+    "kernel": {"model", "sandbox", "elf", "unwind"},
+    "runtimes": {"model", "sandbox", "elf", "unwind", "process", "symbols"},
+    # Outputs: a report in, bytes out.
+    "export": {*CORE, "web"},
+    "state": {"model"},
+    "web": set(),
+    # What is traced, what can be asked about it, whom to trace. The last two do not know each other.
+    "tracing": {*CORE, *INPUTS},
+    "queries": {*CORE, *INPUTS, "tracing"},
+    "supervision": {*CORE, *INPUTS, "tracing"},
+    # The edges.
+    "config": {"model", "analysis", "process"},
+    "config_file": {"config"},
+    "api": {"model", "export", "web"},
+    "daemon": {
+        *(*CORE, *INPUTS, "suppressions", "export", "state", "tracing", "queries", "supervision"),
+        *("config", "config_file", "api"),
+    },
+    "cli": {"model", "analysis", "export", "api"},
+}
+
+# Single modules that may see more than their package, each with the reason. One that is not needed fails.
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("cli.bpfleakd", "daemon"): "the daemon's own command starts it",
+    ("cli.bpfleakd", "config"): "and reads its configuration",
+    ("cli.bpfleakd", "config_file"): "and reads its configuration",
+    ("cli.bpfleakd", "kernel"): "and brings the compiler's child on its way before it imports the rest",
+    ("cli.commands.doctor", "daemon"): "it examines the machine, also where no daemon runs",
+    ("tracing.monitor", "queries"): "the tracing loop owns the queries so far",
+    ("supervision.supervision", "daemon"): "it runs on the daemon's worker so far",
+    ("supervision.supervision", "config"): "it is put together from the configuration so far",
+}
+
+# Who imports a third party; whatever is not named here may be imported by nobody. "": anybody.
+HOMES: dict[str, str] = {
+    "bcc": "kernel.loader",
+    "capstone": "kernel.probe_points",
+    "msgspec": "",
+    "numpy": "",
+    "prometheus_client": "export",
+    "pyroute2": "kernel.process_events",
+    "rich": "cli",
+    "starlette": "api",
+    "structlog": "",
+    "uvicorn": "api",
+    "yaml": "config_file",
+}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Every module of the package, by its name without `bpfleakd.`."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        yield ".".join(part for part in parts if part != "__init__"), ast.parse(path.read_text())
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    """What a module imports, wherever in it, as dotted names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module, "a relative import"
+            assert not node.level, "a relative import"
+            is_root = node.module == "bpfleakd"
+            yield from (f"{node.module}.{alias.name}" if is_root else node.module for alias in node.names)
+
+
+def package_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def problems(name: str, imported: str, used: set[tuple[str, str]]) -> Iterator[str]:
+    """What is wrong with one import of the module `name`; exceptions that it needs come into `used`."""
+    package, (root, _, rest) = package_of(name), imported.partition(".")
+    if root != "bpfleakd":
+        if root not in sys.stdlib_module_names and not name.startswith(HOMES.get(root, "nobody")):
+            yield f"{name} imports {root}, which is at home in {HOMES.get(root, 'no module')}"
+        if package in ("model", *LEAVES) and root not in sys.stdlib_module_names:
+            yield f"{name} imports {root}, but only the standard library is for it"
+        return
+    target = package_of(rest)
+    if target == package or not package:
+        return
+    if package in LEAVES:
+        allowed = target in LEAVES[: LEAVES.index(package)]
+    elif package == "model":
+        allowed = target == "errors"
+    else:
+        allowed = target in LEAVES or target in MAY_IMPORT[package]
+    if not allowed and (name, target) in EXCEPTIONS:
+        used.add((name, target))
+    elif not allowed:
+        yield f"{name} imports bpfleakd.{rest}"
+
+
+def test_every_package_has_its_row():
+    """A new package or module of the root says what it may see."""
+    found = {package_of(name) for name, _ in modules()} - {""}
+    assert found == {*MAY_IMPORT, *LEAVES} - {"__version__"}
+
+
+def test_imports_keep_to_the_table():
+    """All imports, also those in functions and for types only; and no exception is left over."""
+    used: set[tuple[str, str]] = set()
+    found = [line for name, tree in modules() for one in imports(tree) for line in problems(name, one, used)]
+    assert found == []
+    assert set(EXCEPTIONS) - used == set(), "exceptions that nothing needs"
+
+
+def test_the_table_has_no_circle():
+    """A package that sees another is not seen by it, over any number of steps."""
+
+    def seen_from(package: str, above: tuple[str, ...] = ()) -> None:
+        assert package not in above, " -> ".join((*above, package))
+        for other in MAY_IMPORT[package]:
+            seen_from(other, (*above, package))
+
+    for package in MAY_IMPORT:
+        seen_from(package)
+
+
+@pytest.mark.parametrize(
+    ("module", "imported"),
+    [
+        ("table.site_table", "bpfleakd.analysis.trend"),
+        ("queries.blocks", "bpfleakd.supervision.guard"),
+        ("supervision.guard", "bpfleakd.queries.blocks"),
+        ("model.site", "bpfleakd.printable"),
+        ("model.site", "numpy"),
+        ("errors", "bpfleakd.units"),
+        ("kernel.maps", "bcc"),
+        ("analysis.trend", "scipy"),
+        ("symbols.demangle", "bpfleakd.daemon.logs"),
+    ],
+)
+def test_a_wrong_import_is_found(module, imported):
+    """The test can fail."""
+    assert list(problems(module, imported, set()))
