@@ -63,6 +63,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="how long each is traced (%(default)s)")
     parser.add_argument("--clean-seconds", type=float, default=180, help="real programs (%(default)s)")
     parser.add_argument("--only", default="", help="programs whose name has this in it")
+    parser.add_argument("--ways", nargs="+", default=_WAYS, choices=_WAYS, help="of building the programs")
     arguments = parser.parse_args()
     subprocess.run(["make", "--silent", "-C", _SOURCES, f"BUILD={_BUILD}", "all"], check=True)
     programs = sorted(path.stem for path in _SOURCES.glob("*.json") if arguments.only in path.stem)
@@ -70,14 +71,14 @@ def main() -> int:
         others = pool.submit(lambda: list(_of_clean_programs(arguments.clean_seconds, arguments.only)))
         results = [
             result
-            for way in (_WAYS if programs else ())
+            for way in (arguments.ways if programs else ())
             for result in _of_way(programs, way, arguments.seconds)
             if _show(result)
         ]
         clean = others.result()
     text = _report(results, clean, arguments.seconds, arguments.clean_seconds)
     print(text)
-    if not arguments.only:
+    if not arguments.only and tuple(arguments.ways) == _WAYS:
         _write(text)
     false_alarms = sum(1 for _name, _report_of, leaks in clean if leaks)
     return 1 if false_alarms or not all(result.is_right for result in results) else 0

@@ -154,6 +154,15 @@ struct process {
 	__u64 probe_hits[HIT_COUNTERS * HIT_COUNTER_WORDS];
 };
 
+/*
+ * Frees of unknown blocks by a thread, the first of them at `first_ns`, that count for nothing yet: glibc gives the
+ * blocks of a thread's cache to free() a second time when the thread ends (malloc.c, tcache_thread_shutdown).
+ */
+struct unproven_frees {
+	__u64 first_ns;
+	__u64 count;
+};
+
 /* `stack_id` 0 is the overflow site: allocations whose own site found no room. */
 struct site_key {
 	__u32 tgid;

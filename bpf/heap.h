@@ -31,11 +31,31 @@ static __always_inline u64 draw(const struct process *process, u64 size)
 	return is_drawn(size, weight) ? weight : 0;
 }
 
-/* Frees of unknown blocks tell of those from before the attach, unless unrecorded ones are among them. */
-static __always_inline void count_unmatched_free(struct process *process)
+/* So much later a thread that frees has not been ending: what it does then takes a few milliseconds. */
+#define THREAD_END_NS 500000000ULL
+
+/*
+ * Frees of unknown blocks tell of those from before the attach, unless unrecorded ones are among them, or those that
+ * a thread's end frees a second time. So they count when the thread has gone on for a while; thread_exit drops those
+ * of its last moments. The time is read for unknown blocks only.
+ */
+static __always_inline void count_unmatched_free(struct process *process, u64 id)
 {
-	if (!process->was_sampled)
-		__sync_fetch_and_add(&process->unmatched_frees, 1);
+	struct unproven_frees *known, new = { .count = 1 };
+
+	if (process->was_sampled)
+		return;
+	new.first_ns = bpf_ktime_get_ns();
+	known = unproven_frees.lookup(&id);
+	if (!known) {
+		if (unproven_frees.update(&id, &new))
+			__sync_fetch_and_add(&process->unmatched_frees, 1);
+	} else if (new.first_ns - known->first_ns < THREAD_END_NS) {
+		known->count++;
+	} else {
+		__sync_fetch_and_add(&process->unmatched_frees, known->count);
+		*known = new;
+	}
 }
 
 /* What a session's entry handler returns to go without, or with, the return probe. */
@@ -101,7 +121,7 @@ static __always_inline int release(struct process *process, u32 slot, u64 id, u6
 	thread = calls_release ? current_thread(id) : threads.lookup(&id);
 	/* Inside another allocator call it is that call's own business, such as a wrapper's. */
 	if (!is_known && !(thread && (thread->pending.entry_sp || thread->released == address)))
-		count_unmatched_free(process);
+		count_unmatched_free(process, id);
 	if (thread)
 		thread->released = calls_release ? address : 0;
 	return WITHOUT_RETURN;
@@ -147,7 +167,7 @@ static __always_inline int enter(struct pt_regs *ctx, struct process *process, u
 			return WITHOUT_RETURN;
 		pending->old_known = take_block(blocks, old_address, &pending->old_block);
 		if (!pending->old_known)
-			count_unmatched_free(process);
+			count_unmatched_free(process, id);
 	}
 	read_user(&pending->return_address, sizeof(pending->return_address), (void *)sp);
 	pending->function_ip = PT_REGS_IP(ctx);

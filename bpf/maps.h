@@ -33,6 +33,9 @@ BPF_F_TABLE("hash", struct stack_key, struct stack, stacks, MAX_STACKS, ALLOCATE
 /* (tgid, tid) -> call under way and scratch memory. Full: the thread's allocations are not recorded. */
 BPF_F_TABLE("hash", u64, struct thread, threads, MAX_THREADS, ALLOCATED_ON_DEMAND);
 
+/* (tgid, tid) -> frees of unknown blocks that may be those of a thread's end. Full: they count at once. */
+BPF_F_TABLE("hash", u64, struct unproven_frees, unproven_frees, MAX_THREADS, ALLOCATED_ON_DEMAND);
+
 /* 0 -> the last sign of life of a daemon. */
 BPF_ARRAY(heartbeat, struct heartbeat, 1);
 

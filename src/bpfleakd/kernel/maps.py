@@ -43,6 +43,7 @@ PINNED_MAPS: dict[str, tuple[np.dtype, np.dtype]] = {
     "changed_sites": (_NOTHING, _NOTHING),
     "stacks": (abi.STACK_KEY, abi.STACK),
     "threads": (np.dtype("u8"), _OPAQUE),
+    "unproven_frees": (np.dtype("u8"), _OPAQUE),
     "unwind_rules": (np.dtype("u4"), np.dtype(("V", PACKED_RULE_BYTES))),
     "unwind_shards": (np.dtype("u4"), np.dtype("u4")),
     "unwind_mappings": (np.dtype("u4"), np.dtype("u4")),
@@ -216,12 +217,12 @@ class Maps:
         self._slots.give_back(pid)
         if pid in self._live_fds:
             os.close(self._live_fds.pop(pid))
-        for name in ("sites", "stacks", "threads"):
+        for name in ("sites", "stacks", "threads", "unproven_frees"):
             fd = self._fds[name]
             value_type = np.dtype(("V", bpf.map_info(fd).value_bytes))
             # Collected first, since it is the table that is walked.
             ours = [
-                keys[(keys >> 32 if name == "threads" else keys["tgid"]) == pid]
+                keys[(keys["tgid"] if keys.dtype.names else keys >> 32) == pid]
                 for keys, _values in bpf.map_batches(fd, PINNED_MAPS[name][0], value_type, _BATCH_ENTRIES)
             ]
             for keys in ours:

@@ -25,7 +25,7 @@ from bpfleakd.unwind.table import PAGE_BITS, ROW_ADDRESS_MASK
 from ..elf.building import output_of
 
 # What only the programs look into.
-BPF_ONLY = {"walk_state", "walk_scratch", "pending_syscall", "thread", "unwind_shard"}
+BPF_ONLY = {"unproven_frees", "walk_state", "walk_scratch", "pending_syscall", "thread", "unwind_shard"}
 # Mirrored by a class of its own, and compared by a test of its own.
 MIRRORED_ELSEWHERE = {"unwind_rule"}
 
