@@ -6,7 +6,7 @@ Pure: no kernel, no clock. What is drawn comes from the generator that is handed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ __all__ = [
     "lru",
     "mixed",
     "queue",
+    "resampled",
     "sampled",
     "sessions",
     "start_up",
@@ -44,12 +45,16 @@ Make = Callable[[Random, float], "Blocks"]
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The blocks of one site. Those born before 0 are from before the attach: only their frees are seen."""
+    """The blocks of one site. Those born before 0 are from before the attach: only their frees are seen.
+
+    `intervals` are the sampling intervals where they change: from when on (s), and how many bytes.
+    """
 
     born_s: NDArray[np.float64]
     life_s: NDArray[np.float64]
     size_bytes: NDArray[np.float64]
     weight: NDArray[np.float64]
+    intervals: tuple[tuple[float, float], ...] = ()
 
     @staticmethod
     def of(born_s: Iterable[float], life_s: float | NDArray, size_bytes: float | NDArray) -> Blocks:
@@ -60,7 +65,7 @@ class Blocks:
         return Blocks(born[order], lives[order], sizes[order], np.ones(len(born)))
 
 
-def leak(per_s: float, size_bytes: float = 64) -> Make:
+def leak(per_s: float, size_bytes: float = 128) -> Make:
     """Blocks at random times that are never freed."""
     return lambda random, until_s: Blocks.of(_poisson(random, per_s, 0, until_s), _FOR_EVER_S, size_bytes)
 
@@ -164,6 +169,21 @@ def sampled(make: Make, mean_bytes: float) -> Make:
     return thinned
 
 
+def resampled(make: Make, changes: Sequence[tuple[float, float]]) -> Make:
+    """A sample whose interval changes: from each of these times on so many bytes, 0: every block is seen."""
+
+    def thinned(random: Random, until_s: float) -> Blocks:
+        blocks = make(random, until_s)
+        froms_s, intervals = np.array(changes).T
+        interval = intervals[np.maximum(np.searchsorted(froms_s, blocks.born_s, side="right") - 1, 0)]
+        chance = -np.expm1(-blocks.size_bytes / np.maximum(interval, 1e-3))
+        seen = random.random(len(chance)) < chance
+        kept = Blocks(blocks.born_s[seen], blocks.life_s[seen], blocks.size_bytes[seen], 1 / chance[seen])
+        return replace(kept, intervals=tuple(changes))
+
+    return thinned
+
+
 def judged(sites: Sequence[Blocks], at_s: Sequence[float]) -> list[list[SiteVerdict]]:
     """The verdicts on sites of one process at each of these times, in whole seconds and rising."""
     is_sampled = any((site.weight != 1).any() for site in sites)
@@ -208,7 +228,18 @@ def _histories(
         np.stack([count for count, _ in survivors], axis=1),
         np.stack([size for _, size in survivors], axis=1),
         np.array([site.weight.mean() if len(site.weight) else 1.0 for site in sites]),
+        intervals_bytes=_intervals_bytes(sites[0], columns.ends_s),
     )
+
+
+def _intervals_bytes(site: Blocks, ends_s: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """The coarsest interval in each bin; None if it never changed."""
+    if len(site.intervals) < 2:
+        return None
+    froms_s, intervals = np.array(site.intervals).T
+    at_end = np.maximum(np.searchsorted(froms_s, ends_s, side="left") - 1, 0)
+    at_start = np.concatenate([[0], at_end[:-1]])
+    return np.array([intervals[first : last + 1].max() for first, last in zip(at_start, at_end, strict=True)])
 
 
 def _read(site: Blocks, times_s: NDArray[np.float64]) -> tuple[NDArray[np.int64], ...]:

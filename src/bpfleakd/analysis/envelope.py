@@ -26,7 +26,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CELLS", "Rise", "grid_of", "longest_excursion_s", "lower_envelope", "rise_of", "values_at"]
+__all__ = [
+    "CELLS",
+    "Rise",
+    "grid_of",
+    "last_rise_s",
+    "longest_excursion_s",
+    "lower_envelope",
+    "rise_of",
+    "values_at",
+]
 
 CELLS = 24
 # What is left of the rise when it counts as over.
@@ -121,6 +130,13 @@ def rise_of(values: Matrix) -> Rise:
         last_third=share[-_THIRD:].sum(axis=0),
         z_rate=(mean_time - 0.5) * np.sqrt(12 * steps),
     )
+
+
+def last_rise_s(rise: Rise, grid: Matrix) -> Row:
+    """When the curves rose last over the grid that `rise` is of; the start where they did not."""
+    cell = np.rint((1.0 - rise.silence) * CELLS).astype(np.intp)
+    last_s: Row = np.where(rise.gain > 0, np.take_along_axis(grid, cell[None, :], axis=0)[0], grid[0])
+    return last_s
 
 
 def _log_chernoff(share: Row, steps: Row) -> Row:

@@ -22,11 +22,13 @@ from bpfleakd.analysis.envelope import (
     Rise,
     Row,
     grid_of,
+    last_rise_s,
     longest_excursion_s,
     lower_envelope,
     rise_of,
     values_at,
 )
+from bpfleakd.analysis.exposure import Exposure, constant_exposure, exposure_of
 from bpfleakd.analysis.survival import NORMAL_95, Survival
 
 __all__ = ["LEAK_AFTER_S", "Persistence", "SiteHistories", "persistence_of"]
@@ -45,14 +47,16 @@ _THIN_THIRD = 1 / 6
 _LOG_ALPHA_THIRD = np.log(0.1)
 # It slows down if the last third has less than half of what the first has, beyond 95 % of chance.
 _SLOWER = 0.5
-# Evidence: so many effective steps with so many blocks, or a few more steps with so many bytes. Fewer and
-# smaller ones may be any list of limited length, such as a server's log of its slowest requests.
+# Evidence: so many effective steps with so many blocks, or a few more steps with so many bytes.
 _STEPS_MIN = 3.5
 _RISES_MIN = 3
 _STEPS_ENOUGH = 5.0
 _BLOCKS_ENOUGH = 20.0
 _BYTES_ENOUGH = 16 << 10
 _SURVIVORS_ENOUGH = 20.0
+# What is smaller in both may be any list of limited length, such as a server's log of its slowest requests.
+_LEAK_BYTES_MIN = 32 << 10
+_LEAK_BLOCKS_MIN = 512.0
 # If less of what was gained consists of old blocks, they are being replaced.
 _REPLACED_SHARE = 0.3
 # Where the old blocks of a site leave, the envelope gains less than what survives of the new ones.
@@ -79,7 +83,8 @@ class SiteHistories:
     in each, `born_count` what was allocated in it. `live_bytes` and `live_count` are what is live now.
     `survivors_count` and `survivors_bytes` are what is live now of what was born in each bin; None if nobody
     has counted. `weight` is how many blocks a recorded one stands for (None: all are recorded). `is_heap`
-    tells blocks of an allocator from mappings (None: all are).
+    tells blocks of an allocator from mappings (None: all are). `intervals_bytes` is the coarsest sampling
+    interval in each bin, 0 where every block was recorded (None: it never changed).
     """
 
     ends_s: Row
@@ -92,6 +97,7 @@ class SiteHistories:
     survivors_bytes: Matrix | None = None
     weight: Row | None = None
     is_heap: Flags | None = None
+    intervals_bytes: Row | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,8 @@ class Persistence:
     more, and `by_survivors` whether only the survivors show it; `dies` whether old blocks go on dying, or are
     replaced. For that window, `rate_bytes_per_s` is what it gains and `old_share` what still lives of the
     blocks born in its first third (NaN: not known). `grows` and `stopped` are about the whole time after the
-    first seconds, with `grown_bytes`, `steps` and `silence_s`.
+    first seconds, with `grown_bytes` over `grown_s`, `steps` and `silence_s`. `unseen_s` is the silence where
+    it is no evidence: what was recorded of late is too little to see a growth like that before; else 0.
     """
 
     observed_s: float
@@ -129,8 +136,10 @@ class Persistence:
     grows: Flags
     stopped: Flags
     grown_bytes: Row
+    grown_s: Row
     steps: Row
     silence_s: Row
+    unseen_s: Row
 
 
 def persistence_of(histories: SiteHistories, leak_after_s: float = LEAK_AFTER_S) -> Persistence:
@@ -150,6 +159,9 @@ class _Measurement:
         self._weight = np.ones(self._sites) if histories.weight is None else histories.weight
         self._bytes = lower_envelope(histories.low_bytes)
         self._count = lower_envelope(histories.low_count)
+        self._exposure = self._exposed()
+        self._seen_bytes = self._exposure.seen(self._bytes)
+        self._seen_count = self._exposure.seen(self._count)
         self._born = np.cumsum(histories.born_count, axis=0)
         widths_s = np.diff(self._ends_s, prepend=0.0)
         self._excursion_s = np.maximum(
@@ -159,7 +171,7 @@ class _Measurement:
         # The least of many readings is less than that of few: even what only fluctuates rises a little.
         self._least_bytes = _NOISE_FACTOR * _noise(histories.low_bytes)
         self._least_count = _NOISE_FACTOR * _noise(histories.low_count)
-        self._start_up_s = max(_START_UP_S, _START_UP_SHARE * self._now_s)
+        self._start_up_s = np.maximum(_START_UP_S, self._exposure.after_share(_START_UP_SHARE))
         self._survival = None
         if histories.survivors_count is not None and histories.survivors_bytes is not None:
             self._survival = Survival(
@@ -168,7 +180,23 @@ class _Measurement:
                 np.cumsum(histories.survivors_count, axis=0),
                 np.cumsum(histories.survivors_bytes, axis=0),
                 self._weight,
+                self._exposure.weighted(histories.survivors_count),
             )
+
+    def _exposed(self) -> Exposure:
+        """How closely each site was looked at in each bin."""
+        histories = self._histories
+        if (
+            histories.intervals_bytes is None
+            or (histories.intervals_bytes == histories.intervals_bytes[0]).all()
+        ):
+            return constant_exposure(self._ends_s, self._weight)
+        mean_bytes = histories.live_bytes / np.maximum(histories.live_count, 1.0)
+        exposure = exposure_of(self._ends_s, histories.intervals_bytes, mean_bytes)
+        if histories.is_heap is not None:
+            # Mappings are never sampled.
+            exposure = exposure.where(histories.is_heap, constant_exposure(self._ends_s, self._weight))
+        return exposure
 
     def result(self) -> Persistence:
         overall = self._since_first_seconds()
@@ -227,12 +255,14 @@ class _Measurement:
                 yield self._look_at_survivors(self._survival, start_s, end_s)
 
     def _look(self, start_s: Row, end_s: Row) -> tuple[Flags, dict[str, NDArray[Any]]]:
-        grid = grid_of(start_s, np.maximum(end_s, start_s + 1e-3))
+        grid = self._exposure.grid(start_s, np.maximum(end_s, start_s + 1e-3))
         values = [
             values_at(curve, self._ends_s, grid, from_zero=False) for curve in (self._bytes, self._count)
         ]
-        of_bytes, of_count = map(rise_of, values)
-        has_blocks = of_count.gain >= _BLOCKS_ENOUGH * self._weight
+        of_bytes, of_count = self._rises_of(grid)
+        recorded_count, of_count = of_count.gain, replace(of_count, gain=_gain(values[1]))
+        of_bytes = replace(of_bytes, gain=_gain(values[0]))
+        has_blocks = recorded_count >= _BLOCKS_ENOUGH * self._exposure.weight
         is_more = (of_bytes.gain > self._least_bytes, of_count.gain > self._least_count)
         rises = [self._rises(curve, start_s, end_s) for curve in (self._bytes, self._count)]
         evident = []
@@ -249,6 +279,7 @@ class _Measurement:
             old_share = fate.old_share
         window_s = end_s - start_s
         persists = (window_s >= self._leak_after_s) & (evident[0] | evident[1]) & (of_bytes.gain > 0)
+        persists &= _is_more_than_a_list(of_bytes.gain, of_count.gain)
         return persists, {
             "by_survivors": np.zeros(self._sites, bool),
             "by_blocks": evident[1],
@@ -262,6 +293,27 @@ class _Measurement:
             "rate_bytes_per_s": _theil_sen(grid, values[0]),
             "old_share": old_share,
         }
+
+    def _rises_of(self, grid: Matrix) -> tuple[Rise, Rise]:
+        """How bytes and blocks rise over a grid, in what was recorded at the finest sampling.
+
+        Their silence is that part of the steps that would have been seen.
+        """
+        of_bytes, of_count = (
+            rise_of(values_at(curve, self._ends_s, grid, from_zero=False))
+            for curve in (self._seen_bytes, self._seen_count)
+        )
+        recorded_count = of_count.gain / self._exposure.weight
+        of_bytes, of_count = (
+            replace(
+                rise,
+                silence=self._exposure.silence(
+                    recorded_count / np.maximum(rise.steps, 1.0), grid[0], last_rise_s(rise, grid), grid[-1]
+                ),
+            )
+            for rise in (of_bytes, of_count)
+        )
+        return of_bytes, of_count
 
     def _rises(self, curve: Matrix, start_s: Row, end_s: Row) -> Row:
         """In how many bins of its window each site rises: one step in a wide bin fills several cells."""
@@ -285,7 +337,7 @@ class _Measurement:
         # Blocks are counted one by one here, so that shares need no test.
         persists &= (rise.gain >= _SURVIVORS_ENOUGH * self._weight) & (rise.first_third >= _THIN_THIRD)
         persists &= ~_speeds_up(rise) & self._may_grow_by(per_s) & self._goes_on(survival, per_s, end_s)
-        persists &= ~self._has_slowed(start_s)
+        persists &= ~self._has_slowed(start_s) & _is_more_than_a_list(of_bytes.gain, rise.gain)
         return persists, {
             "by_survivors": np.ones(self._sites, bool),
             "by_blocks": np.ones(self._sites, bool),
@@ -301,7 +353,7 @@ class _Measurement:
 
     def _may_grow_by(self, per_s: Row) -> Flags:
         """Whether the live blocks, however noisy, do not contradict such a growth."""
-        after = self._ends_s > self._start_up_s
+        after = self._ends_s > max(_START_UP_S, _START_UP_SHARE * self._now_s)
         if after.sum() < 6:
             return np.ones(self._sites, bool)
         low, times_s = self._histories.low_count[after], self._ends_s[after]
@@ -315,7 +367,7 @@ class _Measurement:
         """Whether there are young blocks as well: of those, at least as many survive, so far."""
         young = survival.between(end_s, np.full(self._sites, self._now_s))
         expected = per_s * (self._now_s - end_s)
-        goes_on: Flags = young + 3 * np.sqrt(expected * self._weight) >= 0.5 * expected
+        goes_on: Flags = young + 3 * np.sqrt(expected * self._exposure.last_weight) >= 0.5 * expected
         return goes_on
 
     def _has_slowed(self, start_s: Row) -> Flags:
@@ -324,7 +376,7 @@ class _Measurement:
         Whoever drops his oldest blocks first has young ones only, which all survive.
         """
         end_s = np.maximum(self._now_s - self._excursion_s, start_s + 1e-3)
-        rise = rise_of(values_at(self._count, self._ends_s, grid_of(start_s, end_s), from_zero=False))
+        _of_bytes, rise = self._rises_of(self._exposure.grid(start_s, end_s))
         is_calm = self._excursion_s <= _CALM_SHARE * self._now_s
         return is_calm & (rise.gain > 0) & (_has_stopped(rise) | _slows_down(rise))
 
@@ -333,24 +385,38 @@ class _Measurement:
         end_s = np.maximum(self._now_s - self._excursion_s, 0.0)
         start_s = np.minimum(_START_UP_S, end_s)
         window_s = np.maximum(end_s - start_s, 1e-3)
-        grid = grid_of(start_s, start_s + window_s)
-        of_bytes, of_count = (
-            rise_of(values_at(curve, self._ends_s, grid, from_zero=False))
+        grid = self._exposure.grid(start_s, start_s + window_s)
+        of_bytes, of_count = self._rises_of(grid)
+        gained_bytes, gained_count = (
+            _gain(values_at(curve, self._ends_s, grid, from_zero=False))
             for curve in (self._bytes, self._count)
         )
-        is_more = of_bytes.gain > self._least_bytes
+        is_more = gained_bytes > self._least_bytes
         stays = is_more
         if self._survival is not None:
             lived = self._survival.between(start_s, end_s)
-            stays = stays & ((of_count.gain < _FEW) | (lived >= _REPLACED_SHARE * of_count.gain))
+            stays = stays & ((gained_count < _FEW) | (lived >= _REPLACED_SHARE * gained_count))
         stopped = _has_stopped(of_bytes)
+        seen = rise_of(values_at(self._seen_bytes, self._ends_s, grid, from_zero=False))
+        silence_s = self._now_s - last_rise_s(seen, grid)
+        steps = np.maximum(of_bytes.steps, of_count.steps)
         return {
             "grows": stays & ~stopped,
             "stopped": is_more & stopped,
-            "grown_bytes": of_bytes.gain,
-            "steps": np.maximum(of_bytes.steps, of_count.steps),
-            "silence_s": of_bytes.silence * window_s + (self._now_s - end_s),
+            "grown_bytes": gained_bytes,
+            "grown_s": window_s,
+            "steps": steps,
+            "silence_s": silence_s,
+            "unseen_s": np.where(~stopped & self._has_thinned(steps, silence_s), silence_s, 0.0),
         }
+
+    def _has_thinned(self, steps: Row, silence_s: Row) -> Flags:
+        """Whether a silence is none because too little is recorded by now, not because it is short."""
+        if self._exposure.chance is None:
+            return np.zeros(self._sites, bool)
+        share = silence_s / max(self._now_s, 1e-3)
+        has_thinned: Flags = steps * np.log1p(-np.minimum(share, 1 - 1e-9)) < _LOG_ALPHA
+        return has_thinned
 
 
 def _nothing_found(sites: int) -> dict[str, NDArray[Any]]:
@@ -372,9 +438,20 @@ def _nothing_found(sites: int) -> dict[str, NDArray[Any]]:
 
 def _chosen(histories: SiteHistories, sites: NDArray[np.intp]) -> SiteHistories:
     """The histories of some of the sites."""
+    of_all = ("ends_s", "intervals_bytes")
     columns = {field.name: getattr(histories, field.name) for field in fields(SiteHistories)}
-    by_site = {name: column for name, column in columns.items() if name != "ends_s" and column is not None}
+    by_site = {name: column for name, column in columns.items() if name not in of_all and column is not None}
     return replace(histories, **{name: column[..., sites] for name, column in by_site.items()})
+
+
+def _gain(values: Matrix) -> Row:
+    """What a curve that never falls gains over a grid."""
+    gained: Row = np.maximum(np.diff(values, axis=0), 0.0).sum(axis=0)
+    return gained
+
+
+def _is_more_than_a_list(gained_bytes: Row, gained_count: Row) -> Flags:
+    return (gained_bytes >= _LEAK_BYTES_MIN) | (gained_count >= _LEAK_BLOCKS_MIN)
 
 
 def _is_even(rise: Rise) -> Flags:

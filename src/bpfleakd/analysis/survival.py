@@ -22,6 +22,8 @@ NORMAL_95 = 1.645
 # or if it is so much less that it must not be called a leak even if it may be chance.
 _SAME_SHARE = 0.9
 _MUCH_LESS = 0.6
+# Where fewer of the oldest third live, they may be dying at the constant pace that would leave so many.
+_MOST = 0.8
 # So many blocks of the middle third and none of the oldest: they die.
 _FEW = 5.0
 
@@ -42,13 +44,18 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """The births and survivors of sites, as sums up to the end of each bin; `weight` as in SiteHistories."""
+    """The births and survivors of sites, as sums up to the end of each bin; `weight` as in SiteHistories.
+
+    `weighted` is the same sum as `survived`, of survivors times what a recorded block of their bin stood for;
+    None where that was `weight` all the time.
+    """
 
     ends_s: Row
     born: Matrix
     survived: Matrix
     survived_bytes: Matrix
     weight: Row
+    weighted: Matrix | None = None
 
     def between(self, start_s: Row, end_s: Row) -> Row:
         """How many of those born between two times live."""
@@ -63,24 +70,33 @@ class Survival:
         do not become rarer with age. Differences of logarithms of shares are normal with the binomial
         variance (the delta method).
         """
-        born, lived = self._thirds(start_s, end_s)
+        born, lived, weight = self._thirds(start_s, end_s)
         with np.errstate(divide="ignore", invalid="ignore"):
             shares = np.minimum(lived / born, 1.0)
             logarithms = np.log(shares)
-            variances = self.weight * (1 - shares) / lived
+            variances = weight * (1 - shares) / lived
             late, early = logarithms[1] - logarithms[0], logarithms[2] - logarithms[1]
             falls = late - NORMAL_95 * np.sqrt(variances[0] + variances[1]) > -np.log(_SAME_SHARE)
             falls |= late > -np.log(_MUCH_LESS)
+            # Few blocks cannot tell: then it is not known that the old ones stay.
+            third_s = (end_s - start_s) / 3
+            age_s = np.maximum(self.ends_s[-1] - start_s - third_s / 2, 1e-3)
+            at_constant_pace = -logarithms[0] * third_s / age_s
+            highest = late + NORMAL_95 * np.sqrt(variances[0] + variances[1])
+            falls |= (shares[0] < _MOST) & (highest >= at_constant_pace)
             both = late + early - NORMAL_95 * np.sqrt(variances[0] + variances[2])
             falls |= (both > -2 * np.log(_SAME_SHARE)) & (late > early / 2)
-        dies = np.where(lived[0] > 0, falls, (lived[1] >= _FEW * self.weight) & (born[0] > 0))
+        dies = np.where(lived[0] > 0, falls, (lived[1] >= _FEW * weight[1]) & (born[0] > 0))
         old_share = np.where(born[0] > 0, shares[0], np.nan)
         return Fate(dies, old_share, lived[0] + lived[1], lived.sum(axis=0))
 
-    def _thirds(self, start_s: Row, end_s: Row) -> tuple[Matrix, Matrix]:
+    def _thirds(self, start_s: Row, end_s: Row) -> tuple[Matrix, Matrix, Matrix]:
         edges_s = start_s + np.arange(4)[:, None] / 3 * np.maximum(end_s - start_s, 1e-3)
         born, lived = (
             np.diff(values_at(curve, self.ends_s, edges_s, from_zero=True), axis=0)
             for curve in (self.born, self.survived)
         )
-        return born, lived
+        if self.weighted is None:
+            return born, lived, np.broadcast_to(self.weight, lived.shape)
+        weighted = np.diff(values_at(self.weighted, self.ends_s, edges_s, from_zero=True), axis=0)
+        return born, lived, np.maximum(weighted / np.maximum(lived, 1e-9), 1.0)

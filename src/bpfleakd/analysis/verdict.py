@@ -5,13 +5,13 @@ question: a list that only grows is a leak as well.
 
 Method. Of each site the *lower envelope* of what is live is looked at: the least from a time on until now.
 It does not rise with what is taken and given back, whatever the period. A site leaks if its envelope rises
-throughout a window of at least 45 s (`history.leak_after_s`): in at least four steps of 20 blocks together,
-or five of 16 KiB, neither only at the beginning nor only at the end, and still (a silence at the end is no
-surprise at the rate until then); and if its old blocks do not go on dying. Where the blocks in flight hide
-the rise, or what becomes of the old ones, the survivors, which are the live blocks by their time of birth,
-are looked at in the same way. Envelopes are of bytes and of blocks: a single block that grows shows in the
-bytes only. See `envelope` for the curves and tests, `survival` for blocks by age, `persistence` for windows
-and thresholds.
+throughout a window of at least 45 s (`history.leak_after_s`), by 32 KiB or 512 blocks: in at least four steps
+of 20 blocks together, or five of 16 KiB, neither only at the beginning nor only at the end, and still (a
+silence at the end is no surprise at the rate until then); and if its old blocks do not go on dying. Where the
+blocks in flight hide the rise, or what becomes of the old ones, the survivors, which are the live blocks by
+their time of birth, are looked at in the same way. Envelopes are of bytes and of blocks: a single block that
+grows shows in the bytes only. See `envelope` for the curves and tests, `exposure` for sampling that changes,
+`survival` for blocks by age, `persistence` for windows and thresholds.
 
 Assumptions, and what follows from them where they do not hold:
   - What will stop after more than 45 s looks like a leak until it stops (then it is a plateau). A site that
@@ -150,8 +150,7 @@ def _replaced(m: Persistence, replaced_count: float) -> NDArray[np.bool_]:
 
 
 def _growing_rate(m: Persistence) -> Row:
-    window_s = np.maximum(m.observed_s - m.excursion_s, 1.0)
-    return np.where(m.persists, m.rate_bytes_per_s, m.grown_bytes / window_s)
+    return np.where(m.persists, m.rate_bytes_per_s, m.grown_bytes / np.maximum(m.grown_s, 1.0))
 
 
 def _confidence(m: Persistence, context: Context, codes: NDArray[np.int8]) -> Row:
@@ -186,6 +185,8 @@ def _reason(m: Persistence, context: Context, site: int, code: int, replaced: bo
         _UNKNOWN: _why_unknown,
     }[code]
     text = _WHY_REPLACED if replaced and code == _GROWING else words(m, site)
+    if m.unseen_s[site] and code in (_LEAK, _GROWING):
+        text += f"; not seen for {human_duration(m.unseen_s[site])}, since too few blocks are recorded"
     if context.lost_blocks:
         text += "; blocks were not recorded"
     elif context.lost_frees and code in (_LEAK, _GROWING):

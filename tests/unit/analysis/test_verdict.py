@@ -15,8 +15,8 @@ from bpfleakd.analysis.verdict import Context, judge
 from bpfleakd.model.verdict import SiteVerdict, Verdict
 
 LEAKS = {
-    "one block a second": sites.leak(1),
-    "among two thousand": sites.mixed(sites.leak(1), sites.churn(2000, 0.001)),
+    "one block a second": sites.leak(1, 1000),
+    "among two thousand": sites.mixed(sites.leak(1, 1000), sites.churn(2000, 0.001)),
     "a step every ten seconds": sites.steps(10),
     "a megabyte every eight seconds": sites.steps(8, blocks=1, size_bytes=1e6),
     "one block that grows": sites.growing_block(0.5),
@@ -112,6 +112,43 @@ def test_a_sampled_leak_needs_more_time() -> None:
     assert found.leak_bytes_per_s == pytest.approx(640, rel=0.4)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("per_s", [0.2, 1, 5])
+def test_a_log_of_limited_length_is_no_leak_while_it_fills(per_s: float, seed: int) -> None:
+    """The slow log of redis: 128 entries, of three blocks each, of which the oldest goes for the newest."""
+    made = sites.mixed(*[sites.lru(per_s, 128 / per_s, size_bytes=60)] * 3)
+    called = verdicts(made, *np.arange(20.0, 601, 20), seed=seed)
+    assert Verdict.LEAK not in [found.verdict for found in called]
+
+
+@pytest.mark.parametrize("interval_bytes", [1 << 16, 1 << 20])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_silence_is_none_where_hardly_anything_is_recorded(interval_bytes: int, seed: int) -> None:
+    """A leak of 5 KB/s that was seen exactly for a minute, and then coarsely."""
+    made = sites.resampled(sites.leak(50, 100), [(0, 0), (60, interval_bytes)])
+    found = verdicts(made, 59.0, 70.0, 80.0, 90.0, 100.0, 110.0, seed=seed)
+    assert found[0].verdict is Verdict.LEAK
+    assert {each.verdict for each in found} <= {Verdict.LEAK, Verdict.GROWING}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_silence_is_one_where_enough_would_be_recorded(seed: int) -> None:
+    """What stopped when sampling became coarser has stopped: 90 blocks would have been recorded since."""
+    made = sites.resampled(sites.stopping(50, 60, 1000), [(0, 0), (60, 1 << 16)])
+    assert verdicts(made, 180.0, seed=seed)[0].verdict is Verdict.PLATEAU
+
+
+@pytest.mark.parametrize(
+    "intervals", [[(0, 1 << 14)], [(0, 0), (60, 1 << 14)], [(0, 1 << 14), (60, 1 << 12)]]
+)
+def test_sampled_sessions_are_no_leaks(intervals: list[tuple[float, float]]) -> None:
+    """Where too few blocks are recorded to tell whether old ones stay, they are not said to."""
+    made = sites.resampled(sites.sessions(100, 60), intervals)
+    at_s = (70.0, 90.0, 120.0, 180.0)
+    found = [each.verdict for seed in range(10) for each in verdicts(made, *at_s, seed=seed)]
+    assert found.count(Verdict.LEAK) <= 1
+
+
 def test_the_few_that_are_forgotten_are_found_among_many_in_flight() -> None:
     """One of 50 blocks is kept for ever, the others live for eight seconds and go on dying."""
     made = sites.mixed(sites.leak(5), sites.churn(250, 8))
@@ -168,7 +205,7 @@ def test_sites_are_judged_alike_whoever_is_beside_them() -> None:
 
 
 @settings(max_examples=10, deadline=None)
-@given(seed=st.integers(0, 2**32), per_s=st.floats(2, 200), size_bytes=st.integers(1, 100_000))
+@given(seed=st.integers(0, 2**32), per_s=st.floats(6, 200), size_bytes=st.integers(1, 100_000))
 def test_any_steady_leak_is_found(seed: int, per_s: float, size_bytes: int) -> None:
     """Whatever its rate and size: two minutes are enough."""
     (found,) = verdicts(sites.leak(per_s, size_bytes), 120.0, seed=seed)

@@ -23,7 +23,7 @@ LEAK, CHURN = SiteKey(AllocationKind.HEAP, 7), SiteKey(AllocationKind.HEAP, 8)
 
 
 class World:
-    """A table with a site that leaks a block of 23 bytes a second, and one whose blocks are all freed."""
+    """A table with a site that leaks a block of 2,300 bytes a second, and one whose blocks are all freed."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -37,7 +37,9 @@ class World:
             self.clock.go_on(1)
             self.leaked += 1
             leaked = self.leaked
-            rows = counter_rows([(23 * leaked, leaked, 23 * leaked, leaked), (0, 0, 50 * leaked, 5 * leaked)])
+            rows = counter_rows(
+                [(2300 * leaked, leaked, 2300 * leaked, leaked), (0, 0, 50 * leaked, 5 * leaked)]
+            )
             self.table.update(self.clock.now_ns, [LEAK, CHURN], rows)
             missed = {reason: (losses or {}).get(reason, 0) for reason in abi.LOSS_REASONS}
             counters = ProcessCounters(RecordingState.RECORDING, unmatched_frees, 0, missed, 0)
@@ -45,7 +47,7 @@ class World:
 
     def blocks(self) -> Iterator[np.ndarray]:
         born_ns = self.began_ns + NS_PER_S * np.arange(1, self.leaked + 1)
-        yield np.array([(23, 23, born, 7, 1, 0) for born in born_ns.tolist()], LIVE_BLOCK)
+        yield np.array([(2300, 2300, born, 7, 1, 0) for born in born_ns.tolist()], LIVE_BLOCK)
 
     def compute(self) -> list[int]:
         return self.verdicts.compute(self.table, self.blocks(), self.clock)
@@ -67,7 +69,7 @@ def test_the_sites_are_judged_by_row(world: World) -> None:
     assert [world.verdict(0), world.verdict(1)] == [Verdict.LEAK, Verdict.CHURN]
     ranks, rates = world.verdicts.ranks(np.array([1, 0]))
     assert ranks.tolist() == [0, 2]
-    assert rates == pytest.approx([0, 23], rel=0.1)
+    assert rates == pytest.approx([0, 2300], rel=0.1)
 
 
 def test_what_is_new_was_not_looked_at(world: World) -> None:
@@ -150,7 +152,7 @@ def test_many_sites_are_measured_when_they_may_have_become_something_else() -> N
     def ranks_of(of: SiteVerdicts) -> np.ndarray:
         blocks = np.zeros(len(born), LIVE_BLOCK)
         blocks["stack_id"], blocks["born_ns"] = np.array(born).T
-        blocks["size"] = blocks["weight"] = 23
+        blocks["size"] = blocks["weight"] = 2300
         of.compute(table, [blocks], clock)
         ranks, _rates = of.ranks(np.arange(sites))
         return ranks
@@ -161,8 +163,8 @@ def test_many_sites_are_measured_when_they_may_have_become_something_else() -> N
         busy = np.unique([0, *[1] * (second < 100), *random.integers(2, 99, 3)])
         rows = np.arange(sites) if second <= 3 else busy
         stays = np.isin(rows, [0, 1]) | (second <= 3)
-        counters[np.ix_(rows, [2, 3])] += 23, 1
-        counters[np.ix_(rows[stays], [0, 1])] += 23, 1
+        counters[np.ix_(rows, [2, 3])] += 2300, 1
+        counters[np.ix_(rows[stays], [0, 1])] += 2300, 1
         born += [(keys[row].stack_id, clock.now_ns) for row in rows[stays].tolist()]
         table.update(clock.now_ns, [keys[row] for row in rows.tolist()], counters[rows])
         if second % 5 == 0:
@@ -209,7 +211,7 @@ def test_the_process(world: World) -> None:
     world.compute()
     verdict = world.verdicts.of_process(world.table, ())
     assert verdict.verdict is Verdict.LEAK
-    assert verdict.leak_bytes_per_s == pytest.approx(23, rel=0.1)
+    assert verdict.leak_bytes_per_s == pytest.approx(2300, rel=0.1)
     assert verdict.memory_bytes_per_s == 0
 
 

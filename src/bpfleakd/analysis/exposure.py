@@ -1,0 +1,117 @@
+"""How closely call sites were looked at over time, where sampling became coarser or finer.
+
+A block of s bytes is recorded with probability p = 1 - exp(-s/T), so that blocks that are born at a constant
+rate are recorded at a rate in proportion to p. By the time-rescaling theorem (Brown, Barbieri, Ventura, Kass
+and Frank, The time-rescaling theorem and its application to neural spike train data analysis, Neural
+Computation 14, 2002) they are a process of constant rate again if time is measured by the integral of p: the
+*exposure*. In exposure a minute of which hardly anything was recorded is short, and so is its silence; and
+what was recorded in it counts one by one, not for the thousands that each stands for.
+
+Blocks may come in steps of many. A step of n blocks is seen if any of them is recorded, with the probability
+1 - (1 - p)^n: by the integral of that silence is measured.
+
+Matrices have a row for each bin of the timeline and a column for each site.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.analysis.envelope import CELLS, Matrix, Row, grid_of
+
+__all__ = ["Exposure", "constant_exposure", "exposure_of"]
+
+# So that exposure rises, however little is recorded.
+_LEAST = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """The exposure of sites. `chance` is the part of blocks recorded in each bin, relative to the best bin.
+
+    `weight` is how many blocks a recorded one stood for in the best bin, `last_weight` in the last. `chance`
+    is None where nothing changed: then exposure is time.
+    """
+
+    ends_s: Row
+    chance: Matrix | None
+    weight: Row
+    last_weight: Row
+
+    def seen(self, curve: Matrix) -> Matrix:
+        """A curve that never falls as it would be with each recorded block counted as in the best bin."""
+        if self.chance is None:
+            return curve
+        gains = np.diff(curve, axis=0, prepend=0.0) * self.chance
+        return np.cumsum(gains, axis=0)
+
+    def grid(self, start_s: Row, end_s: Row) -> Matrix:
+        """The times that cut each site's window into CELLS parts of equal exposure: CELLS + 1 rows."""
+        if self.chance is None:
+            return grid_of(start_s, end_s)
+        edges_s = np.concatenate([[0.0], self.ends_s])
+        exposed = np.cumsum(np.vstack([np.zeros_like(self.weight), self.chance * self._widths_s]), axis=0)
+        grid = np.empty((CELLS + 1, len(self.weight)))
+        parts = np.linspace(0.0, 1.0, CELLS + 1)
+        for site, (first_s, last_s) in enumerate(zip(start_s.tolist(), end_s.tolist(), strict=True)):
+            first, last = np.interp([first_s, last_s], edges_s, exposed[:, site])
+            grid[:, site] = np.interp(first + parts * (last - first), exposed[:, site], edges_s)
+            grid[0, site], grid[-1, site] = first_s, last_s
+        return grid
+
+    def weighted(self, survivors: Matrix) -> Matrix | None:
+        """Sums of survivors times what a recorded block of each bin stood for; None if that never changed."""
+        if self.chance is None:
+            return None
+        return np.cumsum(survivors * self.weight / self.chance, axis=0)
+
+    def after_share(self, share: float) -> Row:
+        """When each site had had this share (0 to 1) of its exposure."""
+        if self.chance is None:
+            return np.full(len(self.weight), share * self.ends_s[-1])
+        edges_s = np.concatenate([[0.0], self.ends_s])
+        exposed = np.cumsum(np.vstack([np.zeros_like(self.weight), self.chance * self._widths_s]), axis=0)
+        return np.array([np.interp(share * one[-1], one, edges_s) for one in exposed.T])
+
+    def silence(self, blocks_a_step: Row, start_s: Row, last_s: Row, end_s: Row) -> Row:
+        """Which part (0 to 1) of the steps that would have been seen in a window was due after `last_s`."""
+        if self.chance is None:
+            return (end_s - last_s) / np.maximum(end_s - start_s, 1e-9)
+        chance = -np.expm1(np.maximum(blocks_a_step, 1.0) * np.log1p(-np.minimum(self.chance, 1 - 1e-12)))
+        edges_s = np.concatenate([[0.0], self.ends_s])
+        exposed = np.cumsum(np.vstack([np.zeros_like(self.weight), chance * self._widths_s]), axis=0)
+        times_s = np.stack([start_s, last_s, end_s])
+        at = [np.interp(times_s[:, site], edges_s, one) for site, one in enumerate(exposed.T)]
+        start, last, end = np.array(at).reshape(-1, 3).T
+        share: Row = (end - last) / np.maximum(end - start, 1e-12)
+        return share
+
+    @property
+    def _widths_s(self) -> Matrix:
+        return np.diff(self.ends_s, prepend=0.0)[:, None]
+
+    def where(self, mine: NDArray[np.bool_], others: Exposure) -> Exposure:
+        """This exposure of `mine` sites, and another one of the rest."""
+        if self.chance is None:
+            return self
+        chance = np.where(mine, self.chance, 1.0 if others.chance is None else others.chance)
+        weight = np.where(mine, self.weight, others.weight)
+        return Exposure(self.ends_s, chance, weight, np.where(mine, self.last_weight, others.last_weight))
+
+
+def constant_exposure(ends_s: Row, weight: Row) -> Exposure:
+    """The exposure of sites whose recorded blocks stood for `weight` blocks all the time."""
+    return Exposure(ends_s, None, weight, weight)
+
+
+def exposure_of(ends_s: Row, intervals_bytes: Row, block_bytes: Row) -> Exposure:
+    """The exposure of sites with blocks of so many bytes; interval 0 is that every block was recorded."""
+    sizes = np.maximum(block_bytes, 1.0)
+    # An interval far below any block is as good as none.
+    intervals = np.where(intervals_bytes > 0, intervals_bytes, 1e-3)[:, None]
+    chance = np.maximum(-np.expm1(-sizes / intervals), _LEAST)
+    best = chance.max(axis=0)
+    return Exposure(ends_s, chance / best, 1 / best, 1 / chance[-1])
