@@ -12,9 +12,9 @@ from bench.probes import HeapPoints
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.abi import COOKIE_SLOT_SHIFT, STACK, RecordingState
 from bpfleakd.kernel.bpf import AttachType, ProgramType
+from bpfleakd.kernel.compilation.source import bpf_directory, flattened
 from bpfleakd.kernel.loader import RING_FLAGS, Capacities
 from bpfleakd.kernel.maps import PINNED_MAPS, Maps
-from bpfleakd.kernel.source import bpf_directory, flattened
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.tracing.unwinding import Unwinding
 

@@ -22,9 +22,9 @@ from bench.runner import run_alone
 from bench.targets import Target, build_workload, own_libc
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.bpf import AttachType, ProgramType
-from bpfleakd.kernel.links import Linker, ProbePoint, close_all
+from bpfleakd.kernel.probes.links import Linker, ProbePoint, close_all
+from bpfleakd.kernel.probes.shared import SharedProbes, group_of
 from bpfleakd.kernel.programs import AttachMethod, programs_of
-from bpfleakd.kernel.shared_probes import SharedProbes, group_of
 from bpfleakd.model.probe import FunctionRole
 
 __all__ = ["measure"]

@@ -23,7 +23,7 @@ from bench.runner import run_alone
 from bench.targets import Target, build_program, build_workload, own_libc
 from bench.tracing import RunningDaemon
 from bpfleakd.kernel import bpf
-from bpfleakd.kernel.links import close_all
+from bpfleakd.kernel.probes.links import close_all
 from bpfleakd.kernel.programs import AttachMethod, programs_of
 from bpfleakd.model.process import TracingMode
 

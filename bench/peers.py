@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from bench.tracing import ended_with_us
-from bpfleakd.kernel.source import bpf_directory
+from bpfleakd.kernel.compilation.source import bpf_directory
 
 __all__ = ["NotHere", "bpftrace", "memleak"]
 

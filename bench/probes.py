@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.bpf import AttachType, ProgramType
-from bpfleakd.kernel.links import close_all
+from bpfleakd.kernel.probes.links import close_all
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.tracing.discovery import Discovery
 

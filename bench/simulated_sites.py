@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.analysis.persistence import SiteHistories, persistence_of
-from bpfleakd.analysis.verdict import Context, judge
+from bpfleakd.analysis.verdict import Context, classify_sites
 from bpfleakd.model.verdict import SiteVerdict
 from bpfleakd.table.timeline import Timeline
 
@@ -20,9 +20,9 @@ __all__ = [
     "Blocks",
     "cache",
     "churn",
+    "classified",
     "growing_block",
     "histories_at",
-    "judged",
     "leak",
     "lru",
     "mixed",
@@ -184,15 +184,15 @@ def resampled(make: Make, changes: Sequence[tuple[float, float]]) -> Make:
     return thinned
 
 
-def judged(sites: Sequence[Blocks], at_s: Sequence[float]) -> list[list[SiteVerdict]]:
+def classified(sites: Sequence[Blocks], at_s: Sequence[float]) -> list[list[SiteVerdict]]:
     """The verdicts on sites of one process at each of these times, in whole seconds and rising."""
     is_sampled = any((site.weight != 1).any() for site in sites)
     verdicts = []
     for now_s, histories in zip(at_s, histories_at(sites, at_s), strict=True):
         # In a sample, the frees of blocks that are not in it tell nothing.
         replaced = 0 if is_sampled else sum(_replaced(site, now_s) for site in sites)
-        judgement = judge(persistence_of(histories), Context(replaced_count=replaced))
-        verdicts.append([judgement.of(site) for site in range(len(sites))])
+        classification = classify_sites(persistence_of(histories), Context(replaced_count=replaced))
+        verdicts.append([classification.of(site) for site in range(len(sites))])
     return verdicts
 
 

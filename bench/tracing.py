@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.kernel.pins import pinned_sets
-from bpfleakd.kernel.shared_probes import group_of, remove_events
+from bpfleakd.kernel.probes.shared import group_of, remove_events
 from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.process import TracingMode
 

@@ -72,7 +72,7 @@ _LEGEND_WIDTH = 270
 def shares_called_leak(make: sites.Make, number: int, at_s: Sequence[float], seed: int) -> list[float]:
     """At each time, which share of so many sites is called a leak."""
     random = np.random.default_rng(seed)
-    verdicts = sites.judged([make(random, at_s[-1]) for _ in range(number)], at_s)
+    verdicts = sites.classified([make(random, at_s[-1]) for _ in range(number)], at_s)
     return [sum(site.verdict is Verdict.LEAK for site in of_time) / number for of_time in verdicts]
 
 

@@ -341,7 +341,7 @@ struct pending_call {
 };
 
 /*
- * A call that changed the address space, as the programs saw it; src/bpfleakd/kernel/space_events.py makes
+ * A call that changed the address space, as the programs saw it; src/bpfleakd/kernel/address_space_events.py makes
  * sense of it. munmap and mremap come at their entry already, since afterwards another thread may have
  * got the same addresses.
  */

@@ -96,7 +96,7 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class MatchConfig(_Section, frozen=True):
-    """What a process has to be; each key that is given has to match. See target/policy.py."""
+    """What a process has to be; each key that is given has to match. See process/policy.py."""
 
     pid: Pid | msgspec.UnsetType = msgspec.UNSET
     comm: Glob | msgspec.UnsetType = msgspec.UNSET

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bpfleakd.kernel.shared_probes import group_of, remove_events
+from bpfleakd.kernel.probes.shared import group_of, remove_events
 
 from .daemons import BPFFS_ROOT, Daemon
 from .machine import bpftool_path, cannot_run, why_not_here

@@ -114,7 +114,7 @@ def test_what_costs_a_program_too_much_is_let_go_of(daemon, workload):
     assert tracer.process(program.pid)["process"]["state"] == "detached"
 
 
-def test_somebody_who_attaches_by_hand_gets_what_was_asked_for(daemon, workload):
+def test_somebody_who_attaches_manually_gets_what_was_asked_for(daemon, workload):
     """And is told what it costs: a malloc and free at full speed pay more for probes than for themselves."""
     program = workload("churn", 1)
     tracer = daemon(policy={"default": "off"}, budget={"process_percent": 1, "host_percent": 1})

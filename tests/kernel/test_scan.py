@@ -189,7 +189,7 @@ def test_somebody_else_traces_it(daemon, workload):
     program.step(1)
     script = (
         "import sys; from bpfleakd.process.stopper import hold; held = hold(int(sys.argv[1]), 120.0);"
-        "print('holding', flush=True); sys.stdin.read(); held.let_go()"
+        "print('holding', flush=True); sys.stdin.read(); held.release()"
     )
     other = subprocess.Popen(
         [sys.executable, "-c", script, str(program.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE

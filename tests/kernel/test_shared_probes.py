@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.kernel.shared_probes import group_of
+from bpfleakd.kernel.probes.shared import group_of
 
 from .kernel_objects import changed_text
 from .truth import expect_ledger, expect_no_losses

@@ -94,11 +94,11 @@ def test_a_child_of_a_followed_process_is_traced_with_a_table_of_its_own(daemon,
 def test_threads_are_no_processes(daemon, workload):
     """They come as forks, too."""
     tracer = daemon(policy=exact("lives"))
-    before = tracer.status()["life"]["events_total"]
+    before = tracer.status()["process_events"]["events_total"]
     program = workload("lives", "threads")
     wait_until(lambda: is_traced(tracer, program.pid))
     program.step(1_009)
-    life = tracer.status()["life"]
+    life = tracer.status()["process_events"]
     assert life["by_state"]["traced"] == 1
     assert life["events_total"] - before < 1_009
 
@@ -151,19 +151,19 @@ def test_a_burst_of_short_processes_disturbs_nothing(daemon, workload):
     assert by_function(report)["allocate_own"] == ledger["sites"]["allocate_own"]
     assert report["process"]["live_bytes"] == ledger["live_bytes"]
     expect_no_losses(report)
-    life = tracer.status()["life"]
+    life = tracer.status()["process_events"]
     print(f"{BURST} processes in {took_s:.1f} s; slowest answer {max(answers_s) * 1e3:.0f} ms; {life}")
     assert max(answers_s) < 5
     assert life["short_lived_total"] > BURST / 2
     assert tracer.log.count("\n") < BURST
-    wait_until(lambda: tracer.status()["life"]["by_state"]["traced"] == 1)
+    wait_until(lambda: tracer.status()["process_events"]["by_state"]["traced"] == 1)
 
 
 def test_missed_events_are_made_up_for(daemon, workload):
     """A daemon that could not read for a while looks at all processes, and finds those it missed."""
     tracer = daemon(policy=exact("many_sites"))
     storm = workload("lives", "threads")
-    wait_until(lambda: tracer.events("life.source"))
+    wait_until(lambda: tracer.events("process-events.source"))
     os.kill(tracer.pid, signal.SIGSTOP)
     try:
         storm.step(STORM_THREADS)
@@ -172,8 +172,8 @@ def test_missed_events_are_made_up_for(daemon, workload):
         os.kill(tracer.pid, signal.SIGCONT)
 
     wait_until(lambda: is_traced(tracer, program.pid))
-    wait_until(lambda: tracer.events("life.gap"))
-    assert tracer.status()["life"]["gaps_total"] >= 1
+    wait_until(lambda: tracer.events("process-events.gap"))
+    assert tracer.status()["process_events"]["gaps_total"] >= 1
 
 
 def test_without_process_events_proc_is_scanned(daemon, workload):
@@ -181,7 +181,7 @@ def test_without_process_events_proc_is_scanned(daemon, workload):
     tracer = daemon(policy=exact("exec_fork"), process_events={"source": "scan", "scan_s": 0.1})
     program = workload("exec_fork", "exec")
     wait_until(lambda: is_traced(tracer, program.pid))
-    assert tracer.status()["life"]["source"] == "scan"
+    assert tracer.status()["process_events"]["source"] == "scan"
     program.start_step()
     program.wait_ready()
     wait_until(lambda: len([e for e in tracer.events("process.attached") if e["pid"] == program.pid]) == 2)
@@ -191,7 +191,7 @@ def test_without_process_events_proc_is_scanned(daemon, workload):
     wait_until(lambda: tracer.supervised(program.pid) is None)
 
 
-def test_by_hand_goes_before_the_policy(daemon, workload):
+def test_manual_goes_before_the_policy(daemon, workload):
     """Detached by hand it stays detached, also when the policy is read again."""
     tracer = daemon(policy=exact("many_sites"))
     program = workload("many_sites", 23)
@@ -199,9 +199,9 @@ def test_by_hand_goes_before_the_policy(daemon, workload):
     tracer.detach(program.pid)
     os.kill(tracer.pid, signal.SIGHUP)
     wait_until(lambda: tracer.events("config.reloaded"))
-    wait_until(lambda: tracer.status()["life"]["by_state"]["deciding"] == 0)
+    wait_until(lambda: tracer.status()["process_events"]["by_state"]["deciding"] == 0)
     row = tracer.supervised(program.pid)
-    assert (row["state"], row["rule"]) == ("detached", "by hand")
+    assert (row["state"], row["rule"]) == ("detached", "manual")
 
 
 def test_another_policy_holds_after_a_reload(daemon, workload):

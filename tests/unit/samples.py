@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bpfleakd.model.address_space import AddressSpaceReport, JitModule, MemoryShares, MemoryUse, UseSummary
 from bpfleakd.model.blocks import BlockReport, BlocksReport, SiteBlocks
 from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.groups import GroupedReport, SiteGroup
@@ -11,7 +12,7 @@ from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
 from bpfleakd.model.mapping import CodeMapping
 from bpfleakd.model.metrics import MetricsSnapshot
 from bpfleakd.model.probe import FunctionRole, ProbedFunction
-from bpfleakd.model.process import ProcessLabels, ProcessState, ProcessSummary, TracedProcess, TracingMode
+from bpfleakd.model.process import ProcessLabels, ProcessRow, ProcessState, ProcessSummary, TracingMode
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.model.scan import (
@@ -23,7 +24,6 @@ from bpfleakd.model.scan import (
     ScanReport,
 )
 from bpfleakd.model.site import AllocationKind, ThreadShare
-from bpfleakd.model.space import AddressSpaceReport, JitModule, MemoryShares, MemoryUse, UseSummary
 from bpfleakd.model.stack import Frame, FrameKind
 from bpfleakd.model.supervision import SupervisedProcess, SupervisionState
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
@@ -144,7 +144,7 @@ def a_supervised_process(pid: int = 4_711, **changes: Any) -> SupervisedProcess:
     return SupervisedProcess(pid, **{**fields, **changes})
 
 
-def a_traced_process(pid: int = 4_711, **changes: Any) -> TracedProcess:
+def a_traced_process(pid: int = 4_711, **changes: Any) -> ProcessRow:
     libc = "/lib/x86_64-linux-gnu/libc.so.6"
     fields = {
         "process": a_process(pid),
@@ -159,7 +159,7 @@ def a_traced_process(pid: int = 4_711, **changes: Any) -> TracedProcess:
         "load_percent": 0.41,
         "limited": "",
     }
-    return TracedProcess(**{**fields, **changes})
+    return ProcessRow(**{**fields, **changes})
 
 
 def a_report(pid: int = 4_711, **changes: Any) -> LeakReport:
@@ -273,7 +273,7 @@ def a_process_verdict(**changes: Any) -> ProcessVerdict:
     return ProcessVerdict(**{**fields, **changes})
 
 
-def a_snapshot(*processes: TracedProcess, sites: tuple[SiteReport, ...] = ()) -> MetricsSnapshot:
+def a_snapshot(*processes: ProcessRow, sites: tuple[SiteReport, ...] = ()) -> MetricsSnapshot:
     traced = processes or (a_traced_process(),)
     return MetricsSnapshot(some_stats(), traced, {process.process.pid: sites for process in traced})
 

@@ -8,17 +8,18 @@ from pathlib import Path
 import pytest
 
 from bpfleakd import errors
+from bpfleakd.model.address_space import AddressSpaceReport, JitModule, MemoryShares, MemoryUse, UseSummary
 from bpfleakd.model.blocks import BlockReport, BlocksReport, SiteBlocks
 from bpfleakd.model.check import Check, CheckStatus
 from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.difference import ComparedState, DiffReport, SiteChange, SiteDifference
 from bpfleakd.model.groups import GroupedReport, SiteGroup
-from bpfleakd.model.history import SavedHistory, SavedSite
-from bpfleakd.model.life import LifeStats
+from bpfleakd.model.history import StoredHistory, StoredSite
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
 from bpfleakd.model.mapping import CodeMapping
 from bpfleakd.model.probe import FunctionRole, ProbedFunction
-from bpfleakd.model.process import ProcessLabels, ProcessState, ProcessSummary, TracedProcess, TracingMode
+from bpfleakd.model.process import ProcessLabels, ProcessRow, ProcessState, ProcessSummary, TracingMode
+from bpfleakd.model.process_events import ProcessEventStats
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SiteReport, SuppressedSites
 from bpfleakd.model.scan import (
@@ -31,7 +32,6 @@ from bpfleakd.model.scan import (
     ScanReport,
 )
 from bpfleakd.model.site import AllocationKind, ThreadShare
-from bpfleakd.model.space import AddressSpaceReport, JitModule, MemoryShares, MemoryUse, UseSummary
 from bpfleakd.model.stack import Frame, FrameKind, StackEnd
 from bpfleakd.model.supervision import SupervisedProcess, SupervisionState
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
@@ -55,7 +55,7 @@ _TYPES = [
     HeapProfile,
     JitModule,
     LeakReport,
-    LifeStats,
+    ProcessEventStats,
     MemoryShares,
     MemoryLimit,
     ProbedFunction,
@@ -66,8 +66,8 @@ _TYPES = [
     ScanReport,
     ScannedBlock,
     ScannedSite,
-    SavedHistory,
-    SavedSite,
+    StoredHistory,
+    StoredSite,
     SiteBlocks,
     SiteDifference,
     SiteGroup,
@@ -75,7 +75,7 @@ _TYPES = [
     SupervisedProcess,
     SuppressedSites,
     ThreadShare,
-    TracedProcess,
+    ProcessRow,
     UseSummary,
     WatchedProcess,
 ]

@@ -45,7 +45,7 @@ SITE_FUNCTION static void *allocated_once(size_t size)
 	return address;
 }
 
-static void let_go(void)
+static void release(void)
 {
 	while (held_count > 0) {
 		void *address = held[--held_count].address;
@@ -67,7 +67,7 @@ static void one_round(void)
 		block_allocated(&site_jump, allocated_once(JUMP_BYTES), JUMP_BYTES);
 	held[held_count++] = block_allocated(&site_work, freed_later(BLOCK_BYTES), BLOCK_BYTES);
 	if (strcmp(mode, "saw") || held_count == TEETH)
-		let_go();
+		release();
 }
 
 static void step(long number)

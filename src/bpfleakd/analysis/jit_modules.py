@@ -17,8 +17,8 @@ import re
 from collections.abc import Iterable
 
 from bpfleakd.analysis.managed_code import is_dotnet_stub
+from bpfleakd.model.address_space import JitModule
 from bpfleakd.model.managed_names import dotnet_assembly
-from bpfleakd.model.space import JitModule
 
 __all__ = ["OTHER_MODULES", "STUBS", "JitModules", "module_of"]
 

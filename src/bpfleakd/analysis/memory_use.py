@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from bpfleakd.model.address_space import MappingUsage, MemoryUse
 from bpfleakd.model.site import AllocationKind
-from bpfleakd.model.space import MappingUsage, MemoryUse
 from bpfleakd.table.regions import Owner, Special, kind_of
 
 __all__ = ["Looks", "executable_memory_files", "looks_of", "named_use", "owned_use"]

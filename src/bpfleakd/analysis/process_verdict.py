@@ -25,7 +25,7 @@ from bpfleakd.model.limit import MemoryLimit
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.units import human_rate
 
-__all__ = ["FoundGrowth", "judge_process"]
+__all__ = ["FoundGrowth", "classify_process"]
 
 _START_UP_S = 5.0
 _START_UP_SHARE = 0.1
@@ -53,7 +53,7 @@ class FoundGrowth:
     suppressed_bytes_per_s: float = 0.0
 
 
-def judge_process(
+def classify_process(
     times_s: NDArray[np.float64],
     anonymous_bytes: NDArray[np.float64],
     found: FoundGrowth,

@@ -48,7 +48,7 @@ from bpfleakd.analysis.persistence import Persistence
 from bpfleakd.model.verdict import SiteVerdict, Verdict
 from bpfleakd.units import human_bytes, human_duration, human_rate
 
-__all__ = ["VERDICTS", "Context", "Judgement", "judge"]
+__all__ = ["VERDICTS", "Classification", "Context", "classify_sites"]
 
 # By how much attention they deserve.
 VERDICTS = (
@@ -89,7 +89,7 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Classification:
     """The verdicts on sites: `codes` are positions in VERDICTS."""
 
     codes: NDArray[np.int8]
@@ -110,7 +110,7 @@ class Judgement:
         )
 
 
-def judge(measured: Persistence, context: Context) -> Judgement:
+def classify_sites(measured: Persistence, context: Context) -> Classification:
     """Judge all sites of a process together."""
     m = measured
     replaced = _replaced(m, context.replaced_count)
@@ -130,7 +130,7 @@ def judge(measured: Persistence, context: Context) -> Judgement:
     ).astype(np.int8)
     rate = np.where(leaks, m.rate_bytes_per_s, 0.0)
     rate = np.where(codes == _GROWING, _growing_rate(m), rate)
-    return Judgement(codes, _confidence(m, context, codes), rate, m, context, replaced)
+    return Classification(codes, _confidence(m, context, codes), rate, m, context, replaced)
 
 
 def _replaced(m: Persistence, replaced_count: float) -> NDArray[np.bool_]:

@@ -9,11 +9,11 @@
     GET    /v1/processes/{pid}/sites        LeakReport; ?limit=K&sort=verdict|growth|live|count&suppress=false
                                             GroupedReport with &group=function|module|thread|stack
     GET    /v1/processes/{pid}/blocks       BlocksReport; ?site=S&older_than_s=T&limit=K&suppress=false
-    GET    /v1/processes/{pid}/history      SavedHistory; ?limit=K or ?site=S, &survivors=false
+    GET    /v1/processes/{pid}/history      StoredHistory; ?limit=K or ?site=S, &survivors=false
     GET    /v1/processes/{pid}/diff         DiffReport; ?from_s=T&to_s=T, both ago
     GET    /v1/processes/{pid}/maps         AddressSpaceReport
-    GET    /v1/reports                      {"reports": [KeptReport, …]}; ?pid=N&limit=K
-    GET    /v1/reports/{number}             SavedReport
+    GET    /v1/reports                      {"reports": [StoredReportEntry, …]}; ?pid=N&limit=K
+    GET    /v1/reports/{number}             StoredReport
     GET    /v1/processes/{pid}/profile      HeapProfile
     GET    /debug/pprof/heap?pid=N          gzipped pprof; without a pid of the one process that is traced
     POST   /v1/processes/{pid}/scan         ScanReport; ?older_than_s=T&stop=true|false&stop_limit_s=T&limit=K
@@ -98,7 +98,7 @@ def create_app(
     routes = [
         _route("/v1/status", "GET", api.status),
         _route("/v1/reports", "GET", api.reports),
-        _route("/v1/reports/{number}", "GET", api.kept_report),
+        _route("/v1/reports/{number}", "GET", api.stored_report),
         _route("/v1/processes", "GET", api.processes),
         _route("/v1/watched", "GET", api.watched),
         _route("/v1/supervised", "GET", api.supervised),
@@ -228,10 +228,10 @@ class _Api:
         limit = limit_of(request, REPORTS_LISTED_MAX) or REPORTS_LISTED
         return json_answer(ReportList(await self._service.reports(pid, limit=limit)))
 
-    async def kept_report(self, request: Request) -> Response:
+    async def stored_report(self, request: Request) -> Response:
         only_parameters(request)
         number = whole_number("a report", request.path_params["number"], 1, 2**53)
-        return json_answer(await self._service.kept_report(number))
+        return json_answer(await self._service.stored_report(number))
 
     async def profile(self, request: Request) -> Response:
         only_parameters(request)

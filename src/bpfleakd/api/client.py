@@ -24,17 +24,17 @@ from bpfleakd.api.service import (
     WatchedList,
 )
 from bpfleakd.errors import AccessDenied, BpfleakdError, DaemonUnreachable, by_code
+from bpfleakd.model.address_space import AddressSpaceReport
 from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.groups import GroupedReport, GroupKey
-from bpfleakd.model.history import SavedHistory
-from bpfleakd.model.kept import KeptReport, SavedReport
-from bpfleakd.model.process import TracedProcess, TracingMode
+from bpfleakd.model.history import StoredHistory
+from bpfleakd.model.process import ProcessRow, TracingMode
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SortKey
 from bpfleakd.model.scan import ScanReport
-from bpfleakd.model.space import AddressSpaceReport
+from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 from bpfleakd.model.supervision import SupervisedProcess
 from bpfleakd.model.watching import WatchedProcess
 from bpfleakd.paths import DEFAULT_SOCKET_PATH
@@ -88,16 +88,16 @@ class DaemonClient:
         self._path = socket_path
         self._timeout_s = timeout_s
 
-    def attach(self, pid: int, mode: TracingMode = TracingMode.EXACT) -> TracedProcess:
+    def attach(self, pid: int, mode: TracingMode = TracingMode.EXACT) -> ProcessRow:
         """Start to trace a process, in one of ATTACH_MODES."""
         timeout_s = max(self._timeout_s, _ATTACH_TIMEOUT_S)
-        return self._request("POST", f"/v1/processes/{pid}?mode={mode.value}", TracedProcess, timeout_s)
+        return self._request("POST", f"/v1/processes/{pid}?mode={mode.value}", ProcessRow, timeout_s)
 
-    def detach(self, pid: int) -> TracedProcess:
+    def detach(self, pid: int) -> ProcessRow:
         """Stop to trace a process and return its last figures."""
-        return self._request("DELETE", f"/v1/processes/{pid}", TracedProcess)
+        return self._request("DELETE", f"/v1/processes/{pid}", ProcessRow)
 
-    def processes(self) -> tuple[TracedProcess, ...]:
+    def processes(self) -> tuple[ProcessRow, ...]:
         """Return every traced process."""
         return self._request("GET", "/v1/processes", ProcessList).processes
 
@@ -177,15 +177,15 @@ class DaemonClient:
         timeout_s = max(self._timeout_s, _SCAN_TIMEOUT_S)
         return self._request("POST", f"/v1/processes/{pid}/scan?{urlencode(query)}", ScanReport, timeout_s)
 
-    def history(self, pid: int, *, limit: int | None = None) -> SavedHistory:
+    def history(self, pid: int, *, limit: int | None = None) -> StoredHistory:
         """Return what the verdicts on the `limit` first call sites (all for None) are made of."""
         query = "" if limit is None else f"?limit={limit}"
-        return self._request("GET", f"/v1/processes/{pid}/history{query}", SavedHistory)
+        return self._request("GET", f"/v1/processes/{pid}/history{query}", StoredHistory)
 
-    def course(self, pid: int, site: str) -> SavedHistory:
+    def course(self, pid: int, site: str) -> StoredHistory:
         """Return how much was live in one call site over time: its history without survivors."""
         query = urlencode({"site": site, "survivors": "false"})
-        return self._request("GET", f"/v1/processes/{pid}/history?{query}", SavedHistory)
+        return self._request("GET", f"/v1/processes/{pid}/history?{query}", StoredHistory)
 
     def compare(self, pid: int, *, from_ago_s: float | None, to_ago_s: float = 0.0) -> DiffReport:
         """Return what changed in a process between two times, in seconds ago (None: since its attach)."""
@@ -196,14 +196,16 @@ class DaemonClient:
         """Return what the memory of a process is made of."""
         return self._request("GET", f"/v1/processes/{pid}/maps", AddressSpaceReport)
 
-    def reports(self, pid: int | None = None, *, limit: int = REPORTS_LISTED) -> tuple[KeptReport, ...]:
+    def reports(
+        self, pid: int | None = None, *, limit: int = REPORTS_LISTED
+    ) -> tuple[StoredReportEntry, ...]:
         """Return the newest reports that are kept, of a pid or of all."""
         query = {"limit": str(limit)} | ({} if pid is None else {"pid": str(pid)})
         return self._request("GET", f"/v1/reports?{urlencode(query)}", ReportList).reports
 
-    def kept_report(self, number: int) -> SavedReport:
+    def stored_report(self, number: int) -> StoredReport:
         """Return a report that is kept."""
-        return self._request("GET", f"/v1/reports/{number}", SavedReport)
+        return self._request("GET", f"/v1/reports/{number}", StoredReport)
 
     def stats(self) -> DaemonStats:
         """Return the daemon's own figures."""

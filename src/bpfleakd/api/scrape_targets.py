@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bpfleakd.model.process import ProcessState, TracedProcess
+from bpfleakd.model.process import ProcessRow, ProcessState
 
 __all__ = ["scrape_targets"]
 
 
-def scrape_targets(processes: Iterable[TracedProcess], address: str) -> list[dict[str, object]]:
+def scrape_targets(processes: Iterable[ProcessRow], address: str) -> list[dict[str, object]]:
     """One target for each process that is traced now; all are at `address` (host:port).
 
     `__param_pid` becomes `?pid=N` of the URL; `service_name` is what Pyroscope calls a program.
@@ -24,7 +24,7 @@ def scrape_targets(processes: Iterable[TracedProcess], address: str) -> list[dic
     ]
 
 
-def _labels(row: TracedProcess) -> dict[str, str]:
+def _labels(row: ProcessRow) -> dict[str, str]:
     process = row.process
     labels = {
         "__param_pid": str(process.pid),

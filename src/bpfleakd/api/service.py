@@ -8,17 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from bpfleakd.model.address_space import AddressSpaceReport
 from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.groups import GroupedReport, GroupKey
-from bpfleakd.model.history import SavedHistory
-from bpfleakd.model.kept import KeptReport, SavedReport
-from bpfleakd.model.process import TracedProcess, TracingMode
+from bpfleakd.model.history import StoredHistory
+from bpfleakd.model.process import ProcessRow, TracingMode
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SortKey
 from bpfleakd.model.scan import ScanReport
-from bpfleakd.model.space import AddressSpaceReport
+from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 from bpfleakd.model.supervision import SupervisedProcess
 from bpfleakd.model.watching import WatchedProcess
 
@@ -57,7 +57,7 @@ STOP_LIMIT_MAX_S = 60.0
 class ProcessList:
     """The answer to "what is being traced": an object rather than a list, so that it may grow."""
 
-    processes: tuple[TracedProcess, ...]
+    processes: tuple[ProcessRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +78,21 @@ class SupervisedList:
 class ReportList:
     """The answer to "what is remembered of processes that ended"."""
 
-    reports: tuple[KeptReport, ...]
+    reports: tuple[StoredReportEntry, ...]
 
 
 class Service(Protocol):
     """The daemon, as the API sees it. `pid` is in the daemon's pid namespace."""
 
-    async def attach(self, pid: int, mode: TracingMode = TracingMode.EXACT) -> TracedProcess:
+    async def attach(self, pid: int, mode: TracingMode = TracingMode.EXACT) -> ProcessRow:
         """Start to trace a process: EXACT, SAMPLED, or AUTO, which is sampled once exact costs too much."""
         ...
 
-    async def detach(self, pid: int) -> TracedProcess:
+    async def detach(self, pid: int) -> ProcessRow:
         """Stop to trace a process and return its last figures."""
         ...
 
-    async def processes(self) -> tuple[TracedProcess, ...]:
+    async def processes(self) -> tuple[ProcessRow, ...]:
         """Return every traced process."""
         ...
 
@@ -140,7 +140,7 @@ class Service(Protocol):
 
     async def history(
         self, pid: int, *, limit: int | None, site: str | None = None, survivors: bool = True
-    ) -> SavedHistory:
+    ) -> StoredHistory:
         """Return what the verdicts on the `limit` first call sites (all for None), or on one, are made of.
 
         Without survivors it is the course of live memory alone, for which no block has to be read.
@@ -155,11 +155,11 @@ class Service(Protocol):
         """Return what the memory of a process is made of."""
         ...
 
-    async def reports(self, pid: int | None, *, limit: int) -> tuple[KeptReport, ...]:
+    async def reports(self, pid: int | None, *, limit: int) -> tuple[StoredReportEntry, ...]:
         """Return the newest reports that are kept, of a pid or of all."""
         ...
 
-    async def kept_report(self, number: int) -> SavedReport:
+    async def stored_report(self, number: int) -> StoredReport:
         """Return a report that is kept."""
         ...
 

@@ -1,4 +1,4 @@
-"""All that traces: the loaded programs, the monitor, the supervision, the guard and the kept reports.
+"""All that traces: the loaded programs, the tracer, the supervision, the guard and the kept reports.
 
 It lives in the worker's thread (worker.py); only its `snapshot` may be looked at from another.
 """
@@ -15,39 +15,39 @@ from typing import TypeVar
 import structlog
 
 from bpfleakd import __version__, errors
-from bpfleakd.analysis.budget import BudgetLimits
-from bpfleakd.analysis.growth_watch import GrowthOptions
-from bpfleakd.analysis.look_schedule import LookOptions
-from bpfleakd.analysis.memory_cap import MemoryCap
 from bpfleakd.analysis.suppressions import Suppressions
 from bpfleakd.config import AttachMethod as Wanted
 from bpfleakd.config import AutoConfig, Config
 from bpfleakd.config import Walker as WantedWalker
 from bpfleakd.daemon.service_manager import systemd_directory
+from bpfleakd.daemon.supervision import Supervision
 from bpfleakd.daemon.symbolizers import Symbolizers
 from bpfleakd.daemon.worker import Worker
 from bpfleakd.kernel.loader import Capacities
-from bpfleakd.kernel.price import measure_price
+from bpfleakd.kernel.probes.cost import measure_price
 from bpfleakd.kernel.programs import AttachMethod, WalkerKind
 from bpfleakd.kernel.session import KernelSession
 from bpfleakd.model.daemon import DaemonStats, GuardStats
 from bpfleakd.model.metrics import MetricsSnapshot
-from bpfleakd.model.process import ProcessId, ProcessState, TracedProcess, TracingMode
+from bpfleakd.model.process import ProcessId, ProcessRow, ProcessState, TracingMode
 from bpfleakd.model.report import LeakReport
 from bpfleakd.process.memory_sampler import own_resident_bytes
 from bpfleakd.process.process import read_process
 from bpfleakd.state.reports import ReportStore
-from bpfleakd.supervision.auto import AutoOptions, GrowthWatcher
-from bpfleakd.supervision.governing import LEVELS, Governing
-from bpfleakd.supervision.guard import Guard
-from bpfleakd.supervision.supervision import Supervision
+from bpfleakd.supervision.budget import BudgetLimits
+from bpfleakd.supervision.growth_watch import GrowthOptions
+from bpfleakd.supervision.growth_watcher import AutoOptions, GrowthWatcher
+from bpfleakd.supervision.look_schedule import LookOptions
+from bpfleakd.supervision.memory_cap import MemoryCap
+from bpfleakd.supervision.overhead_guard import OverheadGuard
 from bpfleakd.supervision.supervisor import Supervisor
+from bpfleakd.supervision.tracing_control import LEVELS, TracingControl
 from bpfleakd.suppressions import read_suppressions
-from bpfleakd.tracing.adoption import was_kept_by_hand
+from bpfleakd.tracing.adoption import was_manual
 from bpfleakd.tracing.attach import Attacher
-from bpfleakd.tracing.monitor import Monitor
 from bpfleakd.tracing.report import Reporter
 from bpfleakd.tracing.sampling import SamplingOptions
+from bpfleakd.tracing.tracer import Tracer
 from bpfleakd.tracing.unwinding import Unwinding
 
 __all__ = ["Backend"]
@@ -72,19 +72,19 @@ class Backend:
         self.watcher = GrowthWatcher(_auto_options(config.auto))
         self._symbolizers = Symbolizers()
         self._kernel: KernelSession | None = None
-        self._monitor: Monitor | None = None
+        self._tracer: Tracer | None = None
         self._reports: ReportStore | None = None
         self._supervision: Supervision | None = None
-        self._guard: Guard | None = None
+        self._guard: OverheadGuard | None = None
         # What the metrics show, as of a tick shortly before: a scrape never waits for the worker.
         self.snapshot = MetricsSnapshot(DaemonStats(__version__, "none", 0.0, 0, 0.0, 0, 0), (), {})
         self._snapshot_due_ns = 0
         self._snapshot_traced = 0
 
     @property
-    def monitor(self) -> Monitor:
+    def tracer(self) -> Tracer:
         """What traces."""
-        return _opened(self._monitor)
+        return _opened(self._tracer)
 
     @property
     def reports(self) -> ReportStore:
@@ -119,7 +119,7 @@ class Backend:
             None if wanted is Wanted.AUTO else AttachMethod(wanted.value),
             None if config.walker is WantedWalker.AUTO else WalkerKind(config.walker.value),
             self._cache_directory,
-            lambda pins: left_behind.update({pins.id: was_kept_by_hand(pins)}),
+            lambda pins: left_behind.update({pins.id: was_manual(pins)}),
         )
         self._kernel = kernel
         try:
@@ -131,11 +131,11 @@ class Backend:
 
     def close(self, *, keep: bool) -> None:
         """Detach from everything and unload, or `keep` all for the next daemon."""
-        if self._monitor is not None:
+        if self._tracer is not None:
             if keep:
-                self._monitor.leave()
+                self._tracer.leave()
             else:
-                self._monitor.close()
+                self._tracer.close()
         if self._kernel is not None:
             self._kernel.close(keep=keep)
         if self._reports is not None:
@@ -144,29 +144,29 @@ class Backend:
     def use_suppressions(self, suppressions: Suppressions) -> None:
         """Use these from now on."""
         self.suppressions = suppressions
-        self.monitor.use_suppressions(suppressions)
+        self.tracer.use_suppressions(suppressions)
 
     def supervise(self) -> None:
-        """Keep to the budget and to the policy, after a tick of the monitor."""
+        """Keep to the budget and to the policy, after a tick of the tracer."""
         now_ns = time.monotonic_ns()
         if self._guard is not None:
             self._guard.tick(now_ns)
         self.supervisor.tick(now_ns)
 
-    def processes(self) -> tuple[TracedProcess, ...]:
+    def processes(self) -> tuple[ProcessRow, ...]:
         """Every process that is traced or ended lately, with what tracing costs it."""
-        return self._annotated(self.monitor.overview.processes())
+        return self._annotated(self.tracer.overview.processes())
 
     def stats(self) -> DaemonStats:
         """The daemon's own figures."""
-        return replace(self.monitor.overview.stats(), life=self.supervision.stats())
+        return replace(self.tracer.overview.stats(), process_events=self.supervision.stats())
 
     def refresh_snapshot(self) -> None:
         """Have the metrics show what is now: after every tick, or less often where that takes long.
 
         Who scrapes does so every few seconds at most; but a process that came or went is shown at once.
         """
-        began_ns, traced = time.monotonic_ns(), self.monitor.traced_count()
+        began_ns, traced = time.monotonic_ns(), self.tracer.traced_count()
         if began_ns < self._snapshot_due_ns and traced == self._snapshot_traced:
             return
         self._take_snapshot()
@@ -175,7 +175,7 @@ class Backend:
         self._snapshot_traced = traced
 
     def _take_snapshot(self) -> None:
-        snapshot = self.monitor.overview.snapshot()
+        snapshot = self.tracer.overview.snapshot()
         self.snapshot = replace(
             snapshot,
             daemon=self.stats(),
@@ -184,7 +184,7 @@ class Backend:
             guard=self._guard.stats() if self._guard is not None else GuardStats(),
         )
 
-    def _annotated(self, rows: tuple[TracedProcess, ...]) -> tuple[TracedProcess, ...]:
+    def _annotated(self, rows: tuple[ProcessRow, ...]) -> tuple[ProcessRow, ...]:
         return self._guard.annotated(rows) if self._guard is not None else rows
 
     @property
@@ -209,7 +209,7 @@ class Backend:
             was_compiled=kernel.was_compiled,
         )
         unwinding = Unwinding(kernel.maps.unwind, kernel.pins.record("unwinding"), self._cache_directory)
-        self._monitor = Monitor(
+        self._tracer = Tracer(
             kernel.maps,
             Attacher(
                 kernel.maps,
@@ -235,19 +235,19 @@ class Backend:
             ),
             suppressions=self.suppressions,
         )
-        self._attach_anew({**left_behind, **self.monitor.adopt(kernel.pins.processes())})
+        self._attach_anew({**left_behind, **self.tracer.adopt(kernel.pins.processes())})
         self._supervision = Supervision(
-            config, self._worker, self._monitor, self.watcher, loop, self._attached
+            config, self._worker, self._tracer, self.watcher, loop, self._attached
         )
         now_ns = time.monotonic_ns()
         began_ns = {
             row.process.pid: now_ns - round(row.process.attached_s * 1e9)
-            for row in self.monitor.overview.processes()
+            for row in self.tracer.overview.processes()
             if row.process.state == ProcessState.TRACED
         }
         self._supervision.supervisor.adopt(began_ns, now_ns)
-        self._guard = Guard(
-            Governing(self._monitor, self.supervisor, [self._symbolizers.shed]),
+        self._guard = OverheadGuard(
+            TracingControl(self._tracer, self.supervisor, [self._symbolizers.shed]),
             BudgetLimits(config.budget.process_percent, config.budget.host_percent),
             MemoryCap(config.limits.daemon_rss_bytes),
             levels=LEVELS,
@@ -260,10 +260,10 @@ class Backend:
 
     def _attach_anew(self, processes: Mapping[ProcessId, bool | None]) -> None:
         """Attach to those that an earlier daemon traced, by hand or not, without what it had recorded."""
-        for id_, by_hand in processes.items():
+        for id_, manual in processes.items():
             try:
                 if read_process(id_.pid).id == id_:
-                    self.monitor.attach(id_.pid, by_hand=by_hand)
+                    self.tracer.attach(id_.pid, manual=manual)
             except errors.BpfleakdError as error:
                 log.warning("process.not-attached", pid=id_.pid, reason=error.message, hint=error.hint)
 

@@ -11,7 +11,7 @@ from bpfleakd import errors
 from bpfleakd.api.listeners import remove_stale
 from bpfleakd.kernel.mounts import is_bpffs
 from bpfleakd.kernel.pins import MAKING, DirectoryLock, pinned_sets, remove_pins
-from bpfleakd.kernel.shared_probes import group_of, remove_events
+from bpfleakd.kernel.probes.shared import group_of, remove_events
 
 __all__ = ["clean_up", "comes_back"]
 

@@ -13,21 +13,21 @@ from bpfleakd import errors
 from bpfleakd.config import Config
 from bpfleakd.daemon.backend import Backend
 from bpfleakd.daemon.worker import Worker
+from bpfleakd.model.address_space import AddressSpaceReport
 from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.groups import GroupedReport, GroupKey
-from bpfleakd.model.history import SavedHistory
-from bpfleakd.model.kept import KeptReport, SavedReport
+from bpfleakd.model.history import StoredHistory
 from bpfleakd.model.metrics import MetricsSnapshot
-from bpfleakd.model.process import TracedProcess, TracingMode
+from bpfleakd.model.process import ProcessRow, TracingMode
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SortKey
 from bpfleakd.model.scan import ScanReport
-from bpfleakd.model.space import AddressSpaceReport
+from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 from bpfleakd.model.supervision import SupervisedProcess
 from bpfleakd.model.watching import WatchedProcess
-from bpfleakd.queries.questions import Questions
+from bpfleakd.queries.process_queries import ProcessQueries
 from bpfleakd.queries.scans import PendingScan, ScanOptions
 from bpfleakd.suppressions import read_suppressions
 
@@ -61,7 +61,7 @@ class DaemonService:
     @property
     def is_tracing(self) -> bool:
         """Whether any process is traced; waits for nothing."""
-        return self._backend.monitor.traced_count() > 0
+        return self._backend.tracer.traced_count() > 0
 
     async def start(self) -> None:
         """Load the programs. Questions that come meanwhile wait their turn in the worker's queue."""
@@ -77,15 +77,15 @@ class DaemonService:
             await self._backend.supervision.stop()
         await self._worker.call(self._backend.close, keep=keep)
 
-    async def attach(self, pid: int, mode: TracingMode = TracingMode.EXACT) -> TracedProcess:
+    async def attach(self, pid: int, mode: TracingMode = TracingMode.EXACT) -> ProcessRow:
         row = await self._worker.call(lambda: self._backend.supervisor.attach(pid, time.monotonic_ns(), mode))
         self._attached()
         return row
 
-    async def detach(self, pid: int) -> TracedProcess:
+    async def detach(self, pid: int) -> ProcessRow:
         return await self._worker.call(lambda: self._backend.supervisor.detach(pid, time.monotonic_ns()))
 
-    async def processes(self) -> tuple[TracedProcess, ...]:
+    async def processes(self) -> tuple[ProcessRow, ...]:
         return await self._worker.call(self._backend.processes)
 
     async def watched(self) -> tuple[WatchedProcess, ...]:
@@ -107,25 +107,23 @@ class DaemonService:
     async def report(
         self, pid: int, *, limit: int | None, sort: SortKey, suppress: bool = True
     ) -> LeakReport:
-        return await self._ask(
-            lambda questions: questions.report(pid, limit=limit, sort=sort, suppress=suppress)
-        )
+        return await self._ask(lambda queries: queries.report(pid, limit=limit, sort=sort, suppress=suppress))
 
     async def groups(
         self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey, suppress: bool = True
     ) -> GroupedReport:
         return await self._ask(
-            lambda questions: questions.groups(pid, by=by, limit=limit, sort=sort, suppress=suppress)
+            lambda queries: queries.groups(pid, by=by, limit=limit, sort=sort, suppress=suppress)
         )
 
     async def profile(self, pid: int) -> HeapProfile:
-        return await self._ask(lambda questions: questions.profile(pid))
+        return await self._ask(lambda queries: queries.profile(pid))
 
     async def blocks(
         self, pid: int, *, site: str | None, older_than_s: float, limit: int, suppress: bool = True
     ) -> BlocksReport:
         return await self._ask(
-            lambda questions: questions.blocks(
+            lambda queries: queries.blocks(
                 pid, site=site, older_than_s=older_than_s, limit=limit, suppress=suppress
             )
         )
@@ -144,33 +142,31 @@ class DaemonService:
 
     async def _scanned(self, pid: int, options: ScanOptions, *, trust_heap: bool) -> ScanReport | None:
         self._scan = scan = await self._ask(
-            lambda questions: questions.begin_scan(pid, options, trust_heap=trust_heap)
+            lambda queries: queries.begin_scan(pid, options, trust_heap=trust_heap)
         )
         try:
             reply = await asyncio.to_thread(scan.run)
-            return await self._ask(lambda questions: questions.finish_scan(scan, reply))
+            return await self._ask(lambda queries: queries.finish_scan(scan, reply))
         finally:
             self._scan = None
 
     async def history(
         self, pid: int, *, limit: int | None, site: str | None = None, survivors: bool = True
-    ) -> SavedHistory:
+    ) -> StoredHistory:
         return await self._ask(
-            lambda questions: questions.history(pid, limit=limit, site=site, survivors=survivors)
+            lambda queries: queries.history(pid, limit=limit, site=site, survivors=survivors)
         )
 
     async def compare(self, pid: int, *, from_ago_s: float | None, to_ago_s: float) -> DiffReport:
-        return await self._ask(
-            lambda questions: questions.compare(pid, from_ago_s=from_ago_s, to_ago_s=to_ago_s)
-        )
+        return await self._ask(lambda queries: queries.compare(pid, from_ago_s=from_ago_s, to_ago_s=to_ago_s))
 
     async def address_space(self, pid: int) -> AddressSpaceReport:
-        return await self._ask(lambda questions: questions.address_space(pid))
+        return await self._ask(lambda queries: queries.address_space(pid))
 
-    async def reports(self, pid: int | None, *, limit: int) -> tuple[KeptReport, ...]:
+    async def reports(self, pid: int | None, *, limit: int) -> tuple[StoredReportEntry, ...]:
         return await self._worker.call(lambda: self._backend.reports.newest(pid, limit))
 
-    async def kept_report(self, number: int) -> SavedReport:
+    async def stored_report(self, number: int) -> StoredReport:
         return await self._worker.call(lambda: self._backend.reports.get(number))
 
     async def stats(self) -> DaemonStats:
@@ -178,11 +174,11 @@ class DaemonService:
 
     async def tick(self) -> float:
         """One tick; returns how many seconds reading the counters took."""
-        took_s = await self._worker.call(self._backend.monitor.tick)
+        took_s = await self._worker.call(self._backend.tracer.tick)
         await self._worker.call(self._backend.supervise)
         self._backend.supervision.wake()
         await self._worker.call(self._backend.refresh_snapshot)
         return took_s
 
-    async def _ask(self, question: Callable[[Questions], _Answer]) -> _Answer:
-        return await self._worker.call(lambda: question(self._backend.monitor.questions))
+    async def _ask(self, question: Callable[[ProcessQueries], _Answer]) -> _Answer:
+        return await self._worker.call(lambda: question(self._backend.tracer.queries))

@@ -9,8 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from bpfleakd.export.figures import label_text
 from bpfleakd.export.process_series import Shown
 from bpfleakd.model.daemon import DaemonStats
-from bpfleakd.model.life import LifeStats
 from bpfleakd.model.metrics import MetricsSnapshot
+from bpfleakd.model.process_events import ProcessEventStats
 
 __all__ = ["daemon_families"]
 
@@ -21,7 +21,7 @@ def daemon_families(
     """`capacities` are the limits of the kernel's tables, by the names of `snapshot.table_entries`."""
     traced = sum(row.process.state == "traced" for row in snapshot.processes)
     yield from _stats_families(snapshot.daemon, traced)
-    yield from _life_families(snapshot.daemon.life)
+    yield from _process_event_families(snapshot.daemon.process_events)
     yield from _room_families(snapshot, capacities)
     losses = CounterMetricFamily(
         "bpfleakd_losses",
@@ -64,32 +64,34 @@ def _stats_families(daemon: DaemonStats, traced: int) -> Iterator[Metric]:
     )
 
 
-def _life_families(life: LifeStats) -> Iterator[Metric]:
+def _process_event_families(events: ProcessEventStats) -> Iterator[Metric]:
     yield InfoMetricFamily(
-        "bpfleakd_life_source",
+        "bpfleakd_process_event_source",
         "How processes are noticed: by the kernel's events, or by scans of /proc.",
-        {"source": label_text(life.source)},
+        {"source": label_text(events.source)},
     )
     yield CounterMetricFamily(
-        "bpfleakd_life_events", "Forks, execs, ends and changes of processes.", life.events_total
+        "bpfleakd_process_events", "Forks, execs, ends and changes of processes.", events.events_total
     )
-    yield CounterMetricFamily("bpfleakd_life_gaps", "Times that process events were missed.", life.gaps_total)
-    yield CounterMetricFamily("bpfleakd_rescans", "Looks at all processes.", life.rescans_total)
+    yield CounterMetricFamily(
+        "bpfleakd_process_event_gaps", "Times that process events were missed.", events.gaps_total
+    )
+    yield CounterMetricFamily("bpfleakd_rescans", "Looks at all processes.", events.rescans_total)
     yield CounterMetricFamily(
         "bpfleakd_short_lived_processes",
         "Processes that ended before they were looked at.",
-        life.short_lived_total,
+        events.short_lived_total,
     )
     refused = CounterMetricFamily(
         "bpfleakd_refused",
         "Processes that should have been traced and could not be.",
         labels=["reason"],
     )
-    for reason, count in life.refused_total.items():
+    for reason, count in events.refused_total.items():
         refused.add_metric([label_text(reason)], count)
     yield refused
     states = GaugeMetricFamily("bpfleakd_processes", "Processes of this host by state.", labels=["state"])
-    for state, count in life.by_state.items():
+    for state, count in events.by_state.items():
         states.add_metric([label_text(state)], count)
     yield states
 

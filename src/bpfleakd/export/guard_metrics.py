@@ -62,12 +62,12 @@ def guard_families(guard: GuardStats, limits: ExportedLimits) -> Iterator[Metric
         guard.cheaper_total,
     )
     yield CounterMetricFamily(
-        "bpfleakd_processes_given_up",
+        "bpfleakd_processes_evicted",
         "Processes let go of, since tracing cost them, or the daemon, too much.",
-        guard.given_up_total,
+        guard.evicted_total,
     )
     yield CounterMetricFamily(
-        "bpfleakd_caches_shed",
+        "bpfleakd_caches_dropped",
         "How often caches were let go of, since the daemon took too much memory.",
-        guard.caches_shed_total,
+        guard.caches_dropped_total,
     )

@@ -6,27 +6,27 @@ from dataclasses import dataclass
 
 from bpfleakd.export.figures import Counter, Gauge, stderr_of_sum
 from bpfleakd.model.metrics import ProcessUsage
-from bpfleakd.model.process import TracedProcess
+from bpfleakd.model.process import ProcessRow
 from bpfleakd.model.verdict import ProcessVerdict
 
-__all__ = ["PROCESS_COUNTERS", "PROCESS_GAUGES", "ProcessRow"]
+__all__ = ["PROCESS_COUNTERS", "PROCESS_GAUGES", "ExportedProcess"]
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessRow:
+class ExportedProcess:
     """A traced process with what /proc says of it (None once it is gone), and the verdict on it, if any."""
 
-    traced: TracedProcess
+    traced: ProcessRow
     usage: ProcessUsage | None
     verdict: ProcessVerdict | None
 
 
-def _room_bytes(row: ProcessRow) -> float | None:
+def _room_bytes(row: ExportedProcess) -> float | None:
     limit = row.verdict.limit if row.verdict else None
     return None if limit is None else max(0, limit.limit_bytes - limit.used_bytes)
 
 
-PROCESS_GAUGES: tuple[Gauge[ProcessRow], ...] = (
+PROCESS_GAUGES: tuple[Gauge[ExportedProcess], ...] = (
     Gauge(
         "traced",
         "",
@@ -147,7 +147,7 @@ PROCESS_GAUGES: tuple[Gauge[ProcessRow], ...] = (
     ),
 )
 
-PROCESS_COUNTERS: tuple[Counter[ProcessRow], ...] = (
+PROCESS_COUNTERS: tuple[Counter[ExportedProcess], ...] = (
     Counter(
         "allocated_bytes",
         "bytes",

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.analysis.verdict import VERDICTS
 from bpfleakd.export.figures import label_text, label_value
-from bpfleakd.export.process_figures import PROCESS_COUNTERS, PROCESS_GAUGES, ProcessRow
+from bpfleakd.export.process_figures import PROCESS_COUNTERS, PROCESS_GAUGES, ExportedProcess
 from bpfleakd.export.series_choice import Candidate, SeriesChoice
 from bpfleakd.export.series_sums import Reading, SeriesSums, Sums
 from bpfleakd.export.site_figures import SITE_COUNTERS, SITE_GAUGES
 from bpfleakd.model.metrics import MetricLabel, MetricsSnapshot
-from bpfleakd.model.process import ProcessState, TracedProcess
+from bpfleakd.model.process import ProcessRow, ProcessState
 from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.model.verdict import Verdict
@@ -83,7 +83,7 @@ class Shown:
     """All that is exported of processes and call sites, and how many there was no room for."""
 
     processes: dict[_Labels, Sums]
-    infos: tuple[TracedProcess, ...]
+    infos: tuple[ProcessRow, ...]
     sites: tuple[ShownSite, ...]
     losses: dict[str, float]
     processes_left_out: int = 0
@@ -119,7 +119,7 @@ class ProcessSeries:
     def update(self, snapshot: MetricsSnapshot, now_s: float) -> Shown:
         """What to export until the next tick."""
         rows = [
-            ProcessRow(row, snapshot.usage.get(row.process.pid), snapshot.verdicts.get(row.process.pid))
+            ExportedProcess(row, snapshot.usage.get(row.process.pid), snapshot.verdicts.get(row.process.pid))
             for row in _one_per_pid(snapshot.processes)
         ]
         pids = {row.traced.process.pid for row in rows}
@@ -145,11 +145,11 @@ class ProcessSeries:
             sites_left_out=sites_left_out,
         )
 
-    def _labels_of(self, row: TracedProcess) -> _Labels:
+    def _labels_of(self, row: ProcessRow) -> _Labels:
         return tuple(label_value(label, row.process) for label in self._labels)
 
     def _processes(
-        self, rows: list[ProcessRow], labels: dict[int, _Labels], now_s: float
+        self, rows: list[ExportedProcess], labels: dict[int, _Labels], now_s: float
     ) -> tuple[dict[_Labels, Sums], int]:
         weights: dict[_Labels, float] = defaultdict(float)
         for row in rows:
@@ -175,9 +175,9 @@ class ProcessSeries:
         return self._process_sums.update(chosen, readings, labels.keys(), exclusive=True), others
 
     def _sites(
-        self, snapshot: MetricsSnapshot, rows: list[ProcessRow], labels: dict[int, _Labels], now_s: float
+        self, snapshot: MetricsSnapshot, rows: list[ExportedProcess], labels: dict[int, _Labels], now_s: float
     ) -> tuple[tuple[ShownSite, ...], int]:
-        found: dict[_SiteKey, list[tuple[TracedProcess, SiteReport]]] = defaultdict(list)
+        found: dict[_SiteKey, list[tuple[ProcessRow, SiteReport]]] = defaultdict(list)
         for row in rows:
             pid = row.traced.process.pid
             for site in merged_sites(snapshot.top_sites.get(pid, ())):
@@ -223,7 +223,7 @@ def _weight(site: SiteReport) -> float:
     return site.live_bytes + site.leak_bytes_per_s * _AHEAD_S
 
 
-def _verdict(found: Iterable[tuple[TracedProcess, SiteReport]]) -> tuple[Verdict | None, float]:
+def _verdict(found: Iterable[tuple[ProcessRow, SiteReport]]) -> tuple[Verdict | None, float]:
     verdicts = [(VERDICTS.index(site.verdict), -site.confidence) for _row, site in found]
     if not verdicts:
         return None, 0.0
@@ -231,7 +231,7 @@ def _verdict(found: Iterable[tuple[TracedProcess, SiteReport]]) -> tuple[Verdict
     return VERDICTS[worst], -negative
 
 
-def _site_readings(found: Iterable[tuple[TracedProcess, SiteReport]]) -> dict[int, Reading]:
+def _site_readings(found: Iterable[tuple[ProcessRow, SiteReport]]) -> dict[int, Reading]:
     return {
         row.process.pid: _reading(
             row,
@@ -242,13 +242,13 @@ def _site_readings(found: Iterable[tuple[TracedProcess, SiteReport]]) -> dict[in
     }
 
 
-def _reading(row: TracedProcess, gauges: tuple[float | None, ...], counters: tuple[float, ...]) -> Reading:
+def _reading(row: ProcessRow, gauges: tuple[float | None, ...], counters: tuple[float, ...]) -> Reading:
     return Reading(gauges, counters, row.process.attached_s, row.adopted_count > 0)
 
 
-def _one_per_pid(processes: Iterable[TracedProcess]) -> list[TracedProcess]:
+def _one_per_pid(processes: Iterable[ProcessRow]) -> list[ProcessRow]:
     """Of several processes that had the same pid, keep the one that lives, else the last."""
-    by_pid: dict[int, TracedProcess] = {}
+    by_pid: dict[int, ProcessRow] = {}
     for process in processes:
         known = by_pid.get(process.process.pid)
         if known is None or known.process.state != ProcessState.TRACED:

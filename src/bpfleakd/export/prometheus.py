@@ -34,7 +34,7 @@ from bpfleakd.export.series_sums import Sums
 from bpfleakd.export.site_figures import SITE_COUNTERS, SITE_GAUGES
 from bpfleakd.export.watch_metrics import watch_families
 from bpfleakd.model.metrics import MetricLabel, MetricsSnapshot
-from bpfleakd.model.process import TracedProcess
+from bpfleakd.model.process import ProcessRow
 
 __all__ = ["PrometheusExporter"]
 
@@ -136,7 +136,7 @@ def _families(
         yield total
 
 
-def _process_infos(rows: Iterable[TracedProcess], labels: tuple[MetricLabel, ...]) -> Metric:
+def _process_infos(rows: Iterable[ProcessRow], labels: tuple[MetricLabel, ...]) -> Metric:
     """Which processes are behind labels that do not tell."""
     metric = InfoMetricFamily(
         "bpfleakd_process", "A traced process: its pid, its program, how it is recorded.", labels=labels

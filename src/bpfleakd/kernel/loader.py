@@ -30,11 +30,12 @@ from bpfleakd import errors, pid_namespace
 from bpfleakd.kernel import bpf, sampling
 from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.child import run_child, serve
-from bpfleakd.kernel.compile_cache import CompileCache
-from bpfleakd.kernel.compiled import CompiledPrograms, with_descriptors
-from bpfleakd.kernel.links import Linker
+from bpfleakd.kernel.compilation.cache import CompileCache
+from bpfleakd.kernel.compilation.compiled import CompiledPrograms, with_descriptors
+from bpfleakd.kernel.compilation.source import bpf_directory, flattened
 from bpfleakd.kernel.maps import CHANGED_SITE_BYTES, PINNED_MAPS, SPACE_EVENT_BYTES, Maps
 from bpfleakd.kernel.pins import MAKING, PinnedSet, remove_pins
+from bpfleakd.kernel.probes.links import Linker
 from bpfleakd.kernel.programs import (
     AttachMethod,
     Program,
@@ -44,7 +45,6 @@ from bpfleakd.kernel.programs import (
     programs_of,
     shared_programs_of,
 )
-from bpfleakd.kernel.source import bpf_directory, flattened
 from bpfleakd.kernel.trial import try_linker
 
 __all__ = ["RING_FLAGS", "Capacities", "Loaded", "available_methods", "load", "reload", "version_of"]

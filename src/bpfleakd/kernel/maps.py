@@ -18,10 +18,10 @@ import numpy as np
 
 from bpfleakd import errors
 from bpfleakd.kernel import abi, bpf
+from bpfleakd.kernel.address_space_events import AddressSpaceEvent, read_space_events
 from bpfleakd.kernel.process_slots import NoSlot, ProcessSlots
 from bpfleakd.kernel.ring import RingReader
 from bpfleakd.kernel.site_reader import SiteReader
-from bpfleakd.kernel.space_events import SpaceEvent, read_space_events
 from bpfleakd.kernel.unwind_store import UnwindStore
 from bpfleakd.model.stack import RawStack, StackEnd
 from bpfleakd.unwind.rules import PACKED_RULE_BYTES
@@ -258,7 +258,7 @@ class Maps:
 
     # All processes
 
-    def space_events(self) -> Iterator[SpaceEvent]:
+    def space_events(self) -> Iterator[AddressSpaceEvent]:
         """Changes of address spaces since the last call, in order. They take room until they are released."""
         return read_space_events(self._space_events)
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bpfleakd import errors, pid_namespace
-from bpfleakd.model.life import LifeChange, LifeEvent
+from bpfleakd.model.process_events import ProcessChange, ProcessEvent
 
 __all__ = ["ProcessEvents", "parse_event"]
 
@@ -35,7 +35,7 @@ _FORK_IDS = struct.Struct("=IIII")
 _CN_IDX_PROC, _CN_VAL_PROC = 1, 1
 
 _NONE, _FORK, _EXEC, _UID, _COMM, _EXIT = 0x0, 0x1, 0x2, 0x4, 0x200, 0x8000_0000
-_OF_THE_PROCESS = {_UID: LifeChange.CHANGED, _COMM: LifeChange.CHANGED, _EXIT: LifeChange.EXIT}
+_OF_THE_PROCESS = {_UID: ProcessChange.CHANGED, _COMM: ProcessChange.CHANGED, _EXIT: ProcessChange.EXIT}
 
 # The kernel takes twice as much, and 768 bytes of it for an event: some 43,000 of them.
 _RECEIVE_BUFFER_BYTES = 16 << 20
@@ -73,12 +73,12 @@ class ProcessEvents:
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
 
-    def read(self, timeout_s: float) -> Sequence[LifeEvent]:
+    def read(self, timeout_s: float) -> Sequence[ProcessEvent]:
         """The next events, at most some hundred; none if none come in time.
 
         A GAP among them says that the kernel had to drop some. Raises OSError if the socket is broken.
         """
-        events: list[LifeEvent] = []
+        events: list[ProcessEvent] = []
         if not self._poll.poll(timeout_s * 1e3):
             return events
         while len(events) < _BATCH:
@@ -89,7 +89,7 @@ class ProcessEvents:
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                event = LifeEvent(LifeChange.GAP)
+                event = ProcessEvent(ProcessChange.GAP)
             if event is not None:
                 events.append(event)
         return events
@@ -128,18 +128,18 @@ def _check_namespace(proc: Path) -> None:
         )
 
 
-def parse_event(message: bytes) -> LifeEvent | None:
+def parse_event(message: bytes) -> ProcessEvent | None:
     """The event in a netlink message; None for one of a thread, or of no interest."""
     what = _what(message)
     try:
         if what == _FORK:
             _parent_tid, parent_pid, tid, pid = _FORK_IDS.unpack_from(message, _DATA_AT)
-            return LifeEvent(LifeChange.FORK, pid, parent_pid) if tid == pid else None
+            return ProcessEvent(ProcessChange.FORK, pid, parent_pid) if tid == pid else None
         if what == _EXEC:
-            return LifeEvent(LifeChange.EXEC, _IDS.unpack_from(message, _DATA_AT)[1])
+            return ProcessEvent(ProcessChange.EXEC, _IDS.unpack_from(message, _DATA_AT)[1])
         if what in _OF_THE_PROCESS:
             tid, pid = _IDS.unpack_from(message, _DATA_AT)
-            return LifeEvent(_OF_THE_PROCESS[what], pid) if tid == pid else None
+            return ProcessEvent(_OF_THE_PROCESS[what], pid) if tid == pid else None
     except struct.error:  # shorter than any kernel sends
         return None
     return None

@@ -10,12 +10,14 @@ import structlog
 
 from bpfleakd import errors
 from bpfleakd.kernel import bpf
+from bpfleakd.kernel.address_space_links import AddressSpaceLinks
 from bpfleakd.kernel.child import end_ahead
-from bpfleakd.kernel.links import Linker, close_all
 from bpfleakd.kernel.loader import Capacities, Loaded, load, reload, version_of
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.mounts import ensure_bpffs
 from bpfleakd.kernel.pins import MAKING, DirectoryLock, PinnedSet, ProcessPins, pinned_sets, remove_pins
+from bpfleakd.kernel.probes.links import Linker, close_all
+from bpfleakd.kernel.probes.shared import SharedProbes, group_of
 from bpfleakd.kernel.programs import (
     LIFE_PROGRAMS,
     AttachMethod,
@@ -23,8 +25,6 @@ from bpfleakd.kernel.programs import (
     lasting_programs,
     shared_programs_of,
 )
-from bpfleakd.kernel.shared_probes import SharedProbes, group_of
-from bpfleakd.kernel.space_links import SpaceLinks
 
 __all__ = ["KernelSession"]
 
@@ -47,7 +47,7 @@ class KernelSession:
         self._lock = lock
         self._program_fds: dict[str, int] = {}
         self._life_links: list[int] = []
-        self._space_links = SpaceLinks(pins, self._program_fds.__getitem__)
+        self._space_links = AddressSpaceLinks(pins, self._program_fds.__getitem__)
         self._linker: Linker | None = None
         self._shared: SharedProbes | None = None
         self.maps = Maps.open_pinned(pins.directory)

@@ -14,8 +14,8 @@ import threading
 from pathlib import Path
 
 from bpfleakd.kernel import abi
-from bpfleakd.kernel.links import Linker, ProbePoint, close_all
 from bpfleakd.kernel.maps import Maps
+from bpfleakd.kernel.probes.links import Linker, ProbePoint, close_all
 from bpfleakd.model.probe import FunctionRole
 
 __all__ = ["try_linker"]

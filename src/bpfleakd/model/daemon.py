@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bpfleakd.model.life import LifeStats
+from bpfleakd.model.process_events import ProcessEventStats
 
 __all__ = ["DaemonStats", "GuardStats"]
 
@@ -22,8 +22,8 @@ class GuardStats:
     record_ns: float = 0.0
     host_load_percent: float = 0.0
     cheaper_total: int = 0
-    given_up_total: int = 0
-    caches_shed_total: int = 0
+    evicted_total: int = 0
+    caches_dropped_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,4 +37,4 @@ class DaemonStats:
     last_tick_s: float
     processes_attached_total: int
     processes_ended_total: int
-    life: LifeStats = field(default_factory=LifeStats)
+    process_events: ProcessEventStats = field(default_factory=ProcessEventStats)

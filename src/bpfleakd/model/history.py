@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from bpfleakd.model.limit import MemoryLimit
 from bpfleakd.model.site import AllocationKind
 
-__all__ = ["SavedHistory", "SavedSite"]
+__all__ = ["StoredHistory", "StoredSite"]
 
 
 @dataclass(frozen=True, slots=True)
-class SavedSite:
+class StoredSite:
     """One call site: the least that was live in each bin, what was born in it, and what of that lives."""
 
     site: str
@@ -30,7 +30,7 @@ class SavedSite:
 
 
 @dataclass(frozen=True, slots=True)
-class SavedHistory:
+class StoredHistory:
     """What the verdicts on a process are made of, to be judged elsewhere.
 
     Bins of time end at `ends_s`, in seconds since the attach; each begins where the one before ends.
@@ -48,5 +48,5 @@ class SavedHistory:
     memory_s: tuple[float, ...]
     memory_bytes: tuple[float, ...]
     limits: tuple[MemoryLimit, ...]
-    sites: tuple[SavedSite, ...]
+    sites: tuple[StoredSite, ...]
     unread_s: float = 0.0

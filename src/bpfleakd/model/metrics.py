@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from bpfleakd.model.daemon import DaemonStats, GuardStats
-from bpfleakd.model.process import TracedProcess
+from bpfleakd.model.process import ProcessRow
 from bpfleakd.model.report import SiteReport
 from bpfleakd.model.verdict import ProcessVerdict
 from bpfleakd.model.watching import WatchSummary
@@ -43,7 +43,7 @@ class MetricsSnapshot:
     """
 
     daemon: DaemonStats
-    processes: tuple[TracedProcess, ...]
+    processes: tuple[ProcessRow, ...]
     top_sites: dict[int, tuple[SiteReport, ...]]
     watch: WatchSummary = field(default_factory=WatchSummary)
     guard: GuardStats = field(default_factory=GuardStats)

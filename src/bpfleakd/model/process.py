@@ -8,7 +8,7 @@ from enum import StrEnum
 from bpfleakd.model.probe import ProbedFunction
 from bpfleakd.model.verdict import ProcessVerdict
 
-__all__ = ["ProcessId", "ProcessLabels", "ProcessState", "ProcessSummary", "TracedProcess", "TracingMode"]
+__all__ = ["ProcessId", "ProcessLabels", "ProcessRow", "ProcessState", "ProcessSummary", "TracingMode"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -92,7 +92,7 @@ class ProcessSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class TracedProcess:
+class ProcessRow:
     """A row of `bpfleakctl ps`: the totals, how it is attached and what was missed.
 
     `probe_hits` is how often the process ran into a program of ours, `load_percent` what that costs it, in

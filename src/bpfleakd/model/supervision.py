@@ -32,7 +32,7 @@ class SupervisionState(StrEnum):
 class SupervisedProcess:
     """A process of this host, what the policy says of it and what is done with it.
 
-    `rule` is what decided: "rule 2", "default", "by hand", or what excludes it. `reason` is why it is in this
+    `rule` is what decided: "rule 2", "default", "manual", or what excludes it. `reason` is why it is in this
     state, "" if that says it all.
     """
 

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bpfleakd.model.life import LifeChange, LifeEvent
 from bpfleakd.model.process import ProcessId
+from bpfleakd.model.process_events import ProcessChange, ProcessEvent
 from bpfleakd.printable import printable
 
 __all__ = ["ProcessStat", "Scanner", "list_processes", "read_stat"]
@@ -76,14 +76,14 @@ class Scanner:
         self._last_pid: int | None = None
         self._unlisted = 0
 
-    def scan(self) -> list[LifeEvent]:
+    def scan(self) -> list[ProcessEvent]:
         """Look again; returns what changed, ends first."""
-        events: list[LifeEvent] = []
+        events: list[ProcessEvent] = []
         again, new = self._in_turn() | self._young, set()
         if self._is_list_due():
             pids = set(_pids(self._proc))
             gone, new = self._known.keys() - pids, pids - self._known.keys()
-            events = [LifeEvent(LifeChange.EXIT, pid) for pid in gone]
+            events = [ProcessEvent(ProcessChange.EXIT, pid) for pid in gone]
             for pid in gone:
                 del self._known[pid]
         for pid in again & self._known.keys():
@@ -105,20 +105,20 @@ class Scanner:
             self._turns.extend(self._known)
         return {self._turns.popleft() for _ in range(min(_LOOKS_A_SCAN, len(self._turns)))}
 
-    def _first_looks(self, pids: Iterable[int]) -> list[LifeEvent]:
+    def _first_looks(self, pids: Iterable[int]) -> list[ProcessEvent]:
         found = [stat for pid in pids if (stat := read_stat(pid, self._proc))]
         self._known |= {stat.id.pid: stat for stat in found}
         found.sort(key=lambda stat: stat.id)
         found.sort(key=lambda stat: stat.id.start_ticks)
-        return [LifeEvent(LifeChange.FORK, stat.id.pid, stat.parent_pid) for stat in found]
+        return [ProcessEvent(ProcessChange.FORK, stat.id.pid, stat.parent_pid) for stat in found]
 
-    def _second_look(self, pid: int) -> list[LifeEvent]:
+    def _second_look(self, pid: int) -> list[ProcessEvent]:
         before, now = self._known[pid], read_stat(pid, self._proc)
         if now is None or now.id != before.id:
             del self._known[pid]
-            return [LifeEvent(LifeChange.EXIT, pid), *(self._first_looks([pid]) if now else ())]
+            return [ProcessEvent(ProcessChange.EXIT, pid), *(self._first_looks([pid]) if now else ())]
         self._known[pid] = now
-        return [LifeEvent(LifeChange.EXEC, pid)] if now.comm != before.comm else []
+        return [ProcessEvent(ProcessChange.EXEC, pid)] if now.comm != before.comm else []
 
 
 def _last_pid(proc: Path) -> int | None:

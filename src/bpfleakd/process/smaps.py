@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from bpfleakd import errors
-from bpfleakd.model.space import MappingUsage, MemoryStatus
+from bpfleakd.model.address_space import MappingUsage, MemoryStatus
 from bpfleakd.process.mappings import parse_mappings
 
 __all__ = ["Smaps", "parse_smaps", "read_smaps", "read_status"]

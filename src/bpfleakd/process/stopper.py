@@ -68,7 +68,7 @@ class ThreadRegisters:
 
 
 class Held:
-    """Threads that are held, from `hold` until `let_go`, or until the time is over."""
+    """Threads that are held, from `hold` until `release`, or until the time is over."""
 
     def __init__(self, pid: int, limit_s: float, when_over: Callable[[], object], proc: Path) -> None:
         self._pid = pid

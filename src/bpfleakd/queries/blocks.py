@@ -24,8 +24,8 @@ from bpfleakd.model.stack import NamedStack
 from bpfleakd.table.address_map import AddressMap, LiveRegion
 from bpfleakd.table.blocks import BlockSelection, SelectedSite, even_shares
 from bpfleakd.tracing.regions import BLOCK_KINDS, regions_as_blocks
-from bpfleakd.tracing.suppressing import SiteSuppressions
-from bpfleakd.tracing.traced import Traced
+from bpfleakd.tracing.site_suppressions import SiteSuppressions
+from bpfleakd.tracing.traced_process import TracedProcess
 
 __all__ = ["Blocks", "narrowed", "without_suppressed"]
 
@@ -40,7 +40,7 @@ _Region = tuple[SiteKey, LiveRegion]
 class Blocks:
     """The blocks of a process at `now_ns`; `name` gives the stacks of sites."""
 
-    traced: Traced
+    traced: TracedProcess
     maps: Maps
     space: AddressMap | None
     name: Callable[[Iterable[SiteKey]], dict[SiteKey, NamedStack]]

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from bpfleakd import __version__
 from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.metrics import MetricsSnapshot, ProcessUsage
-from bpfleakd.model.process import ProcessState, TracedProcess
+from bpfleakd.model.process import ProcessRow, ProcessState
 from bpfleakd.model.report import SortKey
 from bpfleakd.process.memory_sampler import read_anonymous_bytes
 from bpfleakd.process.process import thread_commands
-from bpfleakd.tracing.judging import Judge
-from bpfleakd.tracing.population import Population
-from bpfleakd.tracing.reading import Reading
+from bpfleakd.tracing.address_space_feed import AddressSpaceFeed
+from bpfleakd.tracing.counter_collector import CounterCollector
 from bpfleakd.tracing.report import Reporter, sorted_sites
-from bpfleakd.tracing.space_feed import SpaceFeed
 from bpfleakd.tracing.table_fill import table_entries
-from bpfleakd.tracing.traced import Traced
+from bpfleakd.tracing.traced_process import TracedProcess
+from bpfleakd.tracing.traced_processes import TracedProcesses
+from bpfleakd.tracing.verdict_engine import VerdictEngine
 
 __all__ = ["Overview"]
 
@@ -36,19 +36,19 @@ class Overview:
 
     def __init__(
         self,
-        population: Population,
-        reading: Reading,
-        judge: Judge,
+        population: TracedProcesses,
+        reading: CounterCollector,
+        verdict_engine: VerdictEngine,
         reporter: Reporter,
-        feed: SpaceFeed,
+        feed: AddressSpaceFeed,
         *,
         attach_method: str,
         top_sites: int,
         clock_ns: Callable[[], int],
     ) -> None:
-        self._population = population
-        self._reading = reading
-        self._judge = judge
+        self._processes = population
+        self._collector = reading
+        self._verdict_engine = verdict_engine
         self._reporter = reporter
         self._feed = feed
         self._attach_method = attach_method
@@ -57,7 +57,7 @@ class Overview:
         self._started_ns = clock_ns()
         self._totals = _Totals()
         # Whose last figures are not in any snapshot yet.
-        self._just_ended: list[Traced] = []
+        self._just_ended: list[TracedProcess] = []
 
     def note_attached(self) -> None:
         """Count an attach."""
@@ -68,17 +68,17 @@ class Overview:
         self._totals.ticks += 1
         self._totals.last_tick_s = took_s
 
-    def note_ended(self, traced: Traced) -> None:
+    def note_ended(self, traced: TracedProcess) -> None:
         """Have the last figures of a process in the next snapshot."""
         self._just_ended.append(traced)
         self._totals.ended += 1
 
-    def processes(self) -> tuple[TracedProcess, ...]:
+    def processes(self) -> tuple[ProcessRow, ...]:
         """Every process that is traced, then those that ended lately."""
         now_ns = self._clock_ns()
         return tuple(
             self._reporter.row(traced, now_ns)
-            for traced in (*self._population.running.values(), *self._population.ended.values())
+            for traced in (*self._processes.running.values(), *self._processes.ended.values())
         )
 
     def stats(self) -> DaemonStats:
@@ -100,7 +100,7 @@ class Overview:
         that was detached and runs on, it has the last report; of one that has ended, once.
         """
         now_ns = self._clock_ns()
-        running = self._population.running.values()
+        running = self._processes.running.values()
         top_sites = {}
         usage = {}
         for traced in running:
@@ -109,11 +109,11 @@ class Overview:
             anonymous_bytes = read_anonymous_bytes(traced.attachment.process.id)
             usage[traced.pid] = ProcessUsage(anonymous_bytes, len(threads))
             top_sites[traced.pid] = self._reporter.report(
-                traced, self._judge.namer(traced), now_ns, SortKey.VERDICT, self._top_sites
+                traced, self._verdict_engine.namer(traced), now_ns, SortKey.VERDICT, self._top_sites
             ).sites
         kept, self._just_ended = self._just_ended, []
         told = {id(traced) for traced in kept}
-        kept += [each for each in self._population.ended.values() if id(each) not in told and _runs_on(each)]
+        kept += [each for each in self._processes.ended.values() if id(each) not in told and _runs_on(each)]
         for traced in kept:
             if traced.final is not None and traced.pid not in top_sites:
                 top_sites[traced.pid] = sorted_sites(traced.final.sites, SortKey.VERDICT, self._top_sites)
@@ -135,7 +135,7 @@ class Overview:
         )
 
 
-def _runs_on(traced: Traced) -> bool:
+def _runs_on(traced: TracedProcess) -> bool:
     """Whether a process that was detached still runs; a pid may be another's by now."""
     if traced.state is not ProcessState.DETACHED:
         return False

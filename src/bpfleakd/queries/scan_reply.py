@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.analysis.reachability import KINDS
 from bpfleakd.model.scan import Reachability, ScanCaveat, ScanMethod
+from bpfleakd.reachability.classification import KINDS
 from bpfleakd.table.blocks import BlockSelection
 
 __all__ = ["ScanReply", "ScanRequest", "SiteSums", "reply_of"]

@@ -25,8 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd import errors
-from bpfleakd.analysis.pointers import BlockTable, HeapRanges, PointerScan
-from bpfleakd.analysis.reachability import classify
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.abi import LIVE_BLOCK, PENDING_CALL
 from bpfleakd.kernel.child import serve
@@ -37,6 +35,8 @@ from bpfleakd.process.pointer_memory import PointerMemory, pointer_memory
 from bpfleakd.process.process import read_process
 from bpfleakd.process.stopper import Held, hold
 from bpfleakd.queries.scan_reply import ScanReply, ScanRequest, reply_of
+from bpfleakd.reachability.classification import classify
+from bpfleakd.reachability.pointers import BlockTable, HeapRanges, PointerScan
 
 __all__: list[str] = []
 
@@ -146,14 +146,14 @@ class _Scan:
         scan = PointerScan(self._table, self._heap)
         if not self._request.stop:
             self._read_memory(scan, None)
-            return self._reading(scan, None, 0.0, whole=False)
+            return self._collector(scan, None, 0.0, whole=False)
         with _held(self._request) as held:
             for thread in held.registers:
                 scan.add_roots(thread.words)
             self._read_memory(scan, held)
             whole = held.is_holding
             in_use = self._in_use(held)
-        return self._reading(scan, in_use, held.stopped_s, whole=whole)
+        return self._collector(scan, in_use, held.stopped_s, whole=whole)
 
     def _in_use(self, held: Held) -> _Later | None:
         """The blocks that there are while the process stands still; None if that is not known for sure."""
@@ -188,7 +188,7 @@ class _Scan:
         for addresses, lengths, words in self._reader.read(parts):
             scan.add_memory(addresses, lengths, words, allocators=memory.allocators)
 
-    def _reading(
+    def _collector(
         self, scan: PointerScan, in_use: _Later | None, stopped_s: float, *, whole: bool
     ) -> _Reading:
         blocks = None if in_use is None else BlockTable(in_use.addresses, in_use.sizes)

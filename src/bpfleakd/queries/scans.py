@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 from bpfleakd.analysis.blame import blamed_frame
-from bpfleakd.analysis.reachability import KINDS, is_reachable
 from bpfleakd.analysis.suppressions import Suppressions
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.child import Child
@@ -25,7 +24,8 @@ from bpfleakd.model.scan import (
 from bpfleakd.model.site import SiteKey
 from bpfleakd.model.stack import NamedStack
 from bpfleakd.queries.scan_reply import ScanReply, ScanRequest, SiteSums
-from bpfleakd.tracing.traced import Traced
+from bpfleakd.reachability.classification import KINDS, is_reachable
+from bpfleakd.tracing.traced_process import TracedProcess
 
 __all__ = ["PendingScan", "ScanOptions", "reachable_sites", "scan_report"]
 
@@ -58,7 +58,7 @@ class PendingScan:
     """A scan that is prepared in the tracing thread, and run in another one."""
 
     def __init__(
-        self, traced: Traced, maps: Maps, options: ScanOptions, heap: Sequence[tuple[int, int]] = ()
+        self, traced: TracedProcess, maps: Maps, options: ScanOptions, heap: Sequence[tuple[int, int]] = ()
     ) -> None:
         """`heap` is where the allocators have put blocks since the attach, and only they."""
         self.traced = traced
@@ -106,7 +106,7 @@ class PendingScan:
 
 
 def scan_report(
-    traced: Traced,
+    traced: TracedProcess,
     options: ScanOptions,
     reply: ScanReply,
     process: ProcessSummary,
@@ -143,7 +143,7 @@ def reachable_sites(reply: ScanReply) -> dict[SiteKey, bool | None]:
     return {_key(site): is_reachable(_sums(site)) for site in reply.sites}
 
 
-def _knows_all_blocks(traced: Traced) -> bool:
+def _knows_all_blocks(traced: TracedProcess) -> bool:
     """Whether every block since the attach is in the table, so that what is in none is nobody's."""
     losses, probes = traced.losses, traced.attachment.probes
     return (
@@ -184,7 +184,7 @@ def _badness(sums: ReachabilitySums) -> tuple[int, int]:
     return -(sums.directly_lost_bytes + sums.indirectly_lost_bytes), -sums.possibly_lost_bytes
 
 
-def _site(site: SiteSums, named: NamedStack, now_ns: int, traced: Traced) -> ScannedSite:
+def _site(site: SiteSums, named: NamedStack, now_ns: int, traced: TracedProcess) -> ScannedSite:
     blamed = blamed_frame(named.stack.frames)
     sums = _sums(site)
     blocks = tuple(
@@ -232,7 +232,7 @@ def _sum(one: ScannedSite, other: ScannedSite) -> ScannedSite:
     )
 
 
-def _caveats(traced: Traced, process: ProcessSummary) -> list[ScanCaveat]:
+def _caveats(traced: TracedProcess, process: ProcessSummary) -> list[ScanCaveat]:
     caveats = []
     if process.mode != "exact":
         caveats.append(ScanCaveat.SAMPLED)

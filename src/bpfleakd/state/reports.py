@@ -16,9 +16,9 @@ import msgspec
 import structlog
 
 from bpfleakd import errors
-from bpfleakd.model.kept import KeptReport, SavedReport
 from bpfleakd.model.process import ProcessId
 from bpfleakd.model.report import LeakReport
+from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 from bpfleakd.printable import printable, without_surrogates
 from bpfleakd.state.database import open_database
 
@@ -88,14 +88,14 @@ class ReportStore:
         if not self._attempt(change):
             self.lost_count += 1
 
-    def newest(self, pid: int | None, limit: int) -> tuple[KeptReport, ...]:
+    def newest(self, pid: int | None, limit: int) -> tuple[StoredReportEntry, ...]:
         """The newest reports first, of all processes or of those that had a pid."""
         where, values = ("WHERE pid = ?", (pid, limit)) if pid is not None else ("", (limit,))
         query = f"SELECT {_COLUMNS} FROM reports {where} ORDER BY id DESC LIMIT ?"
         rows = self._attempt(lambda database: database.execute(query, values).fetchall())
-        return tuple(KeptReport(*row) for row in rows or ())
+        return tuple(StoredReportEntry(*row) for row in rows or ())
 
-    def get(self, number: int) -> SavedReport:
+    def get(self, number: int) -> StoredReport:
         """One report, whole. Raises NoSuchReport."""
         query = f"SELECT {_COLUMNS}, report FROM reports WHERE id = ?"
         row = self._attempt(lambda database: database.execute(query, (number,)).fetchone())
@@ -107,7 +107,7 @@ class ReportStore:
             report = msgspec.json.decode(zlib.decompress(row[-1]), type=LeakReport)
         except (zlib.error, msgspec.MsgspecError) as error:
             raise errors.NoSuchReport(f"report {number} cannot be read any more: {error}") from error
-        return SavedReport(KeptReport(*row[:-1]), report)
+        return StoredReport(StoredReportEntry(*row[:-1]), report)
 
     def close(self) -> None:
         """Close the database."""

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
-from bpfleakd.model.life import LifeChange, LifeEvent
-from bpfleakd.model.process import TracedProcess, TracingMode
+from bpfleakd.model.process import ProcessRow, TracingMode
+from bpfleakd.model.process_events import ProcessChange, ProcessEvent
 from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.process.policy import Decision, Policy, Subject
 from bpfleakd.process.processes import ProcessStat
-from bpfleakd.supervision.enforcing import Enforcer, Tracer
-from bpfleakd.supervision.supervised import Agenda, Supervised
+from bpfleakd.supervision.managed_process import Agenda, ManagedProcess
+from bpfleakd.supervision.reconciler import Reconciler, Tracer
 from bpfleakd.supervision.watching import Open, Watcher
 
 __all__ = ["Processes", "Supervisor"]
@@ -62,7 +62,7 @@ class Supervisor:
         tracer: Tracer,
         watcher: Watcher,
         processes: Processes,
-        events: Callable[[], Iterable[LifeEvent]],
+        events: Callable[[], Iterable[ProcessEvent]],
         *,
         own_pid: int,
         traced_max: int,
@@ -73,9 +73,9 @@ class Supervisor:
         self._processes = processes
         self._events = events
         self._own_pid = own_pid
-        self._known: dict[int, Supervised] = {}
+        self._known: dict[int, ManagedProcess] = {}
         self._agenda = Agenda()
-        self._enforcer = Enforcer(tracer, watcher, self._agenda, traced_max)
+        self._reconciler = Reconciler(tracer, watcher, self._agenda, traced_max)
         self._rescanned_ns = 0
         self.rescans_total = 0
         self.short_lived_total = 0
@@ -96,10 +96,10 @@ class Supervisor:
             self._rescan(now_ns, at_all=self.rescans_total % _LOOK_AT_ALL_EVERY == 0)
         for process in list(self._known.values()):
             if process.state is SupervisionState.TRACED and self._tracer.mode_of(process.pid) is None:
-                self._enforcer.watch_no_more(process)
+                self._reconciler.watch_no_more(process)
                 process.begin_anew()
                 self._agenda.set(process.pid, now_ns)
-            elif process.state is SupervisionState.WAITING and self._enforcer.has_room():
+            elif process.state is SupervisionState.WAITING and self._reconciler.has_room():
                 self._agenda.set(process.pid, now_ns)
         for action in self._watcher.step(now_ns):
             known = self._known.get(action.process.pid)
@@ -146,45 +146,45 @@ class Supervisor:
                 continue
             process = self._identified(self._appeared(pid, stat.parent_pid), stat)
             decision = process.decision = self._decide(process, stat)
-            by_hand = self._tracer.was_by_hand(pid)
-            if by_hand is None:
+            manual = self._tracer.was_manual(pid)
+            if manual is None:
                 # Nobody wrote it down: what the policy would not do.
-                by_hand = decision.mode not in (TracingMode.AUTO, self._tracer.mode_of(pid))
-            process.by_hand = by_hand
+                manual = decision.mode not in (TracingMode.AUTO, self._tracer.mode_of(pid))
+            process.manual = manual
             process.be(SupervisionState.TRACED)
-            if not by_hand and decision.mode is TracingMode.AUTO:
-                self._enforcer.resume_window(process, decision, since_ns, now_ns)
+            if not manual and decision.mode is TracingMode.AUTO:
+                self._reconciler.resume_window(process, decision, since_ns, now_ns)
 
     # What somebody does by hand
 
-    def attach(self, pid: int, now_ns: int, mode: TracingMode = TracingMode.EXACT) -> TracedProcess:
-        """Trace a process, by hand. Raises what Monitor.attach raises."""
-        row = self._tracer.attach(pid, mode=mode, by_hand=True)
+    def attach(self, pid: int, now_ns: int, mode: TracingMode = TracingMode.EXACT) -> ProcessRow:
+        """Trace a process, by hand. Raises what Tracer.attach raises."""
+        row = self._tracer.attach(pid, mode=mode, manual=True)
         self._take_in(now_ns)
         stat = self._processes.stat(pid)
         if stat is not None:
             process = self._identified(self._known.get(pid) or self._appeared(pid, stat.parent_pid), stat)
-            self._enforcer.watch_no_more(process)
+            self._reconciler.watch_no_more(process)
             process.begin_anew()
-            process.by_hand = True
+            process.manual = True
             process.be(SupervisionState.TRACED)
         return row
 
-    def detach(self, pid: int, now_ns: int) -> TracedProcess:
+    def detach(self, pid: int, now_ns: int) -> ProcessRow:
         """Stop tracing a process, until it ends. Raises NotAttached."""
         was_traced = self._tracer.mode_of(pid) is not None
         row = self._tracer.detach(pid)
         self._take_in(now_ns)
         process = self._known.get(pid)
         if was_traced and process is not None:
-            self._enforcer.watch_no_more(process)
+            self._reconciler.watch_no_more(process)
             process.begin_anew()
-            process.by_hand = True
+            process.manual = True
             process.be(SupervisionState.DETACHED)
             self._agenda.drop(pid)
         return row
 
-    def give_up(self, pid: int, reason: str, now_ns: int) -> None:
+    def evict(self, pid: int, reason: str, now_ns: int) -> None:
         """Stop tracing a process that takes too much, and keep its report.
 
         A window is closed; another process is not attached to again before it executes something else.
@@ -201,12 +201,12 @@ class Supervisor:
 
     # Questions
 
-    def is_by_hand(self, pid: int) -> bool:
+    def is_manual(self, pid: int) -> bool:
         """Whether somebody attached the process."""
         process = self._known.get(pid)
-        return process is not None and process.by_hand
+        return process is not None and process.manual
 
-    def known(self) -> Sequence[Supervised]:
+    def known(self) -> Sequence[ManagedProcess]:
         """Every process, by pid."""
         return [self._known[pid] for pid in sorted(self._known)]
 
@@ -218,13 +218,13 @@ class Supervisor:
     @property
     def refused_total(self) -> dict[str, int]:
         """How many processes could not be traced, by error code."""
-        return dict(self._enforcer.refused_total)
+        return dict(self._reconciler.refused_total)
 
     # Events
 
     def _take_in(self, now_ns: int) -> None:
         events = list(self._events())
-        gaps = [index for index, event in enumerate(events) if event.change is LifeChange.GAP]
+        gaps = [index for index, event in enumerate(events) if event.change is ProcessChange.GAP]
         if gaps:
             # Looking at everything tells more than what was left of the events before.
             self.rescan(now_ns)
@@ -232,29 +232,29 @@ class Supervisor:
         for event in events:
             self._happened(event, now_ns)
 
-    def _happened(self, event: LifeEvent, now_ns: int) -> None:
+    def _happened(self, event: ProcessEvent, now_ns: int) -> None:
         pid = event.pid
-        begins = event.change in (LifeChange.FORK, LifeChange.EXEC)
+        begins = event.change in (ProcessChange.FORK, ProcessChange.EXEC)
         if begins and self._tracer.mode_of(pid) is not None and self._tracer.is_unchanged(pid):
             return  # It was attached to since.
-        if event.change is LifeChange.EXIT:
+        if event.change is ProcessChange.EXIT:
             self._exited(pid, now_ns)
-        elif event.change is LifeChange.FORK:
+        elif event.change is ProcessChange.FORK:
             if pid in self._known:
                 self._exited(pid, now_ns)
             process = self._appeared(pid, event.parent_pid)
             self._agenda.set(pid, now_ns + (0 if process.inherited else _AFTER_FORK_NS))
-        elif event.change is LifeChange.EXEC:
+        elif event.change is ProcessChange.EXEC:
             process = self._known.get(pid) or self._appeared(pid, parent_pid=0)
-            self._enforcer.watch_no_more(process)
+            self._reconciler.watch_no_more(process)
             if process.state is not SupervisionState.DETACHED:
                 process.begin_anew()
             self._agenda.set(pid, now_ns + _AFTER_EXEC_NS)
         elif pid in self._known and self._known[pid].decision is not None:
             self._agenda.set(pid, now_ns)
 
-    def _appeared(self, pid: int, parent_pid: int) -> Supervised:
-        process = Supervised(pid)
+    def _appeared(self, pid: int, parent_pid: int) -> ManagedProcess:
+        process = ManagedProcess(pid)
         parent = self._known.get(parent_pid)
         if parent is not None:
             followed = parent.decision.follows_children if parent.decision else False
@@ -266,14 +266,14 @@ class Supervisor:
         process = self._known.get(pid)
         if process is None:
             return
-        self._enforcer.watch_no_more(process)
+        self._reconciler.watch_no_more(process)
         if self._tracer.mode_of(pid) is not None:
             # Its last report takes a moment; and it lives on if it was only its first thread that ended.
             self._agenda.set(pid, now_ns)
             return
         self._forget(process)
 
-    def _forget(self, process: Supervised) -> None:
+    def _forget(self, process: ManagedProcess) -> None:
         self.short_lived_total += process.id is None
         del self._known[process.pid]
         self._agenda.drop(process.pid)
@@ -290,14 +290,14 @@ class Supervisor:
         if stat is None:
             if self._tracer.mode_of(pid) is not None:
                 return ended  # threads of it are left
-            self._enforcer.watch_no_more(process)
+            self._reconciler.watch_no_more(process)
             self._forget(process)
             return ended
         process = self._identified(process, stat)
         if ended and process.state is SupervisionState.TRACED:
-            self._enforcer.watch_no_more(process)
+            self._reconciler.watch_no_more(process)
             process.begin_anew()
-        if process.by_hand:
+        if process.manual:
             return ended
         decision = self._decide(process, stat)
         if process.decision is not None and process.decision != decision:
@@ -305,18 +305,18 @@ class Supervisor:
             process.retries = 0
             process.be(SupervisionState.DECIDING)
         process.decision = decision
-        return self._enforcer.follow(process, decision, now_ns) or ended
+        return self._reconciler.follow(process, decision, now_ns) or ended
 
-    def _identified(self, process: Supervised, stat: ProcessStat) -> Supervised:
+    def _identified(self, process: ManagedProcess, stat: ProcessStat) -> ManagedProcess:
         """The process, or another one if its pid is another's by now."""
         if process.id is not None and process.id != stat.id:
-            self._enforcer.watch_no_more(process)
+            self._reconciler.watch_no_more(process)
             self._forget(process)
             process = self._appeared(stat.id.pid, stat.parent_pid)
         process.id, process.comm = stat.id, stat.comm
         return process
 
-    def _decide(self, process: Supervised, stat: ProcessStat) -> Decision:
+    def _decide(self, process: ManagedProcess, stat: ProcessStat) -> Decision:
         parent = self._known.get(stat.parent_pid)
         if process.inherited not in self._policy.rules:
             process.inherited = None

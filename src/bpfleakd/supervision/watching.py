@@ -75,7 +75,7 @@ class Watcher(Protocol):
         ...
 
     def closed(self, process: ProcessId, now_ns: int) -> None:
-        """The window is over, by time or by Close; the last report of it is kept by the monitor."""
+        """The window is over, by time or by Close; the last report of it is kept by the tracer."""
         ...
 
     def failed(self, process: ProcessId, now_ns: int, reason: str, *, for_good: bool) -> None:

@@ -25,10 +25,10 @@ from bpfleakd.elf.vdso import VDSO
 from bpfleakd.model.mapping import CodeMapping, Mapping
 from bpfleakd.model.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.printable import printable
-from bpfleakd.symbols.address_space import AddressSpace, Region
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.demangle import Demangler
 from bpfleakd.symbols.jit_frames import jit_frame
+from bpfleakd.symbols.mapping_index import IndexedMapping, MappingIndex
 from bpfleakd.symbols.module_cache import Module, ModuleCache
 from bpfleakd.symbols.native_frames import ModulePlace, native_frames
 from bpfleakd.symbols.perf_map import PerfMap
@@ -82,7 +82,7 @@ class Symbolizer:
         self._perf_map = perf_map
         self._demangler = demangler
         self._lines = lines
-        self._space = AddressSpace()
+        self._space = MappingIndex()
         self._known: BoundedCache[_Key, _Named] = BoundedCache(frames_max)
         self._known_jit: BoundedCache[_Key, _Named] = BoundedCache(frames_max)
         self._jit_generation = -1
@@ -152,7 +152,7 @@ class Symbolizer:
 
     def _named(self, places: Iterable[_Place]) -> dict[_Place, _Named]:
         named: dict[_Place, _Named] = {}
-        by_region: dict[Region, list[_Place]] = {}
+        by_region: dict[IndexedMapping, list[_Place]] = {}
         for place in places:
             region = self._space.find(_code_address(place))
             if region is None:
@@ -183,13 +183,13 @@ class Symbolizer:
         return (module, _file_name(mapping), FrameKind.NATIVE) if module else None
 
     def _native(
-        self, region: Region, module: Module, name: str, kind: FrameKind, places: Sequence[_Place]
+        self, region: IndexedMapping, module: Module, name: str, kind: FrameKind, places: Sequence[_Place]
     ) -> Iterable[tuple[_Place, _Named]]:
         module_places = [_module_place(region.mapping, module, place) for place in places]
         frames = native_frames(module, name, kind, module_places, self._demangler, self._lines)
         return zip(places, ((found, module.build_id) for found in frames), strict=True)
 
-    def _jit(self, by_region: dict[Region, list[_Place]]) -> dict[_Place, _Named]:
+    def _jit(self, by_region: dict[IndexedMapping, list[_Place]]) -> dict[_Place, _Named]:
         if by_region and self._perf_map:
             self._perf_map.refresh()
             if self._perf_map.generation != self._jit_generation:

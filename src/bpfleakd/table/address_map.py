@@ -32,8 +32,8 @@ from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.intervals import Intervals, Piece, without
+from bpfleakd.table.map_checkpoint import MapCheckpoint, Regions, TakenCheckpoint, of_owner, owner_of
 from bpfleakd.table.regions import UNUSED, Owner, Region, Special, Totals, count_out, kind_of, owner_of_growth
-from bpfleakd.table.saved_map import Regions, SavedMap, SavedTaken, of_owner, owner_of
 from bpfleakd.table.site_table import COUNTERS
 
 __all__ = ["AddressMap", "LiveRegion", "Owner", "Special"]
@@ -108,7 +108,7 @@ class AddressMap:
         self._place(*_whole_pages(start, length), [])
 
     def take(self, tid: int, start: int, length: int) -> None:
-        """mremap or munmap is called on a range; `put`, `put_back` or `let_go` follows."""
+        """mremap or munmap is called on a range; `put`, `put_back` or `release` follows."""
         self.put_back(tid)  # of the thread's call before, if its result was lost
         start, end = _whole_pages(start, length)
         self._note_reuse(start, end)
@@ -127,7 +127,7 @@ class AddressMap:
             for piece in pieces:
                 self._place(piece[0], piece[1], [piece])
 
-    def let_go(self, tid: int) -> None:
+    def release(self, tid: int) -> None:
         """munmap succeeded."""
         taken = self._taken.pop(tid, None)
         if taken is not None:
@@ -228,12 +228,12 @@ class AddressMap:
 
     # What outlives the daemon
 
-    def saved(self) -> SavedMap:
+    def checkpoint(self) -> MapCheckpoint:
         """All of it in plain numbers, for `restored`."""
         regions = Regions()
         pieces = [regions.piece(piece) for piece in self._map]
         taken = [
-            SavedTaken(
+            TakenCheckpoint(
                 tid,
                 one.start,
                 one.end,
@@ -245,27 +245,27 @@ class AddressMap:
         ]
         totals = [(of_owner(owner), _counters_of(totals)) for owner, totals in self._totals.items()]
         all_live = _counters_of(self._all_live)
-        return SavedMap(pieces, regions.rows, totals, all_live, taken, self.unrecorded_count)
+        return MapCheckpoint(pieces, regions.rows, totals, all_live, taken, self.unrecorded_count)
 
     @classmethod
-    def restored(cls, saved: SavedMap) -> AddressMap:
+    def restored(cls, checkpoint: MapCheckpoint) -> AddressMap:
         """The map that was `saved`. Raises ValueError if it makes no sense."""
         space = cls()
-        space.unrecorded_count = saved.unrecorded_count
-        space._all_live = Totals(*saved.all_live)
-        for row, counters in saved.totals:
+        space.unrecorded_count = checkpoint.unrecorded_count
+        space._all_live = Totals(*checkpoint.all_live)
+        for row, counters in checkpoint.totals:
             owner = owner_of(row)
             counted = kind_of(owner) not in (None, AllocationKind.FILE)
             space._totals[owner] = Totals(*counters, part_of=space._all_live if counted else None)
         regions: list[Region] = []
-        for row, born_ns, tid, live_bytes in saved.regions:
+        for row, born_ns, tid, live_bytes in checkpoint.regions:
             owner = owner_of(row)
             regions.append(Region(owner, space._totals[owner], born_ns, tid, live_bytes))
         # Of a special owner there is one region, which may have nothing at the moment.
         space._special = {special: Region(special, space._totals[special]) for special in Special}
         space._special |= {region.owner: region for region in regions if isinstance(region.owner, Special)}
-        space._map = Intervals((start, end, regions[number]) for start, end, number in saved.pieces)
-        for one in saved.taken:
+        space._map = Intervals((start, end, regions[number]) for start, end, number in checkpoint.pieces)
+        for one in checkpoint.taken:
             pieces = [(start, end, regions[number]) for start, end, number in one.pieces]
             last = None if one.last is None else owner_of(one.last)
             space._taken[one.tid] = _Taken(one.start, one.end, pieces, last, list(one.reused))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.history import History
-from bpfleakd.table.saved_table import SavedTable, keys_of, texts_of
+from bpfleakd.table.table_checkpoint import TableCheckpoint, keys_of, texts_of
 from bpfleakd.table.timeline import Timeline
 
 __all__ = ["COUNTERS", "SiteTable"]
@@ -153,10 +153,10 @@ class SiteTable:
         view.flags.writeable = False
         return view
 
-    def saved(self, rows: NDArray[np.intp]) -> SavedTable:
+    def checkpoint(self, rows: NDArray[np.intp]) -> TableCheckpoint:
         """What is to be written down of the sites of these rows."""
-        return SavedTable(
-            self.timeline.saved(rows),
+        return TableCheckpoint(
+            self.timeline.checkpoint(rows),
             texts_of([self._keys[row] for row in rows.tolist()]),
             len(rows) == len(self),
             self.total_history.points,
@@ -165,23 +165,23 @@ class SiteTable:
         )
 
     @classmethod
-    def restored(cls, saved: SavedTable, now_ns: int) -> SiteTable:
+    def restored(cls, checkpoint: TableCheckpoint, now_ns: int) -> SiteTable:
         """The table again, at the end of the gap that began when it was saved. ValueError if it is none."""
-        keys, timeline = keys_of(saved.sites), Timeline.restored(saved.timeline)
-        if len(keys) != len(saved.timeline.allocated_count):
+        keys, timeline = keys_of(checkpoint.sites), Timeline.restored(checkpoint.timeline)
+        if len(keys) != len(checkpoint.timeline.allocated_count):
             raise ValueError("columns of other call sites")
         table = cls(timeline.began_ns)
         table.timeline = timeline
         table.updated_ns = int(timeline.edges_ns[-1])
         table._add_new(timeline.began_ns, keys)
         past = timeline.columns(np.arange(len(keys)))
-        for end_ns, lows in zip(saved.timeline.ends_ns, past.low_bytes, strict=True):
+        for end_ns, lows in zip(checkpoint.timeline.ends_ns, past.low_bytes, strict=True):
             for history, low_bytes in zip(table._histories, lows.tolist(), strict=True):
                 history.append(end_ns, int(low_bytes))
-        table.total_history = History.of(saved.totals)
-        table.note_peak(saved.peak_live_bytes)
-        table._note_gap(saved.gaps_ns, now_ns)
-        table._knows_all = saved.is_whole
+        table.total_history = History.of(checkpoint.totals)
+        table.note_peak(checkpoint.peak_live_bytes)
+        table._note_gap(checkpoint.gaps_ns, now_ns)
+        table._knows_all = checkpoint.is_whole
         return table
 
     @property

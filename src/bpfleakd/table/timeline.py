@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.table.saved_table import SavedTimeline, packed, unpacked
+from bpfleakd.table.table_checkpoint import TimelineCheckpoint, packed, unpacked
 
 __all__ = ["BINS_MAX", "BINS_MIN", "BIN_NS", "CELLS_MAX", "PastFigures", "Timeline", "TimelineColumns"]
 
@@ -143,10 +143,10 @@ class Timeline:
         ends_s = (self.edges_ns[1:] - self.began_ns) / _NS_PER_S
         return TimelineColumns(ends_s, low_bytes, low_count, born_count)
 
-    def saved(self, rows: NDArray[np.intp]) -> SavedTimeline:
+    def checkpoint(self, rows: NDArray[np.intp]) -> TimelineCheckpoint:
         """What is to be written down of the sites of these rows."""
         columns = self.columns(rows)
-        return SavedTimeline(
+        return TimelineCheckpoint(
             self.began_ns,
             [one.end_ns for one in self._bins],
             packed(np.vstack([columns.low_bytes, self._live_bytes[rows]])),
@@ -156,19 +156,19 @@ class Timeline:
         )
 
     @classmethod
-    def restored(cls, saved: SavedTimeline) -> Timeline:
+    def restored(cls, checkpoint: TimelineCheckpoint) -> Timeline:
         """The timeline again, its sites in the order of the rows that were saved. ValueError if none."""
-        edges_ns = [saved.began_ns, *saved.ends_ns]
-        bins, sites = len(saved.ends_ns), len(saved.allocated_count)
+        edges_ns = [checkpoint.began_ns, *checkpoint.ends_ns]
+        bins, sites = len(checkpoint.ends_ns), len(checkpoint.allocated_count)
         if bins > BINS_MAX or any(start_ns >= end_ns for start_ns, end_ns in pairwise(edges_ns)):
             raise ValueError("bins that are out of order")
-        low_bytes = unpacked(saved.lows_bytes, bins + 1, sites)
-        low_count = unpacked(saved.lows_count, bins + 1, sites)
-        born_count = unpacked(saved.births, bins, sites)
-        timeline = cls(saved.began_ns)
+        low_bytes = unpacked(checkpoint.lows_bytes, bins + 1, sites)
+        low_count = unpacked(checkpoint.lows_count, bins + 1, sites)
+        born_count = unpacked(checkpoint.births, bins, sites)
+        timeline = cls(checkpoint.began_ns)
         timeline._lengthen(sites)
         timeline._live_bytes[:sites], timeline._live_count[:sites] = low_bytes[-1], low_count[-1]
-        timeline._allocated_count[:sites] = saved.allocated_count
+        timeline._allocated_count[:sites] = checkpoint.allocated_count
         nothing = np.zeros((1, sites), np.float32)
         before_bytes, before_count = (np.vstack([nothing, lows]) for lows in (low_bytes, low_count))
         for index, (start_ns, end_ns) in enumerate(pairwise(edges_ns)):

@@ -17,17 +17,17 @@ from bpfleakd import errors
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import ProcessPins
+from bpfleakd.model.address_space import UseSummary
 from bpfleakd.model.mapping import Mapping
-from bpfleakd.model.space import UseSummary
 from bpfleakd.process.mappings import read_mappings
-from bpfleakd.tracing.address_space import AddressSpaces
+from bpfleakd.tracing.address_maps import AddressMaps
+from bpfleakd.tracing.address_space_feed import AddressSpaceFeed
 from bpfleakd.tracing.attach import GONE, Attacher, Attachment
-from bpfleakd.tracing.record import read_record, write_record
-from bpfleakd.tracing.space_feed import SpaceFeed
-from bpfleakd.tracing.spaces import AddressMaps
+from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
+from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
 from bpfleakd.tracing.unwinding import Unwinding
 
-__all__ = ["Adopter", "KeptTraced", "keep_traced", "was_kept_by_hand"]
+__all__ = ["Adopter", "TracedProcessCheckpoint", "was_manual", "write_traced_process"]
 
 log = structlog.get_logger()
 
@@ -35,35 +35,35 @@ _RECORD = "traced"
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTraced:
+class TracedProcessCheckpoint:
     """What the next daemon has to know of a traced process besides its attachment, address map and history.
 
-    `by_hand`: somebody attached it, not the policy; None if that is not known.
+    `manual`: somebody attached it, not the policy; None if that is not known.
     """
 
     attached_ns: int
     memory: tuple[UseSummary, ...]
-    by_hand: bool | None = None
+    manual: bool | None = None
     adopted_count: int = 0
     gap_s: float = 0.0
 
 
-def keep_traced(pins: ProcessPins, kept: KeptTraced) -> None:
+def write_traced_process(pins: ProcessPins, kept: TracedProcessCheckpoint) -> None:
     """Write it down. A kernel without room for it is a matter of the next daemon's."""
     record = pins.record(_RECORD)
     try:
-        write_record(record, kept)
+        write_checkpoint(record, kept)
     except OSError as error:
         log.warning("process.not-kept", pid=pins.id.pid, reason=error.strerror)
     finally:
         record.close()
 
 
-def was_kept_by_hand(pins: ProcessPins) -> bool | None:
+def was_manual(pins: ProcessPins) -> bool | None:
     """Whether somebody attached a process that an earlier daemon traced; None if nobody wrote that down."""
     record = pins.record(_RECORD)
     try:
-        return read_record(record, KeptTraced).by_hand
+        return read_checkpoint(record, TracedProcessCheckpoint).manual
     except (ValueError, OSError):
         return None
     finally:
@@ -78,12 +78,12 @@ class Adopter:
     attacher: Attacher
     unwinding: Unwinding
     spaces: AddressMaps
-    feed: SpaceFeed
-    memory: AddressSpaces
+    feed: AddressSpaceFeed
+    memory: MemoryBreakdown
     gap_s: float
     now_ns: int
 
-    def adopt(self, pins: ProcessPins) -> tuple[Attachment, KeptTraced]:
+    def adopt(self, pins: ProcessPins) -> tuple[Attachment, TracedProcessCheckpoint]:
         """Go on with a process. Raises ValueError or OSError if it cannot be; nothing of it is left then."""
         try:
             attachment = self.attacher.adopt(pins)
@@ -93,30 +93,30 @@ class Adopter:
         try:
             return attachment, self._restored(attachment)
         except BaseException:
-            self.attacher.let_go(attachment)
+            self.attacher.release(attachment)
             self.attacher.discard(pins)
             raise
 
-    def _restored(self, attachment: Attachment) -> KeptTraced:
+    def _restored(self, attachment: Attachment) -> TracedProcessCheckpoint:
         pid, pins = attachment.process.id.pid, attachment.pins
         if self.maps.process(pid).state is RecordingState.UNATTENDED:
             raise ValueError("the programs had stopped recording: no daemon for too long")
         before = self._traced_before(pins)
         after = replace(before, adopted_count=before.adopted_count + 1, gap_s=before.gap_s + self.gap_s)
-        keep_traced(pins, after)
+        write_traced_process(pins, after)
         self.memory.restore(attachment.process, before.memory)
         self._restore_space(attachment)
         if attachment.pidfd != GONE:
             self.unwinding.follow(pid, read_mappings(pid), wait_s=0.0)
         return after
 
-    def _traced_before(self, pins: ProcessPins) -> KeptTraced:
+    def _traced_before(self, pins: ProcessPins) -> TracedProcessCheckpoint:
         record = pins.record(_RECORD)
         try:
-            return read_record(record, KeptTraced)
+            return read_checkpoint(record, TracedProcessCheckpoint)
         except ValueError:
             # The daemon was killed between the begin of the recording and this record.
-            return KeptTraced(self.now_ns, ())
+            return TracedProcessCheckpoint(self.now_ns, ())
         finally:
             record.close()
 

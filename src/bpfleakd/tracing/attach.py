@@ -26,17 +26,17 @@ import structlog
 from bpfleakd import errors
 from bpfleakd.elf.image import EM_X86_64, ElfImage
 from bpfleakd.kernel.abi import RecordingState
-from bpfleakd.kernel.links import Linker, close_all
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import PinnedSet, ProcessPins
+from bpfleakd.kernel.probes.links import Linker, close_all
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.probe import FunctionRole, ProbedFunction
 from bpfleakd.model.process import ProcessId
 from bpfleakd.process.allocators import ALLOCATORS
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo, check_traceable, is_hosts_init, read_process
+from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
 from bpfleakd.tracing.discovery import Discovery, FileId, ProbedFile
-from bpfleakd.tracing.record import read_record, write_record
 from bpfleakd.tracing.unwinding import ATTACH_WAIT_S, Unwinding
 
 __all__ = ["GONE", "Attacher", "Attachment", "LinkedFile"]
@@ -79,7 +79,7 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _AttachmentCheckpoint:
     """What the next daemon has to know of an attachment."""
 
     process: ProcessInfo
@@ -158,7 +158,7 @@ class Attacher:
         ValueError if what is pinned is not whole, or OSError; `discard` removes it then.
         """
         pid = pins.id.pid
-        kept = read_record(pins.record(_RECORD), _Kept)
+        kept = read_checkpoint(pins.record(_RECORD), _AttachmentCheckpoint)
         if not self._maps.adopt_process(pid):
             raise ValueError("its tables are missing")
         state = self._maps.process(pid).state
@@ -212,7 +212,7 @@ class Attacher:
                     links=attachment.links + tuple(links),
                     files=(*attachment.files, LinkedFile(file.id, number, _shown(file))),
                 )
-                _keep(grown)
+                _write_checkpoint(grown)
                 attachment.pins.commit_links(number)
             except OSError as error:
                 close_all(links)
@@ -226,10 +226,10 @@ class Attacher:
         """Stop recording and take the breakpoints out; the tables stay to be read."""
         self._maps.set_state(attachment.process.id.pid, RecordingState.STOPPED)
         attachment.pins.remove_links()
-        self.let_go(attachment)
+        self.release(attachment)
         self._linker.forget(attachment.process.id.pid)
 
-    def let_go(self, attachment: Attachment) -> None:
+    def release(self, attachment: Attachment) -> None:
         """Close what is open of a process, and leave what is pinned to the next daemon."""
         close_all(attachment.links if attachment.pidfd == GONE else (*attachment.links, attachment.pidfd))
 
@@ -268,7 +268,7 @@ class Attacher:
                 pins.stage_links(number, to_file)
             self._unwinding.finish(pid, max(0.0, tables_due_s - time.monotonic()))
             attachment = Attachment(process, pidfd, tuple(links), mappings, linked, pins)
-            _keep(attachment)
+            _write_checkpoint(attachment)
             for to_commit in linked:
                 pins.commit_links(to_commit.number)
             if self._maps.process(pid).state is RecordingState.EXECED:
@@ -290,10 +290,10 @@ def _shown(file: ProbedFile) -> tuple[ProbedFunction, ...]:
     return tuple(f for f in file.functions if f.role is not FunctionRole.LIBRARIES_CHANGED)
 
 
-def _keep(attachment: Attachment) -> None:
+def _write_checkpoint(attachment: Attachment) -> None:
     """Write down what the next daemon has to know. Raises OSError."""
     record = attachment.pins.record(_RECORD)
-    write_record(record, _Kept(attachment.process, attachment.mappings, attachment.files))
+    write_checkpoint(record, _AttachmentCheckpoint(attachment.process, attachment.mappings, attachment.files))
     record.close()
 
 
@@ -362,7 +362,7 @@ def _no_allocator(process: ProcessInfo) -> errors.TargetError:
     known = ", ".join(dict.fromkeys(allocator.name for allocator in ALLOCATORS))
     return errors.NoAllocator(
         f"process {pid} ({process.comm}) has no allocator that is known mapped (known: {known})",
-        "one under names of its own is made known by rows in target/allocators.py",
+        "one under names of its own is made known by rows in process/allocators.py",
     )
 
 

@@ -21,9 +21,9 @@ from bpfleakd.elf.debug_files import find_debug_file, minidebug_image
 from bpfleakd.elf.definitions import defines_any
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.kernel.abi import role_arguments
-from bpfleakd.kernel.links import ProbePoint
-from bpfleakd.kernel.probe_point_cache import ProbePointCache
-from bpfleakd.kernel.probe_points import FunctionProbe, SearchedFile, WantedFunction
+from bpfleakd.kernel.probes.links import ProbePoint
+from bpfleakd.kernel.probes.point_cache import ProbePointCache
+from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.probe import FunctionRole, ProbedFunction
 from bpfleakd.process.allocators import FUNCTIONS, SIGNS, TELLING_NAMES, identify

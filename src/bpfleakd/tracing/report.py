@@ -11,7 +11,7 @@ import numpy as np
 from bpfleakd.analysis.blame import blamed_frame
 from bpfleakd.analysis.growth import growth_bytes_per_s
 from bpfleakd.analysis.merging import merged_sites
-from bpfleakd.model.process import ProcessSummary, TracedProcess, TracingMode
+from bpfleakd.model.process import ProcessRow, ProcessSummary, TracingMode
 from bpfleakd.model.report import LeakReport, SiteReport, SortKey
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey, ThreadShare
 from bpfleakd.model.stack import NamedStack
@@ -19,8 +19,8 @@ from bpfleakd.model.verdict import Verdict
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.estimates import bytes_stderr, count_stderr
 from bpfleakd.table.site_table import COUNTERS
-from bpfleakd.tracing.suppressing import SiteSuppressions
-from bpfleakd.tracing.traced import Traced
+from bpfleakd.tracing.site_suppressions import SiteSuppressions
+from bpfleakd.tracing.traced_process import TracedProcess
 
 __all__ = ["Reporter", "sorted_sites"]
 
@@ -65,7 +65,7 @@ class Reporter:
         self._window_s = window_s
         self._attach_method = attach_method
 
-    def summary(self, traced: Traced, now_ns: int) -> ProcessSummary:
+    def summary(self, traced: TracedProcess, now_ns: int) -> ProcessSummary:
         """The process in totals."""
         table = traced.table
         totals = table.totals
@@ -95,9 +95,9 @@ class Reporter:
             live_count_stderr=count_stderr(totals.live_count_variance),
         )
 
-    def row(self, traced: Traced, now_ns: int) -> TracedProcess:
+    def row(self, traced: TracedProcess, now_ns: int) -> ProcessRow:
         """The process as `ps` shows it."""
-        return TracedProcess(
+        return ProcessRow(
             process=self.summary(traced, now_ns),
             attach_method=self._attach_method,
             sites=traced.table.used_count,
@@ -111,7 +111,7 @@ class Reporter:
 
     def report(
         self,
-        traced: Traced,
+        traced: TracedProcess,
         name: Callable[[list[SiteKey]], dict[SiteKey, NamedStack]],
         now_ns: int,
         sort: SortKey,
@@ -144,7 +144,7 @@ class Reporter:
 
     def sites(
         self,
-        traced: Traced,
+        traced: TracedProcess,
         name: Callable[[list[SiteKey]], dict[SiteKey, NamedStack]],
         rows: list[int],
         now_ns: int,
@@ -157,7 +157,7 @@ class Reporter:
 
     def ranked_sites(
         self,
-        traced: Traced,
+        traced: TracedProcess,
         name: Callable[[list[SiteKey]], dict[SiteKey, NamedStack]],
         now_ns: int,
         sort: SortKey,
@@ -169,7 +169,7 @@ class Reporter:
 
     def sites_named(
         self,
-        traced: Traced,
+        traced: TracedProcess,
         name: Callable[[list[SiteKey]], dict[SiteKey, NamedStack]],
         now_ns: int,
         fingerprint: str,
@@ -181,13 +181,17 @@ class Reporter:
         rows = [row for row in used if named[keys[row]].fingerprint == fingerprint]
         return list(zip(rows, self.sites(traced, name, rows, now_ns), strict=True))
 
-    def _look_at(self, traced: Traced, row: int, key: SiteKey) -> _Ranked:
+    def _look_at(self, traced: TracedProcess, row: int, key: SiteKey) -> _Ranked:
         table = traced.table
         growth = growth_bytes_per_s(table.history(key), table.began_ns, table.updated_ns, self._window_s)
         return _Ranked(row, key, table.counters(key), growth)
 
     def _ranked(
-        self, traced: Traced, sort: SortKey, limit: int | None, suppressions: SiteSuppressions | None = None
+        self,
+        traced: TracedProcess,
+        sort: SortKey,
+        limit: int | None,
+        suppressions: SiteSuppressions | None = None,
     ) -> list[_Ranked]:
         """The `limit` sites to look at more closely; growth of all sites is only computed to sort by it."""
         table = traced.table
@@ -207,7 +211,7 @@ class Reporter:
             limit, sites, key=lambda site: _rank(sort, site.growth_bytes_per_s, site.counters)
         )
 
-    def _site(self, traced: Traced, site: _Ranked, named: NamedStack, now_ns: int) -> SiteReport:
+    def _site(self, traced: TracedProcess, site: _Ranked, named: NamedStack, now_ns: int) -> SiteReport:
         blamed = blamed_frame(named.stack.frames)
         census = traced.census.get(site.key) if traced.census else None
         counters = site.counters
@@ -250,7 +254,7 @@ def _build_ids(named: Iterable[NamedStack]) -> dict[str, str]:
     }
 
 
-def _interval_bytes(traced: Traced) -> int | None:
+def _interval_bytes(traced: TracedProcess) -> int | None:
     shift = traced.counters.sample_shift
     return 1 << shift if shift else None
 
@@ -260,7 +264,7 @@ def _age_s(census: SiteCensus, now_ns: int) -> float:
     return round(max(0, now_ns - census.oldest_born_ns) / _NS_PER_S, 3)
 
 
-def _scanned_age_s(traced: Traced, key: SiteKey, now_ns: int) -> float | None:
+def _scanned_age_s(traced: TracedProcess, key: SiteKey, now_ns: int) -> float | None:
     if traced.scanned_ns is None or key not in traced.reachable:
         return None
     return round(max(0, now_ns - traced.scanned_ns) / _NS_PER_S, 3)

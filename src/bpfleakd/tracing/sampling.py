@@ -39,7 +39,7 @@ class SamplingOptions:
 
 
 @dataclass(slots=True)
-class _Process:
+class _SampledProcess:
     state: SamplingState
     seen_ns: int
     counters: ProcessCounters
@@ -55,7 +55,7 @@ class Sampling:
     def __init__(self, maps: Maps, options: SamplingOptions) -> None:
         self._maps = maps
         self._options = options
-        self._processes: dict[int, _Process] = {}
+        self._processes: dict[int, _SampledProcess] = {}
         # The shifts, not adapted, of those that are sampled otherwise because they were too dear.
         self._unlimited: dict[int, int] = {}
 
@@ -73,7 +73,7 @@ class Sampling:
             return
         shift = FIRST_SHIFT if mode is TracingMode.SAMPLED else 0
         self._maps.set_sampling(pid, shift)
-        self._processes[pid] = _Process(
+        self._processes[pid] = _SampledProcess(
             SamplingState(shift), now_ns, self._maps.process(pid), self._maps.live_capacity(pid)
         )
 
@@ -83,7 +83,7 @@ class Sampling:
         if not counters.was_sampled:
             return TracingMode.EXACT
         if self._options.interval_bytes is None:
-            self._processes[pid] = _Process(
+            self._processes[pid] = _SampledProcess(
                 SamplingState(counters.sample_shift), now_ns, counters, self._maps.live_capacity(pid)
             )
         return TracingMode.SAMPLED
@@ -108,7 +108,7 @@ class Sampling:
                 return
             self._unlimited[pid] = counters.sample_shift
             shift = max(counters.sample_shift, FIRST_SHIFT)
-            process = self._processes[pid] = _Process(
+            process = self._processes[pid] = _SampledProcess(
                 SamplingState(shift), now_ns, counters, self._maps.live_capacity(pid)
             )
             self._maps.set_sampling(pid, shift)
@@ -139,7 +139,9 @@ class Sampling:
         process.state, process.counters = state, counters
         process.seen_ns, process.allocated_bytes = now_ns, allocated_bytes
 
-    def _log(self, pid: int, process: _Process, shift: int, rates: RecordingRates, now_ns: int) -> None:
+    def _log(
+        self, pid: int, process: _SampledProcess, shift: int, rates: RecordingRates, now_ns: int
+    ) -> None:
         level = log.info if now_ns >= process.log_due_ns else log.debug
         if now_ns >= process.log_due_ns:
             process.log_due_ns = now_ns + _LOG_PAUSE_NS

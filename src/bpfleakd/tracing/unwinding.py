@@ -24,7 +24,7 @@ from bpfleakd.elf.vdso import VDSO
 from bpfleakd.kernel.unwind_store import Piece, StoreFull, TableMapping, UnwindStore
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.process.mappings import mapped_file
-from bpfleakd.tracing.record import Record, read_record, write_record
+from bpfleakd.tracing.checkpoint import CheckpointBlob, read_checkpoint, write_checkpoint
 from bpfleakd.unwind.table import PAGE_BYTES
 from bpfleakd.unwind.worker import BuiltTable, build_tables
 
@@ -43,7 +43,7 @@ _VDSO_KEY: FileKey = (0, 0, 0, 0)
 
 
 @dataclass(slots=True)
-class _Process:
+class _UnwoundProcess:
     """A process' executable file mappings, with the file each maps."""
 
     mappings: list[tuple[Mapping, FileKey]] = field(default_factory=list)
@@ -66,7 +66,7 @@ class _File:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _TablesCheckpoint:
     """What the record holds: the tables, and the files that they are of."""
 
     tables: dict[str, tuple[Piece, ...]]
@@ -77,14 +77,14 @@ class Unwinding:
     """Tables of all traced processes. Used from the tracing thread; only the builder runs beside it."""
 
     def __init__(
-        self, store: UnwindStore, record: Record | None = None, cache_directory: Path | None = None
+        self, store: UnwindStore, record: CheckpointBlob | None = None, cache_directory: Path | None = None
     ) -> None:
         """`record` None: no other daemon is going to take the tables over."""
         self._store = store
         self._record = record
         self._kept = store.generation, 0
         self._cache_directory = cache_directory
-        self._processes: dict[int, _Process] = {}
+        self._processes: dict[int, _UnwoundProcess] = {}
         self._files: dict[FileKey, _File] = {}
         self._building: set[FileKey] = set()
         # Files whose table found no room, and how many words were in use then.
@@ -99,12 +99,12 @@ class Unwinding:
         if self._record is None or self._store.is_empty:
             return
         try:
-            kept = read_record(self._record, _Kept)
+            kept = read_checkpoint(self._record, _TablesCheckpoint)
             self._store.restore(kept.tables)
         except (ValueError, OSError) as error:
             # To open a map by its id takes CAP_SYS_ADMIN, which the rest can do without.
             log.warning("unwind.tables-lost", reason=str(error))
-            kept = _Kept({}, [])
+            kept = _TablesCheckpoint({}, [])
             self._store.restore(kept.tables)
         finally:
             self._record.close()
@@ -113,7 +113,7 @@ class Unwinding:
     def drop_unused(self) -> None:
         """Give back what no process that is followed uses."""
         self._store.drop_unused(self._processes)
-        self._keep()
+        self._write_checkpoint()
 
     def follow(self, pid: int, mappings: Sequence[Mapping], wait_s: float = ATTACH_WAIT_S) -> None:
         """Give the walker the tables of a process, now or as they get ready; again when its maps changed."""
@@ -122,7 +122,7 @@ class Unwinding:
 
     def begin(self, pid: int, mappings: Sequence[Mapping]) -> None:
         """Have the tables of a process built that are missing; `finish` gives them to the walker."""
-        process = _Process()
+        process = _UnwoundProcess()
         wanted: dict[FileKey, str] = {}
         for mapping in mappings:
             path = _file_of(pid, mapping)
@@ -152,11 +152,11 @@ class Unwinding:
         """The process is not traced any more."""
         if self._processes.pop(pid, None) is not None:
             self._store.release(pid)
-            self._keep()
+            self._write_checkpoint()
 
     def missing(self, pid: int) -> list[str]:
         """The files of a process that the walker has no table for."""
-        process = self._processes.get(pid, _Process())
+        process = self._processes.get(pid, _UnwoundProcess())
         return sorted({m.path for m, key in process.mappings if not self._files.get(key, _File()).digest})
 
     def _build(self, wanted: dict[FileKey, str]) -> None:
@@ -240,24 +240,24 @@ class Unwinding:
             self._files[key] = _File()
             self._without_room[key] = self._store.words_used
 
-    def _keep(self) -> None:
+    def _write_checkpoint(self) -> None:
         # Another file may have a table that is here already.
         state = self._store.generation, len(self._files)
         if self._record is None or self._kept == state:
             return
         tables = self._store.tables
         files = [(key, file) for key, file in self._files.items() if file.digest in tables]
-        write_record(self._record, _Kept(tables, files))
+        write_checkpoint(self._record, _TablesCheckpoint(tables, files))
         self._record.close()
         self._kept = state
 
     def _publish(self, pids: Iterable[int]) -> None:
-        self._keep()
+        self._write_checkpoint()
         # All take theirs before one lets go of its own: the store drops a table that nobody uses.
         used = {pid: self._publish_to(pid) for pid in pids}
         for pid, digests in used.items():
             self._store.release(pid, keep=digests)
-        self._keep()
+        self._write_checkpoint()
 
     def _publish_to(self, pid: int) -> list[str]:
         process = self._processes[pid]

@@ -22,7 +22,7 @@ from bpfleakd.unwind.frame_state import UNSPECIFIED, FrameState, How
 from bpfleakd.unwind.malformed import MalformedCfi, SkipReason
 from bpfleakd.unwind.registers import RBP, RIP, RSP
 
-__all__ = ["OFFSET_LIMIT", "Program", "initial_state", "run"]
+__all__ = ["OFFSET_LIMIT", "CfiProgram", "initial_state", "run"]
 
 # No function is longer than 4 GiB, and no offset in one needs more bits.
 OFFSET_LIMIT = 1 << 32
@@ -31,7 +31,7 @@ REMEMBERED_STATES_MAX = 64
 _ADVANCE_LOC, _OFFSET, _RESTORE = 0x40, 0x80, 0xC0
 
 
-class Program(NamedTuple):
+class CfiProgram(NamedTuple):
     """What instructions came to. Where `fault` is set, nothing is known from `fault_offset` on."""
 
     rows: list[tuple[int, FrameState]]
@@ -50,15 +50,15 @@ def initial_state(cie: Cie) -> FrameState:
     return machine.state()
 
 
-def run(instructions: bytes, cie: Cie, initial: FrameState) -> Program:
+def run(instructions: bytes, cie: Cie, initial: FrameState) -> CfiProgram:
     """Execute an FDE's instructions. Never raises: what could not be decoded is `Program.fault`."""
     machine = _Machine(cie, initial)
     try:
         machine.execute(instructions)
     except MalformedCfi as error:
-        return Program(machine.rows, error.reason, machine.location)
+        return CfiProgram(machine.rows, error.reason, machine.location)
     machine.put_row()
-    return Program(machine.rows, None, machine.location)
+    return CfiProgram(machine.rows, None, machine.location)
 
 
 class _Machine:

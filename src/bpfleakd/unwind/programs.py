@@ -14,9 +14,9 @@ import numpy as np
 
 from bpfleakd.unwind.cfi import Cie, Fde
 from bpfleakd.unwind.frame_state import FrameState
-from bpfleakd.unwind.instructions import OFFSET_LIMIT, Program, initial_state, run
+from bpfleakd.unwind.instructions import OFFSET_LIMIT, CfiProgram, initial_state, run
 from bpfleakd.unwind.malformed import MalformedCfi, SkipReason
-from bpfleakd.unwind.rules import RESERVED_RULES, STOP_NUMBER, Rule
+from bpfleakd.unwind.rules import RESERVED_RULES, STOP_NUMBER, UnwindRule
 from bpfleakd.unwind.x86_64 import rule_of
 
 __all__ = ["ProgramSet"]
@@ -48,14 +48,16 @@ class ProgramSet:
         self._executed: dict[Cie, _Executed] = {}
         # By identity as well: hashing a CIE for every FDE would take longer than everything else here.
         self._executed_by_id: dict[int, _Executed] = {}
-        self._rule_numbers: dict[Rule, int] = {rule: number for number, rule in enumerate(RESERVED_RULES)}
+        self._rule_numbers: dict[UnwindRule, int] = {
+            rule: number for number, rule in enumerate(RESERVED_RULES)
+        }
         self._first_rows = array("I", [0])
         self._offsets = array("I")
         self._numbers = array("I")
         self._faults: dict[int, SkipReason] = {}
 
     @property
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[UnwindRule, ...]:
         return tuple(self._rule_numbers)
 
     def number_of(self, fde: Fde) -> int:
@@ -114,7 +116,7 @@ class ProgramSet:
         executed.program_numbers[instructions] = number
         return number
 
-    def _numbered_rows(self, program: Program, executed: _Executed) -> Iterator[tuple[int, int]]:
+    def _numbered_rows(self, program: CfiProgram, executed: _Executed) -> Iterator[tuple[int, int]]:
         numbers = executed.rule_numbers
         for offset, state in program.rows:
             number = numbers.get(state)
@@ -125,7 +127,7 @@ class ProgramSet:
         if program.fault is not None and program.fault_offset < OFFSET_LIMIT:
             yield program.fault_offset, STOP_NUMBER
 
-    def _number_of_rule(self, rule: Rule) -> int:
+    def _number_of_rule(self, rule: UnwindRule) -> int:
         if rule not in self._rule_numbers and len(self._rule_numbers) >= RULES_PER_FILE_MAX:
             return STOP_NUMBER
         return self._rule_numbers.setdefault(rule, len(self._rule_numbers))

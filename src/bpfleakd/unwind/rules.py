@@ -39,8 +39,8 @@ __all__ = [
     "STOP_NUMBER",
     "CfaKind",
     "RbpKind",
-    "Rule",
     "RuleSet",
+    "UnwindRule",
     "pack",
     "unpack",
 ]
@@ -91,7 +91,7 @@ class RbpKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class UnwindRule:
     """One step of the walk. Offsets are signed bytes; those that a kind does not use are 0."""
 
     cfa: CfaKind
@@ -101,14 +101,14 @@ class Rule:
     rbp_offset: int = 0
 
 
-GAP = Rule(CfaKind.GAP)
-STOP = Rule(CfaKind.STOP)
-END = Rule(CfaKind.END)
+GAP = UnwindRule(CfaKind.GAP)
+STOP = UnwindRule(CfaKind.STOP)
+END = UnwindRule(CfaKind.END)
 RESERVED_RULES = (GAP, STOP, END)
 GAP_NUMBER, STOP_NUMBER, END_NUMBER = range(len(RESERVED_RULES))
 
 
-def pack(rules: Iterable[Rule]) -> bytes:
+def pack(rules: Iterable[UnwindRule]) -> bytes:
     """Return the rules as an array of `struct unwind_rule`. Offsets must fit into 32 bits."""
     return b"".join(
         _LAYOUT.pack(rule.cfa, rule.rbp, 0, rule.cfa_offset, rule.cfa_addend, rule.rbp_offset)
@@ -116,11 +116,11 @@ def pack(rules: Iterable[Rule]) -> bytes:
     )
 
 
-def unpack(packed: bytes) -> tuple[Rule, ...]:
+def unpack(packed: bytes) -> tuple[UnwindRule, ...]:
     """Return what `pack` packed. Raises ValueError for anything else."""
     try:
         return tuple(
-            Rule(CfaKind(cfa), cfa_offset, cfa_addend, RbpKind(rbp), rbp_offset)
+            UnwindRule(CfaKind(cfa), cfa_offset, cfa_addend, RbpKind(rbp), rbp_offset)
             for cfa, rbp, _, cfa_offset, cfa_addend, rbp_offset in _LAYOUT.iter_unpack(packed)
         )
     except struct.error as error:
@@ -139,16 +139,16 @@ class RuleSet:
             raise ValueError(f"a rule set of {limit} rules: {len(RESERVED_RULES)} to {RULE_NUMBER_LIMIT}")
         self.limit = limit
         self.refused_count = 0
-        self._numbers: dict[Rule, int] = {rule: number for number, rule in enumerate(RESERVED_RULES)}
+        self._numbers: dict[UnwindRule, int] = {rule: number for number, rule in enumerate(RESERVED_RULES)}
 
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def __iter__(self) -> Iterator[Rule]:
+    def __iter__(self) -> Iterator[UnwindRule]:
         """Yield the rules in the order of their numbers."""
         return iter(self._numbers)
 
-    def number_of(self, rule: Rule) -> int:
+    def number_of(self, rule: UnwindRule) -> int:
         """Return the rule's number, giving it one if it is new."""
         number = self._numbers.get(rule)
         if number is not None:

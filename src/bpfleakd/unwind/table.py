@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bpfleakd.unwind.malformed import SkipReason
-from bpfleakd.unwind.rules import GAP, RESERVED_RULES, Rule, RuleSet
+from bpfleakd.unwind.rules import GAP, RESERVED_RULES, RuleSet, UnwindRule
 
 __all__ = [
     "PAGE_BITS",
@@ -52,7 +52,7 @@ class UnwindTable:
     text_start: int
     rows: np.ndarray
     page_index: np.ndarray
-    rules: tuple[Rule, ...]
+    rules: tuple[UnwindRule, ...]
     fde_count: int
     skipped: dict[SkipReason, int] = field(default_factory=dict)
 
@@ -69,7 +69,7 @@ class UnwindTable:
         """What the rows and the index take in the kernel."""
         return self.rows.nbytes + self.page_index.nbytes
 
-    def lookup(self, vaddr: int) -> Rule:
+    def lookup(self, vaddr: int) -> UnwindRule:
         """Return the rule at `vaddr`; GAP outside the text. The search that BPF does, in Python."""
         page = (vaddr - self.text_start) >> PAGE_BITS
         if not 0 <= page < self.page_count:

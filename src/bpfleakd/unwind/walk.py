@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bpfleakd.model.stack import RawStack, StackEnd
-from bpfleakd.unwind.rules import GAP, CfaKind, RbpKind, Rule
+from bpfleakd.unwind.rules import GAP, CfaKind, RbpKind, UnwindRule
 from bpfleakd.unwind.table import UnwindTable
 
 __all__ = ["FindTable", "FrameRegisters", "ReadU64", "walk"]
@@ -64,7 +64,7 @@ def walk(
     addresses = [registers.rip]
     rule = _rule_at(registers, find)
     if at_entry and rule == GAP:
-        rule = Rule(CfaKind.RSP, 8)
+        rule = UnwindRule(CfaKind.RSP, 8)
     while True:
         caller = _caller_of(registers, rule, read_u64)
         if isinstance(caller, StackEnd):
@@ -77,7 +77,7 @@ def walk(
         registers, rule = caller, _rule_at(caller, find)
 
 
-def _rule_at(registers: FrameRegisters, find: FindTable) -> Rule:
+def _rule_at(registers: FrameRegisters, find: FindTable) -> UnwindRule:
     address = registers.rip if registers.is_exact else registers.rip - 1
     found = find(address)
     if found is None:
@@ -86,7 +86,7 @@ def _rule_at(registers: FrameRegisters, find: FindTable) -> Rule:
     return table.lookup(address - bias)
 
 
-def _caller_of(registers: FrameRegisters, rule: Rule, read_u64: ReadU64) -> FrameRegisters | StackEnd:
+def _caller_of(registers: FrameRegisters, rule: UnwindRule, read_u64: ReadU64) -> FrameRegisters | StackEnd:
     match rule.cfa:
         case CfaKind.GAP:
             return _by_frame_pointer(registers, read_u64)
@@ -110,7 +110,7 @@ def _by_frame_pointer(registers: FrameRegisters, read_u64: ReadU64) -> FrameRegi
     return FrameRegisters(return_address, rbp + 16, caller_rbp, is_exact=False)
 
 
-def _interrupted(registers: FrameRegisters, rule: Rule, read_u64: ReadU64) -> FrameRegisters | StackEnd:
+def _interrupted(registers: FrameRegisters, rule: UnwindRule, read_u64: ReadU64) -> FrameRegisters | StackEnd:
     rsp = registers.rsp
     rip, caller_rsp, rbp = (
         read_u64(rsp + offset) for offset in (rule.cfa_addend, rule.cfa_offset, rule.rbp_offset)
@@ -120,7 +120,7 @@ def _interrupted(registers: FrameRegisters, rule: Rule, read_u64: ReadU64) -> Fr
     return FrameRegisters(rip, caller_rsp, rbp, is_exact=True)
 
 
-def _by_cfa(registers: FrameRegisters, rule: Rule, read_u64: ReadU64) -> FrameRegisters | StackEnd:
+def _by_cfa(registers: FrameRegisters, rule: UnwindRule, read_u64: ReadU64) -> FrameRegisters | StackEnd:
     needs_rbp = rule.cfa not in _RSP_BASED or rule.rbp is RbpKind.AT_RBP
     if needs_rbp and registers.rbp == 0:
         return StackEnd.NO_RULE
@@ -135,7 +135,7 @@ def _by_cfa(registers: FrameRegisters, rule: Rule, read_u64: ReadU64) -> FrameRe
     return FrameRegisters(return_address, cfa, rbp, is_exact=False)
 
 
-def _cfa_of(registers: FrameRegisters, rule: Rule, read_u64: ReadU64) -> int | None:
+def _cfa_of(registers: FrameRegisters, rule: UnwindRule, read_u64: ReadU64) -> int | None:
     base = registers.rsp if rule.cfa in _RSP_BASED else registers.rbp
     cfa = (base + rule.cfa_offset) & _ADDRESS_MASK
     if rule.cfa in _DEREFERENCED:
@@ -146,7 +146,7 @@ def _cfa_of(registers: FrameRegisters, rule: Rule, read_u64: ReadU64) -> int | N
     return cfa
 
 
-def _rbp_of(registers: FrameRegisters, rule: Rule, cfa: int, read_u64: ReadU64) -> int | None:
+def _rbp_of(registers: FrameRegisters, rule: UnwindRule, cfa: int, read_u64: ReadU64) -> int | None:
     match rule.rbp:
         case RbpKind.SAME:
             return registers.rbp

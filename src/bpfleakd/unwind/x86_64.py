@@ -14,7 +14,7 @@ from __future__ import annotations
 from bpfleakd.unwind.expressions import LazyPlt, RegisterContents, RegisterOffset, recognise
 from bpfleakd.unwind.frame_state import UNSPECIFIED, FrameState, How, RegisterRule
 from bpfleakd.unwind.registers import RBP, RSP
-from bpfleakd.unwind.rules import END, STOP, CfaKind, RbpKind, Rule
+from bpfleakd.unwind.rules import END, STOP, CfaKind, RbpKind, UnwindRule
 
 __all__ = ["rule_of"]
 
@@ -25,7 +25,7 @@ _OFFSET_KIND = {RSP: CfaKind.RSP, RBP: CfaKind.RBP}
 _CONTENTS_KIND = {RSP: CfaKind.DEREF_RSP, RBP: CfaKind.DEREF_RBP}
 
 
-def rule_of(state: FrameState, is_signal_frame: bool) -> Rule:
+def rule_of(state: FrameState, is_signal_frame: bool) -> UnwindRule:
     """Return the rule for a state; `is_signal_frame` is the 'S' of the CIE's augmentation."""
     if state.rip[0] is How.UNDEFINED:
         return END
@@ -34,7 +34,7 @@ def rule_of(state: FrameState, is_signal_frame: bool) -> Rule:
     elif state.rip != _RETURN_ADDRESS or state.rsp not in _RSP_IS_CFA:
         return STOP
     else:
-        rule = Rule(*_cfa_of(state), *_rbp_of(state.rbp))
+        rule = UnwindRule(*_cfa_of(state), *_rbp_of(state.rbp))
     return rule if _fits(rule) else STOP
 
 
@@ -64,12 +64,12 @@ def _rbp_of(rbp: RegisterRule) -> tuple[RbpKind, int]:
     return RbpKind.UNDEFINED, 0
 
 
-def _signal_rule(state: FrameState) -> Rule:
+def _signal_rule(state: FrameState) -> UnwindRule:
     # The C library describes its trampoline by where the kernel put the registers, relative to rsp.
     saved = [_saved_at_rsp(rule) for rule in (state.rbp, state.rip)]
     match recognise(state.cfa_expression or b""), saved:
         case RegisterContents(register, rsp_offset, 0), [int(rbp_offset), int(rip_offset)] if register == RSP:
-            return Rule(CfaKind.SIGNAL, rsp_offset, rip_offset, RbpKind.AT_RSP, rbp_offset)
+            return UnwindRule(CfaKind.SIGNAL, rsp_offset, rip_offset, RbpKind.AT_RSP, rbp_offset)
     return STOP
 
 
@@ -81,6 +81,6 @@ def _saved_at_rsp(rule: RegisterRule) -> int | None:
     return None
 
 
-def _fits(rule: Rule) -> bool:
+def _fits(rule: UnwindRule) -> bool:
     offsets = (rule.cfa_offset, rule.cfa_addend, rule.rbp_offset)
     return rule.cfa is not CfaKind.STOP and all(-(1 << 31) <= offset < 1 << 31 for offset in offsets)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bpfleakd.analysis.jit_modules import OTHER_MODULES, STUBS, JitModules, module_of
-from bpfleakd.model.space import JitModule
+from bpfleakd.model.address_space import JitModule
 
 
 @pytest.mark.parametrize(

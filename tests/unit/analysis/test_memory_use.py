@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bpfleakd.analysis.memory_use import executable_memory_files, looks_of, named_use, owned_use
+from bpfleakd.model.address_space import MemoryUse
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.model.space import MemoryUse
 from bpfleakd.table.regions import Special
 
 from .usages import ARENA, PAGE, a_usage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bpfleakd.analysis.process_verdict import FoundGrowth, judge_process
+from bpfleakd.analysis.process_verdict import FoundGrowth, classify_process
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 
@@ -20,7 +20,7 @@ def judged(
     """Of a process that has 100 MiB and some noise, and gains so much."""
     times_s = np.arange(1.0, seconds + 1)
     noise = np.random.default_rng(23).uniform(0, MIB, seconds)
-    return judge_process(times_s, 100 * MIB + per_s * times_s + noise, found, limits)
+    return classify_process(times_s, 100 * MIB + per_s * times_s + noise, found, limits)
 
 
 def test_a_leak_that_explains_the_growth() -> None:
@@ -57,7 +57,7 @@ def test_nothing_grows() -> None:
 def test_too_short() -> None:
     """A few seconds tell nothing, unless call sites do."""
     assert judged(MIB, seconds=8).verdict is Verdict.UNKNOWN
-    assert judge_process(np.zeros(0), np.zeros(0), NOTHING, ()).memory_bytes_per_s is None
+    assert classify_process(np.zeros(0), np.zeros(0), NOTHING, ()).memory_bytes_per_s is None
 
 
 def test_time_until_the_limit() -> None:
@@ -76,7 +76,7 @@ def test_false_alarms_are_rare() -> None:
     random = np.random.default_rng(23)
     times_s = np.arange(1.0, 121)
     verdicts = [
-        judge_process(times_s, 100 * MIB + random.exponential(5 * MIB, 120), NOTHING, ()).verdict
+        classify_process(times_s, 100 * MIB + random.exponential(5 * MIB, 120), NOTHING, ()).verdict
         for _ in range(300)
     ]
     assert verdicts.count(Verdict.GROWING) <= 6

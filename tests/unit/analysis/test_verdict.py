@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpfleakd.analysis.persistence import SiteHistories, persistence_of
-from bpfleakd.analysis.verdict import Context, judge
+from bpfleakd.analysis.verdict import Context, classify_sites
 from bpfleakd.model.verdict import SiteVerdict, Verdict
 
 LEAKS = {
@@ -42,7 +42,7 @@ CLEAN = {
 
 def verdicts(make: sites.Make, *at_s: float, seed: int = 23) -> list[SiteVerdict]:
     made = make(np.random.default_rng(seed), at_s[-1])
-    return [of_site[0] for of_site in sites.judged([made], at_s)]
+    return [of_site[0] for of_site in sites.classified([made], at_s)]
 
 
 @pytest.mark.parametrize("name", LEAKS)
@@ -162,8 +162,8 @@ def test_frees_of_older_blocks_say_nothing_about_mappings() -> None:
     histories = _histories([sites.leak(5)(np.random.default_rng(23), 90.0)], 90.0)
     replaced = Context(replaced_count=1000)
     mappings = replace(histories, is_heap=np.zeros(1, bool))
-    assert judge(persistence_of(histories), replaced).of(0).verdict is Verdict.GROWING
-    assert judge(persistence_of(mappings), replaced).of(0).verdict is Verdict.LEAK
+    assert classify_sites(persistence_of(histories), replaced).of(0).verdict is Verdict.GROWING
+    assert classify_sites(persistence_of(mappings), replaced).of(0).verdict is Verdict.LEAK
 
 
 def test_a_full_table_says_nothing() -> None:
@@ -171,8 +171,8 @@ def test_a_full_table_says_nothing() -> None:
     made = [make(np.random.default_rng(23), 90.0) for make in (sites.cache(100, 30), sites.leak(5))]
     histories = _histories(made, 90.0)
     measured = persistence_of(histories)
-    whole = judge(measured, Context())
-    lossy = judge(measured, Context(lost_blocks=23))
+    whole = classify_sites(measured, Context())
+    lossy = classify_sites(measured, Context(lost_blocks=23))
     assert [whole.of(0).verdict, whole.of(1).verdict] == [Verdict.PLATEAU, Verdict.LEAK]
     assert [lossy.of(0).verdict, lossy.of(1).verdict] == [Verdict.UNKNOWN, Verdict.LEAK]
     assert lossy.of(1).confidence < whole.of(1).confidence
@@ -190,8 +190,8 @@ def test_without_a_census_leaks_are_found_but_less_sure() -> None:
         histories.live_bytes,
         histories.live_count,
     )
-    seeing = judge(persistence_of(histories), Context()).of(0)
-    found = judge(persistence_of(blind), Context(survivors_known=False)).of(0)
+    seeing = classify_sites(persistence_of(histories), Context()).of(0)
+    found = classify_sites(persistence_of(blind), Context(survivors_known=False)).of(0)
     assert found.verdict is Verdict.LEAK
     assert found.confidence < seeing.confidence
 
@@ -200,8 +200,8 @@ def test_sites_are_judged_alike_whoever_is_beside_them() -> None:
     """All together get the verdicts that each has alone."""
     random = np.random.default_rng(23)
     made = [make(random, 90.0) for make in (*LEAKS.values(), *list(CLEAN.values())[:-2])]
-    (together,) = sites.judged(made, [90.0])
-    assert together == [sites.judged([one], [90.0])[0][0] for one in made]
+    (together,) = sites.classified(made, [90.0])
+    assert together == [sites.classified([one], [90.0])[0][0] for one in made]
 
 
 @settings(max_examples=10, deadline=None)
@@ -229,9 +229,9 @@ def test_any_history_has_a_verdict(rows: list[list[int]]) -> None:
     histories = SiteHistories(
         ends_s, matrix, matrix[:, ::-1], matrix, matrix[-1], matrix[-1, ::-1], matrix, matrix
     )
-    judgement = judge(persistence_of(histories), Context(replaced_count=23, lost_frees=1))
+    classification = classify_sites(persistence_of(histories), Context(replaced_count=23, lost_frees=1))
     for site in range(3):
-        found = judgement.of(site)
+        found = classification.of(site)
         assert 0 <= found.confidence <= 1
         assert found.leak_bytes_per_s >= 0
         assert found.reason

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from bpfleakd.model.address_space import MappingUsage
 from bpfleakd.model.mapping import Mapping
-from bpfleakd.model.space import MappingUsage
 
 __all__ = ["ARENA", "PAGE", "a_usage"]
 

@@ -17,7 +17,7 @@ from bpfleakd.api.app import create_app
 from bpfleakd.config import LogConfig
 from bpfleakd.daemon.logs import configure_logging
 from bpfleakd.model.groups import GroupKey
-from bpfleakd.model.history import SavedHistory
+from bpfleakd.model.history import StoredHistory
 from bpfleakd.model.process import ProcessLabels, ProcessState, TracingMode
 from bpfleakd.model.report import SortKey
 
@@ -337,7 +337,7 @@ def test_targets_to_discover():
 )
 def test_history(query, arguments):
     """Of all call sites, of some, or of one without its survivors."""
-    service = FakeService(history=SavedHistory(1, "leaky", 45.0, 0.0, 0, 0, (), (), (), (), ()))
+    service = FakeService(history=StoredHistory(1, "leaky", 45.0, 0.0, 0, 0, (), (), (), (), ()))
     assert ask(service, "GET", f"/v1/processes/4711/history{query}").status == 200
     assert service.calls == [("history", *arguments)]
 

@@ -23,7 +23,7 @@ from bpfleakd import errors
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.server import ApiServer
 from bpfleakd.model.groups import GroupKey
-from bpfleakd.model.process import TracedProcess, TracingMode
+from bpfleakd.model.process import ProcessRow, TracingMode
 from bpfleakd.model.report import SortKey
 
 from ..samples import (
@@ -110,7 +110,7 @@ def test_an_error_arrives_as_its_class(path, kind):
 def test_many_clients_at_once(path):
     """One that waits does not hold up the others."""
 
-    async def slowly(pid: int, *_: object) -> TracedProcess:
+    async def slowly(pid: int, *_: object) -> ProcessRow:
         await asyncio.sleep(0.2)
         return a_traced_process(pid)
 

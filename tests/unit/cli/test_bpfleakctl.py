@@ -21,15 +21,15 @@ from structlog.testing import capture_logs
 from bpfleakd import errors
 from bpfleakd.analysis.diff import compared
 from bpfleakd.cli import bpfleakctl
+from bpfleakd.model.address_space import AddressSpaceReport, JitModule
 from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.check import Check, CheckStatus
 from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.groups import GroupedReport, GroupKey
-from bpfleakd.model.kept import KeptReport, SavedReport
 from bpfleakd.model.process import ProcessLabels, TracingMode
 from bpfleakd.model.report import LeakReport, SortKey
 from bpfleakd.model.scan import ScanReport
-from bpfleakd.model.space import AddressSpaceReport, JitModule
+from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 
 from ..api.serving import FakeService, running
 from ..samples import (
@@ -255,11 +255,11 @@ def test_diff(ctl, tmp_path):
 def test_diff_of_times_and_kept_reports(ctl, tmp_path):
     """Two times of a process, a kept report and the process now, two kept ones, one and a file."""
     report = a_report()
-    kept = KeptReport(12, 0.0, 23, 1, "leaky", "", "exited", 1, 1, 0.0, 1)
+    kept = StoredReportEntry(12, 0.0, 23, 1, "leaky", "", "exited", 1, 1, 0.0, 1)
     answers = {
         "compare": compared(report, report),
         "report": report,
-        "kept_report": SavedReport(kept, report),
+        "stored_report": StoredReport(kept, report),
     }
     service = FakeService(**answers)
     file = tmp_path / "saved.json"
@@ -279,11 +279,11 @@ def test_diff_of_times_and_kept_reports(ctl, tmp_path):
         ("compare", 23, 600.0, 0.0),
         ("compare", 23, None, 90.0),
         ("compare", 23, None, 0.0),
-        ("kept_report", 12),
+        ("stored_report", 12),
         ("report", 23, None, SortKey.LIVE, True),
-        ("kept_report", 12),
-        ("kept_report", 15),
-        ("kept_report", 15),
+        ("stored_report", 12),
+        ("stored_report", 15),
+        ("stored_report", 15),
     ]
 
 

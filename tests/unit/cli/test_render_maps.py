@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpfleakd.cli.render.maps import maps_view
-from bpfleakd.model.space import JitModule, MemoryShares, MemoryUse, UseSummary
+from bpfleakd.model.address_space import JitModule, MemoryShares, MemoryUse, UseSummary
 
 from ..samples import HOSTILE, an_address_space
 from .test_render import drawn

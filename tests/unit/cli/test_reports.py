@@ -11,13 +11,13 @@ import pytest
 
 from bpfleakd import errors
 from bpfleakd.cli import bpfleakctl
-from bpfleakd.model.kept import KeptReport, SavedReport
+from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 
 from ..api.serving import FakeService, running
 from ..samples import HOSTILE, a_report
 
 
-def a_kept_report(**changes: Any) -> KeptReport:
+def a_kept_report(**changes: Any) -> StoredReportEntry:
     values = {
         "id": 7,
         "kept_s": 1_700_000_000.0,
@@ -31,7 +31,7 @@ def a_kept_report(**changes: Any) -> KeptReport:
         "growth_bytes_per_s": 101.0,
         "sites": 2,
     }
-    return KeptReport(**(values | changes))
+    return StoredReportEntry(**(values | changes))
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def test_nothing_kept(reports) -> None:
 
 def test_json(reports) -> None:
     """The list, and a report as `top` prints it."""
-    saved = SavedReport(a_kept_report(), a_report())
-    service = FakeService(reports=(saved.kept,), kept_report=saved)
+    saved = StoredReport(a_kept_report(), a_report())
+    service = FakeService(reports=(saved.kept,), stored_report=saved)
     code, out, _ = reports(service, "--json")
     assert (code, json.loads(out)["reports"][0]["id"]) == (0, 7)
     code, out, _ = reports(service, "--show", "7", "--json")
@@ -78,14 +78,14 @@ def test_json(reports) -> None:
 
 def test_one_report(reports) -> None:
     """With its stacks."""
-    service = FakeService(kept_report=SavedReport(a_kept_report(), a_report()))
+    service = FakeService(stored_report=StoredReport(a_kept_report(), a_report()))
     code, out, _ = reports(service, "--show", "7")
     assert (code, "leak_here" in out) == (0, True)
-    assert service.calls == [("kept_report", 7)]
+    assert service.calls == [("stored_report", 7)]
 
 
 def test_one_that_is_gone(reports) -> None:
     """The daemon's error is ours."""
-    service = FakeService(kept_report=errors.NoSuchReport("no report 9 is kept", "list them"))
+    service = FakeService(stored_report=errors.NoSuchReport("no report 9 is kept", "list them"))
     code, _, err = reports(service, "--show", "9")
     assert (code, "no report 9 is kept" in err) == (errors.NoSuchReport.exit_code, True)

@@ -10,8 +10,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from bpfleakd.export.guard_metrics import ExportedLimits
 from bpfleakd.export.process_series import SeriesOptions
 from bpfleakd.export.prometheus import PrometheusExporter
-from bpfleakd.model.life import LifeStats
 from bpfleakd.model.metrics import MetricLabel, ProcessUsage
+from bpfleakd.model.process_events import ProcessEventStats
 from bpfleakd.model.watching import WatchSummary
 
 from ..samples import a_process_verdict, a_site, a_snapshot, a_traced_process, a_watched_process
@@ -39,7 +39,8 @@ def every_family(labels: tuple[MetricLabel, ...] = (MetricLabel.COMM,)) -> list[
     snapshot = replace(
         empty,
         daemon=replace(
-            empty.daemon, life=LifeStats(refused_total={"target-refused": 3}, by_state={"traced": 1})
+            empty.daemon,
+            process_events=ProcessEventStats(refused_total={"target-refused": 3}, by_state={"traced": 1}),
         ),
         watch=WatchSummary(907, 5, 2, 13, (a_watched_process(),)),
         usage={row.process.pid: ProcessUsage(9_000_011, 7)},

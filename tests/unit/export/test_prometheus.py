@@ -159,8 +159,8 @@ def test_what_tracing_costs_is_told():
     assert value(read, "bpfleakd_probe_cost_seconds", of="hit") == pytest.approx(540e-9)
     assert value(read, "bpfleakd_probe_cost_seconds", of="record") == pytest.approx(1.1e-6)
     assert value(read, "bpfleakd_processes_recorded_sparsely_total") == 3
-    assert value(read, "bpfleakd_processes_given_up_total") == 5
-    assert value(read, "bpfleakd_caches_shed_total") == 7
+    assert value(read, "bpfleakd_processes_evicted_total") == 5
+    assert value(read, "bpfleakd_caches_dropped_total") == 7
 
 
 def test_a_process_that_was_detached_shows_as_such():

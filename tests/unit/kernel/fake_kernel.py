@@ -17,7 +17,7 @@ import numpy as np
 
 from bpfleakd.kernel import abi, bpf, unwind_store
 from bpfleakd.kernel.unwind_store import UnwindStore
-from bpfleakd.unwind.rules import GAP, PACKED_RULE_BYTES, Rule, unpack
+from bpfleakd.unwind.rules import GAP, PACKED_RULE_BYTES, UnwindRule, unpack
 
 __all__ = ["FakeKernel", "store_in"]
 
@@ -132,7 +132,7 @@ class FakeKernel:
         """The words of a shard."""
         return np.frombuffer(self._value(_SHARDS, shard), np.uint32)
 
-    def rules_at(self, pid: int, addresses: list[int]) -> list[Rule]:
+    def rules_at(self, pid: int, addresses: list[int]) -> list[UnwindRule]:
         """What find_rule comes to at each address in a process."""
         mappings = self.mappings_of(pid).tolist() if pid in self.pids else []
         shards = {shard: self.words_of(shard) for shard in self.shards}

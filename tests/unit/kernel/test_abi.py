@@ -14,12 +14,12 @@ import pytest
 from bpfleakd.analysis.sampling_rate import MAX_SHIFT
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
-from bpfleakd.kernel.source import bpf_directory
-from bpfleakd.kernel.space_events import read_space_events
+from bpfleakd.kernel.address_space_events import read_space_events
+from bpfleakd.kernel.compilation.source import bpf_directory
 from bpfleakd.model.probe import FunctionRole
 from bpfleakd.model.stack import StackEnd
 from bpfleakd.table.estimates import BYTES_VARIANCE_UNIT, COUNT_VARIANCE_UNIT
-from bpfleakd.unwind.rules import GAP_NUMBER, PACKED_RULE_BYTES, CfaKind, RbpKind, Rule, pack
+from bpfleakd.unwind.rules import GAP_NUMBER, PACKED_RULE_BYTES, CfaKind, RbpKind, UnwindRule, pack
 from bpfleakd.unwind.table import PAGE_BITS, ROW_ADDRESS_MASK
 
 from ..elf.building import output_of
@@ -150,7 +150,7 @@ def test_every_dtype_is_of_a_struct(declared: Declarations) -> None:
 def test_packed_rules_are_read_by_the_struct(compiled: Compiled, field: str) -> None:
     """What is packed for a rule lies where struct unwind_rule has it."""
     layout = compiled.structs["unwind_rule"]
-    rule = Rule(CfaKind.DEREF_RBP, -0x1234567, 0x2345678, RbpKind.AT_RSP, -0x3456789)
+    rule = UnwindRule(CfaKind.DEREF_RBP, -0x1234567, 0x2345678, RbpKind.AT_RSP, -0x3456789)
     values = {
         "cfa_kind": rule.cfa,
         "rbp_kind": rule.rbp,

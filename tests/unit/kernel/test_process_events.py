@@ -13,7 +13,7 @@ from pyroute2.netlink.connector import cn_proc
 
 from bpfleakd.errors import KernelUnsupported
 from bpfleakd.kernel.process_events import ProcessEvents, parse_event
-from bpfleakd.model.life import LifeChange, LifeEvent
+from bpfleakd.model.process_events import ProcessChange, ProcessEvent
 
 
 def a_message(kind: type[cn_proc.proc_event_base], what: int, **fields: int) -> bytes:
@@ -44,10 +44,10 @@ def an_exit(tid: int, pid: int) -> bytes:
 
 def test_processes_that_come_and_go():
     """With their parents."""
-    assert parse_event(a_fork(23, 23)) == LifeEvent(LifeChange.FORK, 23, parent_pid=17)
+    assert parse_event(a_fork(23, 23)) == ProcessEvent(ProcessChange.FORK, 23, parent_pid=17)
     executed = of_process(cn_proc.proc_event_exec, cn_proc.PROC_EVENT_EXEC, 23, 23)
-    assert parse_event(executed) == LifeEvent(LifeChange.EXEC, 23)
-    assert parse_event(an_exit(23, 23)) == LifeEvent(LifeChange.EXIT, 23)
+    assert parse_event(executed) == ProcessEvent(ProcessChange.EXEC, 23)
+    assert parse_event(an_exit(23, 23)) == ProcessEvent(ProcessChange.EXIT, 23)
 
 
 def test_threads_are_passed_over():
@@ -60,14 +60,14 @@ def test_another_user_is_a_change():
     """Rules may ask for it."""
     more = {"ruid": 1000, "euid": 1001}
     message = of_process(cn_proc.proc_event_uid, cn_proc.PROC_EVENT_UID, 23, 23, **more)
-    assert parse_event(message) == LifeEvent(LifeChange.CHANGED, 23)
+    assert parse_event(message) == ProcessEvent(ProcessChange.CHANGED, 23)
 
 
 @pytest.mark.parametrize("comm", [b"shop", b"\xff\xfe not UTF-8", b"\0" * 16])
 def test_another_name_is_a_change(comm):
     """Whatever the name is made of."""
     head = of_process(cn_proc.proc_event_exec, cn_proc.PROC_EVENT_COMM, 23, 23)
-    assert parse_event(head + comm.ljust(16, b"\0")) == LifeEvent(LifeChange.CHANGED, 23)
+    assert parse_event(head + comm.ljust(16, b"\0")) == ProcessEvent(ProcessChange.CHANGED, 23)
 
 
 @pytest.mark.parametrize("what", [cn_proc.PROC_EVENT_SID, cn_proc.PROC_EVENT_COREDUMP, 0x4000])

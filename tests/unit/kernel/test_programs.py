@@ -7,6 +7,7 @@ import re
 import pytest
 
 from bpfleakd.kernel.bpf import AttachType, ProgramType
+from bpfleakd.kernel.compilation.source import bpf_directory
 from bpfleakd.kernel.programs import (
     LIFE_PROGRAMS,
     SPACE_PROGRAMS,
@@ -17,7 +18,6 @@ from bpfleakd.kernel.programs import (
     programs_of,
     shared_programs_of,
 )
-from bpfleakd.kernel.source import bpf_directory
 
 
 def defined_functions() -> set[str]:

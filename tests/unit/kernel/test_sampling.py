@@ -14,8 +14,8 @@ import pytest
 
 from bpfleakd.analysis.sampling_rate import MAX_SHIFT, MIN_SHIFT
 from bpfleakd.kernel.abi import COUNT_UNIT, CURVE_STEPS, SAMPLING_CURVE
+from bpfleakd.kernel.compilation.source import bpf_directory
 from bpfleakd.kernel.sampling import curve
-from bpfleakd.kernel.source import bpf_directory
 from bpfleakd.table.estimates import BYTES_VARIANCE_UNIT
 
 from ..elf.building import output_of

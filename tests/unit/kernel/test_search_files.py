@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bpfleakd import errors
-from bpfleakd.kernel.probe_points import (
+from bpfleakd.kernel.probes.points import (
     FunctionProbe,
     SearchedFile,
     WantedFunction,
@@ -17,7 +17,7 @@ from bpfleakd.kernel.probe_points import (
 )
 
 from ..elf.building import compiled
-from .test_probe_points import assembled
+from .probes.test_points import assembled
 
 # In each, `probe:` marks the probe point of a function whose arguments in rdi and rsi matter, and the two
 # registers are where they are by then.

@@ -19,17 +19,17 @@ from bpfleakd.kernel.abi import MAX_UNWIND_MAPPINGS, UNWIND_SHARD_WORDS
 from bpfleakd.kernel.unwind_store import Piece, StoreFull, TableMapping, UnwindStore
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.unwind.build import table_of
-from bpfleakd.unwind.rules import GAP, RESERVED_RULES, STOP, CfaKind, RbpKind, Rule
+from bpfleakd.unwind.rules import GAP, RESERVED_RULES, STOP, CfaKind, RbpKind, UnwindRule
 from bpfleakd.unwind.table import PAGE_BYTES, UnwindTable, check
 
 from .fake_kernel import FakeKernel, store_in
 
 PID = 4_711
-RSP = [Rule(CfaKind.RSP, 8 * n) for n in range(1, 24)]
+RSP = [UnwindRule(CfaKind.RSP, 8 * n) for n in range(1, 24)]
 
 
 def a_table(
-    rows_by_page: Sequence[int], text_start: int = 0x1000, rules: Sequence[Rule] = RSP
+    rows_by_page: Sequence[int], text_start: int = 0x1000, rules: Sequence[UnwindRule] = RSP
 ) -> UnwindTable:
     """A table with so many rows on each page, spread evenly, whose rules follow one another."""
     addresses = np.concatenate([np.arange(count) * (PAGE_BYTES // count) for count in rows_by_page])
@@ -178,7 +178,7 @@ class TestSearch:
 
     def test_rules_without_room_end_the_walk(self) -> None:
         """When the map of rules is full the walk stops there; it does not take another rule."""
-        rules = [*RSP[:3], Rule(CfaKind.RBP, 16, rbp=RbpKind.AT_CFA, rbp_offset=-16)]
+        rules = [*RSP[:3], UnwindRule(CfaKind.RBP, 16, rbp=RbpKind.AT_CFA, rbp_offset=-16)]
         table = a_table([4], rules=rules)
         kernel = FakeKernel(rules_max=len(RESERVED_RULES) + 3)
         with store_in(kernel) as store:

@@ -6,8 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from bpfleakd.model.life import LifeChange, LifeEvent
 from bpfleakd.model.process import ProcessId
+from bpfleakd.model.process_events import ProcessChange, ProcessEvent
 from bpfleakd.process.processes import ProcessStat, Scanner, list_processes, read_stat
 from bpfleakd.process.subject import ProcSubject
 
@@ -16,12 +16,12 @@ from .proc_files import a_process
 KERNEL_THREAD = 0x0020_0000
 
 
-def fork(pid: int) -> LifeEvent:
-    return LifeEvent(LifeChange.FORK, pid, parent_pid=1)
+def fork(pid: int) -> ProcessEvent:
+    return ProcessEvent(ProcessChange.FORK, pid, parent_pid=1)
 
 
-def exit_of(pid: int) -> LifeEvent:
-    return LifeEvent(LifeChange.EXIT, pid)
+def exit_of(pid: int) -> ProcessEvent:
+    return ProcessEvent(ProcessChange.EXIT, pid)
 
 
 def end(proc: Path, pid: int) -> None:
@@ -78,12 +78,12 @@ def test_a_process_that_executes_after_its_fork_is_seen_at_the_next_scan(tmp_pat
     scanner.scan()
     end(tmp_path, 23)
     a_process(tmp_path, 23, comm=b"shop", start_ticks=7)
-    assert scanner.scan() == [LifeEvent(LifeChange.EXEC, 23)]
+    assert scanner.scan() == [ProcessEvent(ProcessChange.EXEC, 23)]
     assert scanner.scan() == []
     end(tmp_path, 23)
     a_process(tmp_path, 23, comm=b"late", start_ticks=7)
     later = [event for _ in range(16) for event in scanner.scan()]
-    assert later == [LifeEvent(LifeChange.EXEC, 23)]
+    assert later == [ProcessEvent(ProcessChange.EXEC, 23)]
 
 
 def test_processes_are_listed_when_a_pid_was_given_out(tmp_path):

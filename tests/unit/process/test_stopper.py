@@ -127,7 +127,7 @@ def test_another_one_holds_it(counting) -> None:
     process, counters = counting
     script = (
         "import sys, time; from bpfleakd.process.stopper import hold; held = hold(int(sys.argv[1]), 60.0);"
-        "print('holding', flush=True); sys.stdin.read(); held.let_go()"
+        "print('holding', flush=True); sys.stdin.read(); held.release()"
     )
     other = subprocess.Popen(
         [sys.executable, "-c", script, str(process.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE

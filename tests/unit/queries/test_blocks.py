@@ -13,7 +13,7 @@ from bpfleakd.model.stack import NamedStack, RawStack, StackEnd
 from bpfleakd.queries.blocks import Blocks, narrowed
 from bpfleakd.table.address_map import AddressMap
 from bpfleakd.tracing.report import Reporter
-from bpfleakd.tracing.traced import Traced
+from bpfleakd.tracing.traced_process import TracedProcess
 
 from ..tracing.doubles import NS_PER_S, FakeMaps, FakeProcess, a_traced
 
@@ -42,7 +42,7 @@ class World:
         for size, _ago, stack, _tid in blocks:
             live_bytes, live_count, *_ = sites.get(heap(stack), (0, 0))
             sites[heap(stack)] = (live_bytes + size, live_count + 1, live_bytes + size, live_count + 1)
-        self.traced: Traced = a_traced(sites, now_ns=NOW_NS)
+        self.traced: TracedProcess = a_traced(sites, now_ns=NOW_NS)
         self.traced.thread_names = {7: "main"}
         self.space = space
         if space is not None:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bpfleakd.analysis.reachability import KINDS
 from bpfleakd.analysis.suppressions import Suppressions, parse_suppressions
 from bpfleakd.kernel.abi import LIVE_BLOCK, LOSS_REASONS
 from bpfleakd.model.scan import Reachability, ReachabilitySums, ScanCaveat, ScanMethod, ScanReport
@@ -14,6 +13,7 @@ from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.stack import NamedStack, RawStack, StackEnd
 from bpfleakd.queries.scan_reply import ScanReply, ScanRequest, reply_of
 from bpfleakd.queries.scans import ScanOptions, reachable_sites, scan_report
+from bpfleakd.reachability.classification import KINDS
 from bpfleakd.tracing.report import Reporter
 
 from ..tracing.doubles import NS_PER_S, FakeMaps, FakeProcess, a_traced

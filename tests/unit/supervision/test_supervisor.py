@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpfleakd import errors
-from bpfleakd.model.life import LifeChange, LifeEvent
 from bpfleakd.model.process import ProcessId, TracingMode
+from bpfleakd.model.process_events import ProcessChange, ProcessEvent
 from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.process.policy import Decision, Match, Policy, Rule
 from bpfleakd.process.processes import ProcessStat
@@ -23,11 +23,11 @@ S = 1_000 * MS
 OWN_PID = 999_983
 
 FORK, EXEC, EXIT, CHANGED, GAP = (
-    LifeChange.FORK,
-    LifeChange.EXEC,
-    LifeChange.EXIT,
-    LifeChange.CHANGED,
-    LifeChange.GAP,
+    ProcessChange.FORK,
+    ProcessChange.EXEC,
+    ProcessChange.EXIT,
+    ProcessChange.CHANGED,
+    ProcessChange.GAP,
 )
 EXACT, AUTO, WATCH, OFF = TracingMode.EXACT, TracingMode.AUTO, TracingMode.WATCH, TracingMode.OFF
 
@@ -51,11 +51,11 @@ class World:
     def __init__(self, policy: Policy = POLICY, *, traced_max: int = 512) -> None:
         self.now_ns = 0
         self.processes: dict[int, ProcessStat] = {}
-        self.queue: list[LifeEvent] = []
+        self.queue: list[ProcessEvent] = []
         self.traced: dict[int, tuple[ProcessId, str]] = {}
         self.refusals: dict[str, errors.BpfleakdError] = {}
         self.attached: list[int] = []
-        self.by_hand: dict[int, bool | None] = {}
+        self.manual: dict[int, bool | None] = {}
         self.ended: list[int] = []
         self.watched: dict[ProcessId, Decision] = {}
         self.wanted: list[Action] = []
@@ -82,9 +82,9 @@ class World:
         del self.processes[pid]
         self.tell(EXIT, pid, told=told)
 
-    def tell(self, change: LifeChange, pid: int = 0, parent: int = 0, *, told: bool = True) -> None:
+    def tell(self, change: ProcessChange, pid: int = 0, parent: int = 0, *, told: bool = True) -> None:
         if told:
-            self.queue.append(LifeEvent(change, pid, parent))
+            self.queue.append(ProcessEvent(change, pid, parent))
 
     def pass_time(self, ns: int = 2 * S) -> None:
         """Let the supervisor work until nothing more is due in this time."""
@@ -115,7 +115,7 @@ class World:
         mode: TracingMode = EXACT,
         live_blocks: int | None = None,
         tables_wait_s: float = 0.0,
-        by_hand: bool | None = False,
+        manual: bool | None = False,
     ) -> None:
         process = self.processes.get(pid)
         if process is None or expected not in (None, process.id):
@@ -124,7 +124,7 @@ class World:
             raise self.refusals[process.comm]
         assert not self._is_traced(pid), "attached twice"
         self.traced[pid] = (process.id, process.comm)
-        self.by_hand[pid] = by_hand
+        self.manual[pid] = manual
         self.attached.append(pid)
 
     def detach(self, pid: int) -> None:
@@ -138,8 +138,8 @@ class World:
     def mode_of(self, pid: int) -> TracingMode | None:
         return EXACT if pid in self.traced else None
 
-    def was_by_hand(self, pid: int) -> bool | None:
-        return self.by_hand[pid]
+    def was_manual(self, pid: int) -> bool | None:
+        return self.manual[pid]
 
     def is_unchanged(self, pid: int) -> bool:
         return self._is_traced(pid)
@@ -194,7 +194,7 @@ class World:
     def failed(self, process: ProcessId, now_ns: int, reason: str, *, for_good: bool) -> None:
         self.news.append(("refused" if for_good else "failed", process))
 
-    def _take(self) -> list[LifeEvent]:
+    def _take(self) -> list[ProcessEvent]:
         queue, self.queue = self.queue, []
         return queue
 
@@ -419,7 +419,7 @@ def test_children_are_followed_after_a_gap():
 # -- by hand ---------------------------------------------------------------------------------------------
 
 
-def test_attached_by_hand_is_traced_whatever_the_policy_says(world):
+def test_attached_manually_is_traced_whatever_the_policy_says(world):
     """Until it executes another program."""
     world.fork(23, "off")
     world.pass_time()
@@ -432,7 +432,7 @@ def test_attached_by_hand_is_traced_whatever_the_policy_says(world):
     assert (world.state(23), world.traced) == ("off", {})
 
 
-def test_news_that_are_older_than_an_attach_by_hand_change_nothing(world):
+def test_news_that_are_older_than_an_attach_by_a_user_change_nothing(world):
     """A program is attached to before its start was told of."""
     world.fork(23, "off")
     world.exec(23, "off-too")
@@ -440,10 +440,10 @@ def test_news_that_are_older_than_an_attach_by_hand_change_nothing(world):
     world.supervisor.attach(23, world.now_ns)
     world.queue = events
     world.pass_time()
-    assert (world.state(23), world.supervisor.is_by_hand(23)) == ("traced", True)
+    assert (world.state(23), world.supervisor.is_manual(23)) == ("traced", True)
 
 
-def test_detached_by_hand_stays_so_until_the_end(world):
+def test_detached_manually_stays_so_until_the_end(world):
     """Not even exec, another policy or a gap changes that; another process with its pid is another."""
     world.fork(23, "traced")
     world.pass_time()
@@ -461,30 +461,30 @@ def test_detached_by_hand_stays_so_until_the_end(world):
 
 def test_what_an_earlier_daemon_traced_goes_on_being_traced(world):
     """By hand what somebody attached; what the policy had attached as long as that wants it."""
-    for pid, comm, by_hand in (
+    for pid, comm, manual in (
         (23, "traced", False),
         (29, "off", True),
         (37, "traced", True),
         (41, "off", False),
     ):
         world.fork(pid, comm, told=False)
-        world.attach(pid, by_hand=by_hand)
+        world.attach(pid, manual=manual)
     world.supervisor.adopt(dict.fromkeys([23, 29, 31, 37, 41], 0), world.now_ns)
     world.tell(GAP)
     world.pass_time()
     assert world.states() == {23: "traced", 29: "traced", 37: "traced", 41: "off"}
     rules = [process.rule for process in world.supervisor.known()]
-    assert rules[:3] == ["rule 1", "by hand", "by hand"]
+    assert rules[:3] == ["rule 1", "manual", "manual"]
     assert world.attached == [23, 29, 37, 41]
 
 
-def test_what_nobody_wrote_down_counts_as_attached_by_hand_where_the_policy_would_not(world):
+def test_what_nobody_wrote_down_counts_as_attached_manually_where_the_policy_would_not(world):
     """As far as can be told; not a window."""
     for pid, comm in ((23, "traced"), (29, "off"), (31, "sh")):
         world.fork(pid, comm, told=False)
-        world.attach(pid, by_hand=None)
+        world.attach(pid, manual=None)
     world.supervisor.adopt(dict.fromkeys([23, 29, 31], 0), world.now_ns)
-    assert [process.by_hand for process in world.supervisor.known()] == [False, True, False]
+    assert [process.manual for process in world.supervisor.known()] == [False, True, False]
 
 
 def test_a_window_that_an_earlier_daemon_opened_ends_in_time(world):
@@ -495,7 +495,7 @@ def test_a_window_that_an_earlier_daemon_opened_ends_in_time(world):
     world.supervisor.adopt({23: 0}, world.now_ns)
     world.tell(GAP)
     world.pass_time(1 * S)
-    assert (world.state(23), world.supervisor.is_by_hand(23)) == ("traced", False)
+    assert (world.state(23), world.supervisor.is_manual(23)) == ("traced", False)
     world.pass_time(2 * S)
     assert (world.state(23), world.traced) == ("watched", {})
     assert world.news == [("resumed", process), ("closed", process)]
@@ -546,8 +546,8 @@ def test_what_takes_too_much_is_let_go_of(world):
     world.fork(23)
     world.exec(23, "traced")
     world.pass_time()
-    assert not world.supervisor.is_by_hand(23)
-    world.supervisor.give_up(23, "too dear", world.now_ns)
+    assert not world.supervisor.is_manual(23)
+    world.supervisor.evict(23, "too dear", world.now_ns)
     world.tell(GAP)
     world.pass_time()
     assert (world.state(23), world.traced) == ("refused", {})
@@ -559,19 +559,19 @@ def test_what_takes_too_much_is_let_go_of(world):
 def test_a_window_that_takes_too_much_is_closed(world):
     """The watcher lets it rest, as after any window."""
     process = open_window(world)
-    world.supervisor.give_up(23, "too dear", world.now_ns)
+    world.supervisor.evict(23, "too dear", world.now_ns)
     world.pass_time(1)
     assert (world.state(23), world.traced) == ("watched", {})
     assert world.news == [("opened", process), ("closed", process)]
 
 
-def test_what_was_attached_by_hand_can_be_let_go_of_too(world):
+def test_what_was_attached_manually_can_be_let_go_of_too(world):
     """The daemon's memory goes first."""
     world.fork(23)
     world.pass_time()
     world.supervisor.attach(23, world.now_ns)
-    assert world.supervisor.is_by_hand(23)
-    world.supervisor.give_up(23, "too large", world.now_ns)
+    assert world.supervisor.is_manual(23)
+    world.supervisor.evict(23, "too large", world.now_ns)
     world.tell(GAP)
     world.pass_time()
     assert (world.state(23), world.traced) == ("refused", {})

@@ -77,7 +77,7 @@ class ReferenceMap:
             for n in back:
                 self._touch(n, 1)
 
-    def let_go(self, tid: int) -> None:
+    def release(self, tid: int) -> None:
         self.moving.pop(tid, None)
         self._reused.pop(tid, None)
 
@@ -95,7 +95,7 @@ class ReferenceMap:
             self.mapped(first, count, owner, time_ns, tid)
             return
         old_first, old_count, held = self.moving[tid]
-        self.let_go(tid)
+        self.release(tid)
         # Where the old range has gaps, what is at the new place stays.
         moved = {n - old_first + first: page for n, page in held.items() if n - old_first < count}
         for n in (*moved, *range(first + old_count, first + count)):

@@ -15,7 +15,7 @@ from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.address_map import AddressMap, LiveRegion, Special
 from bpfleakd.table.census import SiteCensus
-from bpfleakd.table.saved_map import SavedMap
+from bpfleakd.table.map_checkpoint import MapCheckpoint
 from bpfleakd.table.site_table import SiteTable
 
 from .reference_map import PAGE, ReferenceMap
@@ -247,7 +247,7 @@ def test_munmap_in_two_steps():
     space.mapped(page(0), 3 * PAGE, A, 5, 1)
     space.take(1, page(0), 3 * PAGE)
     space.mapped(page(1), PAGE, B, 7, 2)
-    space.let_go(1)
+    space.release(1)
     assert owners(space, 0, 3) == [None, B, None]
     assert counters(space, A) == (0, 0, 3, 1)
 
@@ -267,7 +267,7 @@ def test_a_result_without_its_call_is_memory_that_nobody_knows():
     space = AddressMap()
     space.put(1, page(0), PAGE, A, 9)
     assert owners(space, 0, 1) == [Special.BASELINE]
-    space.let_go(1)
+    space.release(1)
     assert counters(space) == (0, 0, 0, 0)
 
 
@@ -487,9 +487,9 @@ class AgainstPages(RuleBasedStateMachine):
         self.reference.put_back(tid)
 
     @rule(tid=_tid)
-    def let_go(self, tid):
-        self.space.let_go(tid)
-        self.reference.let_go(tid)
+    def release(self, tid):
+        self.space.release(tid)
+        self.reference.release(tid)
 
     @rule(tid=_tid, first=_first, count=_count, owner=_owner, keep_old=st.booleans())
     def put(self, tid, first, count, owner, keep_old):
@@ -511,8 +511,8 @@ class AgainstPages(RuleBasedStateMachine):
     @rule()
     def written_down_and_read_again(self):
         """As by a daemon that takes over from another."""
-        text = msgspec.msgpack.encode(self.space.saved())
-        self.space = AddressMap.restored(msgspec.msgpack.decode(text, type=SavedMap))
+        text = msgspec.msgpack.encode(self.space.checkpoint())
+        self.space = AddressMap.restored(msgspec.msgpack.decode(text, type=MapCheckpoint))
 
     @rule()
     def resynchronise_with_itself(self):

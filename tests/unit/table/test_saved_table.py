@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.table.saved_table import SavedTable, packed
 from bpfleakd.table.site_table import COUNTERS, SiteTable
+from bpfleakd.table.table_checkpoint import TableCheckpoint, packed
 
 S = 1_000_000_000
 KEYS = [SiteKey(AllocationKind.HEAP, 23), SiteKey(AllocationKind.MMAP, 23), SiteKey(AllocationKind.HEAP, 29)]
@@ -32,8 +32,8 @@ def leaking(table: SiteTable, seconds: range, keys: list[SiteKey] = KEYS) -> Sit
     return table
 
 
-def kept(table: SiteTable, *rows: int) -> SavedTable:
-    return table.saved(np.array(rows or range(len(table)), np.intp))
+def kept(table: SiteTable, *rows: int) -> TableCheckpoint:
+    return table.checkpoint(np.array(rows or range(len(table)), np.intp))
 
 
 def columns(table: SiteTable, *keys: SiteKey) -> list[list[list[float]]]:
@@ -99,20 +99,20 @@ def test_a_site_that_is_new_after_a_whole_table_had_nothing() -> None:
 )
 def test_what_is_damaged_is_refused(damage: dict) -> None:
     """Whatever it is."""
-    saved = kept(leaking(SiteTable(0), range(1, 4)))
-    SiteTable.restored(saved, 5 * S)
+    checkpoint = kept(leaking(SiteTable(0), range(1, 4)))
+    SiteTable.restored(checkpoint, 5 * S)
     with pytest.raises(ValueError, match=r"bins|columns"):
-        SiteTable.restored(replace(saved, timeline=replace(saved.timeline, **damage)), 5 * S)
+        SiteTable.restored(replace(checkpoint, timeline=replace(checkpoint.timeline, **damage)), 5 * S)
 
 
 @pytest.mark.parametrize("damage", [{"sites": [("heap", 1)] * 3}, {"sites": [("heap", 1)]}, {"totals": []}])
 def test_what_is_of_other_sites_is_refused(damage: dict) -> None:
     """As is a kind that nobody knows."""
-    saved = kept(leaking(SiteTable(0), range(1, 4)))
+    checkpoint = kept(leaking(SiteTable(0), range(1, 4)))
     with pytest.raises(ValueError, match=r"call site|beginning"):
-        SiteTable.restored(replace(saved, **damage), 5 * S)
+        SiteTable.restored(replace(checkpoint, **damage), 5 * S)
     with pytest.raises(ValueError, match="heaven"):
-        SiteTable.restored(replace(saved, sites=[("heap", 1), ("heap", 2), ("heaven", 3)]), 5 * S)
+        SiteTable.restored(replace(checkpoint, sites=[("heap", 1), ("heap", 2), ("heaven", 3)]), 5 * S)
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 9), st.integers(0, 10**6), st.booleans()), min_size=2, max_size=80))

@@ -20,7 +20,7 @@ from bpfleakd.model.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.process.process import ProcessInfo, read_process
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.attach import Attachment, LinkedFile
-from bpfleakd.tracing.traced import Traced
+from bpfleakd.tracing.traced_process import TracedProcess
 
 __all__ = [
     "NS_PER_S",
@@ -216,7 +216,7 @@ class FakePins:
 
 
 class FakeAttacher:
-    """monitor.attach.Attacher: holds real processes by a pidfd, and attaches nothing."""
+    """tracing.attach.Attacher: holds real processes by a pidfd, and attaches nothing."""
 
     def __init__(self, maps: FakeMaps) -> None:
         self._maps = maps
@@ -248,7 +248,7 @@ class FakeAttacher:
         self._maps.processes[attachment.process.id.pid].state = RecordingState.STOPPED
         os.close(attachment.pidfd)
 
-    def let_go(self, attachment: Attachment) -> None:
+    def release(self, attachment: Attachment) -> None:
         os.close(attachment.pidfd)
         self.attached.remove(attachment.process.id.pid)
 
@@ -264,7 +264,7 @@ class FakeAttacher:
 
 
 class FakeUnwinding:
-    """monitor.unwinding.Unwinding: remembers what it was told to follow."""
+    """tracing.unwinding.Unwinding: remembers what it was told to follow."""
 
     def __init__(self) -> None:
         self.followed: list[int] = []
@@ -351,14 +351,14 @@ def an_attachment(pid: int = 4_711, *, pidfd: int = 999_999, start_ticks: int = 
 
 def a_traced(
     sites: dict[SiteKey, tuple[int, ...]] | None = None, *, began_ns: int = 0, now_ns: int = 0
-) -> Traced:
+) -> TracedProcess:
     """A process that was attached at `began_ns`, with these counters at `now_ns`."""
     table = SiteTable(began_ns)
     if sites:
         table.update(now_ns, list(sites), counter_rows(sites.values()))
     losses = dict.fromkeys(abi.LOSS_REASONS, 0)
     counters = ProcessCounters(RecordingState.RECORDING, 13, 0, losses)
-    return Traced(
+    return TracedProcess(
         attachment=an_attachment(),
         symbolizer=FakeSymbolizer(),  # type: ignore[arg-type]
         attached_ns=began_ns,

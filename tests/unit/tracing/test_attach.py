@@ -14,8 +14,8 @@ import pytest
 
 from bpfleakd import errors
 from bpfleakd.kernel.abi import RecordingState
-from bpfleakd.kernel.links import ProbePoint
-from bpfleakd.kernel.probe_points import FunctionProbe, SearchedFile, WantedFunction, search_files
+from bpfleakd.kernel.probes.links import ProbePoint
+from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction, search_files
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.probe import FunctionRole
 from bpfleakd.model.process import ProcessId
@@ -153,7 +153,7 @@ def nothing_to_search(files: Sequence[SearchedFile], _functions: Sequence[Wanted
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bpfleakd.kernel.probe_point_cache.search_files", remembered_probes)
+    monkeypatch.setattr("bpfleakd.kernel.probes.point_cache.search_files", remembered_probes)
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_files_are_looked_into_once(attacher: Attacher, monkeypatch: pytest.Monk
     """The probe points of a library that was seen before need no disassembler."""
     attacher.stop(attacher.attach(pid))
 
-    monkeypatch.setattr("bpfleakd.kernel.probe_point_cache.search_files", nothing_to_search)
+    monkeypatch.setattr("bpfleakd.kernel.probes.point_cache.search_files", nothing_to_search)
     with running() as other:
         attacher.stop(attacher.attach(other))
 
@@ -234,7 +234,7 @@ def test_the_usual_c_library_is_looked_into_beforehand(
     attacher.prepare()
     assert kernel.steps == []
 
-    monkeypatch.setattr("bpfleakd.kernel.probe_point_cache.search_files", nothing_to_search)
+    monkeypatch.setattr("bpfleakd.kernel.probes.point_cache.search_files", nothing_to_search)
     attacher.stop(attacher.attach(pid))
 
 
@@ -312,13 +312,13 @@ class TestAdopt:
         )
         assert len(after.links) == len(before.links)
         assert kernel.steps == []
-        attacher.let_go(before)
+        attacher.release(before)
         attacher.stop(after)
 
     def test_one_that_has_ended(self, attacher: Attacher, kernel: Kernel) -> None:
         """It is gone, and its tables are there to be read."""
         with running() as pid:
-            attacher.let_go(attacher.attach(pid))
+            attacher.release(attacher.attach(pid))
         gone = attacher.adopt(kernel.pins)  # type: ignore[arg-type]
         assert gone.pidfd == GONE
         assert gone.mappings
@@ -328,7 +328,7 @@ class TestAdopt:
 
     def test_one_that_called_exec(self, attacher: Attacher, kernel: Kernel, pid: int) -> None:
         """It runs, but is another program."""
-        attacher.let_go(attacher.attach(pid))
+        attacher.release(attacher.attach(pid))
         kernel.processes[pid].state = RecordingState.EXECED
         gone = attacher.adopt(kernel.pins)  # type: ignore[arg-type]
         assert gone.pidfd == GONE
@@ -337,7 +337,7 @@ class TestAdopt:
     def test_a_file_whose_links_were_being_made(self, attacher: Attacher, kernel: Kernel, pid: int) -> None:
         """It is not taken for one that is probed, so that it will be."""
         before = attacher.attach(pid)
-        attacher.let_go(before)
+        attacher.release(before)
         last = before.files[-1]
         kernel.pins.staged[last.number] = kernel.pins.committed.pop(last.number)
         after = attacher.adopt(kernel.pins)  # type: ignore[arg-type]
@@ -347,7 +347,7 @@ class TestAdopt:
     @pytest.mark.parametrize("lacks", ["record", "tables", "recording"])
     def test_one_that_is_not_whole(self, attacher: Attacher, kernel: Kernel, pid: int, lacks: str) -> None:
         """An attach or a detach that was not finished; nothing is left of it."""
-        attacher.let_go(attacher.attach(pid))
+        attacher.release(attacher.attach(pid))
         match lacks:
             case "record":
                 kernel.pins.records["attachment"].text = b"not a record"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bpfleakd import errors
-from bpfleakd.kernel.probe_points import FunctionProbe, SearchedFile, WantedFunction, search_files
+from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction, search_files
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.probe import FunctionRole
 from bpfleakd.process.mappings import read_mappings
@@ -56,7 +56,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             runs.append([file.path for file in files])
         return search_files(files, functions)
 
-    monkeypatch.setattr("bpfleakd.kernel.probe_point_cache.search_files", search)
+    monkeypatch.setattr("bpfleakd.kernel.probes.point_cache.search_files", search)
     return runs
 
 

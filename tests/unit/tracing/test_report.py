@@ -15,7 +15,7 @@ from bpfleakd.model.stack import Frame, FrameKind, NamedStack, Stack, StackEnd
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.tracing.report import Reporter, sorted_sites
-from bpfleakd.tracing.traced import Traced
+from bpfleakd.tracing.traced_process import TracedProcess
 
 from ..samples import a_site
 from .doubles import NS_PER_S, a_traced, counter_rows
@@ -39,7 +39,7 @@ def by_its_number(keys: Iterable[SiteKey]) -> dict[SiteKey, NamedStack]:
 
 
 def report_of(
-    traced: Traced,
+    traced: TracedProcess,
     sort: SortKey = SortKey.LIVE,
     limit: int | None = None,
     *,
@@ -56,7 +56,7 @@ def functions(report: LeakReport) -> list[str | None]:
 class TestOrder:
     """What comes first."""
 
-    def traced(self) -> Traced:
+    def traced(self) -> TracedProcess:
         """f1 is large and old, f2 has many blocks, f3 grows, f4 shrinks."""
         began_ns = NOW_NS - 60 * NS_PER_S
         traced = a_traced(

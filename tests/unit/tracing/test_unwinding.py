@@ -20,7 +20,7 @@ from bpfleakd.process.mappings import mapped_file, read_mappings
 from bpfleakd.tracing import unwinding
 from bpfleakd.tracing.unwinding import Unwinding
 from bpfleakd.unwind.build import table_of
-from bpfleakd.unwind.rules import GAP, RESERVED_RULES, CfaKind, Rule
+from bpfleakd.unwind.rules import GAP, RESERVED_RULES, CfaKind, UnwindRule
 from bpfleakd.unwind.table import UnwindTable
 from bpfleakd.unwind.worker import BuiltTable
 
@@ -31,7 +31,7 @@ PAGE = 0x1000
 TEXT = 0x4000
 
 
-def table_with(rule: Rule) -> UnwindTable:
+def table_with(rule: UnwindRule) -> UnwindTable:
     """A table of one page, all of it under one rule."""
     rows = np.array([len(RESERVED_RULES) << 12], np.uint32)
     return UnwindTable(None, TEXT, rows, np.array([0, 1], np.uint32), (*RESERVED_RULES, rule), 1)
@@ -59,7 +59,7 @@ class Builder:
     def answer(
         self,
         name: str,
-        rule: Rule | None = None,
+        rule: UnwindRule | None = None,
         *,
         table: UnwindTable | None = None,
         digest: str = "",
@@ -140,7 +140,7 @@ def code_of(path: Path, start: int = 0x7F00_0000_0000, *, offset: int = PAGE) ->
     return Mapping(start, start + PAGE, offset, "fe:01", path.stat().st_ino, str(path), True, False, True)
 
 
-def rule_at(kernel: FakeKernel, pid: int, mapping: Mapping) -> Rule:
+def rule_at(kernel: FakeKernel, pid: int, mapping: Mapping) -> UnwindRule:
     (rule,) = kernel.rules_at(pid, [mapping.start + 0x123])
     return rule
 
@@ -153,7 +153,7 @@ def poll_until(tables: Unwinding, condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-ONE, OTHER, THIRD = (Rule(CfaKind.RSP, 8 * n) for n in (1, 2, 3))
+ONE, OTHER, THIRD = (UnwindRule(CfaKind.RSP, 8 * n) for n in (1, 2, 3))
 
 
 def test_an_attach_waits_for_its_tables(tables, builder, kernel, process, file) -> None:
@@ -384,7 +384,7 @@ def test_no_room_for_a_table(tables, builder, kernel, process, file) -> None:
     ids=["its code", "its header", "behind it", "elsewhere"],
 )
 def test_only_mapped_code_has_a_table(
-    tables, builder, kernel, process, file, offset: int, rule: Rule
+    tables, builder, kernel, process, file, offset: int, rule: UnwindRule
 ) -> None:
     """A mapping of another part of the file is not searched by the addresses of its code."""
     pid, code = process(), code_of(file("shop"), offset=offset)

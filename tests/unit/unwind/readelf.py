@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.unwind.rules import END, STOP, CfaKind, RbpKind, Rule
+from bpfleakd.unwind.rules import END, STOP, CfaKind, RbpKind, UnwindRule
 
 __all__ = ["ReadelfFde", "ReadelfRow", "expected_rules", "fdes_of", "need_tool"]
 
@@ -112,7 +112,7 @@ def _expressions(path: Path) -> Iterator[tuple[tuple[str, int], str, str]]:
             yield (section, offset), match[2] or "CFA", match[3]
 
 
-def expected_rules(fde: ReadelfFde, row: ReadelfRow) -> set[Rule]:
+def expected_rules(fde: ReadelfFde, row: ReadelfRow) -> set[UnwindRule]:
     """Return the rules that readelf's row allows.
 
     One, except that where an FDE has several expressions readelf does not say which of them is in force.
@@ -126,7 +126,7 @@ def expected_rules(fde: ReadelfFde, row: ReadelfRow) -> set[Rule]:
         return {STOP}
     cfas = _cfas(fde, row.cells["CFA"])
     rbps = _rbps(fde, row.cells.get("rbp", "u"))
-    return {STOP if cfa is None else Rule(*cfa, *rbp) for cfa in cfas for rbp in rbps}
+    return {STOP if cfa is None else UnwindRule(*cfa, *rbp) for cfa in cfas for rbp in rbps}
 
 
 def _cfas(fde: ReadelfFde, cell: str) -> list[tuple[CfaKind, int, int] | None]:
@@ -164,9 +164,9 @@ def _rbp_of_expression(expression: str) -> tuple[RbpKind, int]:
     return RbpKind.UNDEFINED, 0
 
 
-def _signal_rule(fde: ReadelfFde) -> Rule:
+def _signal_rule(fde: ReadelfFde) -> UnwindRule:
     offsets = {what: re.match(_BREG, found[0]) for what, found in fde.expressions.items()}
     if set(offsets) >= {"CFA", "rip", "rbp"} and all(match[1] == "rsp" for match in offsets.values()):
         rsp_offset, rip_offset, rbp_offset = (int(offsets[what][2]) for what in ("CFA", "rip", "rbp"))
-        return Rule(CfaKind.SIGNAL, rsp_offset, rip_offset, RbpKind.AT_RSP, rbp_offset)
+        return UnwindRule(CfaKind.SIGNAL, rsp_offset, rip_offset, RbpKind.AT_RSP, rbp_offset)
     return STOP

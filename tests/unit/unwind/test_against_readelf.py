@@ -11,7 +11,7 @@ import pytest
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.unwind.build import table_of
-from bpfleakd.unwind.rules import GAP, STOP, CfaKind, RbpKind, Rule
+from bpfleakd.unwind.rules import GAP, STOP, CfaKind, RbpKind, UnwindRule
 from bpfleakd.unwind.table import UnwindTable, check
 
 from .compiling import Program, compiled
@@ -220,4 +220,4 @@ def test_hand_written_information(tmp_path: Path) -> None:
 
     assert STOP in rules
     assert {rule.rbp for rule in rules} >= {RbpKind.SAME, RbpKind.AT_CFA, RbpKind.AT_RBP, RbpKind.UNDEFINED}
-    assert Rule(CfaKind.DEREF_RSP, 16, 24) in rules
+    assert UnwindRule(CfaKind.DEREF_RSP, 16, 24) in rules

@@ -15,15 +15,15 @@ from bpfleakd.unwind.rules import (
     STOP,
     CfaKind,
     RbpKind,
-    Rule,
     RuleSet,
+    UnwindRule,
     pack,
     unpack,
 )
 
 from .readelf import need_tool
 
-RULE = Rule(CfaKind.DEREF_RBP, -16, 8, RbpKind.AT_CFA, -1_000_000)
+RULE = UnwindRule(CfaKind.DEREF_RBP, -16, 8, RbpKind.AT_CFA, -1_000_000)
 
 
 def test_reserved_numbers_are_the_same_everywhere() -> None:
@@ -38,13 +38,15 @@ def test_equal_rules_have_one_number() -> None:
     """A rule set numbers by value, in the order of arrival."""
     rule_set = RuleSet()
 
-    numbers = [rule_set.number_of(rule) for rule in (RULE, Rule(CfaKind.RSP, 8), Rule(*_fields(RULE)))]
+    numbers = [
+        rule_set.number_of(rule) for rule in (RULE, UnwindRule(CfaKind.RSP, 8), UnwindRule(*_fields(RULE)))
+    ]
 
     assert numbers == [3, 4, 3]
     assert list(rule_set)[3] == RULE
 
 
-def _fields(rule: Rule) -> tuple:
+def _fields(rule: UnwindRule) -> tuple:
     return rule.cfa, rule.cfa_offset, rule.cfa_addend, rule.rbp, rule.rbp_offset
 
 
@@ -52,7 +54,7 @@ def test_a_full_set_refuses_and_counts() -> None:
     """A rule that has no room ends the walk; those that were there keep their numbers."""
     rule_set = RuleSet(limit=4)
 
-    numbers = [rule_set.number_of(rule) for rule in (RULE, Rule(CfaKind.RSP, 8), RULE)]
+    numbers = [rule_set.number_of(rule) for rule in (RULE, UnwindRule(CfaKind.RSP, 8), RULE)]
 
     assert numbers == [3, 1, 3]
     assert rule_set.refused_count == 1
@@ -66,7 +68,7 @@ def test_a_limit_that_no_row_can_hold_is_refused() -> None:
 
 def test_packing_keeps_the_value() -> None:
     """Every kind survives, and the packed size is the one that C has."""
-    every = [Rule(cfa, -8, 24, rbp, 16) for cfa in CfaKind for rbp in RbpKind]
+    every = [UnwindRule(cfa, -8, 24, rbp, 16) for cfa in CfaKind for rbp in RbpKind]
 
     packed = pack(every)
 

@@ -11,7 +11,7 @@ import pytest
 from bpfleakd.errors import BadElf
 from bpfleakd.unwind.build import FrameSections, build_table
 from bpfleakd.unwind.malformed import SkipReason
-from bpfleakd.unwind.rules import END, GAP, STOP, CfaKind, RbpKind, Rule, RuleSet
+from bpfleakd.unwind.rules import END, GAP, STOP, CfaKind, RbpKind, RuleSet, UnwindRule
 from bpfleakd.unwind.table import ROW_ADDRESS_BITS, ROW_ADDRESS_MASK, check
 
 from .hand_made import (
@@ -28,8 +28,8 @@ from .hand_made import (
     def_cfa_offset,
 )
 
-RSP_8, RSP_16 = Rule(CfaKind.RSP, 8), Rule(CfaKind.RSP, 16)
-RBP_16 = Rule(CfaKind.RBP, 16, rbp=RbpKind.AT_CFA, rbp_offset=-16)
+RSP_8, RSP_16 = UnwindRule(CfaKind.RSP, 8), UnwindRule(CfaKind.RSP, 16)
+RBP_16 = UnwindRule(CfaKind.RBP, 16, rbp=RbpKind.AT_CFA, rbp_offset=-16)
 
 
 def one_function(instructions: bytes, size_bytes: int = 64, **cie: object) -> EhFrame:
@@ -46,7 +46,7 @@ def test_a_row_holds_from_its_address_to_the_next() -> None:
 
     rules = [table.lookup(start + offset) for offset in range(-1, 65)]
 
-    saved = Rule(CfaKind.RSP, 16, rbp=RbpKind.AT_CFA, rbp_offset=-16)
+    saved = UnwindRule(CfaKind.RSP, 16, rbp=RbpKind.AT_CFA, rbp_offset=-16)
     assert rules == [GAP, RSP_8, *[saved] * 3, *[RBP_16] * 60, GAP]
     check(table)
 
@@ -189,13 +189,13 @@ def test_from_a_bad_instruction_on_the_walk_stops(bad: bytes, reason: SkipReason
         (b"\x14\x07\x00", RSP_8),  # rsp is CFA + 0, said aloud
         (b"\x0c\x03\x10", STOP),  # CFA in rbx
         (b"\x0f\x02\x77\x10", RSP_16),
-        (b"\x0f\x03\x76\x70\x06", Rule(CfaKind.DEREF_RBP, -16)),
-        (b"\x0f\x05\x77\x10\x06\x23\x08", Rule(CfaKind.DEREF_RSP, 16, 8)),
-        (b"\x10\x06\x02\x76\x08", Rule(CfaKind.RSP, 8, 0, RbpKind.AT_RBP, 8)),
-        (b"\x10\x06\x02\x77\x08", Rule(CfaKind.RSP, 8, 0, RbpKind.UNDEFINED)),
-        (b"\x16\x06\x02\x76\x08", Rule(CfaKind.RSP, 8, 0, RbpKind.UNDEFINED)),
-        (b"\x07\x06", Rule(CfaKind.RSP, 8, 0, RbpKind.UNDEFINED)),
-        (b"\x09\x06\x0c", Rule(CfaKind.RSP, 8, 0, RbpKind.UNDEFINED)),
+        (b"\x0f\x03\x76\x70\x06", UnwindRule(CfaKind.DEREF_RBP, -16)),
+        (b"\x0f\x05\x77\x10\x06\x23\x08", UnwindRule(CfaKind.DEREF_RSP, 16, 8)),
+        (b"\x10\x06\x02\x76\x08", UnwindRule(CfaKind.RSP, 8, 0, RbpKind.AT_RBP, 8)),
+        (b"\x10\x06\x02\x77\x08", UnwindRule(CfaKind.RSP, 8, 0, RbpKind.UNDEFINED)),
+        (b"\x16\x06\x02\x76\x08", UnwindRule(CfaKind.RSP, 8, 0, RbpKind.UNDEFINED)),
+        (b"\x07\x06", UnwindRule(CfaKind.RSP, 8, 0, RbpKind.UNDEFINED)),
+        (b"\x09\x06\x0c", UnwindRule(CfaKind.RSP, 8, 0, RbpKind.UNDEFINED)),
         (b"\x86\x02\x08\x06", RSP_8),
         (b"\x86\x02\xc6", RSP_8),
         (b"\x86\x02\x06\x06", RSP_8),
@@ -205,7 +205,7 @@ def test_from_a_bad_instruction_on_the_walk_stops(bad: bytes, reason: SkipReason
         (DEF_CFA_RBP_16 + b"\x86\x02\xc6\x86\x02", RBP_16),
     ],
 )
-def test_what_instructions_mean(instructions: bytes, rule: Rule) -> None:
+def test_what_instructions_mean(instructions: bytes, rule: UnwindRule) -> None:
     """One state each, on top of CFA = rsp + 8 with the return address below it."""
     assert build_table(one_function(instructions).sections()).lookup(TEXT_START + 0x10) == rule
 
@@ -225,7 +225,7 @@ def test_a_signal_frame() -> None:
     saved = b"\x0f\x04\x77\xa0\x01\x06" + b"\x10\x06\x03\x77\xf8\x00" + b"\x10\x10\x03\x77\xa8\x01"
     trampoline = one_function(saved, augmentation=b"zRS")
 
-    rule = Rule(CfaKind.SIGNAL, 160, 168, RbpKind.AT_RSP, 120)
+    rule = UnwindRule(CfaKind.SIGNAL, 160, 168, RbpKind.AT_RSP, 120)
     assert build_table(trampoline.sections()).lookup(TEXT_START + 0x10) == rule
     # Without the letter it is a function whose return address is nowhere near.
     assert build_table(one_function(saved).sections()).lookup(TEXT_START + 0x10) == STOP

@@ -9,7 +9,7 @@ import msgspec
 
 from bpfleakd.cli.render.json_text import json_text
 from bpfleakd.errors import BadHistory
-from bpfleakd.model.history import SavedHistory
+from bpfleakd.model.history import StoredHistory
 
 __all__ = ["add_parser", "run"]
 
@@ -28,16 +28,16 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Print the verdicts, or JSON. Raises BadHistory."""
     # numpy takes longer to import than most commands take.
-    from bpfleakd.analysis.saved_history import SAVED_VERSION, judged
+    from bpfleakd.analysis.stored_history import STORED_VERSION, classified
 
     history = _read(arguments.file)
-    if history.version != SAVED_VERSION:
+    if history.version != STORED_VERSION:
         raise BadHistory(
-            f"{arguments.file} is of version {history.version}, not {SAVED_VERSION}",
+            f"{arguments.file} is of version {history.version}, not {STORED_VERSION}",
             "use the bpfleakctl that wrote it, or save it again",
         )
     try:
-        process, sites = judged(history)
+        process, sites = classified(history)
     except ValueError as error:
         raise BadHistory(f"{arguments.file}: {error}") from None
     if arguments.json:
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read(path: Path) -> SavedHistory:
+def _read(path: Path) -> StoredHistory:
     try:
         with path.open("rb") as file:
             data = file.read(_BYTES_MAX + 1)
@@ -69,6 +69,6 @@ def _read(path: Path) -> SavedHistory:
     if len(data) > _BYTES_MAX:
         raise BadHistory(f"{path} has more than {_BYTES_MAX >> 20} MiB")
     try:
-        return msgspec.json.decode(data, type=SavedHistory)
+        return msgspec.json.decode(data, type=StoredHistory)
     except msgspec.MsgspecError as error:
         raise BadHistory(f"{path} is no saved history: {error}", "`bpfleakctl history` writes them") from None

@@ -110,7 +110,7 @@ def _compared(arguments: argparse.Namespace) -> DiffReport:
 def _saved(client: DaemonClient, text: str) -> tuple[LeakReport, str]:
     """A report that the daemon keeps, if it is a number, else one in a file; with what to call it."""
     if text.isascii() and text.isdigit():
-        return client.kept_report(int(text)).report, f"report {text}"
+        return client.stored_report(int(text)).report, f"report {text}"
     return read_report(Path(text)), text
 
 

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print a table of reports, or one of them, or JSON."""
     client = DaemonClient(arguments.socket)
     if arguments.show is not None:
-        saved = client.kept_report(arguments.show)
+        saved = client.stored_report(arguments.show)
         if arguments.json:
             print(json_text(saved.report))
             return 0

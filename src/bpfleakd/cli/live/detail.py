@@ -9,7 +9,7 @@ from rich.text import Text
 from bpfleakd.cli.render.sites import VERDICT_STYLES, site_function
 from bpfleakd.cli.render.sparkline import sparkline
 from bpfleakd.cli.render.stacks import stack_lines
-from bpfleakd.model.history import SavedHistory
+from bpfleakd.model.history import StoredHistory
 from bpfleakd.model.report import SiteReport
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration, human_rate
@@ -25,7 +25,7 @@ _REACHABLE = {
 
 
 def detail_lines(
-    site: SiteReport, history: SavedHistory | None, width: int, *, ascii_only: bool = False
+    site: SiteReport, history: StoredHistory | None, width: int, *, ascii_only: bool = False
 ) -> list[Text]:
     """Return the lines of the pane, none wider than `width` but those of names."""
     verdict = Text.assemble((site.verdict, VERDICT_STYLES.get(site.verdict, "bold")))
@@ -64,7 +64,7 @@ def _reachability(site: SiteReport) -> str:
     return f"{_REACHABLE[site.reachable]} (scan {human_duration(site.scanned_age_s)} ago)"
 
 
-def _course(site: SiteReport, history: SavedHistory | None, width: int, ascii_only: bool) -> list[Text]:
+def _course(site: SiteReport, history: StoredHistory | None, width: int, ascii_only: bool) -> list[Text]:
     if history is None:
         return []
     saved = next((saved for saved in history.sites if saved.site == site.site), None)

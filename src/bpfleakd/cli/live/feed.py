@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.model.groups import GroupedReport, GroupKey
-from bpfleakd.model.history import SavedHistory
-from bpfleakd.model.process import TracedProcess
+from bpfleakd.model.history import StoredHistory
+from bpfleakd.model.process import ProcessRow
 from bpfleakd.model.report import LeakReport, SortKey
 
 __all__ = ["Answer", "Feed", "Question"]
@@ -41,10 +41,10 @@ class Answer:
     """What the daemon said to `question`, or why it did not."""
 
     question: Question
-    processes: tuple[TracedProcess, ...] = ()
+    processes: tuple[ProcessRow, ...] = ()
     report: LeakReport | None = None
     groups: GroupedReport | None = None
-    history: SavedHistory | None = None
+    history: StoredHistory | None = None
     error: Exception | None = None
 
 
@@ -60,7 +60,7 @@ class Feed:
         self._paused = False
         self._ended = False
         self._answer: Answer | None = None
-        self._history: SavedHistory | None = None
+        self._history: StoredHistory | None = None
         self._history_of: tuple[int | None, str, float] = (None, "", 0.0)
 
     def __enter__(self) -> Feed:
@@ -120,7 +120,7 @@ class Feed:
         except Exception as error:  # to be raised where the screen can be given back first
             return Answer(question, error=error)
 
-    def _course_now(self, pid: int, site: str) -> SavedHistory | None:
+    def _course_now(self, pid: int, site: str) -> StoredHistory | None:
         """Return the course of a call site, which may be some seconds old; None if it cannot be had."""
         of_pid, of_site, read_s = self._history_of
         if (of_pid, of_site) != (pid, site) or time.monotonic() - read_s >= _HISTORY_EVERY_S:

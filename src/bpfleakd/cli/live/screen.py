@@ -22,7 +22,7 @@ from bpfleakd.cli.render.report import process_header, why_empty
 from bpfleakd.cli.render.sites import name_widths, site_function, site_table, why_line
 from bpfleakd.cli.render.stacks import stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
-from bpfleakd.model.process import ProcessSummary, TracedProcess
+from bpfleakd.model.process import ProcessRow, ProcessSummary
 from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.model.verdict import Verdict
 
@@ -95,7 +95,7 @@ def _processes(view: View, answer: Answer, room: _Room, above: list[Text]) -> Dr
     )
 
 
-def _attention(traced: TracedProcess) -> tuple[int, float, int]:
+def _attention(traced: ProcessRow) -> tuple[int, float, int]:
     """Return what processes are sorted by: leaks, then what grows, then the others; the largest first."""
     verdict = traced.process_verdict
     rank = _RANKS.get(verdict.verdict, len(_RANKS)) if verdict else len(_RANKS)

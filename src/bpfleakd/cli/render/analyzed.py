@@ -9,7 +9,7 @@ from rich.text import Text
 
 from bpfleakd.cli.render.names import readable_function
 from bpfleakd.cli.render.process_verdict import verdict_lines
-from bpfleakd.model.history import SavedHistory, SavedSite
+from bpfleakd.model.history import StoredHistory, StoredSite
 from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration, human_rate
@@ -18,9 +18,9 @@ __all__ = ["analyzed_view"]
 
 
 def analyzed_view(
-    history: SavedHistory,
+    history: StoredHistory,
     process: ProcessVerdict,
-    sites: Sequence[tuple[SavedSite, SiteVerdict]],
+    sites: Sequence[tuple[StoredSite, SiteVerdict]],
     *,
     width: int | None,
 ) -> RenderableType:

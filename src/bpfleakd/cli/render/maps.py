@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bpfleakd.cli.render.losses import loss_lines
-from bpfleakd.model.space import AddressSpaceReport, JitModule, MemoryShares, MemoryUse
+from bpfleakd.model.address_space import AddressSpaceReport, JitModule, MemoryShares, MemoryUse
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from bpfleakd.cli.render.estimates import is_estimate, recorded_share
 from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.cli.render.sites import VERDICT_STYLES
-from bpfleakd.model.process import ProcessState, TracedProcess
+from bpfleakd.model.process import ProcessRow, ProcessState
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration, human_percent, human_rate
@@ -37,7 +37,7 @@ _COLUMNS = (
 _ROOM_FOR = {"count": 86, "sites": 78, "mode": 72, "recorded": 86}
 
 
-def processes_view(processes: Sequence[TracedProcess], *, width: int | None = None) -> RenderableType:
+def processes_view(processes: Sequence[ProcessRow], *, width: int | None = None) -> RenderableType:
     """Return a row a process; under the table, what was missed, what costs much, and what is limited.
 
     `width` is the terminal's (None: as wide as it gets).
@@ -64,7 +64,7 @@ def processes_view(processes: Sequence[TracedProcess], *, width: int | None = No
 
 
 def processes_table(
-    processes: Sequence[TracedProcess], *, width: int | None = None, selected: int | None = None
+    processes: Sequence[ProcessRow], *, width: int | None = None, selected: int | None = None
 ) -> Table:
     """Return a row a process; without the columns that a screen of `width` has no room for."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
@@ -100,7 +100,7 @@ def processes_table(
     return table
 
 
-def _verdict(traced: TracedProcess) -> Text:
+def _verdict(traced: ProcessRow) -> Text:
     verdict = traced.process_verdict.verdict if traced.process_verdict else Verdict.UNKNOWN
     return Text(verdict, VERDICT_STYLES.get(verdict, ""))
 
@@ -109,11 +109,11 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
 
 
-def _is_dear(traced: TracedProcess) -> bool:
+def _is_dear(traced: ProcessRow) -> bool:
     return bool(traced.limited) or traced.load_percent >= _DEAR_PERCENT
 
 
-def _cost(traced: TracedProcess) -> Text:
+def _cost(traced: ProcessRow) -> Text:
     now = f"tracing costs it {human_percent(traced.load_percent) or 'nothing'} of a core"
     words = f"{now}; limited: {printable(traced.limited)}" if traced.limited else now
     return Text(f"{traced.process.pid} {words}", style="yellow")

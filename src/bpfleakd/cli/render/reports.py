@@ -9,14 +9,14 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bpfleakd.model.kept import KeptReport
+from bpfleakd.model.stored_report import StoredReportEntry
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_rate
 
 __all__ = ["kept_reports_view"]
 
 
-def kept_reports_view(reports: Sequence[KeptReport]) -> RenderableType:
+def kept_reports_view(reports: Sequence[StoredReportEntry]) -> RenderableType:
     """Return a row a report, in local time."""
     if not reports:
         return Text("no report is kept: one is when a process ends or is detached (state.dir)")

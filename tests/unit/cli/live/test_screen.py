@@ -14,7 +14,7 @@ from bpfleakd.cli.live.screen import draw
 from bpfleakd.cli.live.state import Page, View
 from bpfleakd.errors import NotAttached
 from bpfleakd.model.groups import GroupKey
-from bpfleakd.model.history import SavedHistory, SavedSite
+from bpfleakd.model.history import StoredHistory, StoredSite
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.model.verdict import Verdict
 
@@ -45,8 +45,8 @@ def lines_of(view, answer, width=80, height=24, **options):
 
 def a_history(site, *low_bytes):
     ends_s = tuple(5.0 * (place + 1) for place in range(len(low_bytes)))
-    saved = SavedSite(site, AllocationKind.HEAP, "f", "m", 1, 1, low_bytes, (), (), (), ())
-    return SavedHistory(1, "leaky", 60.0, 0.0, 0, 0, ends_s, (), (), (), (saved,))
+    saved = StoredSite(site, AllocationKind.HEAP, "f", "m", 1, 1, low_bytes, (), (), (), ())
+    return StoredHistory(1, "leaky", 60.0, 0.0, 0, 0, ends_s, (), (), (), (saved,))
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 200])

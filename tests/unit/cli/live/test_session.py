@@ -14,7 +14,7 @@ import pytest
 
 from bpfleakd.errors import NotAttached
 from bpfleakd.model.groups import GroupKey
-from bpfleakd.model.history import SavedHistory, SavedSite
+from bpfleakd.model.history import StoredHistory, StoredSite
 from bpfleakd.model.report import SortKey
 from bpfleakd.model.site import AllocationKind
 
@@ -28,9 +28,9 @@ ON, OFF = "\x1b[?1049h", "\x1b[?1049l"
 SHOW_CURSOR = "\x1b[?25h"
 
 
-def a_history(pid: int, **_: object) -> SavedHistory:
-    saved = SavedSite(LEAK.site, AllocationKind.HEAP, "f", "m", 1, 1, (0.0, 3.0 * 2**20), (), (), (), ())
-    return SavedHistory(1, "leaky", 60.0, 0.0, 0, 0, (5.0, 10.0), (), (), (), (saved,))
+def a_history(pid: int, **_: object) -> StoredHistory:
+    saved = StoredSite(LEAK.site, AllocationKind.HEAP, "f", "m", 1, 1, (0.0, 3.0 * 2**20), (), (), (), ())
+    return StoredHistory(1, "leaky", 60.0, 0.0, 0, 0, (5.0, 10.0), (), (), (), (saved,))
 
 
 def a_service(**changes):

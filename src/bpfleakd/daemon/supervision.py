@@ -1,0 +1,170 @@
+"""The supervisor put together: where it hears of processes, and when it gets its turn.
+
+Its work is done in the tracer's thread, a process at a time, so that questions are answered in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from bpfleakd.config import Config, ProcessSource
+from bpfleakd.daemon.worker import Worker
+from bpfleakd.kernel.process_events import ProcessEvents
+from bpfleakd.model.process_events import ProcessEventStats
+from bpfleakd.model.supervision import SupervisedProcess
+from bpfleakd.process.identity import read_labels
+from bpfleakd.process.policy import Subject
+from bpfleakd.process.processes import ProcessStat, Scanner, list_processes, read_stat
+from bpfleakd.process.subject import ProcSubject
+from bpfleakd.supervision.process_event_feed import ProcessEventFeed
+from bpfleakd.supervision.reconciler import Tracer
+from bpfleakd.supervision.supervisor import Supervisor
+from bpfleakd.supervision.watching import Watcher
+
+__all__ = ["Supervision"]
+
+log = structlog.get_logger()
+
+
+class _ProcProcesses:
+    """/proc, as the supervisor asks for it."""
+
+    def all(self) -> Sequence[ProcessStat]:
+        return list_processes()
+
+    def stat(self, pid: int) -> ProcessStat | None:
+        return read_stat(pid)
+
+    def subject(self, stat: ProcessStat) -> Subject:
+        return ProcSubject(stat)
+
+
+class Supervision:
+    """A supervisor at work, from `start` to `stop`. Its `supervisor` is for the worker's thread alone.
+
+    `attached` is called in the loop after an attach.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        worker: Worker,
+        tracer: Tracer,
+        watcher: Watcher,
+        loop: asyncio.AbstractEventLoop,
+        attached: Callable[[], None],
+    ) -> None:
+        self._worker = worker
+        self._tracer = tracer
+        self._attached = attached
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        events = config.process_events
+        self._events = ProcessEventFeed(
+            None if events.source is ProcessSource.SCAN else ProcessEvents,
+            Scanner().scan,
+            events.scan_s,
+            lambda: loop.call_soon_threadsafe(self._woken.set),
+        )
+        policy = config.policy.policy()
+        self._events.is_urgent = policy.attaches_at_once
+        self.supervisor = Supervisor(
+            policy,
+            tracer,
+            watcher,
+            _ProcProcesses(),
+            self._events.take,
+            own_pid=os.getpid(),
+            traced_max=config.limits.processes,
+        )
+
+    def start(self) -> None:
+        """Find the processes there are, and follow them from now on."""
+        self._events.start()
+        self._task = asyncio.create_task(self._work())
+
+    async def stop(self) -> None:
+        """Attach to nothing any more."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await asyncio.to_thread(self._events.stop)
+
+    async def use(self, config: Config) -> None:
+        """Take over another policy."""
+        policy = config.policy.policy()
+        self._events.is_urgent = policy.attaches_at_once
+        await self._prepare()
+        await self._worker.call(lambda: self.supervisor.use(policy, time.monotonic_ns()))
+        self._woken.set()
+
+    def wake(self) -> None:
+        """Let the supervisor have a turn soon."""
+        self._woken.set()
+
+    def stats(self) -> ProcessEventStats:
+        """How processes are noticed, and what became of them."""
+        return ProcessEventStats(
+            source=self._events.source,
+            events_total=self._events.events_total,
+            gaps_total=self._events.gaps_total,
+            rescans_total=self.supervisor.rescans_total,
+            short_lived_total=self.supervisor.short_lived_total,
+            refused_total=self.supervisor.refused_total,
+            by_state=self.supervisor.by_state(),
+        )
+
+    def processes(self) -> tuple[SupervisedProcess, ...]:
+        """All processes of this host, as the supervisor sees them."""
+        return tuple(
+            SupervisedProcess(
+                pid=process.pid,
+                comm=process.comm,
+                mode=process.mode,
+                state=process.state,
+                rule=process.rule,
+                reason=process.reason,
+                labels=read_labels(process.pid),
+            )
+            for process in self.supervisor.known()
+            if process.id is not None
+        )
+
+    async def _prepare(self) -> None:
+        if self._events.is_urgent:
+            await self._worker.call(self._tracer.prepare)
+
+    async def _work(self) -> None:
+        await self._prepare()
+        while True:
+            self._woken.clear()
+            due_ns, has_attached = await self._worker.call(self._turn)
+            if has_attached:
+                self._attached()
+            if due_ns is None:
+                await self._woken.wait()
+                continue
+            wait_s = (due_ns - time.monotonic_ns()) / 1e9
+            if wait_s > 0:
+                # Not `wait_for`: before Python 3.12, woken just then, it swallows the cancellation by `stop`.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._woken.wait()
+
+    def _turn(self) -> tuple[int | None, bool]:
+        """When more is due, and whether a process was attached to."""
+        now_ns, before = time.monotonic_ns(), self._tracer.traced_count()
+        try:
+            due_ns = self.supervisor.work(now_ns)
+        except Exception:
+            # A bug of ours, or what a process did to us: the others are followed on.
+            log.exception("supervisor.failed")
+            due_ns = now_ns + 1_000_000_000
+        return due_ns, self._tracer.traced_count() > before

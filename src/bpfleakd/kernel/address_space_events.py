@@ -1,0 +1,70 @@
+"""Changes of address spaces, as the programs report them (bpf/space.h)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+from bpfleakd.kernel.abi import SPACE_EVENT
+from bpfleakd.kernel.ring import RingReader
+
+__all__ = ["AddressSpaceEvent", "Syscall", "read_space_events"]
+
+_LAYOUT = struct.Struct("=QQ6QqqIIIIII")
+assert _LAYOUT.size == SPACE_EVENT.itemsize
+
+
+class Syscall(IntEnum):
+    """The calls that are reported, by their x86-64 numbers."""
+
+    MMAP = 9
+    MPROTECT = 10
+    MUNMAP = 11
+    BRK = 12
+    MREMAP = 25
+    MADVISE = 28
+
+
+@dataclass(frozen=True, slots=True)
+class AddressSpaceEvent:
+    """One call. munmap and mremap are reported `at_entry` too; `result` is negative for a failure.
+
+    `stack_id` 0: no stack was recorded, since the call was made `inside_allocator` or takes memory away.
+    `heap_peak_bytes` is the most that was live in the heap since the event before. `position` grows from
+    report to report, and is the same when one is read again.
+    """
+
+    time_ns: int
+    stack_id: int
+    arguments: tuple[int, ...]
+    result: int
+    heap_peak_bytes: int
+    pid: int
+    tid: int
+    syscall: int
+    at_entry: bool
+    inside_allocator: bool
+    position: int = 0
+
+
+def read_space_events(ring: RingReader) -> Iterator[AddressSpaceEvent]:
+    """The events that are there, in the order of the programs."""
+    for position, record in ring.records():
+        time_ns, stack_id, *arguments, result, peak, pid, tid, syscall, phase, inside, _ = (
+            _LAYOUT.unpack_from(record)
+        )
+        yield AddressSpaceEvent(
+            time_ns,
+            stack_id,
+            tuple(arguments),
+            result,
+            peak,
+            pid,
+            tid,
+            syscall,
+            phase == 0,
+            bool(inside),
+            position,
+        )

@@ -1,0 +1,1 @@
+"""Probes: where they go in a function, how they are attached, shared and priced."""

@@ -1,0 +1,177 @@
+"""Uprobe links: from a list of probe points in one file to the links that keep the programs there.
+
+A link is a file descriptor; the breakpoints go when it is closed. Only pages of the given process get
+breakpoints: the kernel filters by pid.
+
+The first process of a file gets links of its own, by the best method; those that come while it is traced
+share probes (shared_probes.py), since further links would make its calls dearer, and theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from bpfleakd.kernel import bpf
+from bpfleakd.kernel.abi import COOKIE_SLOT_SHARED, cookie_of
+from bpfleakd.kernel.probes.shared import FileKey, SharedPoint, SharedProbes
+from bpfleakd.kernel.programs import AttachMethod, Covered, Program, programs_of
+from bpfleakd.model.probe import FunctionRole
+
+__all__ = ["Linker", "ProbePoint", "close_all"]
+
+log = structlog.get_logger()
+
+_WITHOUT_RETURN = (FunctionRole.RELEASE, FunctionRole.LIBRARIES_CHANGED)
+
+
+def close_all(descriptors: Sequence[int]) -> None:
+    """Close descriptors, whatever each of them says."""
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePoint:
+    """A breakpoint to be: file offset, what the function does, and the registers of what that is about.
+
+    A function that frees may do so by calling another with a probe: `calls_release`; `calls_allocator` says
+    the same of one that allocates.
+    """
+
+    offset: int
+    role: FunctionRole
+    registers: tuple[str, ...]
+    calls_release: bool = False
+    calls_allocator: bool = False
+
+    def cookie(self, slot: int) -> int:
+        """What the programs are told there, of the process in a slot."""
+        return cookie_of(
+            self.role,
+            self.registers,
+            slot=slot,
+            calls_release=self.calls_release,
+            calls_allocator=self.calls_allocator,
+        )
+
+
+class Linker:
+    """Attaches loaded programs by one method.
+
+    `program_fds` maps the C function of every program of `programs_of(method)` to its descriptor.
+    `shared` None: each process has links of its own.
+    """
+
+    def __init__(
+        self, method: AttachMethod, program_fds: Mapping[str, int], shared: SharedProbes | None = None
+    ) -> None:
+        self.method = method
+        self._program_fds = program_fds
+        self._shared = shared
+        # The processes that have links of their own, by file.
+        self._owners: dict[FileKey, set[int]] = {}
+
+    def link(
+        self, path: str, points: Sequence[ProbePoint], pid: int, slot: int, file: FileKey | None = None
+    ) -> list[int]:
+        """Attach to all `points` of the file at `path` in process `pid`; return the links.
+
+        `slot` is the process' place in the maps (Maps.slot_of). `file` None: the probes are the process' own
+        whoever else has some, and `forget` need not be called.
+
+        All or none: on an OSError the links made so far are closed.
+        """
+        # Aliases of one function are one probe.
+        wanted = {point.offset: point for point in points}
+        if file and self._shared and self._owners.get(file, set()) - {pid}:
+            try:
+                return [self._shared.link(file, path, _shared_points(wanted), pid)]
+            except OSError as error:
+                if error.errno == errno.ESRCH:
+                    raise
+                log.warning("probes.not-shared", pid=pid, path=path, reason=str(error))
+        links = self._link_own(path, wanted, pid, slot)
+        if file:
+            self._owners.setdefault(file, set()).add(pid)
+        return links
+
+    def adopt(self, file: FileKey, pid: int, links: Sequence[int]) -> None:
+        """Note what an earlier daemon linked in a file."""
+        if self._shared and any(map(bpf.is_map, links)):
+            self._shared.note(file, pid)
+        else:
+            self._owners.setdefault(file, set()).add(pid)
+
+    def drop_unused(self) -> None:
+        """Let go of what an earlier daemon left that is of no process that was adopted."""
+        if self._shared:
+            self._shared.drop_unused()
+
+    def forget(self, pid: int) -> None:
+        """The links of a process are closed, and no pin holds them."""
+        for file in [file for file, pids in self._owners.items() if pid in pids]:
+            self._owners[file].discard(pid)
+            if not self._owners[file]:
+                del self._owners[file]
+        if self._shared:
+            self._shared.forget(pid)
+
+    def sweep(self) -> None:
+        """Remove what could not be removed while the kernel was still at it."""
+        if self._shared:
+            self._shared.sweep()
+
+    def _link_own(self, path: str, wanted: Mapping[int, ProbePoint], pid: int, slot: int) -> list[int]:
+        returning = _returning(wanted)
+        others = {offset: point for offset, point in wanted.items() if offset not in returning}
+        chosen_by = {Covered.ALL: wanted, Covered.RETURNING: returning, Covered.OTHERS: others}
+        links: list[int] = []
+        try:
+            # The return first: a call that is entered afterwards is seen to end. Frees before what allocates.
+            for program in reversed(programs_of(self.method)):
+                chosen = chosen_by[program.covered]
+                if chosen:
+                    links.extend(self._link_program(program, path, chosen, pid, slot))
+        except OSError:
+            close_all(links)
+            raise
+        return links
+
+    def _link_program(
+        self, program: Program, path: str, points: Mapping[int, ProbePoint], pid: int, slot: int
+    ) -> Iterator[int]:
+        program_fd = self._program_fds[program.function]
+        cookies = {offset: points[offset].cookie(slot) for offset in _in_order(points)}
+        if self.method is not AttachMethod.PERF:
+            yield bpf.link_uprobe_multi(
+                program_fd, program.attach_type, path, cookies, pid, program.at_return
+            )
+            return
+        for offset, cookie in cookies.items():
+            event_fd = bpf.open_uprobe_event(path, offset, pid, program.at_return)
+            yield bpf.link_perf_event(program_fd, event_fd, cookie)
+
+
+def _returning(points: Mapping[int, ProbePoint]) -> dict[int, ProbePoint]:
+    return {offset: point for offset, point in points.items() if point.role not in _WITHOUT_RETURN}
+
+
+def _in_order(points: Mapping[int, ProbePoint]) -> list[int]:
+    """Frees first: of a block that is recorded, the free is then recorded as well."""
+    return sorted(points, key=lambda offset: (points[offset].role is not FunctionRole.RELEASE, offset))
+
+
+def _shared_points(points: Mapping[int, ProbePoint]) -> list[SharedPoint]:
+    """Returns first, as with links."""
+    return [
+        SharedPoint(offset, points[offset].cookie(COOKIE_SLOT_SHARED), at_return)
+        for at_return, chosen in ((True, _returning(points)), (False, points))
+        for offset in _in_order(chosen)
+    ]

@@ -1,0 +1,37 @@
+"""Reports that are remembered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bpfleakd.model.report import LeakReport
+
+__all__ = ["StoredReport", "StoredReportEntry"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReportEntry:
+    """A report that is remembered: of which process, and its totals. `kept_s` is the time of day (Unix).
+
+    `state` is how the process, or its tracing, ended; `sites` are those that are kept, the largest.
+    """
+
+    id: int
+    kept_s: float
+    pid: int
+    start_ticks: int
+    comm: str
+    exe: str
+    state: str
+    live_bytes: int
+    live_count: int
+    growth_bytes_per_s: float
+    sites: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReport:
+    """A report that is remembered, whole."""
+
+    kept: StoredReportEntry
+    report: LeakReport

@@ -1,0 +1,97 @@
+"""What a traced process held at another time, by call site, and what changed since.
+
+Rules:
+  - Now is what the counters say. The past is what the timeline keeps of it: the least of each call site
+    within a bin of time, which is wider the longer ago it is. How wide goes with the answer.
+  - The timeline rounds bytes to 24 bits. A past figure that differs from the present one by no more than that
+    is the present one.
+  - Before the attach nothing is known. At its start there was nothing, unless another daemon had traced the
+    process already: then the first reading is the start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd import errors
+from bpfleakd.model.process import ProcessSummary
+from bpfleakd.model.report import LeakReport, SiteReport
+from bpfleakd.table.site_table import COUNTERS, SiteTable
+from bpfleakd.units import human_duration
+
+__all__ = ["LiveFigures", "changed_rows", "figures_at", "report_at"]
+
+_NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFigures:
+    """What was live at a time, by row of the table; `attached_s` is that time, since the attach."""
+
+    source: str
+    attached_s: float
+    resolution_s: float
+    live_bytes: NDArray[np.int64]
+    live_count: NDArray[np.int64]
+
+
+def figures_at(
+    table: SiteTable, ago_s: float | None, now_ns: int, *, pid: int, was_adopted: bool
+) -> LiveFigures:
+    """What was live so long ago (0: now; None: at the start). Raises NoSuchTime."""
+    counters = table.columns()
+    now_bytes = counters[:, COUNTERS.index("live_bytes")]
+    now_count = counters[:, COUNTERS.index("live_count")]
+    traced_s = (now_ns - table.began_ns) / _NS_PER_S
+    if ago_s == 0:
+        return LiveFigures("now", round(traced_s, 3), 0.0, now_bytes, now_count)
+    if ago_s is not None and ago_s > traced_s:
+        raise errors.NoSuchTime(
+            f"process {pid} has been traced for {human_duration(traced_s)}: "
+            f"nothing is known of {human_duration(ago_s)} ago",
+            "--from start is the earliest",
+        )
+    if ago_s is None and not was_adopted:
+        nothing = np.zeros(len(table), np.int64)
+        return LiveFigures("start", 0.0, 0.0, nothing, nothing)
+    if not len(table.timeline):
+        raise errors.NoSuchTime(f"nothing was read of process {pid} yet", "try again in a second")
+    time_ns = table.began_ns if ago_s is None else now_ns - round(ago_s * _NS_PER_S)
+    past = table.timeline.at(time_ns, len(table))
+    return LiveFigures(
+        "start" if ago_s is None else f"{human_duration(ago_s)} ago",
+        round((time_ns - table.began_ns) / _NS_PER_S, 3),
+        round((past.end_ns - past.start_ns) / _NS_PER_S, 3),
+        np.where(now_bytes.astype(np.float32) == past.low_bytes, now_bytes, past.low_bytes).astype(np.int64),
+        np.where(now_count.astype(np.float32) == past.low_count, now_count, past.low_count).astype(np.int64),
+    )
+
+
+def changed_rows(before: LiveFigures, after: LiveFigures) -> NDArray[np.intp]:
+    """The rows whose figures differ, those first that changed by the most bytes."""
+    gained = after.live_bytes - before.live_bytes
+    rows = np.flatnonzero((gained != 0) | (after.live_count != before.live_count))
+    return rows[np.argsort(-np.abs(gained[rows]), kind="stable")]
+
+
+def report_at(
+    table: SiteTable, process: ProcessSummary, sites: dict[int, SiteReport], figures: LiveFigures
+) -> LeakReport:
+    """Some sites, by row, with the figures of that time; the totals are of all but those of files."""
+    memory = table.memory_rows
+    return LeakReport(
+        replace(
+            process,
+            live_bytes=int(figures.live_bytes[memory].sum()),
+            live_count=int(figures.live_count[memory].sum()),
+            attached_s=figures.attached_s,
+        ),
+        tuple(
+            replace(site, live_bytes=int(figures.live_bytes[row]), live_count=int(figures.live_count[row]))
+            for row, site in sites.items()
+        ),
+        {},
+    )

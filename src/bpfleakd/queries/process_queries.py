@@ -1,0 +1,269 @@
+"""Questions about one traced process, or one that ended lately."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bpfleakd.analysis.diff import compared
+from bpfleakd.analysis.grouping import grouped
+from bpfleakd.analysis.merging import merged_sites
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.model.address_space import AddressSpaceReport
+from bpfleakd.model.blocks import BlocksReport
+from bpfleakd.model.difference import ComparedState, DiffReport
+from bpfleakd.model.groups import GroupedReport, GroupKey
+from bpfleakd.model.history import StoredHistory
+from bpfleakd.model.profile import HeapProfile
+from bpfleakd.model.report import LeakReport, SortKey
+from bpfleakd.model.scan import ScanReport
+from bpfleakd.process.memory_limits import read_memory_limits
+from bpfleakd.process.process import thread_commands
+from bpfleakd.queries.blocks import Blocks, narrowed, without_suppressed
+from bpfleakd.queries.history_at import LiveFigures, changed_rows, figures_at, report_at
+from bpfleakd.queries.scan_reply import ScanReply
+from bpfleakd.queries.scans import PendingScan, ScanOptions, reachable_sites, scan_report
+from bpfleakd.tracing.address_maps import AddressMaps
+from bpfleakd.tracing.counter_collector import CounterCollector
+from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
+from bpfleakd.tracing.report import Reporter, sorted_sites
+from bpfleakd.tracing.traced_process import TracedProcess
+from bpfleakd.tracing.traced_processes import TracedProcesses, memory_is_gone
+from bpfleakd.tracing.verdict_engine import VerdictEngine
+
+__all__ = ["ProcessQueries"]
+
+# What is kept of a process that ended: so many of its largest sites, and of their blocks.
+_FINAL_SITES = 100
+_FINAL_BLOCKS = 10_000
+# Sites that changed most between two times.
+_COMPARED_SITES = 1_000
+
+
+class ProcessQueries:
+    """Answers from the tables as they are now, which are read for it, or from the last report."""
+
+    def __init__(
+        self,
+        maps: Maps,
+        population: TracedProcesses,
+        reading: CounterCollector,
+        verdict_engine: VerdictEngine,
+        reporter: Reporter,
+        spaces: AddressMaps,
+        memory: MemoryBreakdown,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self._maps = maps
+        self._processes = population
+        self._collector = reading
+        self._verdict_engine = verdict_engine
+        self._reporter = reporter
+        self._spaces = spaces
+        self._memory = memory
+        self._clock_ns = clock_ns
+
+    def report(self, pid: int, *, limit: int | None, sort: SortKey, suppress: bool = True) -> LeakReport:
+        """The largest sites of a process, or its last report if it ended. Raises NotAttached.
+
+        Sites that a suppression fits are left out, unless `suppress` is false.
+        """
+        traced = self._processes.find(pid)
+        final = traced.final if suppress else traced.final_unsuppressed
+        if final is not None:
+            return replace(final, sites=sorted_sites(final.sites, sort, limit))
+        self._collector.read(self._clock_ns())
+        return self._live_report(traced, limit, sort, suppress=suppress)
+
+    def groups(
+        self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey, suppress: bool = True
+    ) -> GroupedReport:
+        """All sites of a process in groups, or those of its last report if it ended. Raises NotAttached."""
+        report = self.report(pid, limit=None, sort=sort, suppress=suppress)
+        return grouped(report, by, sort=sort, limit=limit)
+
+    def profile(self, pid: int) -> HeapProfile:
+        """All sites of a process with the files that it maps, or as it was at its end. Raises NotAttached."""
+        report = self.report(pid, limit=None, sort=SortKey.LIVE)
+        traced = self._processes.find(pid)
+        code = traced.symbolizer.code_mappings() if traced.final is None else traced.final_code
+        return HeapProfile(time.time(), report, code)
+
+    def blocks(
+        self, pid: int, *, site: str | None, older_than_s: float, limit: int, suppress: bool = True
+    ) -> BlocksReport:
+        """The outstanding blocks of a process, or those kept if it ended. Raises NotAttached, NoSuchSite.
+
+        Those of sites that a suppression fits are left out, unless `suppress` is false or it is that `site`.
+        """
+        traced = self._processes.find(pid)
+        if traced.final_blocks is not None:
+            kept = traced.final_blocks
+            if suppress and site is None:
+                kept = without_suppressed(kept, traced.suppressions)
+            return narrowed(kept, site=site, older_than_s=older_than_s, limit=limit)
+        self._collector.read(self._clock_ns())
+        traced.note_threads(thread_commands(pid))
+        if suppress:
+            self._verdict_engine.look_for_suppressed(traced)
+        return self._blocks(traced, site=site, older_than_s=older_than_s, limit=limit, suppress=suppress)
+
+    def begin_scan(self, pid: int, options: ScanOptions, *, trust_heap: bool = True) -> PendingScan:
+        """Prepare a scan for lost blocks. Raises NotAttached, NoSuchProcess if it ended.
+
+        `trust_heap`: heap memory that is in no block, as far as that can be known, holds no pointers.
+        """
+        traced = self._processes.find_with_memory(pid)
+        self._collector.read(self._clock_ns())
+        heap = self._spaces.heap_since_attach(pid) if trust_heap else []
+        return PendingScan(traced, self._maps, options, heap)
+
+    def finish_scan(self, scan: PendingScan, reply: ScanReply) -> ScanReport | None:
+        """What a scan has found; None if memory was not the heap's that was taken for it.
+
+        Raises NoSuchProcess if the process has ended meanwhile.
+        """
+        traced, now_ns = scan.traced, self._clock_ns()
+        if self._processes.find_with_memory(traced.pid) is not traced:
+            raise memory_is_gone(traced.pid)
+        self._collector.read(now_ns)
+        heap = self._spaces.heap_since_attach(traced.pid)
+        if not all(
+            any(low <= first and last <= high for low, high in heap) for first, last in reply.dismissed
+        ):
+            return None
+        traced.thread_names.update(thread_commands(traced.pid))
+        traced.reachable = reachable_sites(reply)
+        traced.scanned_ns = reply.now_ns
+        return scan_report(
+            traced,
+            scan.options,
+            reply,
+            self._reporter.summary(traced, now_ns),
+            self._verdict_engine.namer(traced),
+        )
+
+    def history(
+        self, pid: int, *, limit: int | None, site: str | None = None, survivors: bool = True
+    ) -> StoredHistory:
+        """What the verdicts on a process are made of, or on one `site`.
+
+        Without `survivors` no block is read. Raises NotAttached, and NoSuchProcess if it ended.
+        """
+        traced = self._processes.find_with_memory(pid)
+        now_ns = self._clock_ns()
+        self._collector.read(now_ns)
+        namer = self._verdict_engine.namer(traced)
+        if site is None:
+            sites = self._reporter.ranked_sites(traced, namer, now_ns, SortKey.VERDICT, limit)
+        else:
+            sites = self._reporter.sites_named(traced, namer, now_ns, site)
+        limits = read_memory_limits(pid)
+        comm = traced.attachment.process.comm
+        self._verdict_engine.look_for_suppressed(traced)
+        hidden = traced.suppressions.rows
+        blocks = self._verdict_engine.all_blocks(traced) if survivors else None
+        return traced.verdicts.history(traced.table, blocks, limits, sites, comm, hidden)
+
+    def compare(
+        self, pid: int, *, from_ago_s: float | None, to_ago_s: float, limit: int = _COMPARED_SITES
+    ) -> DiffReport:
+        """What changed in a process between two times (None: its start), at most `limit` call sites.
+
+        Raises NotAttached, NoSuchProcess if it ended, and NoSuchTime.
+        """
+        traced = self._processes.find_with_memory(pid)
+        now_ns = self._clock_ns()
+        self._collector.read(now_ns)
+        table, adopted = traced.table, traced.table.began_ns > traced.attached_ns
+        before, after = (
+            figures_at(table, ago_s, now_ns, pid=pid, was_adopted=adopted) for ago_s in (from_ago_s, to_ago_s)
+        )
+        changed = changed_rows(before, after)
+        while self._verdict_engine.look_for_suppressed(
+            traced, traced.suppressions.shown(changed)[:limit].tolist()
+        ):
+            pass
+        rows = traced.suppressions.shown(changed)[:limit].tolist()
+        named = self._reporter.sites(traced, self._verdict_engine.namer(traced), rows, now_ns)
+        process, sites = self._reporter.summary(traced, now_ns), dict(zip(rows, named, strict=True))
+
+        def merged(figures: LiveFigures) -> LeakReport:
+            report = report_at(table, process, sites, figures)
+            return replace(report, sites=tuple(merged_sites(report.sites)))
+
+        found = compared(merged(before), merged(after), (before.source, after.source))
+        used = int(((before.live_count > 0) | (after.live_count > 0)).sum())
+        hidden = np.intersect1d(table.memory_rows, np.setdiff1d(changed, rows))
+
+        def stated(state: ComparedState, figures: LiveFigures) -> ComparedState:
+            left_out_bytes = int(figures.live_bytes[hidden].sum())
+            return replace(state, resolution_s=figures.resolution_s, left_out_bytes=left_out_bytes)
+
+        return replace(
+            found,
+            before=stated(found.before, before),
+            after=stated(found.after, after),
+            unchanged_count=used - len(changed),
+            left_out_sites=len(changed) - len(rows),
+        )
+
+    def address_space(self, pid: int) -> AddressSpaceReport:
+        """What the memory of a process is made of. Raises NotAttached, and NoSuchProcess if it ended."""
+        traced = self._processes.find_with_memory(pid)
+        now_ns = self._clock_ns()
+        self._collector.read(now_ns)
+        return self._memory.report(
+            pid,
+            self._spaces.map_of(pid),
+            traced.table,
+            attached_s=(now_ns - traced.attached_ns) / 1e9,
+            events_lost=traced.counters.losses["event_full"],
+        )
+
+    def keep_last(self, traced: TracedProcess) -> None:
+        """Ask, of a process that is about to be let go of, what may be asked of it later."""
+        if traced.verdicts.is_due(self._clock_ns(), traced.table.began_ns, asked=True):
+            self._verdict_engine.evaluate(traced)
+        traced.final = traced.final_unsuppressed = self._live_report(traced, _FINAL_SITES, SortKey.VERDICT)
+        if traced.final.suppressed:
+            traced.final_unsuppressed = self._live_report(
+                traced, _FINAL_SITES, SortKey.VERDICT, suppress=False
+            )
+        traced.final_blocks = self._blocks(
+            traced, site=None, older_than_s=0.0, limit=_FINAL_BLOCKS, largest_sites=_FINAL_SITES
+        )
+        traced.final_code = traced.symbolizer.code_mappings()
+
+    def _live_report(
+        self, traced: TracedProcess, limit: int | None, sort: SortKey, *, suppress: bool = True
+    ) -> LeakReport:
+        now_ns = self._clock_ns()
+        traced.take_census(self._maps, self._spaces.map_of(traced.pid), self._clock_ns)
+        table = traced.table
+        is_due = traced.verdicts.is_due(now_ns, table.began_ns, asked=True)
+        if is_due and traced.verdicts.want(table.totals.live_count, table.used_count):
+            self._verdict_engine.evaluate(traced)
+        traced.note_threads(thread_commands(traced.pid))
+        self._verdict_engine.look_for_suppressed(traced)
+        report = self._reporter.report(
+            traced, self._verdict_engine.namer(traced), now_ns, sort, limit, suppress=suppress
+        )
+        hidden = traced.suppressions.rows
+        verdict = traced.verdicts.of_process(traced.table, read_memory_limits(traced.pid), hidden)
+        return replace(report, process_verdict=verdict)
+
+    def _blocks(self, traced: TracedProcess, **wanted: Any) -> BlocksReport:
+        now_ns = traced.ended_ns or self._clock_ns()
+        blocks = Blocks(
+            traced,
+            self._maps,
+            self._spaces.map_of(traced.pid),
+            self._verdict_engine.namer(traced),
+            now_ns,
+        )
+        return blocks.report(self._reporter.summary(traced, now_ns), **wanted)

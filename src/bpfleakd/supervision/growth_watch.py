@@ -1,0 +1,176 @@
+"""Whether the memory of a process keeps growing: readings in, a verdict out, in bounded memory.
+
+Readings fall into stretches of time of equal length, of which only the lowest and the highest figure are
+kept: the latest eight are the window that is judged, eight more are what came before. There are three such
+windows, each longer than the last (5 minutes, 15 and 60 by default), so that a slow leak is found too.
+
+A window shows growth if all of this holds:
+
+  - Its floor rises, and its ceiling too: the test of Mann and Kendall over the lowest, and over the highest
+    figures of the stretches. One rising flank after a collection of garbage has no rising floor.
+  - Both rise all the way: in each step from quarter to quarter of the window by a tenth of the whole at
+    least. So neither one jump (a buffer, a cache that is filled within half a window) nor growth that has
+    stopped is growth, but many small steps are.
+  - It rises by enough, in bytes and as a share of the process.
+  - It reaches what was not reached before the window: a heap that swings up to where it was has not grown.
+
+A reading below where the window began ends it at once. A window with too few readings says nothing: the last
+verdict stands.
+
+What happens in the first seconds that a process is seen is its warm-up, and not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from bpfleakd.analysis.trend import trend
+
+__all__ = ["Growth", "GrowthOptions", "GrowthWatch"]
+
+_STRETCHES = 8
+# Window lengths as multiples of the shortest.
+_SCALES = (1, 3, 12)
+# Judged, as many before them, and the one that is under way.
+_SLOTS = 2 * _STRETCHES + 1
+_JUDGED = slice(-1 - _STRETCHES, -1)
+_QUARTERS = 4
+_QUARTER_SHARE = 0.1
+# The probability of such an order of eight stretches without a trend: six of 28 pairs may be the wrong way.
+_P_MAX = 0.01
+# Fewer cannot be as unlikely as that, in whatever order.
+_PRESENT_MIN = 5
+_LOWEST, _HIGHEST = 0, 1
+_NO_READING = -1
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthOptions:
+    """What counts as growth: at least `min_bytes` and `min_share` (0 to 1) of the process in a window.
+
+    `window_s` is the shortest window.
+    """
+
+    window_s: float = 300.0
+    min_bytes: int = 1 << 20
+    min_share: float = 0.005
+    warmup_s: float = 60.0
+
+    @property
+    def stretch_s(self) -> float:
+        """The length of a stretch of the shortest window: it needs a reading, or its window says nothing."""
+        return self.window_s / _STRETCHES
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Persistent growth: `bytes_per_s` is the median slope of the floor over the last `window_s`.
+
+    `from_bytes` is the floor that it began at.
+    """
+
+    bytes_per_s: float
+    window_s: float
+    from_bytes: int
+
+
+class GrowthWatch:
+    """The readings of one process, first seen at `began_s`: 1 KB. Times are of any clock that only rises."""
+
+    __slots__ = ("_bytes", "_extremes", "_growths", "_numbers", "_options", "_warm_s")
+
+    def __init__(self, began_s: float, options: GrowthOptions) -> None:
+        self._options = options
+        self._warm_s = began_s + options.warmup_s
+        self._bytes = 0
+        # Lowest and highest of each stretch of each window, the newest last.
+        self._extremes = np.full((len(_SCALES), _SLOTS, 2), _NO_READING, np.int64)
+        self._numbers: list[int | None] = [None] * len(_SCALES)
+        self._growths: list[Growth | None] = [None] * len(_SCALES)
+
+    @property
+    def bytes(self) -> int:
+        """The last reading."""
+        return self._bytes
+
+    @property
+    def growth(self) -> Growth | None:
+        """The growth in the shortest window that shows one; None: it does not grow."""
+        return next(filter(None, self._growths), None)
+
+    def add(self, now_s: float, anonymous_bytes: int) -> None:
+        """Add a reading; no earlier than the last."""
+        self._bytes = anonymous_bytes
+        if now_s < self._warm_s:
+            return
+        for level, scale in enumerate(_SCALES):
+            number = int(now_s // (self._options.stretch_s * scale))
+            before = self._numbers[level]
+            if number != before:
+                self._numbers[level] = number
+                self._begin_stretch(level, min(_SLOTS, number - before) if before is not None else _SLOTS)
+            newest = self._extremes[level, -1]
+            if newest[_LOWEST] == _NO_READING or anonymous_bytes < newest[_LOWEST]:
+                newest[_LOWEST] = anonymous_bytes
+            if anonymous_bytes > newest[_HIGHEST]:
+                newest[_HIGHEST] = anonymous_bytes
+            growth = self._growths[level]
+            if growth is not None and anonymous_bytes < growth.from_bytes:
+                self._growths[level] = None
+
+    def _begin_stretch(self, level: int, passed: int) -> None:
+        extremes = self._extremes[level]
+        extremes[: _SLOTS - passed] = extremes[passed:].copy()
+        extremes[_SLOTS - passed :] = _NO_READING
+        if passed == _SLOTS or self._is_judgeable(level):
+            self._growths[level] = self._verdict_engine(level)
+
+    def _is_judgeable(self, level: int) -> bool:
+        """Whether there are readings enough; otherwise the last verdict stands."""
+        quarters = np.split(self._extremes[level, _JUDGED, _LOWEST] != _NO_READING, _QUARTERS)
+        return all(quarter.any() for quarter in quarters) and sum(map(np.sum, quarters)) >= _PRESENT_MIN
+
+    def _verdict_engine(self, level: int) -> Growth | None:
+        stretches = self._extremes[level, _JUDGED]
+        present = stretches[:, _LOWEST] != _NO_READING
+        floors = stretches[present, _LOWEST].tolist()
+        if not floors:
+            return None
+        required = max(self._options.min_bytes, self._options.min_share * floors[0])
+        # Nearly all processes end here, nearly always: what follows costs a hundred times as much.
+        if floors[-1] - floors[0] < required / 2 or not (
+            _rises_all_the_way(stretches[:, _LOWEST], min) and _rises_all_the_way(stretches[:, _HIGHEST], max)
+        ):
+            return None
+        window_s = self._options.window_s * _SCALES[level]
+        times_s = np.flatnonzero(present) * (window_s / _STRETCHES)
+        floor = trend(times_s, floors)
+        if (
+            floor.p_increase > _P_MAX
+            or trend(times_s, stretches[present, _HIGHEST]).p_increase > _P_MAX
+            or floor.slope_per_s * window_s < required
+            or floors[-1] - self._highest_before(level) < required / 2
+        ):
+            return None
+        return Growth(floor.slope_per_s, window_s, floors[0])
+
+    def _highest_before(self, level: int) -> int:
+        """The most that was reached before the window, as far as any of the windows goes back."""
+        highest = _NO_READING
+        for longer in range(level, len(_SCALES)):
+            # In stretches of the longer window, rounded up.
+            judged = -(-_STRETCHES * _SCALES[level] // _SCALES[longer])
+            highest = max(highest, int(self._extremes[longer, : -1 - judged, _HIGHEST].max()))
+        return highest
+
+
+def _rises_all_the_way(figures: np.ndarray, extreme: Callable[[list[int]], int]) -> bool:
+    """Whether each quarter's extreme is higher than the last one's, by a tenth of the whole rise."""
+    quarters = np.split(figures, _QUARTERS)
+    extremes = [extreme(quarter[quarter != _NO_READING].tolist()) for quarter in quarters]
+    least = _QUARTER_SHARE * (extremes[-1] - extremes[0])
+    return least > 0 and all(late - early >= least for early, late in pairwise(extremes))

@@ -1,0 +1,199 @@
+"""Automatic tracing: every process lightly, and those that grow closely for a while.
+
+`GrowthWatcher` is the watcher that the supervisor asks at each tick (watching.py): it reads the
+anonymous memory of some processes, judges their growth, and asks for windows of tracing. What came of a
+window is for the tracer to keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from bpfleakd.model.process import ProcessId, TracingMode
+from bpfleakd.model.watching import WatchedProcess, WatchState, WatchSummary
+from bpfleakd.process.memory_sampler import read_anonymous_bytes
+from bpfleakd.process.policy import Decision
+from bpfleakd.process.process import command_of
+from bpfleakd.supervision.growth_watch import Growth, GrowthOptions, GrowthWatch
+from bpfleakd.supervision.look_schedule import LookOptions, LookSchedule
+from bpfleakd.supervision.reading_rounds import ReadingRounds
+from bpfleakd.supervision.watching import Action, Close, Open
+
+__all__ = ["AutoOptions", "GrowthWatcher"]
+
+log = structlog.get_logger()
+
+_NS_PER_S = 1_000_000_000
+# 20 us each: a step stays quick, and 1,000 processes are read in one.
+_READINGS_A_STEP = 1_000
+_FASTEST = 10
+# A reading that differs by less than this part of the least growth that counts is not a change.
+_CHANGE = 1 / 8
+
+
+@dataclass(frozen=True, slots=True)
+class AutoOptions:
+    """How memory is watched: read every `interval_s`; a window of tracing is of `mode` and `window_s`."""
+
+    interval_s: float = 10.0
+    mode: TracingMode = TracingMode.EXACT
+    window_s: float = 60.0
+    growth: GrowthOptions = field(default_factory=GrowthOptions)
+    looks: LookOptions = field(default_factory=LookOptions)
+
+
+@dataclass(slots=True)
+class _Watched:
+    mode: TracingMode
+    watch: GrowthWatch | None = None
+
+
+class GrowthWatcher:
+    """Watches processes (watching.Watcher). `read` gives the memory of one, None if it has none."""
+
+    def __init__(
+        self,
+        options: AutoOptions,
+        read: Callable[[ProcessId], int | None] = read_anonymous_bytes,
+        command: Callable[[int], str] = command_of,
+    ) -> None:
+        self._options = options
+        self._read = read
+        self._command = command
+        self._rounds: ReadingRounds[ProcessId] = ReadingRounds(options.interval_s)
+        self._looks: LookSchedule[ProcessId] = LookSchedule(options.looks)
+        self._watched: dict[ProcessId, _Watched] = {}
+        self._new: list[ProcessId] = []
+        self._growing: dict[ProcessId, Growth] = {}
+        self._closing: list[Close] = []
+        self._now_s = 0.0
+
+    # The supervisor's side
+
+    def add(self, process: ProcessId, decision: Decision) -> None:
+        """Watch a process from the next step on, or take over the decision."""
+        known = self._watched.get(process)
+        if known is None:
+            self._watched[process] = _Watched(decision.mode)
+            self._new.append(process)
+            return
+        known.mode = decision.mode
+        if decision.mode is not TracingMode.AUTO:
+            if self._looks.look(process).state is WatchState.WINDOW:
+                self._closing.append(Close(process, "no longer to be attached"))
+            self._looks.forget(process)
+
+    def remove(self, process: ProcessId) -> None:
+        """Forget a process."""
+        self._watched.pop(process, None)
+        self._growing.pop(process, None)
+        self._rounds.remove(process)
+        self._looks.forget(process)
+
+    def step(self, now_ns: int) -> Sequence[Action]:
+        """Read the memory of those that are due; return which windows are wanted."""
+        now_s = self._now_s = now_ns / _NS_PER_S
+        for process in self._new:
+            if process in self._watched:
+                self._watched[process].watch = GrowthWatch(now_s, self._options.growth)
+                self._rounds.add(process, now_s)
+        self._new.clear()
+        for process in self._rounds.due(now_s, _READINGS_A_STEP):
+            self._take_reading(process, self._watched[process], now_s)
+        closing, self._closing = self._closing, []
+        return [*closing, *map(self._open, self._looks.wanted(now_s))]
+
+    def opened(self, process: ProcessId, now_ns: int) -> None:
+        """The window is open."""
+        self._looks.opened(process)
+
+    def resumed(self, process: ProcessId, began_ns: int, now_ns: int) -> int:
+        """A window is open that an earlier daemon opened; returns when it ends."""
+        self._looks.resumed(process, now_ns / _NS_PER_S)
+        return began_ns + round(self._options.window_s * _NS_PER_S)
+
+    def closed(self, process: ProcessId, now_ns: int) -> None:
+        """The window is over."""
+        self._looks.closed(process, now_ns / _NS_PER_S)
+
+    def failed(self, process: ProcessId, now_ns: int, reason: str, *, for_good: bool) -> None:
+        """The process could not be attached."""
+        self._looks.failed(process, now_ns / _NS_PER_S, reason, for_good=for_good)
+
+    # Questions
+
+    def processes(self) -> tuple[WatchedProcess, ...]:
+        """All watched processes, the fastest growers first, then the largest."""
+        rows = map(self._row, self._watched)
+        return tuple(sorted(rows, key=lambda row: (-row.growth_bytes_per_s, -row.anonymous_bytes, row.pid)))
+
+    def summary(self) -> WatchSummary:
+        """All of them in figures, and some of the fastest growers."""
+        growing = sorted(self._growing, key=lambda process: -self._growing[process].bytes_per_s)
+        return WatchSummary(
+            watched=len(self._watched),
+            growing=len(growing),
+            windows_open=self._looks.count(WatchState.WINDOW),
+            windows_opened_total=self._looks.opened_total,
+            fastest=tuple(map(self._row, growing[:_FASTEST])),
+        )
+
+    # Inside
+
+    def _take_reading(self, process: ProcessId, watched: _Watched, now_s: float) -> None:
+        anonymous_bytes = self._read(process)
+        watch = watched.watch
+        if anonymous_bytes is None or watch is None:
+            # It is ending: the supervisor will say so.
+            self._rounds.was_read(process, now_s, changed=False)
+            return
+        change_bytes = abs(anonymous_bytes - watch.bytes)
+        watch.add(now_s, anonymous_bytes)
+        self._take_verdict(process, watched.mode, watch.growth, now_s)
+        changed = change_bytes >= _CHANGE * self._options.growth.min_bytes or watch.growth is not None
+        self._rounds.was_read(process, now_s, changed=changed)
+
+    def _take_verdict(
+        self, process: ProcessId, mode: TracingMode, growth: Growth | None, now_s: float
+    ) -> None:
+        if growth is not None and process not in self._growing:
+            log.info(
+                "process.growing",
+                pid=process.pid,
+                comm=self._command(process.pid),
+                bytes_per_s=round(growth.bytes_per_s),
+                window_s=growth.window_s,
+            )
+        if growth is not None:
+            self._growing[process] = growth
+        elif self._growing.pop(process, None) is not None:
+            log.info("process.grows-no-more", pid=process.pid, comm=self._command(process.pid))
+        if mode is TracingMode.AUTO:
+            self._looks.note(process, now_s, growth.bytes_per_s if growth else 0.0)
+
+    def _open(self, process: ProcessId) -> Open:
+        growth = self._growing[process]
+        reason = f"its memory grows by {growth.bytes_per_s:,.0f} bytes/s over {growth.window_s:g} s"
+        return Open(process, self._options.mode, self._options.window_s, reason)
+
+    def _row(self, process: ProcessId) -> WatchedProcess:
+        watched = self._watched[process]
+        growth = self._growing.get(process)
+        look = self._looks.look(process)
+        state = look.state
+        if state is WatchState.WATCHED and growth is not None:
+            state = WatchState.GROWING
+        return WatchedProcess(
+            pid=process.pid,
+            comm=self._command(process.pid),
+            mode=watched.mode,
+            state=state,
+            anonymous_bytes=watched.watch.bytes if watched.watch else 0,
+            growth_bytes_per_s=growth.bytes_per_s if growth else 0.0,
+            windows=look.windows,
+            next_look_s=max(0.0, look.next_look_s - self._now_s) if state is WatchState.PAUSED else None,
+            reason=look.reason,
+        )

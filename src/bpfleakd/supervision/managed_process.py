@@ -1,0 +1,94 @@
+"""A process of this host as the supervisor remembers it, and when it is to be looked at next."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bpfleakd.model.process import ProcessId, TracingMode
+from bpfleakd.model.supervision import SupervisionState
+from bpfleakd.process.policy import Decision, Rule
+from bpfleakd.supervision.watching import Open
+
+__all__ = ["Agenda", "ManagedProcess"]
+
+
+@dataclass(slots=True)
+class ManagedProcess:
+    """A process. `id` and `decision` are None until it was looked at.
+
+    `inherited` is the rule that follows it from its parent; `watched` whether the watcher has it; `retries`
+    counts attempts to attach since it began to execute what it does; `opening` is a window of tracing that is
+    wanted, `window_end_ns` the end of one that is open.
+    """
+
+    pid: int
+    inherited: Rule | None = None
+    id: ProcessId | None = None
+    comm: str = ""
+    decision: Decision | None = None
+    state: SupervisionState = SupervisionState.DECIDING
+    reason: str = ""
+    manual: bool = False
+    watched: bool = False
+    retries: int = 0
+    opening: Open | None = None
+    window_end_ns: int | None = None
+
+    @property
+    def mode(self) -> TracingMode:
+        """How closely it is looked at, by hand or by the policy."""
+        if self.manual:
+            return TracingMode.OFF if self.state is SupervisionState.DETACHED else TracingMode.EXACT
+        return self.decision.mode if self.decision else TracingMode.OFF
+
+    @property
+    def rule(self) -> str:
+        """What decided: "manual", "rule 2", "default", what excludes it, or "" while nothing has."""
+        if self.manual:
+            return "manual"
+        return self.decision.why if self.decision else ""
+
+    def begin_anew(self) -> None:
+        """Forget what was decided: it executes another program."""
+        self.decision = None
+        self.manual = False
+        self.retries = 0
+        self.opening = None
+        self.window_end_ns = None
+        self.be(SupervisionState.DECIDING)
+
+    def be(self, state: SupervisionState, reason: str = "") -> None:
+        """Change the state."""
+        self.state, self.reason = state, reason
+
+
+class Agenda:
+    """Which process is due when: the last time set for it counts."""
+
+    def __init__(self) -> None:
+        self._due_ns: dict[int, int] = {}
+        self._heap: list[tuple[int, int]] = []
+
+    def set(self, pid: int, due_ns: int) -> None:
+        """Be reminded of `pid` at that time and no other."""
+        self._due_ns[pid] = due_ns
+        heapq.heappush(self._heap, (due_ns, pid))
+
+    def drop(self, pid: int) -> None:
+        """Be reminded of it no more."""
+        self._due_ns.pop(pid, None)
+
+    def due(self, now_ns: int) -> Iterator[int]:
+        """Take what is due, the earliest first."""
+        while (due_ns := self.next_ns()) is not None and due_ns <= now_ns:
+            _due_ns, pid = heapq.heappop(self._heap)
+            del self._due_ns[pid]
+            yield pid
+
+    def next_ns(self) -> int | None:
+        """When the next one is due."""
+        while self._heap and self._due_ns.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None

@@ -1,0 +1,164 @@
+"""The guard: tracing costs the traced no more than their budgets, the daemon takes no more than its memory.
+
+At each tick it takes the accounts (analysis/budget.py); what is too dear is recorded more sparsely, or let go
+of. What somebody attached by hand is exempt from that, but not from the cap on memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import structlog
+
+from bpfleakd import errors
+from bpfleakd.model.daemon import GuardStats
+from bpfleakd.model.probe import ProbeCost
+from bpfleakd.model.process import ProcessRow
+from bpfleakd.supervision.budget import CONSERVATIVE_COST, Budget, BudgetLimits, Change, Usage
+from bpfleakd.supervision.memory_cap import MemoryCap, MemoryStep
+
+__all__ = ["Guarded", "OverheadGuard", "TracingControl"]
+
+log = structlog.get_logger()
+
+_NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A traced process as the guard sees it; `sites` is what the daemon has to remember of it."""
+
+    pid: int
+    usage: Usage
+    sites: int
+
+
+class TracingControl(Protocol):
+    """Who traces, as far as the guard interferes."""
+
+    def guarded(self) -> Sequence[Guarded]:
+        """All traced processes."""
+        ...
+
+    def set_level(self, pid: int, level: int) -> None:
+        """Record a process more sparsely the higher the level; 0 is as the policy says."""
+        ...
+
+    def evict(self, pid: int, reason: str, now_ns: int) -> None:
+        """Stop tracing it, keep its report, and do not begin again by oneself."""
+        ...
+
+    def drop_caches(self) -> None:
+        """Let go of whatever can be had again."""
+        ...
+
+
+class OverheadGuard:
+    """Watches over all traced processes. Of `levels` ways to trace one the last is not to trace it.
+
+    `resident_bytes` is the daemon's memory; `measure_price` is called once, when something is traced first,
+    and raises OSError or BpfleakdError where it is not possible.
+    """
+
+    def __init__(
+        self,
+        governor: TracingControl,
+        limits: BudgetLimits,
+        cap: MemoryCap,
+        *,
+        levels: int,
+        resident_bytes: Callable[[], int],
+        measure_price: Callable[[], ProbeCost],
+    ) -> None:
+        self._governor = governor
+        self._budget: Budget[int] = Budget(limits, CONSERVATIVE_COST, levels)
+        self._cap = cap
+        self._levels = levels
+        self._resident_bytes = resident_bytes
+        self._measure_price = measure_price
+        self._is_priced = False
+        self._reasons: dict[int, str] = {}
+        self._cheaper_total = 0
+        self._evicted_total = 0
+        self._caches_dropped_total = 0
+
+    def tick(self, now_ns: int) -> None:
+        """Take the accounts, and act on them."""
+        guarded = self._governor.guarded()
+        if guarded and not self._is_priced:
+            self._price()
+        now_s = now_ns / _NS_PER_S
+        for change in self._budget.round(now_s, [(process.pid, process.usage) for process in guarded]):
+            self._change(change, now_ns)
+        self._keep_cap(now_ns, guarded)
+
+    def annotated(self, rows: Iterable[ProcessRow]) -> tuple[ProcessRow, ...]:
+        """Rows of `ps`, with what tracing costs and why one is not traced as the policy says."""
+        rows = tuple(rows)
+        pids = {row.process.pid for row in rows}
+        self._reasons = {pid: reason for pid, reason in self._reasons.items() if pid in pids}
+        return tuple(
+            replace(
+                row,
+                load_percent=round(self._budget.load_percent(row.process.pid), 2),
+                limited=self._reasons.get(row.process.pid, ""),
+            )
+            for row in rows
+        )
+
+    def stats(self) -> GuardStats:
+        """What it found and did."""
+        return GuardStats(
+            hit_ns=self._budget.cost.hit_ns,
+            record_ns=self._budget.cost.record_ns,
+            host_load_percent=self._budget.host_percent,
+            cheaper_total=self._cheaper_total,
+            evicted_total=self._evicted_total,
+            caches_dropped_total=self._caches_dropped_total,
+        )
+
+    def _price(self) -> None:
+        self._is_priced = True
+        try:
+            self._budget.cost = self._measure_price()
+        except (OSError, errors.BpfleakdError) as error:
+            log.warning("guard.not-priced", reason=str(error), hit_ns=round(self._budget.cost.hit_ns))
+            return
+        cost = self._budget.cost
+        log.info("guard.priced", hit_ns=round(cost.hit_ns), record_ns=round(cost.record_ns))
+
+    def _change(self, change: Change[int], now_ns: int) -> None:
+        pid, level = change.key, change.level
+        if level == self._levels - 1:
+            self._evict(pid, change.reason, now_ns)
+            return
+        self._cheaper_total += change.is_cheaper
+        if level:
+            self._reasons[pid] = change.reason
+        else:
+            self._reasons.pop(pid, None)
+        log.info("process.level", pid=pid, level=level, reason=change.reason)
+        self._governor.set_level(pid, level)
+
+    def _keep_cap(self, now_ns: int, guarded: Sequence[Guarded]) -> None:
+        resident_bytes = self._resident_bytes()
+        step = self._cap.step(now_ns / _NS_PER_S, resident_bytes)
+        if step is MemoryStep.DROP_CACHES:
+            self._caches_dropped_total += 1
+            log.warning(
+                "memory.caches-shed", resident_bytes=resident_bytes, limit_bytes=self._cap.limit_bytes
+            )
+            self._governor.drop_caches()
+        elif step is MemoryStep.RELEASE_LARGEST and guarded:
+            largest = max(guarded, key=lambda process: process.sites)
+            mib = 1 << 20
+            words = f"the daemon takes {resident_bytes / mib:.0f} MiB of {self._cap.limit_bytes / mib:.0f}"
+            self._evict(largest.pid, f"{words}, and this process has the most call sites", now_ns)
+
+    def _evict(self, pid: int, reason: str, now_ns: int) -> None:
+        self._evicted_total += 1
+        self._reasons[pid] = reason
+        log.warning("process.given-up", pid=pid, reason=reason)
+        self._governor.evict(pid, reason, now_ns)

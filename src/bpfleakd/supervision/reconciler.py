@@ -1,0 +1,207 @@
+"""What was decided is done: attach, release, watch, open a window of tracing and close it.
+
+A refusal stands until the process executes something else or another rule decides: nobody is asked twice.
+What may pass (no allocator mapped yet, no room) is tried again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Protocol
+
+import structlog
+
+from bpfleakd import errors
+from bpfleakd.model.process import ProcessId, ProcessRow, TracingMode
+from bpfleakd.model.supervision import SupervisionState
+from bpfleakd.process.policy import Decision
+from bpfleakd.supervision.managed_process import Agenda, ManagedProcess
+from bpfleakd.supervision.watching import Open, Watcher
+from bpfleakd.tracing.unwinding import ATTACH_WAIT_S
+
+__all__ = ["Reconciler", "Tracer"]
+
+log = structlog.get_logger()
+
+_MS = 1_000_000
+# The dynamic linker takes a millisecond or two after exec to map the C library, and more on a busy machine.
+_RETRIES_NS = tuple(ms * _MS for ms in (2, 3, 5, 10, 20, 50, 100, 200, 500))
+
+# A program that starts is recorded within 100 ms: what its unwind tables take beyond this is made up for with
+# stacks that are cut short, and say so.
+_TABLES_WAIT_S = 0.05
+
+_WATCHING = (TracingMode.WATCH, TracingMode.AUTO)
+
+
+class Tracer(Protocol):
+    """What traces (tracing.tracer.Tracer)."""
+
+    def prepare(self) -> None: ...
+    def attach(
+        self,
+        pid: int,
+        *,
+        expected: ProcessId | None = None,
+        mode: TracingMode = TracingMode.EXACT,
+        live_blocks: int | None = None,
+        tables_wait_s: float = ...,
+        manual: bool | None = ...,
+    ) -> ProcessRow: ...
+    def detach(self, pid: int) -> ProcessRow: ...
+    def release(self, pid: int) -> None: ...
+    def mode_of(self, pid: int) -> TracingMode | None: ...
+    def was_manual(self, pid: int) -> bool | None: ...
+    def is_unchanged(self, pid: int) -> bool: ...
+    def still_traced(self, pid: int) -> bool: ...
+    def traced_count(self) -> int: ...
+
+
+class Reconciler:
+    """Acts on processes; `follow` is called again for one whose state should be looked at, by the agenda.
+
+    At most `traced_max` processes are traced at once by the policy.
+    """
+
+    def __init__(self, tracer: Tracer, watcher: Watcher, agenda: Agenda, traced_max: int) -> None:
+        self._tracer = tracer
+        self._watcher = watcher
+        self._agenda = agenda
+        self._traced_max = traced_max
+        self._full_at = traced_max  # less while a table of the kernel has no room for more
+        self.refused_total: Counter[str] = Counter()
+
+    def follow(self, process: ManagedProcess, decision: Decision, now_ns: int) -> bool:
+        """Do what was decided; whether that took long."""
+        if decision.mode in _WATCHING:
+            return self._watch(process, decision, now_ns)
+        self.watch_no_more(process)
+        if decision.mode is self._tracer.mode_of(process.pid):
+            process.be(SupervisionState.TRACED)
+            return False
+        released = self._release(process)
+        if decision.mode is TracingMode.OFF:
+            process.be(SupervisionState.OFF)
+        elif process.state is not SupervisionState.REFUSED and self._may_attach(process):
+            self._attach(process, decision.mode, now_ns)
+            return True
+        return released
+
+    def _watch(self, process: ManagedProcess, decision: Decision, now_ns: int) -> bool:
+        assert process.id is not None
+        if decision.mode is TracingMode.AUTO and process.window_end_ns is not None:
+            return self._keep_window(process, process.id, now_ns)
+        released = self._release(process)
+        self._watcher.add(process.id, decision)
+        process.watched = True
+        if process.state is SupervisionState.REFUSED:
+            process.opening = None
+        elif process.opening is not None and decision.mode is TracingMode.AUTO:
+            self._open_window(process, process.opening, now_ns)
+            return True
+        else:
+            process.be(SupervisionState.WATCHED)
+        return released
+
+    def _open_window(self, process: ManagedProcess, opening: Open, now_ns: int) -> None:
+        if self._may_attach(process) and self._attach(process, opening.mode, now_ns, ATTACH_WAIT_S):
+            process.reason = opening.reason
+            process.opening = None
+            process.window_end_ns = now_ns + round(opening.window_s * 1e9)
+            self._agenda.set(process.pid, process.window_end_ns)
+            self._watcher.opened(opening.process, now_ns)
+        elif process.state is not SupervisionState.ATTACHING:
+            process.opening = None
+            for_good = process.state is SupervisionState.REFUSED
+            self._watcher.failed(opening.process, now_ns, process.reason, for_good=for_good)
+            if not for_good:
+                process.be(SupervisionState.WATCHED, process.reason)
+
+    def resume_window(self, process: ManagedProcess, decision: Decision, began_ns: int, now_ns: int) -> None:
+        """Go on with a window of tracing that an earlier daemon opened."""
+        assert process.id is not None
+        self._watcher.add(process.id, decision)
+        process.watched = True
+        process.window_end_ns = self._watcher.resumed(process.id, began_ns, now_ns)
+        self._agenda.set(process.pid, process.window_end_ns)
+
+    def _keep_window(self, process: ManagedProcess, id: ProcessId, now_ns: int) -> bool:
+        """Close a window of tracing if it is over; whether that took long."""
+        assert process.window_end_ns is not None
+        if now_ns < process.window_end_ns:
+            self._agenda.set(process.pid, process.window_end_ns)
+            return False
+        process.window_end_ns = None
+        released = self._release(process)
+        process.be(SupervisionState.WATCHED)
+        self._watcher.closed(id, now_ns)
+        return released
+
+    def watch_no_more(self, process: ManagedProcess) -> None:
+        """Take the process from the watcher, and with it the wish for a window."""
+        process.opening = None
+        process.window_end_ns = None
+        if process.watched and process.id is not None:
+            self._watcher.remove(process.id)
+        process.watched = False
+
+    def _release(self, process: ManagedProcess) -> bool:
+        if self._tracer.mode_of(process.pid) is None:
+            return False
+        self._tracer.release(process.pid)
+        return True
+
+    def has_room(self) -> bool:
+        """Whether another process may be attached to."""
+        return self._tracer.traced_count() < min(self._traced_max, self._full_at)
+
+    def _may_attach(self, process: ManagedProcess) -> bool:
+        if self.has_room():
+            return True
+        if process.state is not SupervisionState.WAITING:
+            words = f"{self._tracer.traced_count()} processes are traced: there is no room (limits.processes)"
+            process.be(SupervisionState.WAITING, words)
+        return False
+
+    def _attach(
+        self, process: ManagedProcess, mode: TracingMode, now_ns: int, tables_wait_s: float = _TABLES_WAIT_S
+    ) -> bool:
+        """Attach, or say why not; whether it was possible."""
+        assert process.decision is not None
+        try:
+            self._tracer.attach(
+                process.pid,
+                expected=process.id,
+                mode=mode,
+                live_blocks=process.decision.live_blocks,
+                tables_wait_s=tables_wait_s,
+            )
+        except (errors.NoAllocator, errors.NoSuchProcess) as error:
+            # Not yet: the dynamic linker is at work, or it is just now executing something.
+            if process.retries < len(_RETRIES_NS):
+                self._agenda.set(process.pid, now_ns + _RETRIES_NS[process.retries])
+                process.retries += 1
+                process.be(SupervisionState.ATTACHING, error.message)
+            else:
+                self._refused(process, error)
+            return False
+        except errors.CapacityError as error:
+            self._full_at = max(1, self._tracer.traced_count())
+            process.be(SupervisionState.WAITING, error.message)
+            return False
+        except errors.BpfleakdError as error:
+            self._refused(process, error)
+            return False
+        except Exception:
+            # A bug of ours, or what the target did to us: the others are traced on.
+            log.exception("process.attach-failed", pid=process.pid, comm=process.comm)
+            self._refused(process, errors.BpfleakdError("an error in bpfleakd: its log has the details"))
+            return False
+        self._full_at = self._traced_max
+        process.be(SupervisionState.TRACED)
+        return True
+
+    def _refused(self, process: ManagedProcess, error: errors.BpfleakdError) -> None:
+        self.refused_total[error.code] += 1
+        process.be(SupervisionState.REFUSED, error.message)
+        log.info("process.refused", pid=process.pid, comm=process.comm, reason=error.message, hint=error.hint)

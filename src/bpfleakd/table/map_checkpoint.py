@@ -1,0 +1,76 @@
+"""An address map in plain numbers: what is written down of it, so that it can be made again.
+
+Regions are numbered, since two intervals may be parts of one; an owner is a pair of texts and numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.table.intervals import Piece
+from bpfleakd.table.regions import Owner, Region, Special
+
+__all__ = ["MapCheckpoint", "Regions", "SavedOwner", "TakenCheckpoint", "of_owner", "owner_of"]
+
+# Name of an allocation kind or of a special owner, and the stack (0 for a special one).
+SavedOwner: TypeAlias = tuple[str, int]
+# Start, end and number of the region.
+SavedPiece: TypeAlias = tuple[int, int, int]
+# Columns COUNTERS of site_table.py.
+SavedCounters: TypeAlias = tuple[int, int, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TakenCheckpoint:
+    """The range of a call under way, of thread `tid`."""
+
+    tid: int
+    start: int
+    end: int
+    pieces: list[SavedPiece]
+    last: SavedOwner | None
+    reused: list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class MapCheckpoint:
+    """`regions` are owner, birth, thread and live bytes, by number; `totals` are of all owners ever seen."""
+
+    pieces: list[SavedPiece]
+    regions: list[tuple[SavedOwner, int, int, int]]
+    totals: list[tuple[SavedOwner, SavedCounters]]
+    all_live: SavedCounters
+    taken: list[TakenCheckpoint]
+    unrecorded_count: int
+
+
+@dataclass(slots=True)
+class Regions:
+    """Gives regions their numbers; `rows` are those of MapCheckpoint."""
+
+    rows: list[tuple[SavedOwner, int, int, int]] = field(default_factory=list)
+    _numbers: dict[int, int] = field(default_factory=dict)
+
+    def piece(self, piece: Piece[Region]) -> SavedPiece:
+        """The piece with its region's number."""
+        start, end, region = piece
+        number = self._numbers.get(id(region))
+        if number is None:
+            number = self._numbers[id(region)] = len(self.rows)
+            self.rows.append((of_owner(region.owner), region.born_ns, region.tid, region.live_bytes))
+        return start, end, number
+
+
+def of_owner(owner: Owner) -> SavedOwner:
+    """An owner in plain text and number."""
+    return (owner.name, 0) if isinstance(owner, Special) else (owner.kind.value, owner.stack_id)
+
+
+def owner_of(checkpoint: SavedOwner) -> Owner:
+    """The owner again. Raises ValueError for none that is known."""
+    name, stack_id = checkpoint
+    if name in Special.__members__:
+        return Special[name]
+    return SiteKey(AllocationKind(name), stack_id)

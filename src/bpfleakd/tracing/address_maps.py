@@ -1,0 +1,266 @@
+"""The address maps of the traced processes, kept up to date from the programs' reports.
+
+What malloc does for itself is marked by the programs. Where they do not wait for its return, they cannot tell
+when it is under way: for free, and for blocks that are not recorded. There the stack says it.
+
+Each report carries the peak of the heap until then, while nothing else changed: so the peak of both together
+is exact.
+
+A report that was lost (the ring was full) makes the map of its process wrong: then it is brought into line
+with /proc/PID/maps, and what cannot be attributed any more is baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from bpfleakd import errors
+from bpfleakd.kernel.address_space_events import AddressSpaceEvent, Syscall
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.process.mappings import read_mappings
+from bpfleakd.table.address_map import AddressMap, Owner, Special
+from bpfleakd.table.map_checkpoint import MapCheckpoint
+
+__all__ = ["AddressMapCheckpoint", "AddressMaps"]
+
+log = structlog.get_logger()
+
+# include/uapi/asm-generic/mman-common.h and mman.h
+_PROT_NONE = 0
+_PROT_EXEC = 4
+_MAP_ANONYMOUS = 0x20
+_MAP_STACK = 0x20000
+_MAP_HUGETLB = 0x40000
+_MREMAP_DONTUNMAP = 4
+_DROPS_CONTENTS = {4, 8, 9, 24}  # MADV_DONTNEED, _FREE, _REMOVE, _DONTNEED_LOCKED
+_PAGE_MASK = 4095
+_HUGE_PAGE_BYTES = 2 << 20
+
+
+@dataclass(slots=True)
+class _MappedProcess:
+    map: AddressMap
+    program_break: int
+    in_allocator: dict[int, bool] = field(default_factory=dict)
+    lost: int = 0
+    broken: bool = False
+    last_event_ns: int = 0
+    peak_live_bytes: int = 0
+    position: int = 0
+    # Whether memory was taken for an allocator by a call whose entry was not seen.
+    is_unsure: bool = False
+
+    def note_heap(self, peak_bytes: int) -> None:
+        """So much was live in the heap while the map was as it is."""
+        self.peak_live_bytes = max(self.peak_live_bytes, self.map.live_bytes + peak_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class AddressMapCheckpoint:
+    """What outlives the daemon of a process' address space.
+
+    All reports before `position` are in it; `lost` of them had not come when the map was last repaired. A
+    `stale` one lacks later reports that nobody can read again.
+    """
+
+    map: MapCheckpoint
+    program_break: int
+    lost: int
+    broken: bool
+    last_event_ns: int
+    peak_live_bytes: int
+    position: int
+    stale: bool = False
+
+
+class AddressMaps:
+    """One AddressMap for each process that is followed.
+
+    `is_in_allocator` tells whether a stack (pid, stack id) goes through a function of an allocator.
+    """
+
+    def __init__(self, is_in_allocator: Callable[[int, int], bool]) -> None:
+        self._is_in_allocator = is_in_allocator
+        self._processes: dict[int, _MappedProcess] = {}
+        self._changed: set[int] = set()
+
+    def follow(self, pid: int, mappings: Sequence[Mapping]) -> None:
+        """Begin with the mappings of a process, read after its recording began."""
+        heap_ends = [mapping.end for mapping in mappings if mapping.path == "[heap]"]
+        self._processes[pid] = _MappedProcess(AddressMap(mappings), max(heap_ends, default=0))
+        self._changed.add(pid)
+
+    def restore(self, pid: int, checkpoint: AddressMapCheckpoint) -> None:
+        """Go on where an earlier daemon stopped. Raises ValueError or LookupError if that makes no sense."""
+        self._processes[pid] = _MappedProcess(
+            AddressMap.restored(checkpoint.map),
+            checkpoint.program_break,
+            lost=checkpoint.lost,
+            broken=checkpoint.broken or checkpoint.stale,
+            last_event_ns=checkpoint.last_event_ns,
+            peak_live_bytes=checkpoint.peak_live_bytes,
+            position=checkpoint.position,
+            is_unsure=True,
+        )
+
+    def checkpoint(self, pid: int, position: int, *, stale: bool) -> AddressMapCheckpoint:
+        """What to write down of a process of which all reports before `position` were taken in."""
+        process = self._processes[pid]
+        return AddressMapCheckpoint(
+            process.map.checkpoint(),
+            process.program_break,
+            process.lost,
+            process.broken,
+            process.last_event_ns,
+            process.peak_live_bytes,
+            position,
+            stale,
+        )
+
+    def take_changed(self) -> set[int]:
+        """The processes whose maps have changed since this was last asked."""
+        changed, self._changed = self._changed, set()
+        return changed & self._processes.keys()
+
+    def forget(self, pid: int) -> None:
+        """The process is not traced any more."""
+        self._processes.pop(pid, None)
+
+    def map_of(self, pid: int) -> AddressMap | None:
+        """The map of a process; None if it is not followed."""
+        process = self._processes.get(pid)
+        return process.map if process else None
+
+    def heap_since_attach(self, pid: int) -> list[tuple[int, int]]:
+        """Where the allocators of a process have put blocks since the attach, and only they; by address.
+
+        Empty where that is not known for sure: a call that was under way at the attach is known by its stack,
+        but not the block that it returned.
+        """
+        process = self._processes.get(pid)
+        if process is None or process.broken or process.is_unsure:
+            return []
+        return [(start, end) for start, end, owner in process.map.ranges() if owner is Special.ALLOCATOR]
+
+    def apply(self, events: Iterable[AddressSpaceEvent]) -> set[int]:
+        """Take in reports; returns the pids that mapped new code from files."""
+        mapped_code = set()
+        for event in events:
+            process = self._processes.get(event.pid)
+            if process is None or event.position < process.position:
+                continue
+            self._changed.add(event.pid)
+            process.note_heap(event.heap_peak_bytes)
+            process.last_event_ns = event.time_ns
+            if event.stack_id and self._is_allocators(process, event):
+                event = replace(event, inside_allocator=True)
+                process.is_unsure |= _gives_memory(process, event)
+            if _apply(process, event):
+                mapped_code.add(event.pid)
+        return mapped_code
+
+    def _is_allocators(self, process: _MappedProcess, event: AddressSpaceEvent) -> bool:
+        known = process.in_allocator.get(event.stack_id)
+        if known is None:
+            known = process.in_allocator[event.stack_id] = self._is_in_allocator(event.pid, event.stack_id)
+        return known
+
+    def peak_live_bytes(self, pid: int, heap_peak_bytes: int, read_ns: int) -> int:
+        """The most that was live at once, in the heap and at the call sites of the map.
+
+        `heap_peak_bytes` was read from the programs at `read_ns`. If they have reported since, it is in the
+        report, together with what the map was then.
+        """
+        process = self._processes.get(pid)
+        if process is None:
+            return heap_peak_bytes
+        if process.last_event_ns < read_ns:
+            process.note_heap(heap_peak_bytes)
+        return process.peak_live_bytes
+
+    def repair(self, pid: int, lost: int) -> None:
+        """Bring a map into line if reports were lost since: `lost` is the process' counter of them."""
+        process = self._processes.get(pid)
+        if process is None or (process.lost == lost and not process.broken):
+            return
+        process.lost, process.broken = lost, False
+        self._changed.add(pid)
+        try:
+            differing_bytes = process.map.resynchronise(read_mappings(pid))
+        except errors.BpfleakdError:
+            # It has ended: its last report shows the map as it was.
+            return
+        log.warning("space.repaired", pid=pid, lost=lost, differing_bytes=differing_bytes)
+
+
+def _gives_memory(process: _MappedProcess, event: AddressSpaceEvent) -> bool:
+    """Whether the process has more memory by it. free may give some back, by brk too."""
+    if event.syscall is Syscall.BRK:
+        return event.result > process.program_break
+    return event.syscall in (Syscall.MMAP, Syscall.MREMAP)
+
+
+def _apply(process: _MappedProcess, event: AddressSpaceEvent) -> bool:
+    """Returns whether new code of a file was mapped."""
+    space, arguments = process.map, event.arguments
+    start, length, third = arguments[:3]
+    match event.syscall:
+        case Syscall.MPROTECT | Syscall.MADVISE if event.result < 0:
+            process.broken = True  # it met a hole, after it had changed what lies before
+        case Syscall.MMAP if event.result < 0:
+            pass
+        case Syscall.MMAP:
+            page_bytes = _HUGE_PAGE_BYTES if arguments[3] & _MAP_HUGETLB else _PAGE_MASK + 1
+            owner = _owner_of_mapping(event)
+            space.mapped(event.result, length, owner, event.time_ns, event.tid, page_bytes)
+            return bool(third & _PROT_EXEC) and not arguments[3] & _MAP_ANONYMOUS
+        case Syscall.MUNMAP if event.at_entry:
+            if length and not start & _PAGE_MASK:
+                space.unmapped(start, length)
+        case Syscall.MUNMAP:
+            process.broken = True  # it failed after all, which only a lack of kernel memory can bring about
+        case Syscall.MREMAP if event.at_entry:
+            space.take(event.tid, start, length)
+        case Syscall.MREMAP if event.result < 0:
+            space.put_back(event.tid)
+        case Syscall.MREMAP:
+            keep_old = bool(arguments[3] & _MREMAP_DONTUNMAP) or length == 0
+            owner = _owner(event, AllocationKind.MMAP)
+            space.put(event.tid, event.result, third, owner, event.time_ns, keep_old=keep_old)
+        case Syscall.MPROTECT:
+            owner = _owner(event, AllocationKind.COMMIT)
+            space.protected(start, length, third != _PROT_NONE, owner, event.time_ns, event.tid)
+        case Syscall.MADVISE if third in _DROPS_CONTENTS:
+            space.discarded(start, length)
+        case Syscall.BRK:
+            _move_break(process, event)
+    return False
+
+
+def _move_break(process: _MappedProcess, event: AddressSpaceEvent) -> None:
+    new_break = event.result
+    # brk(0) asks where it is; a refused one answers with where it was.
+    if process.program_break and new_break != process.program_break:
+        owner = _owner(event, AllocationKind.MMAP)
+        process.map.program_break(process.program_break, new_break, owner, event.time_ns, event.tid)
+    process.program_break = new_break
+
+
+def _owner_of_mapping(event: AddressSpaceEvent) -> Owner:
+    protection, flags = event.arguments[2:4]
+    if not flags & _MAP_ANONYMOUS:
+        return _owner(event, AllocationKind.FILE)
+    # Made without access and opened up afterwards, but a stack from the beginning.
+    if flags & _MAP_STACK:
+        return _owner(event, AllocationKind.THREAD_STACK)
+    if protection == _PROT_NONE and not event.inside_allocator:
+        return Special.RESERVED
+    return _owner(event, AllocationKind.MMAP)
+
+
+def _owner(event: AddressSpaceEvent, kind: AllocationKind) -> Owner:
+    return Special.ALLOCATOR if event.inside_allocator else SiteKey(kind, event.stack_id)

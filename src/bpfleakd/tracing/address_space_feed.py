@@ -1,0 +1,117 @@
+"""From the ring of reports to the address maps, and to what is kept of them.
+
+Rules:
+  - A report takes room in the ring until what it changed is written down: a daemon that is killed leaves it
+    to the next one, which takes in no report twice (each map says up to which position it goes).
+  - Maps are written down when they changed, but in no more than a twentieth of the time, unless the reports
+    that wait for it take a quarter of the ring.
+  - A map of more than `_PIECES_MAX` intervals costs too much for that. It is written down now and then, as
+    stale: the next daemon has to repair it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Protocol
+
+import structlog
+
+from bpfleakd.kernel.address_space_events import AddressSpaceEvent
+from bpfleakd.tracing.address_maps import AddressMapCheckpoint, AddressMaps
+from bpfleakd.tracing.checkpoint import CheckpointBlob, read_checkpoint, write_checkpoint
+
+__all__ = ["AddressSpaceFeed"]
+
+log = structlog.get_logger()
+
+_BATCH_EVENTS = 1024
+_SAVING_SHARE = 0.05
+_RING_SHARE_MAX = 0.25
+_PIECES_MAX = 50_000
+_STALE_PAUSE_NS = 60_000_000_000
+
+
+class Ring(Protocol):
+    """The ring of reports (kernel/maps.py)."""
+
+    def space_events(self) -> Iterator[AddressSpaceEvent]: ...
+
+    @property
+    def space_position(self) -> int: ...
+
+    @property
+    def space_unreleased_share(self) -> float: ...
+
+    def release_space_events(self) -> None: ...
+
+
+class AddressSpaceFeed:
+    """Feeds `spaces` from `ring`. `clock_ns` is CLOCK_MONOTONIC."""
+
+    def __init__(self, ring: Ring, spaces: AddressMaps, clock_ns: Callable[[], int]) -> None:
+        self._ring = ring
+        self._spaces = spaces
+        self._clock_ns = clock_ns
+        self._records: dict[int, CheckpointBlob] = {}
+        self._stale_due_ns: dict[int, int] = {}
+        self._due_ns = 0
+        # How much of the ring was taken (0 to 1) when it was read last, before anything was let go of.
+        self.used_share = 0.0
+
+    def keep(self, pid: int, record: CheckpointBlob) -> None:
+        """From now on, write the map of a process to `record`."""
+        self._records[pid] = record
+
+    def restore(self, pid: int, record: CheckpointBlob) -> None:
+        """Go on with the map in `record`. Raises ValueError or LookupError if it makes no sense."""
+        self._spaces.restore(pid, read_checkpoint(record, AddressMapCheckpoint))
+        self.keep(pid, record)
+
+    def forget(self, pid: int) -> None:
+        """The process is not traced any more."""
+        self._spaces.forget(pid)
+        self._stale_due_ns.pop(pid, None)
+        record = self._records.pop(pid, None)
+        if record is not None:
+            record.close()
+
+    def read(self) -> set[int]:
+        """Take in all reports; returns the processes that mapped new code from files."""
+        mapped_code: set[int] = set()
+        self.used_share = 0.0
+        events = self._ring.space_events()
+        while batch := list(islice(events, _BATCH_EVENTS)):
+            mapped_code |= self._spaces.apply(batch)
+            self.used_share = max(self.used_share, self._ring.space_unreleased_share)
+            if self._ring.space_unreleased_share > _RING_SHARE_MAX:
+                self.save()
+        if self._clock_ns() >= self._due_ns:
+            self.save()
+        return mapped_code
+
+    def save(self) -> None:
+        """Write down what changed, and let go of the reports."""
+        began_ns = self._clock_ns()
+        position = self._ring.space_position
+        for pid in self._spaces.take_changed():
+            if pid in self._records:
+                self._save(pid, position, began_ns)
+        self._ring.release_space_events()
+        self._due_ns = began_ns + round((self._clock_ns() - began_ns) / _SAVING_SHARE)
+
+    def _save(self, pid: int, position: int, now_ns: int) -> None:
+        space = self._spaces.map_of(pid)
+        stale = space is not None and len(space) > _PIECES_MAX
+        if not stale:
+            self._stale_due_ns.pop(pid, None)
+        elif now_ns < self._stale_due_ns.get(pid, 0):
+            return
+        else:
+            self._stale_due_ns[pid] = now_ns + _STALE_PAUSE_NS
+        try:
+            write_checkpoint(self._records[pid], self._spaces.checkpoint(pid, position, stale=stale))
+        except OSError as error:
+            # An old record would be taken for the truth; without one the next daemon begins anew.
+            self._records.pop(pid).remove()
+            log.warning("space.not-kept", pid=pid, reason=error.strerror)

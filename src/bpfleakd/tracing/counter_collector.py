@@ -1,0 +1,103 @@
+"""What the programs have counted is taken into the tables of the traced processes."""
+
+from __future__ import annotations
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from bpfleakd import errors
+from bpfleakd.kernel import abi
+from bpfleakd.kernel.abi import RecordingState
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.model.site import SiteKey
+from bpfleakd.process.mappings import read_mappings
+from bpfleakd.table.site_table import COUNTERS
+from bpfleakd.tracing.address_maps import AddressMaps
+from bpfleakd.tracing.address_space_feed import AddressSpaceFeed
+from bpfleakd.tracing.attach import Attacher
+from bpfleakd.tracing.sampling import Sampling
+from bpfleakd.tracing.traced_process import TracedProcess
+from bpfleakd.tracing.traced_processes import TracedProcesses
+from bpfleakd.tracing.unwinding import Unwinding
+
+__all__ = ["CounterCollector"]
+
+log = structlog.get_logger()
+
+
+class CounterCollector:
+    """Reads counters, changes of address spaces and of libraries, for all that are traced."""
+
+    def __init__(
+        self,
+        maps: Maps,
+        attacher: Attacher,
+        unwinding: Unwinding,
+        spaces: AddressMaps,
+        feed: AddressSpaceFeed,
+        sampling: Sampling,
+        population: TracedProcesses,
+    ) -> None:
+        self._maps = maps
+        self._attacher = attacher
+        self._unwinding = unwinding
+        self._spaces = spaces
+        self._feed = feed
+        self._sampling = sampling
+        self._processes = population
+
+    def read(self, now_ns: int) -> None:
+        """Bring all tables up to now."""
+        # First, so that a peak of the heap can be told from those that the events bring.
+        counters = {pid: self._maps.process(pid) for pid in self._processes.running}
+        for pid in self._feed.read():
+            if pid in self._processes.running:
+                self.follow_libraries(self._processes.running[pid])
+        changed = _ChangedSites(*self._maps.changed_sites())
+        for pid, traced in self._processes.running.items():
+            site_keys, columns = changed.of(pid)
+            if not traced.is_gone:
+                self._spaces.repair(pid, traced.counters.losses["event_full"])
+            space = self._spaces.map_of(pid)
+            traced.unrecorded_regions = space.unrecorded_count if space else 0
+            space_keys, space_columns = space.counters() if space else ([], columns[:0])
+            traced.table.update(now_ns, site_keys + space_keys, np.concatenate([columns, space_columns]))
+            before, traced.counters = traced.counters, counters[pid]
+            self._sampling.adapt(pid, traced.counters, traced.table.heap_allocated_bytes, now_ns)
+            heap_peak_bytes = traced.counters.heap_peak_bytes
+            traced.verdicts.note(now_ns, traced.counters)
+            traced.table.note_peak(self._spaces.peak_live_bytes(pid, heap_peak_bytes, now_ns))
+            if traced.counters.library_changes != before.library_changes:
+                self.follow_libraries(traced)
+
+    def follow_libraries(self, traced: TracedProcess) -> None:
+        """Probe, unwind and name what a process has loaded meanwhile."""
+        # After exec the libraries are those of another program.
+        if traced.is_gone or self._maps.process(traced.pid).state is not RecordingState.RECORDING:
+            return
+        try:
+            mappings = read_mappings(traced.pid)
+        except errors.BpfleakdError:
+            # It has just ended, which the next tick notices.
+            return
+        traced.attachment = self._attacher.follow(traced.attachment, mappings)
+        traced.symbolizer.update_mappings(mappings)
+        self._unwinding.follow(traced.pid, mappings, wait_s=0.0)
+        log.info("process.libraries-changed", pid=traced.pid, mappings=len(mappings))
+
+
+class _ChangedSites:
+    """A reading of sites, by process."""
+
+    def __init__(self, keys: np.ndarray, sites: np.ndarray) -> None:
+        order = np.argsort(keys["tgid"], kind="stable")
+        self._keys, sites = keys[order], sites[order]
+        self._columns = np.stack([sites[name].astype(np.int64) for name in COUNTERS], axis=1)
+
+    def of(self, pid: int) -> tuple[list[SiteKey], NDArray[np.int64]]:
+        """The sites of a process, and their counters (columns COUNTERS)."""
+        first, last = np.searchsorted(self._keys["tgid"], [pid, pid + 1])
+        kinds, stack_ids = (self._keys[name][first:last].tolist() for name in ("kind", "stack_id"))
+        keys = [SiteKey(abi.KINDS[kind], number) for kind, number in zip(kinds, stack_ids, strict=True)]
+        return keys, self._columns[first:last]

@@ -1,0 +1,104 @@
+"""What verdicts are made of, kept for the next daemon beside the tables of its process.
+
+Rules:
+  - It is written every ten seconds at most, in no more than a hundredth of the time: a daemon that is killed
+    loses what was newer, which is a part of the gap then.
+  - At most `_CELLS_MAX` cells of the timeline are kept (400 KB before they are compressed): of the sites that
+    deserve the most attention, and of the largest.
+  - What the next daemon reads is checked, and begun anew if it makes no sense, or if nobody read for longer
+    than somebody had read before: a verdict would rest on what nobody saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from bpfleakd.table.site_table import COUNTERS, SiteTable
+from bpfleakd.table.table_checkpoint import TableCheckpoint
+from bpfleakd.tracing.checkpoint import CheckpointBlob, read_checkpoint, write_checkpoint
+from bpfleakd.tracing.site_verdicts import SiteVerdicts, VerdictsCheckpoint
+from bpfleakd.tracing.traced_process import TracedProcess
+
+__all__ = ["HistoryCheckpoint", "HistoryCheckpoints", "restored_history"]
+
+log = structlog.get_logger()
+
+_PAUSE_NS = 10_000_000_000
+_SHARE = 0.01
+_CELLS_MAX = 32_768
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryCheckpoint:
+    """What is written down."""
+
+    table: TableCheckpoint
+    verdicts: VerdictsCheckpoint
+
+
+class HistoryCheckpoints:
+    """Writes the histories of all traced processes. `clock_ns` is CLOCK_MONOTONIC."""
+
+    def __init__(self, clock_ns: Callable[[], int]) -> None:
+        self._clock_ns = clock_ns
+        self._records: dict[int, CheckpointBlob] = {}
+        self._due_ns: dict[int, int] = {}
+
+    def keep(self, traced: TracedProcess, *, now: bool = False) -> None:
+        """Write down the history of a process, if it is time to, or `now`."""
+        pid, began_ns = traced.pid, self._clock_ns()
+        if traced.is_gone or not len(traced.table.timeline):
+            return
+        if not now and began_ns < self._due_ns.setdefault(pid, began_ns + _PAUSE_NS):
+            return
+        record = self._records.setdefault(pid, traced.attachment.pins.record("history"))
+        rows = _rows_to_keep(traced)
+        try:
+            write_checkpoint(
+                record, HistoryCheckpoint(traced.table.checkpoint(rows), traced.verdicts.checkpoint(rows))
+            )
+        except OSError as error:
+            # An old one would pass for what was true until the daemon ended.
+            record.remove()
+            log.warning("history.not-kept", pid=pid, reason=error.strerror)
+        took_ns = self._clock_ns() - began_ns
+        self._due_ns[pid] = began_ns + max(_PAUSE_NS, round(took_ns / _SHARE))
+
+    def forget(self, pid: int) -> None:
+        """The process is not traced any more, or another daemon's from now on."""
+        self._due_ns.pop(pid, None)
+        record = self._records.pop(pid, None)
+        if record is not None:
+            record.close()
+
+
+def restored_history(
+    record: CheckpointBlob, leak_after_s: float, now_ns: int
+) -> tuple[SiteTable, SiteVerdicts]:
+    """Table and verdicts as they were when they were kept. ValueError if they cannot be gone on with."""
+    try:
+        kept = read_checkpoint(record, HistoryCheckpoint)
+    finally:
+        record.close()
+    table = SiteTable.restored(kept.table, now_ns)
+    read_s = (now_ns - table.began_ns) / 1e9 - table.unread_s
+    if table.unread_s > read_s:
+        raise ValueError(
+            f"nobody read for {table.unread_s:.0f} s, after {read_s:.0f} s in which somebody did"
+        )
+    return table, SiteVerdicts.restored(kept.verdicts, leak_after_s)
+
+
+def _rows_to_keep(traced: TracedProcess) -> NDArray[np.intp]:
+    rows = np.arange(len(traced.table))
+    limit = _CELLS_MAX // len(traced.table.timeline)
+    if len(rows) <= limit:
+        return rows
+    attention, rates = traced.verdicts.ranks(rows)
+    live_bytes = traced.table.columns()[:, COUNTERS.index("live_bytes")]
+    return np.sort(np.lexsort((live_bytes, rates, attention))[-limit:])

@@ -1,0 +1,190 @@
+"""One traced process as the daemon remembers it."""
+
+from __future__ import annotations
+
+import select
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+
+from bpfleakd import errors
+from bpfleakd.analysis.fingerprint import fingerprint
+from bpfleakd.kernel.abi import KINDS, RecordingState
+from bpfleakd.kernel.maps import Maps, ProcessCounters
+from bpfleakd.model.blocks import BlocksReport
+from bpfleakd.model.mapping import CodeMapping, Mapping
+from bpfleakd.model.probe import ProbedFunction
+from bpfleakd.model.process import ProcessLabels, ProcessState, TracingMode
+from bpfleakd.model.report import LeakReport
+from bpfleakd.model.site import SiteKey
+from bpfleakd.model.stack import FrameKind, NamedStack, RawStack, StackEnd
+from bpfleakd.model.verdict import ProcessVerdict
+from bpfleakd.process.mappings import read_mappings
+from bpfleakd.symbols.symbolizer import LOSS_REASONS as NAMING_LOSS_REASONS
+from bpfleakd.symbols.symbolizer import Symbolizer
+from bpfleakd.table.address_map import AddressMap
+from bpfleakd.table.census import SiteCensus, take_census
+from bpfleakd.table.site_table import SiteTable
+from bpfleakd.tracing.attach import GONE, Attachment
+from bpfleakd.tracing.site_suppressions import SiteSuppressions
+from bpfleakd.tracing.site_verdicts import SiteVerdicts
+
+__all__ = ["TracedProcess"]
+
+_NS_PER_S = 1_000_000_000
+# A census of a million blocks takes a third of a second: at most a tenth of the time goes into them.
+_CENSUS_SHARE = 0.1
+_CENSUS_PAUSE_NS = _NS_PER_S // 2
+# The maps of a process are read again for addresses that nothing covers, but no more often than this.
+_MAPPINGS_PAUSE_NS = _NS_PER_S
+_NAMED_STACKS_MAX = 4096
+_THREAD_NAMES_MAX = 4096
+
+
+@dataclass(slots=True)
+class TracedProcess:
+    """A process from its attach on. `final`, `final_blocks` and `final_code` are of one that ended,
+    `final_unsuppressed` with the sites that are suppressed; the blocks are with them.
+
+    `reachable` is what the last scan for lost blocks, at `scanned_ns`, has found of its sites.
+    `adopted_count` daemons took it over from another; together they found it alone for `gap_s`.
+    """
+
+    attachment: Attachment
+    symbolizer: Symbolizer
+    attached_ns: int
+    table: SiteTable
+    counters: ProcessCounters
+    labels: ProcessLabels = field(default_factory=ProcessLabels)
+    state: ProcessState = ProcessState.TRACED
+    mode: TracingMode = TracingMode.EXACT
+    manual: bool | None = None
+    ended_ns: int | None = None
+    final: LeakReport | None = None
+    final_unsuppressed: LeakReport | None = None
+    final_blocks: BlocksReport | None = None
+    final_code: tuple[CodeMapping, ...] = ()
+    census: dict[SiteKey, SiteCensus] | None = None
+    unrecorded_regions: int = 0
+    thread_names: dict[int, str] = field(default_factory=dict)
+    reachable: dict[SiteKey, bool | None] = field(default_factory=dict)
+    scanned_ns: int | None = None
+    adopted_count: int = 0
+    gap_s: float = 0.0
+    verdicts: SiteVerdicts = field(default_factory=SiteVerdicts)
+    process_verdict: ProcessVerdict | None = None
+    suppressions: SiteSuppressions = field(default_factory=SiteSuppressions)
+    _census_due_ns: int = 0
+    _mappings_due_ns: int = 0
+    _named: OrderedDict[SiteKey, NamedStack] = field(default_factory=OrderedDict)
+
+    @property
+    def pid(self) -> int:
+        """The process' pid, which may be another process' after it ended."""
+        return self.attachment.process.id.pid
+
+    @property
+    def losses(self) -> dict[str, int]:
+        """All that was missed of the process, by reason: by the programs, the address map and the names."""
+        naming = dict.fromkeys(NAMING_LOSS_REASONS, 0) | self.symbolizer.losses
+        return {**self.counters.losses, "region_full": self.unrecorded_regions, **naming}
+
+    def probed_functions(self) -> frozenset[tuple[str | None, str]]:
+        """Module and function of what allocates and frees, as frames have them.
+
+        A symbol has other names than a frame: mangled ones, and those of other functions at its address.
+        """
+        addresses = [
+            mapping.start + probe.offset - mapping.offset
+            for probe in self.attachment.probes
+            for mapping in self.attachment.mappings
+            if _is_at(probe, mapping)
+        ]
+        stacks = self.symbolizer.symbolize([RawStack((address,), StackEnd.BOTTOM) for address in addresses])
+        frames = [stack.frames[-1] for stack in stacks]
+        return frozenset((frame.module, frame.function) for frame in frames if frame.function)
+
+    def note_threads(self, names: dict[int, str]) -> None:
+        """Take over the names of the threads that exist now; those that ended keep theirs, up to a limit."""
+        for tid, name in names.items():
+            self.thread_names.pop(tid, None)
+            self.thread_names[tid] = name
+        excess = len(self.thread_names) - max(_THREAD_NAMES_MAX, len(names))
+        for tid in list(islice(self.thread_names, max(0, excess))):
+            del self.thread_names[tid]
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process had ended, or become another program, when it was adopted."""
+        return self.attachment.pidfd == GONE
+
+    def has_ended(self) -> bool:
+        """Whether the process is gone, with its last thread (a pidfd is readable then)."""
+        if self.is_gone:
+            return True
+        poll = select.poll()
+        poll.register(self.attachment.pidfd, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def take_census(self, maps: Maps, space: AddressMap | None, clock_ns: Callable[[], int]) -> None:
+        """Count blocks and regions by thread and age, unless the last census is recent."""
+        now_ns = clock_ns()
+        if self.census is None or now_ns >= self._census_due_ns or self.state is not ProcessState.TRACED:
+            blocks: Iterable[np.ndarray] = (values for _addresses, values in maps.live_blocks(self.pid))
+            heap = take_census(blocks, now_ns)
+            self.census = {
+                SiteKey(KINDS[kind], stack_id): site for (kind, stack_id), site in heap.sites.items()
+            }
+            if space is not None:
+                self.census |= space.census()
+            took_ns = clock_ns() - now_ns
+            self._census_due_ns = now_ns + max(_CENSUS_PAUSE_NS, round(took_ns / _CENSUS_SHARE))
+
+    def named_stacks(self, maps: Maps, keys: Iterable[SiteKey], now_ns: int) -> dict[SiteKey, NamedStack]:
+        """The stacks of sites, with names as good as they can be had now."""
+        keys = list(keys)
+        wanted = [key for key in keys if key not in self._named or not self._named[key].final]
+        if wanted:
+            raw = [maps.stack(self.pid, key.stack_id) for key in wanted]
+            self._refresh_mappings(raw, now_ns)
+            for key, unnamed, stack in zip(wanted, raw, self.symbolizer.symbolize(raw), strict=True):
+                has_names = all(frame.function or frame.kind is FrameKind.NATIVE for frame in stack.frames)
+                final = has_names and self.symbolizer.covers(unnamed.addresses)
+                self._named[key] = NamedStack(stack, fingerprint(key.kind, stack), final)
+        for key in keys:
+            self._named.move_to_end(key)
+        while len(self._named) > max(_NAMED_STACKS_MAX, len(keys)):
+            self._named.popitem(last=False)
+        return {key: self._named[key] for key in keys}
+
+    def drop_caches(self) -> None:
+        """Let go of what can be had again."""
+        self._named.clear()
+        self.census = None
+
+    def close(self) -> None:
+        """Let go of the files that names come from."""
+        self.symbolizer.close()
+
+    def _refresh_mappings(self, stacks: Iterable[RawStack], now_ns: int) -> None:
+        addresses = {address for stack in stacks for address in stack.addresses}
+        # After exec the mappings are those of another program, and after the end those of another process.
+        if self.is_gone or self.counters.state is not RecordingState.RECORDING:
+            return
+        if now_ns < self._mappings_due_ns or self.symbolizer.covers(addresses):
+            return
+        self._mappings_due_ns = now_ns + _MAPPINGS_PAUSE_NS
+        try:
+            self.symbolizer.update_mappings(read_mappings(self.pid))
+        except errors.BpfleakdError:
+            # It has just ended: what was read before still names most of it.
+            return
+
+
+def _is_at(probe: ProbedFunction, mapping: Mapping) -> bool:
+    size_bytes = mapping.end - mapping.start
+    is_inside = mapping.offset <= probe.offset < mapping.offset + size_bytes
+    return mapping.executable and mapping.path == probe.module and is_inside

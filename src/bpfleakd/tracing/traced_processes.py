@@ -1,0 +1,63 @@
+"""The processes that are traced, and those that ended lately."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from bpfleakd import errors
+from bpfleakd.model.process import ProcessState
+from bpfleakd.tracing.traced_process import TracedProcess
+
+__all__ = ["TracedProcesses", "memory_is_gone"]
+
+# Reports of processes that ended are kept for so many of them.
+_ENDED_MAX = 16
+_ENDED_WHEN_SHORT = 2
+
+
+class TracedProcesses:
+    """Who is traced (`running`), and whose last reports there are (`ended`), by pid."""
+
+    def __init__(self) -> None:
+        self.running: dict[int, TracedProcess] = {}
+        self.ended: OrderedDict[int, TracedProcess] = OrderedDict()
+
+    def find(self, pid: int) -> TracedProcess:
+        """The process, traced or ended. Raises NotAttached."""
+        traced = self.running.get(pid) or self.ended.get(pid)
+        if traced is None:
+            raise errors.NotAttached(f"process {pid} is not being traced", f"bpfleakctl attach {pid}")
+        return traced
+
+    def find_with_memory(self, pid: int) -> TracedProcess:
+        """The process, which is traced. Raises NotAttached, and NoSuchProcess if it ended."""
+        traced = self.find(pid)
+        if traced.state is ProcessState.DETACHED:
+            raise errors.NotAttached(
+                f"process {pid} is not being traced any more", f"bpfleakctl attach {pid}"
+            )
+        if traced.final is not None:
+            raise memory_is_gone(pid)
+        return traced
+
+    def remember_ended(self, traced: TracedProcess) -> None:
+        """Keep one that has ended; the oldest give way."""
+        self.ended[traced.pid] = traced
+        while len(self.ended) > _ENDED_MAX:
+            self.ended.popitem(last=False)
+
+    def forget_ended(self, pid: int) -> None:
+        """Let go of the last report of a process, if there is one."""
+        self.ended.pop(pid, None)
+
+    def drop_ended(self) -> None:
+        """Let go of all last reports but the newest."""
+        while len(self.ended) > _ENDED_WHEN_SHORT:
+            self.ended.popitem(last=False)
+
+
+def memory_is_gone(pid: int) -> errors.NoSuchProcess:
+    """Who asks for the memory of a process that has ended is told so."""
+    return errors.NoSuchProcess(
+        f"process {pid} has ended, and its memory with it", "bpfleakctl top shows its last report"
+    )

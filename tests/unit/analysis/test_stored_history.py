@@ -1,0 +1,84 @@
+"""Saved histories: the same verdicts again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+from bench import simulated_sites as sites
+
+from bpfleakd.analysis.persistence import persistence_of
+from bpfleakd.analysis.stored_history import STORED_VERSION, classified
+from bpfleakd.analysis.verdict import Context, classify_sites
+from bpfleakd.model.history import StoredHistory, StoredSite
+from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
+from bpfleakd.model.site import AllocationKind
+from bpfleakd.model.verdict import Verdict
+
+MIB = 1 << 20
+
+
+def saved(*makes: sites.Make, seconds: float = 90.0) -> StoredHistory:
+    """The history of made-up sites, as the daemon would save it; memory grows by a MiB a second."""
+    random = np.random.default_rng(23)
+    (histories,) = sites.histories_at([make(random, seconds) for make in makes], [seconds])
+    matrices = (
+        histories.low_bytes,
+        histories.low_count,
+        histories.born_count,
+        histories.survivors_count,
+        histories.survivors_bytes,
+    )
+    rows = []
+    for number in range(len(makes)):
+        live = int(histories.live_bytes[number]), int(histories.live_count[number])
+        figures = [tuple(matrix[:, number].tolist()) for matrix in matrices]
+        rows.append(StoredSite(f"{number:016x}", AllocationKind.HEAP, f"f{number}", "shop", *live, *figures))
+    ends_s = tuple(histories.ends_s.tolist())
+    memory = tuple(100.0 * MIB + MIB * end_s for end_s in ends_s)
+    limits = (MemoryLimit(MemoryLimitKind.CGROUP, 512 * MIB, 412 * MIB),)
+    return StoredHistory(STORED_VERSION, "shop", 45.0, 0.0, 0, 0, ends_s, ends_s, memory, limits, tuple(rows))
+
+
+def test_the_verdicts_are_those_of_the_daemon() -> None:
+    """After a way through JSON, too."""
+    history = saved(sites.leak(5), sites.cache(50, 20), sites.churn(100, 0.1))
+    again = msgspec.json.decode(msgspec.json.encode(history), type=StoredHistory)
+    assert again == history
+    _process, found = classified(again)
+    assert [verdict.verdict for _site, verdict in found] == [Verdict.LEAK, Verdict.PLATEAU, Verdict.CHURN]
+    random = np.random.default_rng(23)
+    makes = (sites.leak(5), sites.cache(50, 20), sites.churn(100, 0.1))
+    (histories,) = sites.histories_at([make(random, 90.0) for make in makes], [90.0])
+    classification = classify_sites(persistence_of(replace(histories, weight=None)), Context())
+    assert [verdict for _site, verdict in found] == [classification.of(row) for row in range(3)]
+
+
+def test_the_process_is_judged_too() -> None:
+    """Its memory grows by far more than the leak."""
+    process, _sites = classified(saved(sites.leak(5)))
+    assert process.verdict is Verdict.LEAK
+    assert process.memory_bytes_per_s == pytest.approx(MIB, rel=0.01)
+    assert process.limit_reached_s == pytest.approx(100, rel=0.01)
+
+
+def test_a_longer_wait_for_leaks() -> None:
+    """What is configured is saved along."""
+    _process, ((_site, verdict),) = classified(replace(saved(sites.leak(5)), leak_after_s=600.0))
+    assert verdict.verdict is Verdict.GROWING
+
+
+def test_nothing_saved() -> None:
+    """No sites and no time are no error."""
+    history = replace(saved(sites.leak(5)), sites=(), ends_s=(), memory_s=(), memory_bytes=())
+    process, found = classified(history)
+    assert (process.verdict, found) == (Verdict.UNKNOWN, [])
+
+
+def test_columns_of_different_lengths() -> None:
+    """A file that was edited is refused in words."""
+    history = saved(sites.leak(5))
+    with pytest.raises(ValueError, match="has not 60 figures"):
+        classified(replace(history, ends_s=history.ends_s[:60], memory_s=(), memory_bytes=()))

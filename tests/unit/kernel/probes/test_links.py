@@ -1,0 +1,142 @@
+"""Who gets links of its own, and who shares: the kernel is a list of what it was asked for."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from bpfleakd.kernel import bpf
+from bpfleakd.kernel.probes.links import Linker, ProbePoint
+from bpfleakd.kernel.probes.shared import FileKey, SharedPoint
+from bpfleakd.kernel.programs import AttachMethod, programs_of
+from bpfleakd.model.probe import FunctionRole
+
+FILE, OTHER_FILE = (1, 23), (1, 29)
+POINTS = [
+    ProbePoint(0x10, FunctionRole.SIZE_FIRST, ("rdi",)),
+    ProbePoint(0x20, FunctionRole.RELEASE, ("rdi",)),
+    ProbePoint(0x30, FunctionRole.LIBRARIES_CHANGED, ()),
+]
+FIRST, SECOND, THIRD = 101, 103, 107
+
+
+class Shared:
+    """In place of SharedProbes."""
+
+    def __init__(self) -> None:
+        self.linked: list[tuple[FileKey, int]] = []
+        self.points: Sequence[SharedPoint] = ()
+        self.failure: OSError | None = None
+
+    def link(self, file: FileKey, _path: str, points: Sequence[SharedPoint], pid: int) -> int:
+        if self.failure:
+            raise self.failure
+        self.linked.append((file, pid))
+        self.points = points
+        return os.memfd_create("shared")
+
+    def forget(self, pid: int) -> None:
+        self.linked = [each for each in self.linked if each[1] != pid]
+
+
+@pytest.fixture
+def owned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, set[int], bool]]:
+    """The links that were made: program, offsets, whether at the return."""
+    made: list[tuple[int, set[int], bool]] = []
+
+    def link(program, _type, _path, cookies, _pid, at_return):
+        made.append((program, set(cookies), at_return))
+        return os.memfd_create("link")
+
+    monkeypatch.setattr(bpf, "link_uprobe_multi", link)
+    return made
+
+
+def link_all(linker: Linker, pid: int, file: FileKey | None = FILE) -> None:
+    for link in linker.link("/lib/libc.so", POINTS, pid, 0, file):
+        os.close(link)
+
+
+def linker_of(shared: Shared | None, method: AttachMethod = AttachMethod.SESSION) -> Linker:
+    fds = {program.function: number for number, program in enumerate(programs_of(method))}
+    return Linker(method, fds, shared)  # type: ignore[arg-type]
+
+
+def test_the_first_of_a_file_has_links_of_its_own_and_the_others_share(owned) -> None:
+    """Until it is gone: then the next one is the first."""
+    shared = Shared()
+    linker = linker_of(shared)
+
+    link_all(linker, FIRST)
+    own_links = len(owned)
+    link_all(linker, SECOND)
+    assert len(owned) == own_links > 0
+    assert shared.linked == [(FILE, SECOND)]
+    link_all(linker, THIRD, OTHER_FILE)
+    assert len(owned) == 2 * own_links
+
+    linker.forget(FIRST)
+    link_all(linker, FIRST)
+    assert len(owned) == 3 * own_links
+    linker.forget(SECOND)
+    assert shared.linked == []
+
+
+def test_one_that_was_adopted_is_the_first(owned) -> None:
+    """Links that an earlier daemon made count as those of one's own."""
+    shared = Shared()
+    linker = linker_of(shared)
+    link = os.memfd_create("adopted")
+    linker.adopt(FILE, FIRST, [link])
+    os.close(link)
+
+    link_all(linker, SECOND)
+
+    assert (owned, shared.linked) == ([], [(FILE, SECOND)])
+
+
+def test_returns_and_frees_come_first(owned) -> None:
+    """A call that is seen to begin is seen to end, and a block that is recorded is seen to be freed."""
+    shared = Shared()
+    linker = linker_of(shared)
+    link_all(linker, FIRST)
+    link_all(linker, SECOND)
+
+    assert [offsets for _program, offsets, _at_return in owned] == [{0x20, 0x30}, {0x10}]
+    assert [(p.offset, p.at_return) for p in shared.points] == [
+        (0x10, True),
+        (0x20, False),
+        (0x10, False),
+        (0x30, False),
+    ]
+
+
+def test_where_sharing_fails_each_has_links_of_its_own(owned) -> None:
+    """Such as without tracefs; but a process that ended needs none."""
+    shared = Shared()
+    linker = linker_of(shared)
+    link_all(linker, FIRST)
+    own_links = len(owned)
+
+    shared.failure = OSError(errno.EROFS, "read-only")
+    link_all(linker, SECOND)
+    assert len(owned) == 2 * own_links
+
+    shared.failure = OSError(errno.ESRCH, "no such process")
+    with pytest.raises(OSError, match="no such process"):
+        link_all(linker, THIRD)
+
+
+def test_nobody_shares_without_a_file_or_shared_programs(owned) -> None:
+    """As with the daemon's own trial, or walkers that cannot go on in shared programs."""
+    shared = Shared()
+    for linker, file in ((linker_of(shared), None), (linker_of(None), FILE)):
+        owned.clear()
+        link_all(linker, FIRST, file)
+        own_links = len(owned)
+        link_all(linker, SECOND, file)
+        assert len(owned) == 2 * own_links
+    assert shared.linked == []

@@ -1,0 +1,165 @@
+"""Peaks of heap and mappings together, from what the programs report."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bpfleakd.kernel.address_space_events import AddressSpaceEvent, Syscall
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.tracing.address_maps import AddressMaps
+
+PID, TID = 4_711, 4_712
+PAGE = 4096
+_PRIVATE_ANONYMOUS = 0x22
+_READ_WRITE = 3
+
+
+class Program:
+    """Something that allocates and maps, and what the programs in the kernel see of it."""
+
+    def __init__(self) -> None:
+        self.maps = AddressMaps(lambda _pid, _stack_id: False)
+        self.maps.follow(PID, ())
+        self.now_ns = 1_000
+        self.heap = self.heap_peak = self.peak = 0
+        self.mapped: list[tuple[int, int]] = []
+        self._next = 0x10000
+
+    def allocate(self, size: int) -> None:
+        self.heap += size
+        self.heap_peak = max(self.heap_peak, self.heap)
+        self._note()
+
+    def free(self, size: int) -> None:
+        self.heap -= min(size, self.heap)
+
+    def map(self, pages: int) -> None:
+        self._report(Syscall.MMAP, (0, pages * PAGE, _READ_WRITE, _PRIVATE_ANONYMOUS, 0, 0), self._next)
+        self.mapped.append((self._next, pages))
+        self._next += (pages + 1) * PAGE
+        self._note()
+
+    def unmap(self) -> None:
+        if self.mapped:
+            start, pages = self.mapped.pop()
+            self._report(Syscall.MUNMAP, (start, pages * PAGE, 0, 0, 0, 0), 0, at_entry=True)
+
+    def told_peak(self) -> int:
+        self.now_ns += 1
+        return self.maps.peak_live_bytes(PID, self.heap_peak, self.now_ns)
+
+    def _note(self) -> None:
+        self.peak = max(self.peak, self.heap + PAGE * sum(pages for _start, pages in self.mapped))
+
+    def _report(self, syscall: Syscall, arguments: tuple, result: int, at_entry: bool = False) -> None:
+        self.now_ns += 1
+        event = AddressSpaceEvent(
+            self.now_ns, 1, arguments, result, self.heap_peak, PID, TID, syscall, at_entry, False
+        )
+        self.heap_peak = self.heap
+        self.maps.apply([event])
+
+
+_STEPS = st.lists(
+    st.tuples(st.sampled_from(["allocate", "free", "map", "unmap", "look"]), st.integers(1, 50))
+)
+
+
+@given(steps=_STEPS)
+def test_the_peak_is_exact(steps: list[tuple[str, int]]) -> None:
+    """Whatever happens in whatever order, and whenever it is looked at."""
+    program = Program()
+    for step, number in steps:
+        match step:
+            case "allocate":
+                program.allocate(number * 1000)
+            case "free":
+                program.free(number * 1000)
+            case "map":
+                program.map(number)
+            case "unmap":
+                program.unmap()
+            case "look":
+                assert program.told_peak() == program.peak
+    assert program.told_peak() == program.peak
+
+
+def test_peaks_at_different_times_do_not_add_up() -> None:
+    """A mapping that is gone when the heap grows."""
+    program = Program()
+    program.map(10)
+    program.unmap()
+    program.allocate(7 * PAGE)
+    assert program.told_peak() == 10 * PAGE
+
+
+def test_a_peak_read_before_a_report_is_not_taken_for_one_after_it() -> None:
+    """The heap was at its most while the mapping was there, and was read then; the report came meanwhile."""
+    program = Program()
+    program.allocate(7 * PAGE)
+    program.free(7 * PAGE)
+    read_ns, read_peak = program.now_ns, program.heap_peak
+    program.map(10)
+    assert program.maps.peak_live_bytes(PID, read_peak, read_ns) == 7 * PAGE
+    assert program.told_peak() == 10 * PAGE
+
+
+def test_a_process_that_is_not_followed() -> None:
+    """All that is known is the heap."""
+    assert AddressMaps(lambda _pid, _stack_id: False).peak_live_bytes(PID, 23, 1) == 23
+
+
+HEAP = Mapping(0x100000, 0x121000, 0, "00:00", 0, "[heap]", True, True, False)
+ARENA = 0x7F0000000000
+
+
+def followed(in_allocator: bool = False) -> AddressMaps:
+    maps = AddressMaps(lambda _pid, _stack_id: in_allocator)
+    maps.follow(PID, [HEAP])
+    return maps
+
+
+def an_event(syscall: Syscall, result: int, *arguments: int, inside: bool = True) -> AddressSpaceEvent:
+    padded = (*arguments, *[0] * (6 - len(arguments)))
+    return AddressSpaceEvent(1, 0 if inside else 23, padded, result, 0, PID, TID, syscall, False, inside)
+
+
+def test_heap_since_the_attach():
+    """What malloc has taken for itself: not what was there before, nor what the program maps."""
+    maps = followed()
+    maps.apply(
+        [
+            an_event(Syscall.BRK, HEAP.end + 4 * PAGE),
+            an_event(Syscall.MMAP, ARENA, 0, 64 * PAGE, 0, _PRIVATE_ANONYMOUS),
+            an_event(Syscall.MPROTECT, 0, ARENA, 8 * PAGE, _READ_WRITE),
+            an_event(Syscall.MMAP, ARENA + 64 * PAGE, 0, PAGE, _READ_WRITE, _PRIVATE_ANONYMOUS, inside=False),
+            an_event(Syscall.BRK, HEAP.end + 5 * PAGE, inside=False),
+        ]
+    )
+    heap = (HEAP.end, HEAP.end + 4 * PAGE), (ARENA, ARENA + 64 * PAGE)
+    assert maps.heap_since_attach(PID) == list(heap)
+    # free gives some back: who called is told by the stack then.
+    maps.apply([an_event(Syscall.BRK, HEAP.end + 3 * PAGE, inside=False)])
+    assert maps.heap_since_attach(PID) == [(HEAP.end, HEAP.end + 3 * PAGE), heap[1]]
+
+
+def test_heap_of_calls_that_were_under_way_at_the_attach():
+    """Known by their stacks only: the block that such a call returns is in no table, and no heap is known."""
+    maps = followed(in_allocator=True)
+    maps.apply([an_event(Syscall.BRK, HEAP.end - PAGE, inside=False)])
+    maps.apply([an_event(Syscall.BRK, HEAP.end, inside=True)])
+    assert maps.heap_since_attach(PID) == [(HEAP.end - PAGE, HEAP.end)]
+    maps.apply([an_event(Syscall.BRK, HEAP.end + PAGE, inside=False)])
+    assert maps.heap_since_attach(PID) == []
+
+
+def test_heap_of_a_process_that_was_taken_over():
+    """What the daemon before knew of such calls is not handed on."""
+    maps = followed()
+    maps.apply([an_event(Syscall.BRK, HEAP.end + PAGE)])
+    later = AddressMaps(lambda _pid, _stack_id: False)
+    later.restore(PID, maps.checkpoint(PID, 0, stale=False))
+    assert maps.heap_since_attach(PID) == [(HEAP.end, HEAP.end + PAGE)]
+    assert later.heap_since_attach(PID) == []
+    assert later.heap_since_attach(PID + 1) == []

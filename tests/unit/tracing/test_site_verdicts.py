@@ -1,0 +1,225 @@
+"""When verdicts are computed, on which rows, and what is announced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from bpfleakd.analysis.persistence import Persistence, SiteHistories, persistence_of
+from bpfleakd.kernel import abi
+from bpfleakd.kernel.abi import LIVE_BLOCK, RecordingState
+from bpfleakd.kernel.maps import ProcessCounters
+from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.model.verdict import Verdict
+from bpfleakd.table.site_table import COUNTERS, SiteTable
+from bpfleakd.tracing.site_verdicts import NOT_YET, SiteVerdicts
+
+from .doubles import NS_PER_S, Clock, counter_rows
+
+LEAK, CHURN = SiteKey(AllocationKind.HEAP, 7), SiteKey(AllocationKind.HEAP, 8)
+
+
+class World:
+    """A table with a site that leaks a block of 2,300 bytes a second, and one whose blocks are all freed."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.began_ns = self.clock.now_ns
+        self.table = SiteTable(self.began_ns)
+        self.verdicts = SiteVerdicts()
+        self.leaked = 0
+
+    def go_on(self, seconds: int, *, unmatched_frees: int = 0, losses: dict[str, int] | None = None) -> None:
+        for _ in range(seconds):
+            self.clock.go_on(1)
+            self.leaked += 1
+            leaked = self.leaked
+            rows = counter_rows(
+                [(2300 * leaked, leaked, 2300 * leaked, leaked), (0, 0, 50 * leaked, 5 * leaked)]
+            )
+            self.table.update(self.clock.now_ns, [LEAK, CHURN], rows)
+            missed = {reason: (losses or {}).get(reason, 0) for reason in abi.LOSS_REASONS}
+            counters = ProcessCounters(RecordingState.RECORDING, unmatched_frees, 0, missed, 0)
+            self.verdicts.note(self.clock.now_ns, counters)
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        born_ns = self.began_ns + NS_PER_S * np.arange(1, self.leaked + 1)
+        yield np.array([(2300, 2300, born, 7, 1, 0) for born in born_ns.tolist()], LIVE_BLOCK)
+
+    def compute(self) -> list[int]:
+        return self.verdicts.compute(self.table, self.blocks(), self.clock)
+
+    def verdict(self, row: int) -> Verdict:
+        counters = self.table.counters(self.table.keys[row])
+        return self.verdicts.of(row, counters.live_count, counters.allocated_count).verdict
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_the_sites_are_judged_by_row(world: World) -> None:
+    """The leak is one, what is all freed is churn, and the ranks sort them."""
+    world.go_on(70)
+    world.compute()
+    assert [world.verdict(0), world.verdict(1)] == [Verdict.LEAK, Verdict.CHURN]
+    ranks, rates = world.verdicts.ranks(np.array([1, 0]))
+    assert ranks.tolist() == [0, 2]
+    assert rates == pytest.approx([0, 2300], rel=0.1)
+
+
+def test_what_is_new_was_not_looked_at(world: World) -> None:
+    """Before the first time, and for rows that have come since."""
+    assert world.verdicts.of(0, 1, 1) == NOT_YET
+    world.go_on(70)
+    world.compute()
+    assert world.verdicts.of(2, 1, 1) == NOT_YET
+    assert world.verdicts.of(1, 1, 7).verdict is Verdict.CHURN
+
+
+def test_a_leak_is_announced_once_and_not_at_first_sight(world: World) -> None:
+    """Two verdicts in a row must say so."""
+    world.go_on(70)
+    announced = [world.compute()]
+    for _ in range(3):
+        world.go_on(5)
+        announced.append(world.compute())
+    assert announced == [[], [0], [], []]
+
+
+def test_they_are_computed_every_few_seconds(world: World) -> None:
+    """Sooner if somebody asks; later where that takes long, for all together, and after a long time."""
+    world.go_on(1)
+    world.compute()
+    now_ns = world.clock.now_ns
+
+    def is_due(after_s: int, *, observed_s: int = 60, processes: int = 1, asked: bool = False) -> bool:
+        then_ns = now_ns + after_s * NS_PER_S
+        return world.verdicts.is_due(
+            then_ns, then_ns - observed_s * NS_PER_S, processes=processes, asked=asked
+        )
+
+    assert [is_due(4), is_due(5), is_due(1, asked=True)] == [False, True, True]
+    assert [is_due(9, observed_s=240), is_due(10, observed_s=240)] == [False, True]
+    assert [is_due(29, observed_s=10_000), is_due(30, observed_s=10_000)] == [False, True]
+
+    def slow_blocks() -> Iterator[np.ndarray]:
+        world.clock.go_on(1)
+        yield from world.blocks()
+
+    world.go_on(1)
+    now_ns = world.clock.now_ns
+    world.verdicts.compute(world.table, slow_blocks(), world.clock)
+    assert [is_due(19, asked=True), is_due(20, asked=True)] == [False, True]
+    assert [is_due(124), is_due(125)] == [False, True]
+    assert [is_due(1249, processes=10), is_due(1250, processes=10)] == [False, True]
+
+
+@pytest.mark.parametrize("many", [(1_000_000, 1_000), (100_000, 100_000)])
+def test_who_asks_does_not_wait_for_much_work(world: World, many: tuple[int, int]) -> None:
+    """The first time one does; later the last verdict is shown, and the next tick makes a new one."""
+    assert world.verdicts.want(*many)
+    world.go_on(300)
+    world.compute()
+    then_ns, began_ns = world.clock.now_ns + NS_PER_S, world.table.began_ns
+    assert world.verdicts.want(1_000, 1_000)
+    assert not world.verdicts.is_due(then_ns, began_ns)
+    assert not world.verdicts.want(*many)
+    assert world.verdicts.is_due(then_ns, began_ns)
+    world.compute()
+    assert not world.verdicts.is_due(then_ns, began_ns)
+
+
+def test_many_sites_are_measured_when_they_may_have_become_something_else() -> None:
+    """Where few sites change the others are seldom measured, and called what they would be called anew."""
+    random = np.random.default_rng(23)
+    sites = 300
+    keys = [SiteKey(AllocationKind.HEAP, number + 1) for number in range(sites)]
+    table, clock = SiteTable(0), Clock(0)
+    verdicts, measured, judged = SiteVerdicts(), 0, 0
+    counters = np.zeros((sites, len(COUNTERS)), np.int64)
+    born: list[tuple[int, int]] = []
+
+    def count(histories: SiteHistories, leak_after_s: float) -> Persistence:
+        nonlocal measured
+        measured += len(histories.live_bytes)
+        return persistence_of(histories, leak_after_s)
+
+    def ranks_of(of: SiteVerdicts) -> np.ndarray:
+        blocks = np.zeros(len(born), LIVE_BLOCK)
+        blocks["stack_id"], blocks["born_ns"] = np.array(born).T
+        blocks["size"] = blocks["weight"] = 2300
+        of.compute(table, [blocks], clock)
+        ranks, _rates = of.ranks(np.arange(sites))
+        return ranks
+
+    for second in range(1, 201):
+        clock.go_on(1)
+        # At first all; then one goes on, one stops in the middle, and some come and go at random.
+        busy = np.unique([0, *[1] * (second < 100), *random.integers(2, 99, 3)])
+        rows = np.arange(sites) if second <= 3 else busy
+        stays = np.isin(rows, [0, 1]) | (second <= 3)
+        counters[np.ix_(rows, [2, 3])] += 2300, 1
+        counters[np.ix_(rows[stays], [0, 1])] += 2300, 1
+        born += [(keys[row].stack_id, clock.now_ns) for row in rows[stays].tolist()]
+        table.update(clock.now_ns, [keys[row] for row in rows.tolist()], counters[rows])
+        if second % 5 == 0:
+            with mock.patch("bpfleakd.tracing.site_verdicts.persistence_of", count):
+                ranks = ranks_of(verdicts)
+            judged += sites
+        if second % 20 == 0:
+            assert ranks.tolist() == ranks_of(SiteVerdicts()).tolist(), second
+    assert ranks[0] == 2
+    assert measured < judged / 2
+
+
+def test_old_memory_that_is_replaced(world: World) -> None:
+    """As many frees of blocks from before the attach as blocks gained: that may be all there is to it."""
+    world.go_on(50)
+    world.go_on(20, unmatched_frees=30)
+    world.compute()
+    assert world.verdict(0) is Verdict.GROWING
+
+
+def test_blocks_that_were_not_recorded(world: World) -> None:
+    """They take from the confidence, and the reason says so."""
+    world.go_on(50)
+    world.go_on(20, losses={"live_full": 5})
+    world.compute()
+    verdict = world.verdicts.of(0, 70, 70)
+    assert verdict.verdict is Verdict.LEAK
+    assert verdict.reason.endswith("; blocks were not recorded")
+
+
+def test_no_live_blocks_at_all() -> None:
+    """Nothing to judge is no error."""
+    table, verdicts = SiteTable(0), SiteVerdicts()
+    assert verdicts.compute(table, iter(()), Clock()) == []
+    assert verdicts.of_process(table, ()).verdict is Verdict.UNKNOWN
+
+
+def test_the_process(world: World) -> None:
+    """It leaks what its sites leak; its memory is known once it was noted for a while."""
+    for _ in range(70):
+        world.go_on(1)
+        world.verdicts.note_memory(world.clock.now_ns, world.began_ns, 100 << 20)
+    world.verdicts.note_memory(world.clock.now_ns, world.began_ns, None)
+    world.compute()
+    verdict = world.verdicts.of_process(world.table, ())
+    assert verdict.verdict is Verdict.LEAK
+    assert verdict.leak_bytes_per_s == pytest.approx(2300, rel=0.1)
+    assert verdict.memory_bytes_per_s == 0
+
+
+def test_a_suppressed_leak(world: World) -> None:
+    """It makes no process one that leaks."""
+    world.go_on(70)
+    world.compute()
+    assert world.verdicts.of_process(world.table, ()).verdict is Verdict.LEAK
+    suppressed = np.zeros(1, np.intp)
+    verdict = world.verdicts.of_process(world.table, (), suppressed)
+    assert (verdict.verdict, verdict.leak_bytes_per_s) == (Verdict.UNKNOWN, 0)

@@ -1,0 +1,315 @@
+"""One traced process: names that are kept, the census, and the end."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bpfleakd.kernel.abi import RecordingState
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.process import ProcessState
+from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.model.stack import FrameKind, RawStack, StackEnd
+from bpfleakd.tracing import traced_process as module
+from bpfleakd.tracing.attach import LinkedFile
+from bpfleakd.tracing.traced_process import TracedProcess
+
+from .doubles import NS_PER_S, Clock, FakeMaps, FakeProcess, FakeSymbolizer, a_traced
+from .programs import running, without_main_thread
+
+PID = 4_711
+
+
+def heap(stack_id: int) -> SiteKey:
+    return SiteKey(AllocationKind.HEAP, stack_id)
+
+
+@pytest.fixture
+def maps() -> FakeMaps:
+    """A kernel that has a stack of one frame, address n, for each stack id n."""
+    maps = FakeMaps()
+    process = maps.processes[PID] = FakeProcess()
+    process.stacks = {n: RawStack((n,), StackEnd.BOTTOM) for n in range(1, 200)}
+    return maps
+
+
+def functions(traced: TracedProcess, maps: FakeMaps, *stack_ids: int, now_ns: int = 0) -> list[str | None]:
+    named = traced.named_stacks(maps, [heap(n) for n in stack_ids], now_ns)
+    return [named[heap(n)].stack.frames[0].function for n in stack_ids]
+
+
+def symbolizer_of(traced: TracedProcess) -> FakeSymbolizer:
+    assert isinstance(traced.symbolizer, FakeSymbolizer)
+    return traced.symbolizer
+
+
+class TestNames:
+    """Stacks are named once."""
+
+    def test_each_once(self, maps: FakeMaps) -> None:
+        """A stack that has its names is not looked up again."""
+        traced = a_traced()
+        assert functions(traced, maps, 1, 2) == ["function_1", "function_2"]
+        assert functions(traced, maps, 2, 1, 3) == ["function_2", "function_1", "function_3"]
+        assert symbolizer_of(traced).symbolized == 3
+
+    def test_names_that_come_late(self, maps: FakeMaps) -> None:
+        """Code made at run time gets its name when the JIT has written it: until then it is asked for."""
+        traced = a_traced()
+        symbolizer_of(traced).unnamed = {1}
+        assert functions(traced, maps, 1) == [None]
+        symbolizer_of(traced).unnamed = set()
+        assert functions(traced, maps, 1) == ["function_1"]
+        assert functions(traced, maps, 1) == ["function_1"]
+        assert symbolizer_of(traced).symbolized == 2
+
+    def test_files_without_symbols_are_final(self, maps: FakeMaps) -> None:
+        """A stripped file stays stripped."""
+        traced = a_traced()
+        named = traced.named_stacks(maps, [heap(1)], 0)[heap(1)]
+        assert named.final
+        assert named.stack.frames[0].kind is FrameKind.NATIVE
+
+    def test_addresses_in_no_mapping_are_not_final(self, maps: FakeMaps) -> None:
+        """Even where the frames that are left have names: the mapping may be new."""
+        traced = a_traced()
+        symbolizer_of(traced).covered = False
+        traced.counters = replace(traced.counters, state=RecordingState.STOPPED)
+        assert not traced.named_stacks(maps, [heap(1)], 0)[heap(1)].final
+
+    def test_a_lost_stack_is_final(self, maps: FakeMaps) -> None:
+        """What found no room will not come back."""
+        traced = a_traced()
+        for _time in range(2):
+            named = traced.named_stacks(maps, [heap(0)], 0)[heap(0)]
+            assert (named.stack.frames, named.stack.truncated, named.final) == ((), StackEnd.LOST, True)
+        assert symbolizer_of(traced).symbolized == 1
+
+    def test_kinds_have_fingerprints_of_their_own(self, maps: FakeMaps) -> None:
+        """One stack under two kinds is two sites."""
+        keys = [heap(1), SiteKey(AllocationKind.MMAP, 1)]
+        named = a_traced().named_stacks(maps, keys, 0)
+        assert len({stack.fingerprint for stack in named.values()}) == 2
+
+    def test_no_more_than_there_is_room_for(self, maps: FakeMaps, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Names are kept of the stacks that were shown last, and of all that are shown at once."""
+        monkeypatch.setattr(module, "_NAMED_STACKS_MAX", 10)
+        traced = a_traced()
+        functions(traced, maps, *range(1, 31))
+        assert symbolizer_of(traced).symbolized == 30
+        functions(traced, maps, 31)
+        functions(traced, maps, *range(22, 32))
+        assert symbolizer_of(traced).symbolized == 31
+        functions(traced, maps, 21)
+        assert symbolizer_of(traced).symbolized == 32
+
+    def test_an_old_stack_shown_beside_a_new_one(
+        self, maps: FakeMaps, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The one that was shown least lately is wanted, and another needs room: it is not thrown out."""
+        monkeypatch.setattr(module, "_NAMED_STACKS_MAX", 10)
+        traced = a_traced()
+        for stack_id in range(1, 11):
+            functions(traced, maps, stack_id)
+        assert functions(traced, maps, 1, 11) == ["function_1", "function_11"]
+        assert functions(traced, maps, 1) == ["function_1"]
+        assert symbolizer_of(traced).symbolized == 11
+
+
+class TestProbedFunctions:
+    """What allocates and frees is known by what its probe points are called on a stack."""
+
+    def test_names_are_those_of_frames(self) -> None:
+        """A probe has the mangled name of a symbol, or one of several at its address."""
+        traced = a_traced()
+        library = Mapping(0x7000, 0x9000, 0x1000, "fe:01", 23, "/lib/own.so", True, False, True)
+        data = replace(library, start=0x9000, end=0xA000, executable=False)
+        probes = (
+            ProbedFunction("other", "_ZdlPv", FunctionRole.RELEASE, "/lib/own.so", 0x1234, True),
+            ProbedFunction("other", "_Znwm", FunctionRole.SIZE_FIRST, "/lib/own.so", 0x1334, True),
+            ProbedFunction("glibc", "free", FunctionRole.RELEASE, "/lib/libc.so.6", 0x1434, True),
+        )
+        files = (LinkedFile((0, 0, 0, 0), 0, probes),)
+        traced.attachment = replace(traced.attachment, files=files, mappings=(library, data))
+        assert traced.probed_functions() == {
+            ("shop", f"function_{0x7234}"),
+            ("shop", f"function_{0x7334}"),
+        }
+
+    def test_what_has_no_name_is_left_out(self) -> None:
+        """Or it would be taken for any other code without a name."""
+        traced = a_traced()
+        library = Mapping(0x7000, 0x9000, 0, "fe:01", 23, "/lib/own.so", True, False, True)
+        probe = ProbedFunction("other", "free", FunctionRole.RELEASE, "/lib/own.so", 0x10, True)
+        files = (LinkedFile((0, 0, 0, 0), 0, (probe,)),)
+        traced.attachment = replace(traced.attachment, files=files, mappings=(library,))
+        symbolizer_of(traced).unnamed = {0x7010}
+        assert traced.probed_functions() == frozenset()
+
+
+class TestThreads:
+    """Names of threads, which blocks are told by when the thread has long ended."""
+
+    def test_ended_threads_keep_their_names(self) -> None:
+        """Whoever has the number now has the name of now."""
+        traced = a_traced()
+        traced.note_threads({1: "main", 2: "worker"})
+        traced.note_threads({1: "main", 3: "other"})
+        assert traced.thread_names == {1: "main", 2: "worker", 3: "other"}
+        traced.note_threads({2: "again"})
+        assert traced.thread_names[2] == "again"
+
+    def test_no_more_than_there_is_room_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A process starts a thread a second for a year: those seen last are kept, and all that exist."""
+        monkeypatch.setattr(module, "_THREAD_NAMES_MAX", 10)
+        traced = a_traced()
+        for tid in range(2, 102):
+            traced.note_threads({1: "main", tid: "worker"})
+        assert set(traced.thread_names) == {1, *range(93, 102)}
+        traced.note_threads(dict.fromkeys(range(200, 223), "many"))
+        assert set(traced.thread_names) == set(range(200, 223))
+
+
+class TestLosses:
+    """What was missed, wherever that was."""
+
+    def test_all_of_them(self) -> None:
+        """By the programs, in the address map and with the names; zeroes included."""
+        traced = a_traced()
+        traced.counters.losses["live_full"] = 3
+        traced.unrecorded_regions = 5
+        symbolizer_of(traced).unreadable_files = 7
+        losses = traced.losses
+        assert {reason: count for reason, count in losses.items() if count} == {
+            "live_full": 3,
+            "region_full": 5,
+            "unreadable_files": 7,
+        }
+        assert {"event_full", "unknown_addresses", "perf_map_refused"} <= losses.keys()
+
+
+class TestMappings:
+    """The maps of the process are read again for addresses that nothing covers."""
+
+    @pytest.fixture
+    def traced(self) -> TracedProcess:
+        """This very process, so that there is something to read, which its symbolizer knows nothing of."""
+        traced = a_traced()
+        symbolizer_of(traced).covered = False
+        return traced
+
+    @pytest.fixture(autouse=True)
+    def _this_process(self, maps: FakeMaps, monkeypatch: pytest.MonkeyPatch) -> None:
+        maps.processes[os.getpid()] = maps.processes[PID]
+        monkeypatch.setattr(TracedProcess, "pid", property(lambda _self: os.getpid()))
+
+    def test_not_too_often(self, traced: TracedProcess, maps: FakeMaps) -> None:
+        """At most once a second, however many addresses nothing covers."""
+        for stack_id, now_ns in ((1, 0), (2, 1), (3, NS_PER_S - 1)):
+            functions(traced, maps, stack_id, now_ns=now_ns)
+        assert symbolizer_of(traced).updates == 1
+        functions(traced, maps, 4, now_ns=NS_PER_S)
+        assert symbolizer_of(traced).updates == 2
+
+    def test_not_if_all_is_covered(self, traced: TracedProcess, maps: FakeMaps) -> None:
+        """Most of the time nothing is new."""
+        symbolizer_of(traced).covered = True
+        functions(traced, maps, 1)
+        assert symbolizer_of(traced).updates == 0
+
+    @pytest.mark.parametrize("state", [RecordingState.EXECED, RecordingState.STOPPED])
+    def test_not_of_another_program(
+        self, traced: TracedProcess, maps: FakeMaps, state: RecordingState
+    ) -> None:
+        """After exec, or after the end, the pid's mappings are not those that the addresses were in."""
+        maps.processes[os.getpid()].state = state
+        traced.counters = maps.process(os.getpid())
+        assert functions(traced, maps, 1) == ["function_1"]
+        assert symbolizer_of(traced).updates == 0
+
+
+class TestCensus:
+    """Blocks are counted one by one, which takes its time."""
+
+    def take(self, traced: TracedProcess, maps: FakeMaps, clock: Clock) -> set[SiteKey]:
+        traced.take_census(maps, None, clock)
+        assert traced.census is not None
+        return set(traced.census)
+
+    def test_sites_by_kind_and_stack(self, maps: FakeMaps) -> None:
+        """The blocks of a process are summed by site and thread."""
+        traced, clock = a_traced(), Clock()
+        maps.processes[PID].blocks = [(23, 5, 1, 7, 0), (101, 3, 1, 9, 0), (1, 9, 2, 7, 0)]
+        assert self.take(traced, maps, clock) == {heap(1), heap(2)}
+        assert traced.census is not None
+        assert traced.census[heap(1)].oldest_born_ns == 3
+        assert traced.census[heap(1)].live_bytes_by_tid == {7: 23, 9: 101}
+
+    def test_a_recent_one_is_used_again(self, maps: FakeMaps) -> None:
+        """Within half a second nothing is counted again; after it, everything."""
+        traced, clock = a_traced(), Clock()
+        maps.processes[PID].blocks = [(23, 5, 1, 7, 0)]
+        self.take(traced, maps, clock)
+        maps.processes[PID].blocks = []
+        clock.go_on(0.49)
+        assert self.take(traced, maps, clock) == {heap(1)}
+        clock.go_on(0.02)
+        assert self.take(traced, maps, clock) == set()
+
+    def test_a_slow_one_is_rare(self, maps: FakeMaps) -> None:
+        """A census that takes a second is taken every ten."""
+        clock = Clock()
+
+        def slow() -> int:
+            clock.go_on(1.0)
+            return clock.now_ns
+
+        traced = a_traced()
+        traced.take_census(maps, None, slow)
+        maps.processes[PID].blocks = [(23, 5, 1, 7, 0)]
+        clock.go_on(8.5)
+        assert self.take(traced, maps, clock) == set()
+        clock.go_on(1.0)
+        assert self.take(traced, maps, clock) == {heap(1)}
+
+    def test_the_last_one_is_taken_anew(self, maps: FakeMaps) -> None:
+        """The report that is kept of an ended process shows its end."""
+        traced, clock = a_traced(), Clock()
+        self.take(traced, maps, clock)
+        maps.processes[PID].blocks = [(23, 5, 1, 7, 0)]
+        traced.state = ProcessState.EXITED
+        assert self.take(traced, maps, clock) == {heap(1)}
+
+
+class TestEnd:
+    """When a process is gone."""
+
+    def ended(self, pidfd: int) -> bool:
+        traced = a_traced()
+        object.__setattr__(traced.attachment, "pidfd", pidfd)
+        return traced.has_ended()
+
+    def test_killed(self) -> None:
+        """A process that runs has not ended; a zombie has."""
+        with running() as pid:
+            pidfd = os.pidfd_open(pid)
+            assert not self.ended(pidfd)
+            os.kill(pid, 9)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            assert self.ended(pidfd)
+            os.close(pidfd)
+
+    def test_a_process_without_its_main_thread(self, tmp_path: Path) -> None:
+        """A process lives as long as its last thread, though /proc shows a zombie."""
+        with running(without_main_thread(tmp_path)) as pid:
+            assert "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+            pidfd = os.pidfd_open(pid)
+            assert not self.ended(pidfd)
+            os.kill(pid, 9)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            assert self.ended(pidfd)
+            os.close(pidfd)

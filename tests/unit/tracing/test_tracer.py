@@ -1,0 +1,497 @@
+"""The life of traced processes: attach, tick, report, end. Processes are real, the kernel is made up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bpfleakd import errors
+from bpfleakd.analysis.suppressions import Suppressions, parse_suppressions
+from bpfleakd.kernel.abi import RecordingState
+from bpfleakd.model.groups import GroupKey
+from bpfleakd.model.process import ProcessState
+from bpfleakd.model.report import LeakReport, SortKey, SuppressedSites
+from bpfleakd.model.stack import RawStack, StackEnd
+from bpfleakd.queries.scan_reply import ScanReply
+from bpfleakd.queries.scans import ScanOptions
+from bpfleakd.tracing.report import Reporter
+from bpfleakd.tracing.sampling import SamplingOptions
+from bpfleakd.tracing.tracer import Tracer
+
+from .doubles import Clock, FakeAttacher, FakeMaps, FakeSymbolizer, FakeUnwinding
+from .programs import running, without_main_thread
+
+
+class World:
+    """A monitor and all that it stands on."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.maps = FakeMaps()
+        self.attacher = FakeAttacher(self.maps)
+        self.unwinding = FakeUnwinding()
+        self.watched: list[bool] = []
+        self.kept: list[tuple[int, LeakReport]] = []
+        self.symbolizers: dict[int, FakeSymbolizer] = {}
+        self.tracer = Tracer(
+            self.maps,  # type: ignore[arg-type]
+            self.attacher,  # type: ignore[arg-type]
+            self.unwinding,  # type: ignore[arg-type]
+            self.watched.append,
+            Reporter(window_s=10, attach_method="session"),
+            self._symbolizer_of,  # type: ignore[arg-type]
+            attach_method="session",
+            top_sites=3,
+            unattended_s=900,
+            keep_report=lambda id_, report: self.kept.append((id_.pid, report)),
+            sampling=SamplingOptions(target_per_s=1_000),
+            clock_ns=self.clock,
+        )
+
+    def _symbolizer_of(self, attachment) -> FakeSymbolizer:
+        return self.symbolizers.setdefault(attachment.process.id.pid, FakeSymbolizer())
+
+    def allocates(self, pid: int, **sites: int) -> None:
+        """The process has so many bytes live at each site (s1=23: stack 1), each a single block."""
+        process = self.maps.processes[pid]
+        for name, size in sites.items():
+            stack_id = int(name[1:])
+            process.sites[stack_id] = (size, 1, size, 1)
+            process.stacks[stack_id] = RawStack((stack_id,), StackEnd.BOTTOM)
+        process.blocks = [(c[0], self.clock.now_ns, s, pid, 0) for s, c in process.sites.items() if c[1]]
+
+    def kill(self, pid: int) -> None:
+        os.kill(pid, 9)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    def states(self) -> dict[int, ProcessState]:
+        return {row.process.pid: row.process.state for row in self.tracer.overview.processes()}
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.tracer.close()
+    assert world.attacher.attached == set()
+
+
+@pytest.fixture
+def pid() -> Iterator[int]:
+    with running() as pid:
+        yield pid
+
+
+def functions(world: World, pid: int, **options: object) -> list[str | None]:
+    wanted = {"limit": None, "sort": SortKey.LIVE, **options}
+    return [site.function for site in world.tracer.queries.report(pid, **wanted).sites]
+
+
+class TestTracing:
+    """While a process runs."""
+
+    def test_figures_are_read_when_they_are_asked_for(self, world: World, pid: int) -> None:
+        """A report does not wait for the next tick; a row shows the last reading."""
+        row = world.tracer.attach(pid)
+        assert (row.process.state, row.process.live_bytes, row.sites) == (ProcessState.TRACED, 0, 0)
+        world.allocates(pid, s1=23, s2=101)
+        assert world.tracer.overview.processes()[0].process.live_bytes == 0
+        assert functions(world, pid) == ["function_2", "function_1"]
+        assert world.tracer.overview.processes()[0].process.live_bytes == 124
+
+    def test_processes_do_not_mix(self, world: World, pid: int) -> None:
+        """Each has the sites that are its own."""
+        with running() as other:
+            for process in (pid, other):
+                world.tracer.attach(process)
+            world.allocates(pid, s1=23)
+            world.allocates(other, s1=101, s2=7)
+            world.tracer.tick()
+            live = {row.process.pid: row.process.live_bytes for row in world.tracer.overview.processes()}
+            assert live == {pid: 23, other: 108}
+            assert functions(world, other) == ["function_1", "function_2"]
+
+    def test_growth_between_ticks(self, world: World, pid: int) -> None:
+        """Bytes gained over the window, by CLOCK_MONOTONIC."""
+        world.tracer.attach(pid)
+        for second in range(1, 21):
+            world.clock.go_on(1)
+            world.allocates(pid, s1=23 * second)
+            world.tracer.tick()
+        (site,) = world.tracer.queries.report(pid, limit=1, sort=SortKey.GROWTH).sites
+        assert site.growth_bytes_per_s == 23.0
+        assert world.tracer.overview.processes()[0].process.growth_bytes_per_s == 23.0
+
+    def test_a_snapshot_has_the_largest_sites(self, world: World, pid: int) -> None:
+        """As many as the metrics show, and every process."""
+        world.tracer.attach(pid)
+        world.allocates(pid, s1=1, s2=2, s3=3, s4=4, s5=5)
+        world.tracer.tick()
+        snapshot = world.tracer.overview.snapshot()
+        assert [site.live_bytes for site in snapshot.top_sites[pid]] == [5, 4, 3]
+        assert [row.process.pid for row in snapshot.processes] == [pid]
+        assert snapshot.daemon.ticks == 1
+
+    def test_groups_are_of_all_sites(self, world: World, pid: int) -> None:
+        """A limit is of the groups."""
+        world.tracer.attach(pid)
+        world.allocates(pid, s1=23, s2=101, s3=7)
+        groups = world.tracer.queries.groups(pid, by=GroupKey.MODULE, limit=1, sort=SortKey.LIVE).groups
+        assert [(group.group, group.live_bytes, len(group.sites)) for group in groups] == [("shop", 131, 3)]
+        (thread,) = world.tracer.queries.groups(pid, by=GroupKey.THREAD, limit=None, sort=SortKey.LIVE).groups
+        assert (thread.group, thread.live_bytes, thread.live_count) == (str(pid), 131, 3)
+
+    def test_blocks(self, world: World, pid: int) -> None:
+        """One by one, with the names of the threads as they are now."""
+        world.tracer.attach(pid)
+        world.allocates(pid, s1=23, s2=101)
+        world.clock.go_on(7)
+        report = world.tracer.queries.blocks(pid, site=None, older_than_s=5.0, limit=1)
+        assert (report.live_bytes, report.live_count, report.left_out_count) == (124, 2, 1)
+        (site,) = report.sites
+        assert (site.blocks[0].size_bytes, site.blocks[0].age_s, site.blocks[0].tid) == (101, 7.0, pid)
+        assert site.blocks[0].comm
+
+    def test_the_peak(self, world: World, pid: int) -> None:
+        """What the programs say, as soon as they are read; it does not fall."""
+        world.tracer.attach(pid)
+        process = world.maps.processes[pid]
+        process.heap_peak_bytes = 1009
+        world.allocates(pid, s1=23)
+        world.clock.go_on(1)
+        world.tracer.tick()
+        process.heap_peak_bytes = 101
+        world.tracer.tick()
+        assert world.tracer.overview.processes()[0].process.peak_live_bytes == 1009
+
+    def test_nothing_is_traced(self, world: World) -> None:
+        """A tick and a snapshot of nothing at all."""
+        assert world.tracer.tick() == 0.0
+        assert world.tracer.overview.processes() == ()
+        assert world.tracer.overview.snapshot().top_sites == {}
+
+    def test_libraries_that_come(self, world: World, pid: int) -> None:
+        """After dlopen the mappings are read again, for names and for the walker."""
+        world.tracer.attach(pid)
+        world.maps.processes[pid].library_changes = 2
+        world.tracer.tick()
+        world.tracer.tick()
+        assert world.symbolizers[pid].updates == 1
+        assert world.unwinding.followed == [pid]
+
+
+class TestAttaching:
+    """Attaching once, again, and in vain."""
+
+    def test_twice(self, world: World, pid: int) -> None:
+        """A process that is traced already is not attached again."""
+        world.tracer.attach(pid)
+        with pytest.raises(errors.AlreadyAttached):
+            world.tracer.attach(pid)
+        assert world.states() == {pid: ProcessState.TRACED}
+
+    def test_in_vain(self, world: World, pid: int) -> None:
+        """A refusal leaves nothing, and the address spaces are watched for nobody."""
+        world.attacher.refused = {pid}
+        with pytest.raises(errors.NoAllocator):
+            world.tracer.attach(pid)
+        assert world.states() == {}
+        assert world.watched == []
+
+    def test_a_pid_that_was_exec_since(self, world: World, pid: int) -> None:
+        """The end that no tick has noticed yet is noticed by the attach: the new program starts empty."""
+        world.tracer.attach(pid)
+        world.allocates(pid, s1=23)
+        world.maps.processes[pid].state = RecordingState.EXECED
+        world.tracer.tick()
+        assert world.states() == {pid: ProcessState.EXECED}
+        world.tracer.attach(pid)
+        assert world.states() == {pid: ProcessState.TRACED}
+        assert functions(world, pid) == []
+
+    def test_detach(self, world: World, pid: int) -> None:
+        """The last figures are the answer, and the process is forgotten."""
+        world.tracer.attach(pid)
+        world.allocates(pid, s1=23)
+        row = world.tracer.detach(pid)
+        assert (row.process.state, row.process.live_bytes) == (ProcessState.DETACHED, 23)
+        assert world.attacher.attached == set()
+        assert world.symbolizers[pid].closed
+        assert world.watched[-1] is False
+        for ask in (world.tracer.detach, lambda pid: functions(world, pid)):
+            with pytest.raises(errors.NotAttached):
+                ask(pid)
+
+    def test_watching_goes_on_for_the_others(self, world: World, pid: int) -> None:
+        """The address spaces are watched until the last process is detached."""
+        with running() as other:
+            world.tracer.attach(pid)
+            world.tracer.attach(other)
+            world.tracer.detach(pid)
+            assert world.watched[-1] is True
+            world.tracer.detach(other)
+            assert world.watched[-1] is False
+
+
+class TestEnd:
+    """When a process is over."""
+
+    def test_exit(self, world: World, pid: int) -> None:
+        """What it held at its end is kept, named, and can be sorted and cut; the probes are out."""
+        world.tracer.attach(pid)
+        world.allocates(pid, s1=23, s2=101)
+        world.kill(pid)
+        world.tracer.tick()
+
+        assert world.states() == {pid: ProcessState.EXITED}
+        assert world.attacher.attached == set()
+        assert functions(world, pid) == ["function_2", "function_1"]
+        assert functions(world, pid, limit=1) == ["function_2"]
+        (last,) = world.tracer.overview.snapshot().processes
+        assert (last.process.state, last.process.live_bytes) == (ProcessState.EXITED, 124)
+        assert world.tracer.overview.snapshot().processes == ()
+        row = world.tracer.detach(pid)
+        assert (row.process.state, row.process.live_bytes) == (ProcessState.EXITED, 124)
+        assert world.states() == {}
+
+    def test_the_report_of_a_detached_process_can_be_kept(self, world: World, pid: int) -> None:
+        """It is exported while the process runs on, and until it is traced again."""
+        world.tracer.attach(pid)
+        world.allocates(pid, s1=23, s2=101)
+        world.tracer.release(pid)
+
+        assert world.attacher.attached == set()
+        assert functions(world, pid) == ["function_2", "function_1"]
+        snapshot = world.tracer.overview.snapshot()
+        assert [row.process.state for row in snapshot.processes] == [ProcessState.DETACHED]
+        assert [site.live_bytes for site in snapshot.top_sites[pid]] == [101, 23]
+        with pytest.raises(errors.NotAttached):
+            world.tracer.queries.address_space(pid)
+
+        world.tracer.attach(pid)
+        assert [row.process.live_bytes for row in world.tracer.overview.snapshot().processes] == [0]
+        world.tracer.release(pid)
+        world.kill(pid)
+        assert len(world.tracer.overview.snapshot().processes) == 1
+        assert world.tracer.overview.snapshot().processes == ()
+        assert world.states() == {pid: ProcessState.DETACHED}
+
+    def test_blocks_are_kept(self, world: World, pid: int) -> None:
+        """As they were at the end, however long ago that is."""
+        world.tracer.attach(pid)
+        world.allocates(pid, s1=23, s2=101)
+        world.clock.go_on(7)
+        world.kill(pid)
+        world.tracer.tick()
+        world.clock.go_on(1000)
+        report = world.tracer.queries.blocks(pid, site=None, older_than_s=0.0, limit=1)
+        assert (report.process.state, report.live_bytes, report.left_out_count) == (
+            ProcessState.EXITED,
+            124,
+            1,
+        )
+        assert [block.age_s for block in report.sites[0].blocks] == [7.0]
+        assert world.tracer.queries.blocks(pid, site=None, older_than_s=8.0, limit=1).sites == ()
+        groups = world.tracer.queries.groups(pid, by=GroupKey.FUNCTION, limit=None, sort=SortKey.LIVE).groups
+        assert [group.live_bytes for group in groups] == [101, 23]
+
+    def test_time_stops(self, world: World, pid: int) -> None:
+        """It was attached for as long as it lived."""
+        world.tracer.attach(pid)
+        world.clock.go_on(23)
+        world.kill(pid)
+        world.tracer.tick()
+        world.clock.go_on(101)
+        assert world.tracer.overview.processes()[0].process.attached_s == 23.0
+
+    def test_exec(self, world: World, pid: int) -> None:
+        """The new program's libraries say nothing of the old one's stacks: its names stay what they were."""
+        world.tracer.attach(pid)
+        world.allocates(pid, s1=23)
+        world.symbolizers[pid].covered = False
+        process = world.maps.processes[pid]
+        process.state, process.library_changes = RecordingState.EXECED, 2
+
+        assert functions(world, pid) == ["function_1"]
+        world.tracer.tick()
+
+        assert world.states() == {pid: ProcessState.EXECED}
+        assert functions(world, pid) == ["function_1"]
+        assert world.symbolizers[pid].updates == 0
+        assert world.unwinding.followed == []
+
+    def test_a_process_without_its_main_thread(self, world: World, tmp_path: Path) -> None:
+        """It is not over while another thread runs, and what is known of its mappings is kept."""
+        with running(without_main_thread(tmp_path)) as pid:
+            world.tracer.attach(pid)
+            world.allocates(pid, s1=23)
+            world.maps.processes[pid].library_changes = 2
+            world.tracer.tick()
+            assert world.states() == {pid: ProcessState.TRACED}
+            assert functions(world, pid) == ["function_1"]
+            assert world.symbolizers[pid].updates == 0
+            world.kill(pid)
+            world.tracer.tick()
+            assert world.states() == {pid: ProcessState.EXITED}
+
+    def test_some_that_ended_are_remembered(self, world: World) -> None:
+        """Sixteen of them: the oldest is forgotten first."""
+        with ExitStack() as stack:
+            pids = [stack.enter_context(running()) for _ in range(18)]
+            for pid in pids:
+                world.tracer.attach(pid)
+                world.kill(pid)
+                world.tracer.tick()
+            assert list(world.states()) == pids[2:]
+            assert world.tracer.overview.stats().processes_ended_total == 18
+
+    def test_close(self, world: World, pid: int) -> None:
+        """The daemon's end takes all probes out and closes all files."""
+        with running() as other:
+            for process in (pid, other):
+                world.tracer.attach(process)
+            world.tracer.close()
+            assert world.states() == {}
+            assert all(symbolizer.closed for symbolizer in world.symbolizers.values())
+
+
+class TestPast:
+    """What changed between two times."""
+
+    def test_since_then(self, world: World, pid: int) -> None:
+        """New, grown and gone, to the byte; what did not change is counted."""
+        world.tracer.attach(pid)
+        for second in range(1, 61):
+            world.clock.go_on(1)
+            world.allocates(pid, s1=(100_000_003 if second < 40 else 200_000_007), s3=100_000_007)
+            if second >= 40:
+                world.allocates(pid, s2=23)
+            world.maps.processes[pid].sites[4] = (7, 1, 7, 1) if second < 40 else (0, 0, 7, 1)
+            world.tracer.tick()
+        report = world.tracer.queries.compare(pid, from_ago_s=30, to_ago_s=0)
+        assert [
+            (site.function, site.change.value, site.before_count, site.after_bytes) for site in report.sites
+        ] == [
+            ("function_1", "grown", 1, 200_000_007),
+            ("function_2", "new", 0, 23),
+            (None, "gone", 1, 0),
+        ]
+        assert (report.unchanged_count, report.left_out_sites) == (1, 0)
+        assert (report.before.source, report.after.source) == ("30s ago", "now")
+        assert report.before.attached_s == 30
+        assert 0 < report.before.resolution_s <= 5
+        assert report.after.resolution_s == 0
+        assert (report.before.left_out_bytes, report.after.left_out_bytes) == (0, 0)
+        # between two times of the past, and from the start
+        assert world.tracer.queries.compare(pid, from_ago_s=50, to_ago_s=30).sites == ()
+        whole = world.tracer.queries.compare(pid, from_ago_s=None, to_ago_s=0)
+        assert {site.change.value for site in whole.sites} == {"new"}
+        assert whole.after.live_bytes == 200_000_007 + 100_000_007 + 23
+
+    def test_a_limit(self, world: World, pid: int) -> None:
+        """Those that changed most; the rest is counted."""
+        world.tracer.attach(pid)
+        world.allocates(pid, s1=1_000, s2=23, s3=101)
+        world.clock.go_on(1)
+        report = world.tracer.queries.compare(pid, from_ago_s=None, to_ago_s=0, limit=1)
+        assert [site.function for site in report.sites] == ["function_1"]
+        assert (report.left_out_sites, report.after.left_out_bytes) == (2, 124)
+
+    def test_before_the_attach(self, world: World, pid: int) -> None:
+        """Nothing is known of that."""
+        world.tracer.attach(pid)
+        world.clock.go_on(5)
+        with pytest.raises(errors.NoSuchTime, match="traced for 5"):
+            world.tracer.queries.compare(pid, from_ago_s=600, to_ago_s=0)
+
+
+class TestSuppressions:
+    """Call sites that are known and not to be reported again."""
+
+    def test_in_every_list(self, world: World, pid: int) -> None:
+        """Left out of reports, blocks, snapshots and comparisons, and counted; on demand they are there."""
+        world.tracer.use_suppressions(parse_suppressions("leak:^function_2$", "mine"))
+        world.tracer.attach(pid)
+        world.allocates(pid, s1=23, s2=101, s3=7)
+        world.clock.go_on(1)
+        world.tracer.tick()
+        known = {"^function_2$": SuppressedSites(1, 101, 1)}
+        report = world.tracer.queries.report(pid, limit=None, sort=SortKey.LIVE)
+        assert report.suppressed == known
+        assert functions(world, pid) == ["function_1", "function_3"]
+        assert functions(world, pid, suppress=False) == ["function_2", "function_1", "function_3"]
+        assert report.process.live_bytes == 131
+        assert [site.live_bytes for site in world.tracer.overview.snapshot().top_sites[pid]] == [23, 7]
+        blocks = world.tracer.queries.blocks(pid, site=None, older_than_s=0, limit=100)
+        assert (blocks.live_bytes, blocks.suppressed) == (30, known)
+        assert len(blocks.sites) == 2
+        whole = world.tracer.queries.blocks(pid, site=None, older_than_s=0, limit=100, suppress=False)
+        assert (whole.live_bytes, len(whole.sites), whole.suppressed) == (131, 3, {})
+        groups = world.tracer.queries.groups(pid, by=GroupKey.FUNCTION, limit=None, sort=SortKey.LIVE)
+        assert [group.group for group in groups.groups] == ["function_1", "function_3"]
+        assert groups.suppressed == known
+        changes = world.tracer.queries.compare(pid, from_ago_s=None, to_ago_s=0)
+        assert [site.function for site in changes.sites] == ["function_1", "function_3"]
+        assert (changes.left_out_sites, changes.after.left_out_bytes) == (1, 101)
+
+    def test_after_the_end(self, world: World, pid: int) -> None:
+        """The last report and its blocks are as before; one site can be asked for."""
+        world.tracer.use_suppressions(parse_suppressions("leak:^function_2$", "mine"))
+        world.tracer.attach(pid)
+        world.allocates(pid, s1=23, s2=101)
+        world.tracer.release(pid)
+        assert functions(world, pid) == ["function_1"]
+        assert functions(world, pid, suppress=False) == ["function_2", "function_1"]
+        blocks = world.tracer.queries.blocks(pid, site=None, older_than_s=0, limit=100)
+        assert (blocks.live_bytes, blocks.live_count, blocks.left_out_count) == (23, 1, 0)
+        assert blocks.suppressed == {"^function_2$": SuppressedSites(1, 101, 1)}
+        (hidden,) = [
+            site.site
+            for site in world.tracer.queries.report(pid, limit=None, sort=SortKey.LIVE, suppress=False).sites
+            if site.function == "function_2"
+        ]
+        assert world.tracer.queries.blocks(pid, site=hidden, older_than_s=0, limit=100).live_bytes == 101
+
+    def test_others_at_a_reload(self, world: World, pid: int) -> None:
+        """What was suppressed is shown, and the other way round."""
+        world.tracer.attach(pid)
+        world.allocates(pid, s1=23, s2=101)
+        assert functions(world, pid) == ["function_2", "function_1"]
+        world.tracer.use_suppressions(parse_suppressions("leak:function_1", "mine"))
+        assert functions(world, pid) == ["function_2"]
+        world.tracer.use_suppressions(parse_suppressions("", "mine"))
+        assert functions(world, pid) == ["function_2", "function_1"]
+
+
+def test_a_scan_of_a_heap_that_was_given_back(world: World):
+    """What was taken for free memory of the heap may have been something else's: then there is no answer."""
+    with running() as pid:
+        world.tracer.attach(pid)
+        world.tracer.tick()
+        queries = world.tracer.queries
+        scan = queries.begin_scan(pid, ScanOptions(0.0, True, 0.2, 0, Suppressions()))
+        reply = ScanReply(world.clock.now_ns, "stopped", [], 0.1, 0.2, 4_096, 0, 0, [], [], 4_096)
+        assert queries.finish_scan(scan, reply).known_heap_bytes == 4_096
+        assert queries.finish_scan(scan, replace(reply, dismissed=[(0x1000, 0x1008)])) is None
+
+
+def test_the_course_of_a_call_site_reads_no_block(world: World, monkeypatch: pytest.MonkeyPatch):
+    """Of a million blocks it would take a second; the history with survivors reads them all."""
+    with running() as pid:
+        world.tracer.attach(pid)
+        world.allocates(pid, s1=23, s2=101)
+        world.tracer.tick()
+        queries = world.tracer.queries
+        wanted = queries.report(pid, limit=None, sort=SortKey.LIVE).sites[1]
+        read = []
+        monkeypatch.setattr(world.maps, "live_blocks", lambda pid: iter(read.append(pid) or ()))
+        (site,) = queries.history(pid, limit=None, site=wanted.site, survivors=False).sites
+        assert (site.site, site.live_bytes, site.low_bytes[-1]) == (wanted.site, 23, 23)
+        assert (site.survivors_count, site.survivors_bytes, read) == ((), (), [])
+        assert len(queries.history(pid, limit=None).sites[0].survivors_count) == len(site.low_bytes)
+        assert read == [pid]
