@@ -132,13 +132,14 @@ install: wheel ## Install into PREFIX (/opt/bpfleakd) and BINDIR (/usr/local/bin
 	sed -i '1s,#!$(DESTDIR)/,#!/,' $(DESTDIR)$(PREFIX)/bin/bpfleakd $(DESTDIR)$(PREFIX)/bin/bpfleakctl
 	install -d $(DESTDIR)$(BINDIR) $(UNITDIR)
 	ln -sf $(PREFIX)/bin/bpfleakd $(PREFIX)/bin/bpfleakctl $(DESTDIR)$(BINDIR)/
+	install -D -m 644 deploy/systemd/runtime-sockets.conf $(DESTDIR)$(PREFIX)/runtime-sockets.conf
 	sed 's,/usr/bin/bpfleakd,$(BINDIR)/bpfleakd,; s,/usr/share/doc/bpfleakd,$(PREFIX),' \
 		deploy/systemd/bpfleakd.service >$(UNITDIR)/bpfleakd.service
 	install -D -m 644 deploy/systemd/bpfleakd.sysusers $(SYSUSERSDIR)/bpfleakd.conf
 	install -D -m 644 deploy/completions/bpfleakctl.bash $(BASH_COMPLETION)
 	install -D -m 644 deploy/completions/_bpfleakctl $(ZSH_COMPLETION)
 	install -D -m 644 deploy/completions/bpfleakctl.fish $(FISH_COMPLETION)
-	install -m 644 README.md $(DESTDIR)$(PREFIX)/
+	install -m 644 README.md SECURITY.md $(DESTDIR)$(PREFIX)/
 	install -D -m 644 deploy/config.example.yaml $(DESTDIR)/etc/bpfleakd/config.example.yaml
 	@[ -n "$(DESTDIR)" ] || ! [ -d /run/systemd/system ] || \
 		{ systemd-sysusers bpfleakd.conf && systemctl daemon-reload && echo "systemctl enable --now bpfleakd"; }

@@ -159,14 +159,16 @@ class ProcessEventsConfig(_Section, frozen=True):
 class MetricsConfig(_Section, frozen=True):
     """The TCP address of the metrics, and how many there are.
 
-    A process exports `top_sites` call sites, all together no more than `max_series` series; one that is not
-    among the largest any more stays for `linger_s`. `labels` tell processes apart; those with the same are
-    summed.
+    `details`: the address also answers what has addresses of the traced processes: blocks, code mappings,
+    profiles. A process exports `top_sites` call sites, all together at most `max_series` series; one that
+    is not among the largest any more stays for `linger_s`. `labels` tell processes apart; those with the same
+    are summed.
     """
 
     enabled: bool = True
     address: Annotated[str, msgspec.Meta(min_length=1)] = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 9797
+    details: bool = False
     top_sites: Annotated[int, msgspec.Meta(ge=0, le=100)] = 10
     max_series: Annotated[int, msgspec.Meta(ge=1_000, le=1_000_000)] = 10_000
     linger_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 300.0

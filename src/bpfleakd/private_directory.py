@@ -1,8 +1,9 @@
 """A directory of files that nobody else could have written: what is kept between runs to save time.
 
 Rules:
-- The directory and each file belong to a user that is trusted, nobody else may write them, and symbolic links
-  are not followed; anything else is refused with a ValueError.
+- The directory, every directory above it and each file belong to a user that is trusted, and nobody else may
+  write them (but in a sticky directory, such as /tmp, make entries beside ours). A symbolic link is followed
+  only if a trusted user put it above the directory; anything else is refused with a ValueError.
 - A file is there whole or not at all. What a killed daemon left half written is listed like the files
   themselves, and goes with them.
 """
@@ -16,10 +17,58 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["PrivateDirectory"]
+__all__ = ["PrivateDirectory", "make_private", "refuse_foreign_path"]
 
 _OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _TEMPORARY = "-tmp"
+
+
+# As many as the kernel follows in a path (MAXSYMLINKS).
+_LINKS_MAX = 40
+
+
+def make_private(path: Path, owners: Collection[int]) -> None:
+    """Make the directory `path` and those above it where they are missing, with the mode 0700.
+
+    Raises OSError, and ValueError for a path that somebody else could have made or could replace.
+    """
+    existing = path
+    while not os.path.lexists(existing):
+        existing = existing.parent
+    refuse_foreign_path(existing, owners)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    refuse_foreign_path(path, owners)
+
+
+def refuse_foreign_path(path: Path, owners: Collection[int]) -> None:
+    """Raise ValueError unless only `owners` decide what directory `path` is, OSError if it cannot be told."""
+    trusted = {0, *owners}
+    pending, reached, links = list(reversed(path.absolute().parts[1:])), Path("/"), 0
+    _refuse_others_directory(reached, reached.lstat(), trusted)
+    while pending:
+        name = pending.pop()
+        if name == "..":
+            reached = reached.parent
+            continue
+        status = (reached / name).lstat()
+        if not stat.S_ISLNK(status.st_mode):
+            reached /= name
+            _refuse_others_directory(reached, status, trusted)
+            continue
+        links += 1
+        if not pending or status.st_uid not in trusted or links > _LINKS_MAX:
+            raise ValueError(f"{reached / name} is a symbolic link: use the path that it leads to")
+        target = Path(os.readlink(reached / name))
+        pending += reversed(target.parts[target.is_absolute() :])
+        reached = Path("/") if target.is_absolute() else reached
+
+
+def _refuse_others_directory(path: Path, status: os.stat_result, trusted: Collection[int]) -> None:
+    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
+    if not stat.S_ISDIR(status.st_mode):
+        raise ValueError(f"{path} is no directory")
+    if status.st_uid not in trusted or others_write:
+        raise ValueError(f"{path} belongs to another user, or others can write it: chown root, chmod go-w")
 
 
 class PrivateDirectory:
@@ -48,7 +97,7 @@ class PrivateDirectory:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file, in place of what was there. Its name has a suffix."""
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(self.path, self._owners)
         temporary = f"{secrets.token_hex(8)}{Path(name).suffix}{_TEMPORARY}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS
         with self._opened() as directory_fd:
@@ -78,6 +127,7 @@ class PrivateDirectory:
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
+        refuse_foreign_path(self.path, self._owners)
         directory_fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | _OPEN_FLAGS)
         try:
             self._refuse_foreign(os.fstat(directory_fd))

@@ -52,7 +52,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     port = free_port()
     directory, bpffs_dir, configuration = place_of_daemon(tmp_path_factory)
     configuration |= {
-        "metrics": {"enabled": True, "port": port},
+        "metrics": {"enabled": True, "port": port, "details": True},
         "history": {"window_s": 5, "leak_after_s": 10},
     }
     running, programs, prometheus = Daemon(directory, bpffs_dir, configuration), [], None

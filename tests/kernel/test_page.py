@@ -125,6 +125,7 @@ def test_the_page_names_who_leaks(daemon, workload, browser):
     browser.run("document.querySelector('tr[data-href]').click()")
     wait_until(lambda: "Call sites" in browser.text())
     assert "20.0 MiB" in browser.text()
+    assert "metrics.details: true" in browser.text()
     wait_until(lambda: browser.run("document.querySelectorAll('#chart rect').length") > 5)
     frames = browser.run("[...document.querySelectorAll('.d3-flame-graph-label')].map(l => l.textContent)")
     assert {"guilty", "checked_malloc"} <= set(frames)

@@ -97,7 +97,7 @@ def test_the_profile_comes_over_http(daemon, workload):
     """As Pyroscope and Parca scrape it, and Go's tool by itself."""
     program = workload("blocks")
     port = free_port()
-    tracer = daemon(metrics={"enabled": True, "port": port})
+    tracer = daemon(metrics={"enabled": True, "port": port, "details": True})
     tracer.attach(program.pid)
     program.step(1)
     tracer.top_after_tick(program.pid)

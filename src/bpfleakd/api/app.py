@@ -22,6 +22,9 @@
     GET    /metrics                         Prometheus or OpenMetrics text
     GET    /, /assets/…, /flamegraph        the page for people (api/pages.py)
 
+Over TCP nothing has addresses, unless the configuration says so (metrics.details): blocks, maps, profile,
+pprof and targets are refused, and frames have the address 0.
+
 An error is {"error": {"code", "message", "hint"}} with a fitting status. docs/json.md has the fields.
 """
 
@@ -54,6 +57,7 @@ from bpfleakd.api.parameters import (
     whole_number,
     yes_or_no,
 )
+from bpfleakd.api.redaction import Report, without_addresses
 from bpfleakd.api.scrape_targets import scrape_targets
 from bpfleakd.api.service import (
     ATTACH_MODES,
@@ -88,13 +92,19 @@ log = structlog.get_logger()
 
 
 def create_app(
-    service: Service, exposition: Exposition, *, read_only: bool, local_names_only: bool = False
+    service: Service,
+    exposition: Exposition,
+    *,
+    read_only: bool,
+    details: bool = True,
+    local_names_only: bool = False,
 ) -> Starlette:
     """Return the application.
 
-    `read_only` refuses every method but GET; `local_names_only` whoever knows us by a name of the world.
+    `read_only` refuses every method but GET; `local_names_only` every host name of the world. Without
+    `details` no answer has addresses: of blocks, of code, of frames.
     """
-    api = _Api(service, exposition)
+    api = _Api(service, exposition, details=details)
     routes = [
         _route("/v1/status", "GET", api.status),
         _route("/v1/reports", "GET", api.reports),
@@ -103,13 +113,13 @@ def create_app(
         _route("/v1/watched", "GET", api.watched),
         _route("/v1/supervised", "GET", api.supervised),
         _route("/v1/processes/{pid}/sites", "GET", api.sites),
-        _route("/v1/processes/{pid}/blocks", "GET", api.blocks),
+        _route("/v1/processes/{pid}/blocks", "GET", api.blocks if details else _no_details),
         _route("/v1/processes/{pid}/history", "GET", api.history),
         _route("/v1/processes/{pid}/diff", "GET", api.diff),
-        _route("/v1/processes/{pid}/maps", "GET", api.maps),
-        _route("/v1/processes/{pid}/profile", "GET", api.profile),
-        _route("/debug/pprof/heap", "GET", api.pprof),
-        _route("/v1/targets", "GET", api.targets),
+        _route("/v1/processes/{pid}/maps", "GET", api.maps if details else _no_details),
+        _route("/v1/processes/{pid}/profile", "GET", api.profile if details else _no_details),
+        _route("/debug/pprof/heap", "GET", api.pprof if details else _no_details),
+        _route("/v1/targets", "GET", api.targets if details else _no_details),
         _route("/v1/processes/{pid}/flamegraph", "GET", api.flamegraph),
         _route("/metrics", "GET", api.metrics),
         _route("/", "GET", api.page),
@@ -134,9 +144,13 @@ def create_app(
 class _Api:
     """The handlers: parameters in, an answer of the service out."""
 
-    def __init__(self, service: Service, exposition: Exposition) -> None:
+    def __init__(self, service: Service, exposition: Exposition, *, details: bool) -> None:
         self._service = service
         self._exposition = exposition
+        self._details = details
+
+    def _shown(self, report: Report) -> Report:
+        return report if self._details else without_addresses(report)
 
     async def status(self, request: Request) -> Response:
         only_parameters(request)
@@ -171,8 +185,10 @@ class _Api:
         pid, limit, sort = pid_of(request), limit_of(request), choice(request, "sort", SortKey.VERDICT)
         by, suppress = choice(request, "group", GroupKey.SITE), yes_or_no(request, "suppress", True)
         if by is GroupKey.SITE:
-            return json_answer(await self._service.report(pid, limit=limit, sort=sort, suppress=suppress))
-        return json_answer(await self._service.groups(pid, by=by, limit=limit, sort=sort, suppress=suppress))
+            report = await self._service.report(pid, limit=limit, sort=sort, suppress=suppress)
+            return json_answer(self._shown(report))
+        groups = await self._service.groups(pid, by=by, limit=limit, sort=sort, suppress=suppress)
+        return json_answer(self._shown(groups))
 
     async def blocks(self, request: Request) -> Response:
         only_parameters(request, "site", "older_than_s", "limit", "suppress")
@@ -213,9 +229,8 @@ class _Api:
         only_parameters(request, "from_s", "to_s")
         from_ago_s = seconds(request, "from_s") if "from_s" in request.query_params else None
         to_ago_s = seconds(request, "to_s")
-        return json_answer(
-            await self._service.compare(pid_of(request), from_ago_s=from_ago_s, to_ago_s=to_ago_s)
-        )
+        report = await self._service.compare(pid_of(request), from_ago_s=from_ago_s, to_ago_s=to_ago_s)
+        return json_answer(self._shown(report))
 
     async def maps(self, request: Request) -> Response:
         only_parameters(request)
@@ -231,7 +246,7 @@ class _Api:
     async def stored_report(self, request: Request) -> Response:
         only_parameters(request)
         number = whole_number("a report", request.path_params["number"], 1, 2**53)
-        return json_answer(await self._service.stored_report(number))
+        return json_answer(self._shown(await self._service.stored_report(number)))
 
     async def profile(self, request: Request) -> Response:
         only_parameters(request)
@@ -261,7 +276,7 @@ class _Api:
         return flamegraph_response(flamegraph_html(await self._all_sites(pid), value))
 
     async def _all_sites(self, pid: int) -> LeakReport:
-        return await self._service.report(pid, limit=None, sort=SortKey.LIVE)
+        return self._shown(await self._service.report(pid, limit=None, sort=SortKey.LIVE))
 
     async def page(self, request: Request) -> Response:
         return page_response()
@@ -299,6 +314,13 @@ def _route(path: str, method: str, handler: _Handler) -> Route:
             )
 
     return Route(path, endpoint, methods=[method])
+
+
+async def _no_details(request: Request) -> Response:
+    raise errors.AccessDenied(
+        f"{request.url.path} has addresses of processes, which this address does not answer",
+        "use bpfleakctl, or the daemon's unix socket; or set metrics.details: true, and restart the daemon",
+    )
 
 
 def _log_who_asked(what: str, pid: int, request: Request) -> None:

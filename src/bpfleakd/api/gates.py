@@ -1,19 +1,29 @@
-"""Who is let in to an address that anybody on the machine can reach."""
+"""What every request passes before it is answered: who may ask, and how much at a time."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Callable
 from http import HTTPStatus
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bpfleakd.api.answers import error_answer
+from bpfleakd.errors import DaemonUnreachable
 from bpfleakd.printable import printable
 
-__all__ = ["LocalNamesOnly", "ReadOnly"]
+__all__ = ["LocalNamesOnly", "ReadOnly", "Turns"]
 
 _READING = ("GET", "HEAD")
+
+# So many answers of an address are computed at a time; the others wait for their turn.
+_AT_ONCE = 2
+# What all connections of an address wait to send: beyond it no more is computed.
+_UNSENT_MAX_BYTES = 8 << 20
+# Answered from memory, so that a scrape waits for nobody.
+_PROMPT = re.compile(r"/metrics|/|/assets/.*")
 
 # A Host header with an address, or a name that is always this machine's (RFC 6761), and maybe a port.
 _LOCAL_NAME = re.compile(r"(\[[0-9a-f:.]+\]|[0-9.]+|([a-z0-9-]+\.)*localhost\.?)(:[0-9]+)?", re.IGNORECASE)
@@ -62,3 +72,40 @@ class LocalNamesOnly:
                 await refusal(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+class Turns:
+    """Bounds what the requests of an address cost at a time, and tells each connection when its request ends.
+
+    `unsent_bytes` is what all connections of the address wait to send.
+    """
+
+    def __init__(self, app: ASGIApp, unsent_bytes: Callable[[], int], *, queued: bool) -> None:
+        self._app = app
+        self._unsent_bytes = unsent_bytes
+        self._turn = asyncio.Semaphore(_AT_ONCE) if queued else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection = scope["state"]["connection"]
+        connection.request_began()
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            connection.request_ended()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._unsent_bytes() > _UNSENT_MAX_BYTES:
+            await _BUSY(scope, receive, send)
+        elif self._turn is None or _PROMPT.fullmatch(scope["path"]):
+            await self._app(scope, receive, send)
+        else:
+            async with self._turn:
+                await self._app(scope, receive, send)
+
+
+_BUSY = error_answer(
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    DaemonUnreachable.code,
+    "too many answers wait to be read",
+    "read them, or close their connections",
+)

@@ -15,9 +15,9 @@ import structlog
 from bpfleakd.api.peer import peer_of
 from bpfleakd.errors import AccessDenied, AlreadyRunning, ConfigError
 
-__all__ = ["BACKLOG", "bind_tcp", "bind_unix", "remove_stale"]
+__all__ = ["bind_tcp", "bind_unix", "remove_stale"]
 
-BACKLOG = 64
+_BACKLOG = 64
 
 # root and the socket's group: whoever may write to it decides which processes get traced.
 _SOCKET_MODE = 0o660
@@ -43,7 +43,7 @@ def bind_unix(path: Path, group: str | None = None) -> socket.socket:
             # Nobody can connect before listen, so there is no moment with the umask's mode.
             path.chmod(_SOCKET_MODE)
             _give_to_group(path, group)
-            listener.listen(BACKLOG)
+            listener.listen(_BACKLOG)
         except OSError:
             listener.close()
             raise
@@ -110,7 +110,7 @@ async def bind_tcp(address: str, port: int) -> socket.socket:
             # A restarted daemon need not wait for the connections of the last one to time out.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(sockaddr)
-            listener.listen(BACKLOG)
+            listener.listen(_BACKLOG)
         except OSError:
             listener.close()
             raise

@@ -11,22 +11,29 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import structlog
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from bpfleakd.api.acceptor import Acceptor
+from bpfleakd.api.admission import Admission
 from bpfleakd.api.app import Exposition, create_app
-from bpfleakd.api.listeners import BACKLOG, bind_tcp, bind_unix
+from bpfleakd.api.connection import Connection, Deadlines
+from bpfleakd.api.gates import Turns
+from bpfleakd.api.listeners import bind_tcp, bind_unix
 from bpfleakd.api.peer import peer_of
 from bpfleakd.api.service import Service
 
 __all__ = ["ApiServer"]
 
 log = structlog.get_logger()
+
+# A request line and its headers: ours have some hundred bytes, a browser's cookies may add thousands.
+_HEADERS_MAX_BYTES = 16 << 10
 
 
 class ApiServer:
@@ -41,6 +48,8 @@ class ApiServer:
         socket_group: str | None = None,
         tcp_address: str | None = None,
         tcp_port: int = 0,
+        details: bool = False,
+        deadlines: Deadlines | None = None,
     ) -> None:
         self._service = service
         self._exposition = exposition
@@ -48,8 +57,10 @@ class ApiServer:
         self._socket_group = socket_group
         self._tcp_address = tcp_address
         self._tcp_port = tcp_port
+        self._details = details
+        self._deadlines = deadlines or Deadlines()
         self._inode = 0
-        self._running: list[tuple[_Server, asyncio.Task[None]]] = []
+        self._running: list[_Listening] = []
 
     async def start(self) -> None:
         """Bind both sockets and serve; at return a client can connect.
@@ -68,37 +79,31 @@ class ApiServer:
                 undo.enter_context(contextlib.closing(tcp))
                 local_names_only = ipaddress.ip_address(tcp.getsockname()[0]).is_loopback
                 reading = create_app(
-                    self._service, self._exposition, read_only=True, local_names_only=local_names_only
+                    self._service,
+                    self._exposition,
+                    read_only=True,
+                    details=self._details,
+                    local_names_only=local_names_only,
                 )
                 apps.append((tcp, reading))
             undo.pop_all()
         for listener, app in apps:
-            await self._serve(listener, app)
+            listening = _Listening(listener, app, self._deadlines, queued=listener is not unix)
+            await listening.start()
+            self._running.append(listening)
         log.info("api.listening", socket=self._socket_path, tcp=self._tcp_address, port=self.tcp_port)
 
     async def stop(self) -> None:
         """Answer what was asked, close the sockets and remove the socket file. May be called twice."""
         running, self._running = self._running, []
-        for server, _ in running:
-            server.stopping.set()
         if running:
-            await asyncio.gather(*(task for _, task in running))
+            await asyncio.gather(*(listening.stop() for listening in running))
             self._unlink()
 
     @property
     def tcp_port(self) -> int | None:
         """The TCP port, as bound (port 0 lets the kernel choose); None without TCP."""
         return None if self._tcp_address is None else self._tcp_port
-
-    async def _serve(self, listener: socket.socket, app: Starlette) -> None:
-        server = _Server(_uvicorn_config(app))
-        task = asyncio.create_task(server.serve(sockets=[listener]), name="api")
-        self._running.append((server, task))
-        serving = asyncio.create_task(server.serving.wait())
-        await asyncio.wait({task, serving}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            serving.cancel()
-            task.result()
 
     def _unlink(self) -> None:
         """Remove the socket file, unless it is another daemon's by now."""
@@ -107,47 +112,54 @@ class ApiServer:
                 self._socket_path.unlink()
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers, and waiting for an event instead of polling ten times a second."""
+class _Listening:
+    """A listening socket and who is connected: uvicorn's protocol, inside our limits and deadlines.
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.serving = asyncio.Event()
-        self.stopping = asyncio.Event()
+    Of uvicorn only what is public is used, and its protocol's constructor: so it installs no signal handlers
+    and does not poll.
+    """
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    def __init__(self, listener: socket.socket, app: ASGIApp, deadlines: Deadlines, *, queued: bool) -> None:
+        self._listener = listener
+        self._deadlines = deadlines
+        self._config = _uvicorn_config(Turns(app, lambda: self._acceptor.unsent_bytes, queued=queued))
+        self._server = uvicorn.Server(self._config)
 
-    async def main_loop(self) -> None:
-        self.serving.set()
-        await self.stopping.wait()
+    async def start(self) -> None:
+        self._config.load()
+        self._server.lifespan = self._config.lifespan_class(self._config)
+        await self._server.startup(sockets=[])
+        self._acceptor = Acceptor(self._listener, self._speak, Admission(), self._deadlines)
+
+    async def stop(self) -> None:
+        self._acceptor.close()
+        await self._server.shutdown()
+
+    def _speak(self, connection: Connection, accepted: socket.socket) -> asyncio.Protocol:
+        state: dict[str, Any] = {"connection": connection}
+        if accepted.family == socket.AF_UNIX:
+            state["peer"] = peer_of(accepted)
+        return H11Protocol(self._config, self._server.server_state, state)
 
 
-class _Protocol(H11Protocol):
-    """HTTP/1.1, with `peer` in the state of every request that comes over the unix socket."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        connection = transport.get_extra_info("socket")
-        if connection.family == socket.AF_UNIX:
-            self.app_state = {**self.app_state, "peer": peer_of(connection)}
-
-
-def _uvicorn_config(app: Starlette) -> uvicorn.Config:
+def _uvicorn_config(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=_Protocol,
+        http=H11Protocol,
         ws="none",
         loop="none",
         lifespan="off",
         interface="asgi3",
         log_config=None,
+        # What a peer sends that is no HTTP is its own affair: a line each would fill the log.
+        log_level="error",
         access_log=False,
         proxy_headers=False,
         server_header=False,
         date_header=False,
         workers=1,
-        backlog=BACKLOG,
+        h11_max_incomplete_event_size=_HEADERS_MAX_BYTES,
+        # Ours are shorter (connection.py).
+        timeout_keep_alive=3600,
         timeout_graceful_shutdown=2,
     )

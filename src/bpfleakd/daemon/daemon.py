@@ -129,6 +129,7 @@ class Daemon:
             socket_group=self._config.socket_group,
             tcp_address=metrics.address if metrics.enabled else None,
             tcp_port=metrics.port,
+            details=metrics.details,
         )
 
     async def _tick_until_stopped(self, service: DaemonService, exporter: PrometheusExporter) -> None:

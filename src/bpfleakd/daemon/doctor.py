@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from bpfleakd.api.client import DaemonClient
+from bpfleakd.api.peer import peer_of
 from bpfleakd.errors import BpfleakdError, DaemonUnreachable
 from bpfleakd.model.check import Check, CheckStatus
 from bpfleakd.paths import DEFAULT_SOCKET_PATH
@@ -32,6 +34,9 @@ _CAPABILITIES = (
 )
 _INCLUDES_BPF = 21
 _BPF_AND_PERFMON = 1 << 39 | 1 << 38
+
+_DAC_OVERRIDE = 1
+_CONNECT_TIMEOUT_S = 1.0
 
 _OLDEST_TRIED = (6, 1)
 
@@ -70,6 +75,7 @@ def run_checks(
         _architecture(uname.machine),
         _root(os.geteuid()),
         *_capabilities(proc_root / "self/status"),
+        _runtime_sockets(socket_path, proc_root),
         _process_events(process_events),
         _mounted("tracefs", "tracefs", "/sys/kernel/tracing", proc_root / "self/mounts"),
         _mounted("bpffs", "bpf", "/sys/fs/bpf", proc_root / "self/mounts"),
@@ -110,7 +116,7 @@ def _root(euid: int) -> Check:
 
 def _capabilities(status: Path) -> list[Check]:
     try:
-        effective = int(re.findall(r"^CapEff:\s*([0-9a-f]+)", status.read_text(), re.MULTILINE)[0], 16)
+        effective = _effective(status)
     except (OSError, IndexError) as error:
         return [Check("capabilities", FAIL, f"cannot be read: {error}", "mount /proc")]
     return [_capability(effective, *capability) for capability in _CAPABILITIES]
@@ -127,6 +133,38 @@ def _capability(effective: int, name: str, bit: int, purpose: str, needed: bool)
         return Check(check, WARN, words, "add it on an older kernel")
     way_out = f"run as root, or add {check} to the service's AmbientCapabilities (containers: --cap-add)"
     return Check(check, FAIL if needed else WARN, f"missing: {purpose}", way_out)
+
+
+def _runtime_sockets(socket_path: Path, proc_root: Path) -> Check:
+    """The daemon's right, if one runs: a shell of root has it always."""
+    name = "runtime sockets"
+    daemon = _daemon_pid(socket_path)
+    whose = "the daemon" if daemon else "this shell"
+    try:
+        effective = _effective(proc_root / str(daemon or "self") / "status")
+    except (OSError, IndexError) as error:
+        return Check(name, WARN, f"the capabilities of {whose} cannot be read: {error}", "run as root")
+    if effective >> _DAC_OVERRIDE & 1:
+        return Check(name, OK, f"{whose} has CAP_DAC_OVERRIDE: .NET and Java of any user answer names")
+    words = f"{whose} lacks CAP_DAC_OVERRIDE: .NET and Java of other users do not answer names"
+    way_out = "have them write perf maps, or install runtime-sockets.conf, which explains what that grants"
+    return Check(name, WARN, words, way_out)
+
+
+def _daemon_pid(socket_path: Path) -> int:
+    """The pid of the daemon behind a socket, as the kernel says; 0 if there is none."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_CONNECT_TIMEOUT_S)
+            connection.connect(str(socket_path))
+            return peer_of(connection).pid
+    except OSError:
+        return 0
+
+
+def _effective(status: Path) -> int:
+    """Raises OSError or IndexError."""
+    return int(re.findall(r"^CapEff:\s*([0-9a-f]+)", status.read_text(), re.MULTILINE)[0], 16)
 
 
 def _process_events(subscribe: Callable[[], object]) -> Check:

@@ -9,12 +9,15 @@ __all__ = ["frame_name", "source_place"]
 
 
 def frame_name(frame: Frame) -> str:
-    """Return the function; without one the module and the offset in it, or at least the address."""
+    """Return the function; without one the module and the offset in it, or at least the address.
+
+    "?" where even that is not to be shown (api/redaction.py).
+    """
     if frame.function:
         return printable(frame.function)
     if frame.module and frame.offset is not None:
         return f"{printable(frame.module.rpartition('/')[2] or frame.module)}+{frame.offset:#x}"
-    return f"{frame.address:#x}"
+    return f"{frame.address:#x}" if frame.address else "?"
 
 
 def source_place(frame: Frame) -> tuple[str, int]:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import structlog
 
+from bpfleakd.private_directory import make_private
+
 __all__ = ["open_database"]
 
 log = structlog.get_logger()
@@ -47,8 +49,11 @@ CREATE INDEX reports_by_age ON reports (kept_s);
 
 
 def open_database(directory: Path) -> sqlite3.Connection:
-    """Open the database in `directory`, both made if missing. Raises OSError or sqlite3.Error."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Open the database in `directory`, both made if missing.
+
+    Raises OSError, sqlite3.Error, or ValueError for a directory that another user could have made.
+    """
+    make_private(directory, [os.geteuid()])
     path = directory / _FILE
     try:
         return _opened(path)

@@ -47,7 +47,7 @@ class ReportStore:
         if directory is not None:
             try:
                 self._database = open_database(directory)
-            except (OSError, sqlite3.Error) as error:
+            except (OSError, ValueError, sqlite3.Error) as error:
                 log.warning("state.not-kept", directory=directory, reason=str(error))
 
     def keep(self, id_: ProcessId, report: LeakReport, now_s: float) -> None:

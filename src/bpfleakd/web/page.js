@@ -203,13 +203,30 @@ async function processView(pid, siteWanted) {
   ], report.sites, (site) => `#/process/${pid}/site/${site.site}`));
   const site = report.sites.find((each) => each.site === siteWanted);
   if (site) parts.push(...siteView(site));
-  parts.push(element("h2", {}, "Flame graph"), flameSection(pid));
+  parts.push(element("h2", {}, "Flame graph"), flameSection(pid), hiddenDetails(report) || "");
   return parts;
+}
+
+// Over TCP frames have the address 0, unless the configuration says otherwise.
+function hiddenDetails(report) {
+  const frames = report.sites.flatMap((site) => site.stack);
+  if (!frames.length || frames.some((frame) => frame.address)) return null;
+  return element("p", { class: "faint", id: "hidden" },
+    "Addresses are not shown here. Blocks, code mappings and profiles: ",
+    element("code", {}, `bpfleakctl report --pid ${report.process.pid}`), ", ", element("code", {}, "maps"), ", ",
+    element("code", {}, "pprof"), "; or here, with ", element("code", {}, "metrics.details: true"), ".");
+}
+
+// A frame without a name, by its place in the file, or by its address where that is shown.
+function frameName(frame) {
+  if (frame.function) return frame.function;
+  if (frame.module && frame.offset !== null) return `${frame.module.split("/").pop()}+0x${frame.offset.toString(16)}`;
+  return frame.address ? "0x" + frame.address.toString(16) : "?";
 }
 
 function siteView(site) {
   const stack = element("ol", { class: "stack" }, ...site.stack.map((frame) => element("li", {},
-    frame.function || "0x" + frame.address.toString(16), " ",
+    frameName(frame), " ",
     element("span", { class: "place" },
       [frame.module, frame.location, frame.inlined ? "inlined" : ""].filter(Boolean).join("  ")))));
   const threads = site.threads.map((t) => `${t.comm || "?"} (${t.tid}) ${bytes(t.live_bytes)}`).join(", ");

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bpfleakd.api.connection import Deadlines
 from bpfleakd.api.server import ApiServer
 from bpfleakd.api.service import Service
 
@@ -61,6 +62,8 @@ def running(
     group: str | None = None,
     tcp: bool | str = False,
     metrics: Any = exposition,
+    details: bool = False,
+    deadlines: Deadlines | None = None,
 ) -> Iterator[ApiServer]:
     """Serve on `socket_path`, and on a free port of `tcp`, or of localhost if that is True."""
     server = ApiServer(
@@ -70,6 +73,8 @@ def running(
         socket_group=group,
         tcp_address="127.0.0.1" if tcp is True else tcp or None,
         tcp_port=0,
+        details=details,
+        deadlines=deadlines,
     )
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)

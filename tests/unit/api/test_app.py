@@ -20,16 +20,19 @@ from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.history import StoredHistory
 from bpfleakd.model.process import ProcessLabels, ProcessState, TracingMode
 from bpfleakd.model.report import SortKey
+from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 
 from ..samples import (
     HOSTILE,
     a_blocks_report,
+    a_group,
     a_grouped_report,
     a_process,
     a_profile,
     a_report,
     a_scan_report,
     a_site,
+    a_stack,
     a_supervised_process,
     a_traced_process,
     a_watched_process,
@@ -57,7 +60,13 @@ class Answer:
 
 
 def ask(
-    service: FakeService, method: str, target: str, *, read_only: bool = False, accept: str | None = None
+    service: FakeService,
+    method: str,
+    target: str,
+    *,
+    read_only: bool = False,
+    details: bool = True,
+    accept: str | None = None,
 ) -> Answer:
     """Send one request through the application."""
     path, _, query = target.partition("?")
@@ -84,7 +93,7 @@ def ask(
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    asyncio.run(create_app(service, exposition, read_only=read_only)(scope, receive, send))
+    asyncio.run(create_app(service, exposition, read_only=read_only, details=details)(scope, receive, send))
     return Answer(
         sent[0]["status"],
         {name.decode(): text.decode() for name, text in sent[0]["headers"]},
@@ -533,6 +542,52 @@ def test_the_read_only_flavour_changes_nothing(method, target):
     assert (answer.status, answer.error["code"]) == (405, "method-not-allowed")
     assert answer.headers["allow"] == "GET, HEAD"
     assert "unix socket" in answer.error["hint"]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/v1/processes/1/blocks",
+        "/v1/processes/1/maps",
+        "/v1/processes/1/profile",
+        "/debug/pprof/heap?pid=1",
+        "/v1/targets",
+    ],
+)
+def test_without_details_nothing_answers_addresses(target):
+    """The service is not asked, and the answer says where to ask and what to configure."""
+    answer = ask(FakeService(), "GET", target, read_only=True, details=False)
+    assert (answer.status, answer.error["code"]) == (403, "access-denied")
+    assert "unix socket" in answer.error["hint"]
+    assert "metrics.details: true" in answer.error["hint"]
+
+
+def test_without_details_frames_have_no_address():
+    """In every answer with stacks; names, offsets and figures are as they were."""
+    report = a_report(sites=(a_site(),))
+    entry = StoredReportEntry(1, 0.0, 1, 2, "shop", "/srv/shop", "exited", 3, 4, 5.0, 1)
+    grouped = replace(a_grouped_report(1), groups=(a_group(stack=a_stack()),))
+    service = FakeService(
+        report=report,
+        groups=grouped,
+        compare=compared(replace(report, sites=()), report),
+        stored_report=StoredReport(entry, report),
+    )
+    hidden = {
+        target: ask(service, "GET", target, read_only=True, details=False).body
+        for target in (
+            "/v1/processes/1/sites",
+            "/v1/processes/1/sites?group=stack",
+            "/v1/processes/1/diff",
+            "/v1/reports/1",
+            "/v1/processes/1/flamegraph",
+        )
+    }
+    for target, body in hidden.items():
+        shown = ask(service, "GET", target).body
+        assert re.sub(rb'"address":[0-9]+', b'"address":0', shown) == body, target
+        assert not re.search(rb'"address":[1-9]', body)
+    assert re.search(rb'"address":[1-9]', ask(service, "GET", "/v1/processes/1/sites").body)
 
 
 def test_the_read_only_flavour_reads_everything():

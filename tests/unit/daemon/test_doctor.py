@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,29 @@ def test_missing_capabilities_are_named_with_their_purpose(machine, tmp_path):
         "CAP_NET_ADMIN": WARN,
     }
     assert checks["CAP_NET_ADMIN"].detail.startswith("missing: receives process events")
+
+
+def test_the_right_that_only_runtimes_of_others_need(machine, tmp_path):
+    """That it is missing is no fault; the check says what is missing, and where it is explained."""
+    assert machine()["runtime sockets"].status == OK
+    (tmp_path / "proc/self/status").write_text(f"CapEff:\t{0x1FFFFFFFFFF & ~2:016x}\n")
+    check = machine()["runtime sockets"]
+    assert check.status == WARN
+    assert "names" in check.detail
+    assert "runtime-sockets.conf" in check.way_out
+
+
+def test_the_right_is_looked_up_of_the_daemon(machine, tmp_path):
+    """Root's shell has it always, the daemon only by a drop-in."""
+    (tmp_path / f"proc/{os.getpid()}").mkdir()
+    (tmp_path / f"proc/{os.getpid()}/status").write_text("CapEff:\t0000000000000000\n")
+    with socket.socket(socket.AF_UNIX) as daemon:
+        daemon.bind(str(tmp_path / "absent.sock"))
+        daemon.listen()
+        # The daemon's own check would wait for an answer.
+        check = doctor._runtime_sockets(tmp_path / "absent.sock", tmp_path / "proc")
+    assert check.status == WARN
+    assert check.detail.startswith("the daemon lacks")
 
 
 def test_sys_admin_includes_bpf(machine, tmp_path):

@@ -95,17 +95,17 @@ def test_the_level_holds_and_can_be_changed():
 
 
 def test_libraries_speak_through_the_same_lines():
-    """Warnings of uvicorn and asyncio are shown, their small talk is not."""
+    """Warnings of libraries are shown, their small talk is not."""
     stream = io.StringIO()
     configured(stream)
-    logging.getLogger("uvicorn.error").info("Started server process")
-    logging.getLogger("uvicorn.error").warning("Invalid HTTP request %s", HOSTILE)
+    logging.getLogger("pyroute2").info("Started server process")
+    logging.getLogger("pyroute2").warning("Invalid HTTP request %s", HOSTILE)
     try:
         raise ValueError(HOSTILE)
     except ValueError:
         logging.getLogger("asyncio").exception("Task failed")
     warning, error = (json.loads(line) for line in stream.getvalue().splitlines())
-    assert (warning["level"], warning["library"]) == ("warning", "uvicorn.error")
+    assert (warning["level"], warning["library"]) == ("warning", "pyroute2")
     assert warning["message"].startswith("Invalid HTTP request [red]\\x1b")
     assert "ValueError" in error["exception"]
 

@@ -1,0 +1,70 @@
+"""How many connections there may be, in total and for each peer.
+
+A peer is a user: of the unix socket always, of TCP if the connection comes from this machine. From elsewhere
+it is an address (of IPv6 the /64, which one machine commonly has).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections import Counter
+
+from bpfleakd.api.local_users import LocalUsers
+from bpfleakd.api.peer import peer_of
+
+__all__ = ["CONNECTIONS_MAX", "PEER_CONNECTIONS_MAX", "Admission", "PeerKey", "peer_key"]
+
+# ("user", uid) or ("address", network).
+PeerKey = tuple[str, int | str]
+
+# A browser keeps up to six connections to an address, a scraper one.
+CONNECTIONS_MAX = 128
+PEER_CONNECTIONS_MAX = 32
+
+
+class Admission:
+    """Counts the connections of one listener, and refuses those over a limit."""
+
+    def __init__(self, total_max: int = CONNECTIONS_MAX, peer_max: int = PEER_CONNECTIONS_MAX) -> None:
+        self._total_max = total_max
+        self._peer_max = peer_max
+        self._open: Counter[PeerKey] = Counter()
+        self._total = 0
+        self.refused_count = 0
+
+    def admit(self, peer: PeerKey) -> bool:
+        """Whether one more connection of `peer` may be; if so it counts until `release`."""
+        if self._total >= self._total_max or self._open[peer] >= self._peer_max:
+            self.refused_count += 1
+            return False
+        self._open[peer] += 1
+        self._total += 1
+        return True
+
+    def release(self, peer: PeerKey) -> None:
+        """A connection of `peer` is closed."""
+        self._total -= 1
+        self._open[peer] -= 1
+        if not self._open[peer]:
+            del self._open[peer]
+
+
+def peer_key(connection: socket.socket, address: object, users: LocalUsers) -> PeerKey:
+    """Who counts as the peer of a connection that was accepted from `address`."""
+    if connection.family == socket.AF_UNIX:
+        return ("user", peer_of(connection).uid)
+    uid = users.uid_of(connection)
+    if uid is not None:
+        return ("user", uid)
+    assert isinstance(address, tuple)
+    return ("address", _network_of(address[0]))
+
+
+def _network_of(address: str) -> str:
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return address
+    if parsed.ipv4_mapped:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((parsed, 64), strict=False))

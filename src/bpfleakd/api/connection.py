@@ -1,0 +1,134 @@
+"""A connection with deadlines, around the protocol that speaks HTTP.
+
+Rules:
+  - A request's headers are complete within `headers_s` of the connection, or of the request's first byte.
+  - Between two requests a connection rests for `idle_s` at most.
+  - While there is something to send, the peer takes some of it in every `idle_s`.
+
+The HTTP protocol does not tell when a request begins and ends: the application does (gates.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+__all__ = ["Connection", "Deadlines"]
+
+# A peer that takes less than this in `idle_s`, and not all there is, keeps memory busy on purpose.
+_PROGRESS_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """In seconds; the module's rules say what they are of."""
+
+    headers_s: float = 5.0
+    idle_s: float = 15.0
+
+
+class _Phase(Enum):
+    HEADERS = auto()
+    ANSWERING = auto()
+    IDLE = auto()
+
+
+class Connection(asyncio.Protocol):
+    """Passes everything to the protocol that `speak` makes, until a deadline passes.
+
+    `closed` is called once the connection is gone.
+    """
+
+    def __init__(
+        self,
+        speak: Callable[[Connection], asyncio.Protocol],
+        closed: Callable[[], None],
+        deadlines: Deadlines,
+    ) -> None:
+        self._inner = speak(self)
+        self._closed = closed
+        self._deadlines = deadlines
+        self._phase = _Phase.HEADERS
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._unsent_before = 0
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What was answered and waits to be sent."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    # What the application tells
+
+    def request_began(self) -> None:
+        """The headers of a request are complete, and it is being answered."""
+        self._enter(_Phase.ANSWERING)
+
+    def request_ended(self) -> None:
+        """The answer is on its way."""
+        self._enter(_Phase.IDLE)
+
+    # What the loop tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._enter(_Phase.HEADERS)
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._phase is _Phase.IDLE:
+            self._enter(_Phase.HEADERS)
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        self._transport = None
+        self._inner.connection_lost(exc)
+        self._closed()
+
+    # Inside
+
+    def _enter(self, phase: _Phase) -> None:
+        self._phase = phase
+        self._arm()
+
+    def _arm(self) -> None:
+        self._disarm()
+        if self._transport is None:
+            return
+        self._unsent_before = self.unsent_bytes
+        in_s = self._deadlines.headers_s if self._phase is _Phase.HEADERS else self._deadlines.idle_s
+        self._timer = asyncio.get_running_loop().call_later(in_s, self._due)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _due(self) -> None:
+        assert self._transport is not None
+        unsent_bytes = self.unsent_bytes
+        if unsent_bytes and (self._phase is _Phase.HEADERS or not self._was_taken(unsent_bytes)):
+            self._transport.abort()
+        elif unsent_bytes or self._phase is _Phase.ANSWERING:
+            self._arm()
+        else:
+            # With nothing left to send this ends at once.
+            self._transport.close()
+
+    def _was_taken(self, unsent_bytes: int) -> bool:
+        """Whether the peer has taken some since the last look, or had less to take then."""
+        grew = unsent_bytes > self._unsent_before
+        return grew or unsent_bytes <= self._unsent_before - _PROGRESS_BYTES
