@@ -18,7 +18,14 @@ from bpfleakd.model.history import StoredHistory, StoredSite
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
 from bpfleakd.model.mapping import CodeMapping
 from bpfleakd.model.probe import FunctionRole, ProbedFunction
-from bpfleakd.model.process import ProcessLabels, ProcessRow, ProcessState, ProcessSummary, TracingMode
+from bpfleakd.model.process import (
+    ProcessLabels,
+    ProcessRow,
+    ProcessState,
+    ProcessSummary,
+    TracingMode,
+    TracingRequest,
+)
 from bpfleakd.model.process_events import ProcessEventStats
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SiteReport, SuppressedSites
@@ -76,6 +83,7 @@ _TYPES = [
     SuppressedSites,
     ThreadShare,
     ProcessRow,
+    TracingRequest,
     UseSummary,
     WatchedProcess,
 ]

@@ -29,10 +29,9 @@ from bpfleakd.kernel.programs import AttachMethod, WalkerKind
 from bpfleakd.kernel.session import KernelSession
 from bpfleakd.model.daemon import DaemonStats, GuardStats
 from bpfleakd.model.metrics import MetricsSnapshot
-from bpfleakd.model.process import ProcessId, ProcessRow, ProcessState, TracingMode
+from bpfleakd.model.process import ProcessId, ProcessRow, ProcessState, TracingMode, TracingRequest
 from bpfleakd.model.report import LeakReport
 from bpfleakd.process.memory_sampler import own_resident_bytes
-from bpfleakd.process.process import read_process
 from bpfleakd.state.reports import ReportStore
 from bpfleakd.supervision.budget import BudgetLimits
 from bpfleakd.supervision.growth_watch import GrowthOptions
@@ -43,8 +42,8 @@ from bpfleakd.supervision.overhead_guard import OverheadGuard
 from bpfleakd.supervision.supervisor import Supervisor
 from bpfleakd.supervision.tracing_control import LEVELS, TracingControl
 from bpfleakd.suppressions import read_suppressions
-from bpfleakd.tracing.adoption import was_manual
 from bpfleakd.tracing.attach import Attacher
+from bpfleakd.tracing.checkpoint import read_request
 from bpfleakd.tracing.report import Reporter
 from bpfleakd.tracing.sampling import SamplingOptions
 from bpfleakd.tracing.tracer import Tracer
@@ -111,19 +110,18 @@ class Backend:
         config = self._config
         wanted = config.attach_method
         limits = config.limits
-        # By hand or not (None: not known).
-        left_behind: dict[ProcessId, bool | None] = {}
+        replaced: dict[ProcessId, TracingRequest] = {}
         kernel = KernelSession.open(
             config.bpffs_dir,
             Capacities(limits.processes, limits.sites, limits.stacks, limits.threads, limits.process_sites),
             None if wanted is Wanted.AUTO else AttachMethod(wanted.value),
             None if config.walker is WantedWalker.AUTO else WalkerKind(config.walker.value),
             self._cache_directory,
-            lambda pins: left_behind.update({pins.id: was_manual(pins)}),
+            lambda pins: replaced.update({pins.id: read_request(pins)}),
         )
         self._kernel = kernel
         try:
-            self._begin(kernel, loop, left_behind)
+            self._begin(kernel, loop, replaced)
         except BaseException:
             kernel.close(keep=kernel.adopted)
             self._kernel = None
@@ -196,7 +194,7 @@ class Backend:
         self,
         kernel: KernelSession,
         loop: asyncio.AbstractEventLoop,
-        left_behind: Mapping[ProcessId, bool | None],
+        replaced: Mapping[ProcessId, TracingRequest],
     ) -> None:
         config = self._config
         state = config.state
@@ -235,7 +233,7 @@ class Backend:
             ),
             suppressions=self.suppressions,
         )
-        self._attach_anew({**left_behind, **self.tracer.adopt(kernel.pins.processes())})
+        self.tracer.adopt(kernel.pins.processes(), replaced)
         self._supervision = Supervision(
             config, self._worker, self._tracer, self.watcher, loop, self._attached
         )
@@ -257,15 +255,6 @@ class Backend:
 
     def _keep_report(self, id_: ProcessId, report: LeakReport) -> None:
         self.reports.keep(id_, report, time.time())
-
-    def _attach_anew(self, processes: Mapping[ProcessId, bool | None]) -> None:
-        """Attach to those that an earlier daemon traced, by hand or not, without what it had recorded."""
-        for id_, manual in processes.items():
-            try:
-                if read_process(id_.pid).id == id_:
-                    self.tracer.attach(id_.pid, manual=manual)
-            except errors.BpfleakdError as error:
-                log.warning("process.not-attached", pid=id_.pid, reason=error.message, hint=error.hint)
 
 
 def _opened(part: _Part | None) -> _Part:

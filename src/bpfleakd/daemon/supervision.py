@@ -23,9 +23,9 @@ from bpfleakd.process.policy import Subject
 from bpfleakd.process.processes import ProcessStat, Scanner, list_processes, read_stat
 from bpfleakd.process.subject import ProcSubject
 from bpfleakd.supervision.process_event_feed import ProcessEventFeed
-from bpfleakd.supervision.reconciler import Tracer
 from bpfleakd.supervision.supervisor import Supervisor
 from bpfleakd.supervision.watching import Watcher
+from bpfleakd.tracing.tracer import Tracer
 
 __all__ = ["Supervision"]
 

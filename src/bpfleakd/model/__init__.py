@@ -15,14 +15,14 @@ limit       limits of the memory of a process
 verdict     what is said of a call site and of a process
 report      what is outstanding, by call site
 groups      the same by function, module or thread
-kept        reports that are remembered
+stored_report reports that are stored
 blocks      outstanding blocks, one by one
 scan        which blocks are lost
 difference  two states of a process compared
 history     what verdicts are made of, saved
-space       what the memory of a process is made of
+address_space what the memory of a process is made of
 profile     what profile viewers are given
-life        processes come and go
+process_events processes come and go
 supervision what is done with each process of this host
 watching    processes whose memory is watched
 daemon      what the daemon says of itself

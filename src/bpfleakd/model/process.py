@@ -8,7 +8,19 @@ from enum import StrEnum
 from bpfleakd.model.probe import ProbedFunction
 from bpfleakd.model.verdict import ProcessVerdict
 
-__all__ = ["ProcessId", "ProcessLabels", "ProcessRow", "ProcessState", "ProcessSummary", "TracingMode"]
+__all__ = [
+    "MANUAL",
+    "ProcessId",
+    "ProcessLabels",
+    "ProcessRow",
+    "ProcessState",
+    "ProcessSummary",
+    "TracingMode",
+    "TracingRequest",
+]
+
+# In place of a rule: a user asked for it.
+MANUAL = "manual"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -62,6 +74,28 @@ class ProcessLabels:
 
 
 @dataclass(frozen=True, slots=True)
+class TracingRequest:
+    """How a process is to be traced. The next daemon reads it again, whatever became of the one before.
+
+    `rule` asked for it: MANUAL, "rule 2", "default"; None if that is not known. `live_blocks` is the most
+    blocks that are recorded; None: what the configuration says. At a higher `level` fewer blocks are
+    recorded; `limited` is why, and "" at level 0.
+    """
+
+    mode: TracingMode = TracingMode.EXACT
+    rule: str | None = None
+    live_blocks: int | None = None
+    level: int = 0
+    limited: str = ""
+    labels: ProcessLabels = ProcessLabels()
+
+    @property
+    def is_manual(self) -> bool:
+        """Whether a user asked for it."""
+        return self.rule == MANUAL
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessSummary:
     """One traced process in totals. `unmatched_frees` were of blocks from before the attach.
 
@@ -98,7 +132,7 @@ class ProcessRow:
     `probe_hits` is how often the process ran into a program of ours, `load_percent` what that costs it, in
     percent of a core. `adopted_count` daemons took it over from one that had ended; `gap_s` is how long it
     was without any, in all. `limited` is why it is not traced as it should be, or "". `process_verdict` is
-    the last one on the process; None before the first.
+    the last one on the process; None before the first. `request` is how it is to be traced.
     """
 
     process: ProcessSummary
@@ -111,4 +145,5 @@ class ProcessRow:
     gap_s: float = 0.0
     load_percent: float = 0.0
     limited: str = ""
+    request: TracingRequest = TracingRequest()
     process_verdict: ProcessVerdict | None = None

@@ -49,11 +49,15 @@ class BudgetLimits:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Running totals of one process since it is traced. `is_exempt` from the limits: somebody attached it."""
+    """Running totals of one process since it is traced. `is_exempt` from the limits: a user attached it.
+
+    `level` is the one that it has when it is seen first.
+    """
 
     probe_hits: int
     recorded: int
     is_exempt: bool = False
+    level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ class Budget(Generic[K]):
     def _charge(self, key: K, usage: Usage, now_s: float) -> None:
         account = self._accounts.get(key)
         if account is None or usage.probe_hits < account.usage.probe_hits:
-            self._accounts[key] = _Account(usage, now_s)
+            self._accounts[key] = _Account(usage, now_s, level=usage.level, drops=usage.level)
             return
         passed_ns = (now_s - account.at_s) * _NS_PER_S
         if passed_ns > 0:

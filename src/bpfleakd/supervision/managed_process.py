@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bpfleakd.model.process import ProcessId, TracingMode
+from bpfleakd.model.process import MANUAL, ProcessId, TracingMode
 from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.process.policy import Decision, Rule
 from bpfleakd.supervision.watching import Open
@@ -16,7 +16,9 @@ __all__ = ["Agenda", "ManagedProcess"]
 
 @dataclass(slots=True)
 class ManagedProcess:
-    """A process. `id` and `decision` are None until it was looked at.
+    """A process. `manual_mode` is what a user asked for (OFF: to detach it), None if nobody did.
+
+    `id` and `decision` are None until it was looked at.
 
     `inherited` is the rule that follows it from its parent; `watched` whether the watcher has it; `retries`
     counts attempts to attach since it began to execute what it does; `opening` is a window of tracing that is
@@ -30,30 +32,35 @@ class ManagedProcess:
     decision: Decision | None = None
     state: SupervisionState = SupervisionState.DECIDING
     reason: str = ""
-    manual: bool = False
+    manual_mode: TracingMode | None = None
     watched: bool = False
     retries: int = 0
     opening: Open | None = None
     window_end_ns: int | None = None
 
     @property
+    def manual(self) -> bool:
+        """Whether a user attached or detached it, and not the policy."""
+        return self.manual_mode is not None
+
+    @property
     def mode(self) -> TracingMode:
-        """How closely it is looked at, by hand or by the policy."""
-        if self.manual:
-            return TracingMode.OFF if self.state is SupervisionState.DETACHED else TracingMode.EXACT
+        """How closely it is looked at, by a user's request or by the policy."""
+        if self.manual_mode is not None:
+            return self.manual_mode
         return self.decision.mode if self.decision else TracingMode.OFF
 
     @property
     def rule(self) -> str:
-        """What decided: "manual", "rule 2", "default", what excludes it, or "" while nothing has."""
+        """What decided: MANUAL, "rule 2", "default", what excludes it, or "" while nothing has."""
         if self.manual:
-            return "manual"
+            return MANUAL
         return self.decision.why if self.decision else ""
 
     def begin_anew(self) -> None:
         """Forget what was decided: it executes another program."""
         self.decision = None
-        self.manual = False
+        self.manual_mode = None
         self.retries = 0
         self.opening = None
         self.window_end_ns = None

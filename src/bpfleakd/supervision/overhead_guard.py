@@ -42,8 +42,8 @@ class TracingControl(Protocol):
         """All traced processes."""
         ...
 
-    def set_level(self, pid: int, level: int) -> None:
-        """Record a process more sparsely the higher the level; 0 is as the policy says."""
+    def set_level(self, pid: int, level: int, reason: str) -> None:
+        """Record fewer blocks of a process the higher the level; 0 is as the policy says."""
         ...
 
     def evict(self, pid: int, reason: str, now_ns: int) -> None:
@@ -103,7 +103,7 @@ class OverheadGuard:
             replace(
                 row,
                 load_percent=round(self._budget.load_percent(row.process.pid), 2),
-                limited=self._reasons.get(row.process.pid, ""),
+                limited=self._reasons.get(row.process.pid, row.limited),
             )
             for row in rows
         )
@@ -135,12 +135,8 @@ class OverheadGuard:
             self._evict(pid, change.reason, now_ns)
             return
         self._cheaper_total += change.is_cheaper
-        if level:
-            self._reasons[pid] = change.reason
-        else:
-            self._reasons.pop(pid, None)
         log.info("process.level", pid=pid, level=level, reason=change.reason)
-        self._governor.set_level(pid, level)
+        self._governor.set_level(pid, level, change.reason if level else "")
 
     def _keep_cap(self, now_ns: int, guarded: Sequence[Guarded]) -> None:
         resident_bytes = self._resident_bytes()

@@ -7,19 +7,19 @@ What may pass (no allocator mapped yet, no room) is tried again.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Protocol
 
 import structlog
 
 from bpfleakd import errors
-from bpfleakd.model.process import ProcessId, ProcessRow, TracingMode
+from bpfleakd.model.process import ProcessId, TracingMode, TracingRequest
 from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.process.policy import Decision
 from bpfleakd.supervision.managed_process import Agenda, ManagedProcess
 from bpfleakd.supervision.watching import Open, Watcher
+from bpfleakd.tracing.tracer import Tracer
 from bpfleakd.tracing.unwinding import ATTACH_WAIT_S
 
-__all__ = ["Reconciler", "Tracer"]
+__all__ = ["Reconciler"]
 
 log = structlog.get_logger()
 
@@ -32,29 +32,6 @@ _RETRIES_NS = tuple(ms * _MS for ms in (2, 3, 5, 10, 20, 50, 100, 200, 500))
 _TABLES_WAIT_S = 0.05
 
 _WATCHING = (TracingMode.WATCH, TracingMode.AUTO)
-
-
-class Tracer(Protocol):
-    """What traces (tracing.tracer.Tracer)."""
-
-    def prepare(self) -> None: ...
-    def attach(
-        self,
-        pid: int,
-        *,
-        expected: ProcessId | None = None,
-        mode: TracingMode = TracingMode.EXACT,
-        live_blocks: int | None = None,
-        tables_wait_s: float = ...,
-        manual: bool | None = ...,
-    ) -> ProcessRow: ...
-    def detach(self, pid: int) -> ProcessRow: ...
-    def release(self, pid: int) -> None: ...
-    def mode_of(self, pid: int) -> TracingMode | None: ...
-    def was_manual(self, pid: int) -> bool | None: ...
-    def is_unchanged(self, pid: int) -> bool: ...
-    def still_traced(self, pid: int) -> bool: ...
-    def traced_count(self) -> int: ...
 
 
 class Reconciler:
@@ -76,7 +53,8 @@ class Reconciler:
         if decision.mode in _WATCHING:
             return self._watch(process, decision, now_ns)
         self.watch_no_more(process)
-        if decision.mode is self._tracer.mode_of(process.pid):
+        request = self._tracer.request_of(process.pid)
+        if request is not None and request.mode is decision.mode:
             process.be(SupervisionState.TRACED)
             return False
         released = self._release(process)
@@ -146,9 +124,9 @@ class Reconciler:
         process.watched = False
 
     def _release(self, process: ManagedProcess) -> bool:
-        if self._tracer.mode_of(process.pid) is None:
+        if self._tracer.request_of(process.pid) is None:
             return False
-        self._tracer.release(process.pid)
+        self._tracer.stop(process.pid)
         return True
 
     def has_room(self) -> bool:
@@ -169,13 +147,9 @@ class Reconciler:
         """Attach, or say why not; whether it was possible."""
         assert process.decision is not None
         try:
-            self._tracer.attach(
-                process.pid,
-                expected=process.id,
-                mode=mode,
-                live_blocks=process.decision.live_blocks,
-                tables_wait_s=tables_wait_s,
-            )
+            decision = process.decision
+            request = TracingRequest(mode, decision.why, decision.live_blocks)
+            self._tracer.start(process.pid, request, expected=process.id, tables_wait_s=tables_wait_s)
         except (errors.NoAllocator, errors.NoSuchProcess) as error:
             # Not yet: the dynamic linker is at work, or it is just now executing something.
             if process.retries < len(_RETRIES_NS):

@@ -18,14 +18,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
-from bpfleakd.model.process import ProcessRow, TracingMode
+from bpfleakd.model.process import MANUAL, ProcessRow, TracingMode, TracingRequest
 from bpfleakd.model.process_events import ProcessChange, ProcessEvent
 from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.process.policy import Decision, Policy, Subject
 from bpfleakd.process.processes import ProcessStat
 from bpfleakd.supervision.managed_process import Agenda, ManagedProcess
-from bpfleakd.supervision.reconciler import Reconciler, Tracer
+from bpfleakd.supervision.reconciler import Reconciler
 from bpfleakd.supervision.watching import Open, Watcher
+from bpfleakd.tracing.tracer import Tracer
 
 __all__ = ["Processes", "Supervisor"]
 
@@ -95,7 +96,7 @@ class Supervisor:
         if now_ns - self._rescanned_ns >= _RESCAN_NS:
             self._rescan(now_ns, at_all=self.rescans_total % _LOOK_AT_ALL_EVERY == 0)
         for process in list(self._known.values()):
-            if process.state is SupervisionState.TRACED and self._tracer.mode_of(process.pid) is None:
+            if process.state is SupervisionState.TRACED and self._tracer.request_of(process.pid) is None:
                 self._reconciler.watch_no_more(process)
                 process.begin_anew()
                 self._agenda.set(process.pid, now_ns)
@@ -146,40 +147,40 @@ class Supervisor:
                 continue
             process = self._identified(self._appeared(pid, stat.parent_pid), stat)
             decision = process.decision = self._decide(process, stat)
-            manual = self._tracer.was_manual(pid)
-            if manual is None:
-                # Nobody wrote it down: what the policy would not do.
-                manual = decision.mode not in (TracingMode.AUTO, self._tracer.mode_of(pid))
-            process.manual = manual
+            request = self._tracer.request_of(pid) or TracingRequest()
+            # Where nobody wrote it down: what the policy would not do.
+            unwanted = request.rule is None and decision.mode not in (TracingMode.AUTO, request.mode)
+            if request.is_manual or unwanted:
+                process.manual_mode = request.mode
             process.be(SupervisionState.TRACED)
-            if not manual and decision.mode is TracingMode.AUTO:
+            if not process.manual and decision.mode is TracingMode.AUTO:
                 self._reconciler.resume_window(process, decision, since_ns, now_ns)
 
     # What somebody does by hand
 
     def attach(self, pid: int, now_ns: int, mode: TracingMode = TracingMode.EXACT) -> ProcessRow:
-        """Trace a process, by hand. Raises what Tracer.attach raises."""
-        row = self._tracer.attach(pid, mode=mode, manual=True)
+        """Trace a process because a user asked for it. Raises what Tracer.start raises."""
+        row = self._tracer.start(pid, TracingRequest(mode, MANUAL))
         self._take_in(now_ns)
         stat = self._processes.stat(pid)
         if stat is not None:
             process = self._identified(self._known.get(pid) or self._appeared(pid, stat.parent_pid), stat)
             self._reconciler.watch_no_more(process)
             process.begin_anew()
-            process.manual = True
+            process.manual_mode = mode
             process.be(SupervisionState.TRACED)
         return row
 
     def detach(self, pid: int, now_ns: int) -> ProcessRow:
         """Stop tracing a process, until it ends. Raises NotAttached."""
-        was_traced = self._tracer.mode_of(pid) is not None
+        was_traced = self._tracer.request_of(pid) is not None
         row = self._tracer.detach(pid)
         self._take_in(now_ns)
         process = self._known.get(pid)
         if was_traced and process is not None:
             self._reconciler.watch_no_more(process)
             process.begin_anew()
-            process.manual = True
+            process.manual_mode = TracingMode.OFF
             process.be(SupervisionState.DETACHED)
             self._agenda.drop(pid)
         return row
@@ -194,8 +195,8 @@ class Supervisor:
             process.window_end_ns = now_ns
             self._agenda.set(pid, now_ns)
             return
-        if self._tracer.mode_of(pid) is not None:
-            self._tracer.release(pid)
+        if self._tracer.request_of(pid) is not None:
+            self._tracer.stop(pid)
         if process is not None:
             process.be(SupervisionState.REFUSED, reason)
 
@@ -235,7 +236,7 @@ class Supervisor:
     def _happened(self, event: ProcessEvent, now_ns: int) -> None:
         pid = event.pid
         begins = event.change in (ProcessChange.FORK, ProcessChange.EXEC)
-        if begins and self._tracer.mode_of(pid) is not None and self._tracer.is_unchanged(pid):
+        if begins and self._tracer.request_of(pid) is not None and self._tracer.is_unchanged(pid):
             return  # It was attached to since.
         if event.change is ProcessChange.EXIT:
             self._exited(pid, now_ns)
@@ -267,7 +268,7 @@ class Supervisor:
         if process is None:
             return
         self._reconciler.watch_no_more(process)
-        if self._tracer.mode_of(pid) is not None:
+        if self._tracer.request_of(pid) is not None:
             # Its last report takes a moment; and it lives on if it was only its first thread that ended.
             self._agenda.set(pid, now_ns)
             return
@@ -285,10 +286,10 @@ class Supervisor:
         process = self._known.get(pid)
         if process is None:
             return False
-        ended = self._tracer.mode_of(pid) is not None and not self._tracer.still_traced(pid)
+        ended = self._tracer.request_of(pid) is not None and not self._tracer.still_traced(pid)
         stat = self._processes.stat(pid)
         if stat is None:
-            if self._tracer.mode_of(pid) is not None:
+            if self._tracer.request_of(pid) is not None:
                 return ended  # threads of it are left
             self._reconciler.watch_no_more(process)
             self._forget(process)

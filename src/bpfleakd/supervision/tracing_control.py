@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from bpfleakd.supervision.budget import Usage
 from bpfleakd.supervision.overhead_guard import Guarded
 from bpfleakd.supervision.supervisor import Supervisor
+from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.tracer import Tracer
 
 __all__ = ["LEVELS", "TracingControl"]
@@ -28,13 +29,18 @@ class TracingControl:
     def guarded(self) -> Sequence[Guarded]:
         """All traced processes."""
         return [
-            Guarded(pid, Usage(hits, recorded, self._supervisor.is_manual(pid)), sites)
-            for pid, hits, recorded, sites in self._tracer.usages()
+            Guarded(traced.pid, self._usage(traced), traced.table.used_count)
+            for traced in self._tracer.running()
         ]
 
-    def set_level(self, pid: int, level: int) -> None:
+    def _usage(self, traced: TracedProcess) -> Usage:
+        counters = traced.counters
+        is_exempt = self._supervisor.is_manual(traced.pid)
+        return Usage(counters.probe_hits, counters.recorded, is_exempt, traced.request.level)
+
+    def set_level(self, pid: int, level: int, reason: str) -> None:
         """Sample it, and at higher levels more sparsely."""
-        self._tracer.set_level(pid, level)
+        self._tracer.set_level(pid, level, reason)
 
     def evict(self, pid: int, reason: str, now_ns: int) -> None:
         """Stop tracing a process."""

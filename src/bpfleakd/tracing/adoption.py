@@ -23,11 +23,11 @@ from bpfleakd.process.mappings import read_mappings
 from bpfleakd.tracing.address_maps import AddressMaps
 from bpfleakd.tracing.address_space_feed import AddressSpaceFeed
 from bpfleakd.tracing.attach import GONE, Attacher, Attachment
-from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
+from bpfleakd.tracing.checkpoint import read_checkpoint, write_if_possible
 from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
 from bpfleakd.tracing.unwinding import Unwinding
 
-__all__ = ["Adopter", "TracedProcessCheckpoint", "was_manual", "write_traced_process"]
+__all__ = ["Adopter", "TracedProcessCheckpoint", "write_traced_process"]
 
 log = structlog.get_logger()
 
@@ -36,38 +36,19 @@ _RECORD = "traced"
 
 @dataclass(frozen=True, slots=True)
 class TracedProcessCheckpoint:
-    """What the next daemon has to know of a traced process besides its attachment, address map and history.
-
-    `manual`: somebody attached it, not the policy; None if that is not known.
+    """What the next daemon has to know of a traced process beside its request, attachment, address map and
+    history.
     """
 
     attached_ns: int
     memory: tuple[UseSummary, ...]
-    manual: bool | None = None
     adopted_count: int = 0
     gap_s: float = 0.0
 
 
-def write_traced_process(pins: ProcessPins, kept: TracedProcessCheckpoint) -> None:
-    """Write it down. A kernel without room for it is a matter of the next daemon's."""
-    record = pins.record(_RECORD)
-    try:
-        write_checkpoint(record, kept)
-    except OSError as error:
-        log.warning("process.not-kept", pid=pins.id.pid, reason=error.strerror)
-    finally:
-        record.close()
-
-
-def was_manual(pins: ProcessPins) -> bool | None:
-    """Whether somebody attached a process that an earlier daemon traced; None if nobody wrote that down."""
-    record = pins.record(_RECORD)
-    try:
-        return read_checkpoint(record, TracedProcessCheckpoint).manual
-    except (ValueError, OSError):
-        return None
-    finally:
-        record.close()
+def write_traced_process(pins: ProcessPins, checkpoint: TracedProcessCheckpoint) -> None:
+    """Write it down for the next daemon. A kernel without room for it does not end the tracing."""
+    write_if_possible(pins, _RECORD, checkpoint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,11 +31,11 @@ from bpfleakd.kernel.pins import PinnedSet, ProcessPins
 from bpfleakd.kernel.probes.links import Linker, close_all
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.probe import FunctionRole, ProbedFunction
-from bpfleakd.model.process import ProcessId
+from bpfleakd.model.process import ProcessId, TracingRequest
 from bpfleakd.process.allocators import ALLOCATORS
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo, check_traceable, is_hosts_init, read_process
-from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
+from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint, write_request
 from bpfleakd.tracing.discovery import Discovery, FileId, ProbedFile
 from bpfleakd.tracing.unwinding import ATTACH_WAIT_S, Unwinding
 
@@ -87,6 +87,17 @@ class _AttachmentCheckpoint:
     files: tuple[LinkedFile, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """An attachment before anything is linked."""
+
+    process: ProcessInfo
+    pidfd: int
+    mappings: tuple[Mapping, ...]
+    files: Sequence[ProbedFile]
+    request: TracingRequest
+
+
 class Attacher:
     """Attaches and detaches."""
 
@@ -118,15 +129,15 @@ class Attacher:
     def attach(
         self,
         pid: int,
+        request: TracingRequest,
         *,
         expected: ProcessId | None = None,
-        live_blocks: int | None = None,
         live_blocks_max: int | None = None,
         tables_wait_s: float = ATTACH_WAIT_S,
     ) -> Attachment:
-        """Start recording process `pid`, if it is the one `expected`, with room for so many live blocks.
+        """Start recording process `pid`, if it is the one `expected`, with the room that is requested.
 
-        `live_blocks` None is what the limits say, `live_blocks_max` None sets no other limit to that.
+        `live_blocks_max` None sets no other limit to that.
         Unwind tables are waited for so long at most; those that take longer follow. Raises NoSuchProcess,
         TargetRefused, NoAllocator, BadElf, AccessDenied, CapacityError or KernelError; then nothing is left
         behind.
@@ -143,10 +154,11 @@ class Attacher:
             files = self._discovery.files(pid, mappings)
             if not any(file.has_allocator for file in files):
                 raise _no_allocator(process)
-            room = live_blocks or self._live_blocks
+            room = request.live_blocks or self._live_blocks
             if live_blocks_max is not None:
                 room = min(room, live_blocks_max)
-            return self._link_all(process, pidfd, files, mappings, room, tables_due_s)
+            making = _Making(process, pidfd, mappings, files, request)
+            return self._link_all(making, room, tables_due_s)
         except BaseException:
             os.close(pidfd)
             raise
@@ -245,15 +257,8 @@ class Attacher:
     def _link(self, file: ProbedFile, pid: int) -> list[int]:
         return self._linker.link(file.path, file.points, pid, self._maps.slot_of(pid), file.id[:2])
 
-    def _link_all(
-        self,
-        process: ProcessInfo,
-        pidfd: int,
-        files: Sequence[ProbedFile],
-        mappings: tuple[Mapping, ...],
-        live_blocks: int,
-        tables_due_s: float,
-    ) -> Attachment:
+    def _link_all(self, making: _Making, live_blocks: int, tables_due_s: float) -> Attachment:
+        process, mappings, files = making.process, making.mappings, making.files
         pid = process.id.pid
         links: list[int] = []
         linked = tuple(LinkedFile(file.id, number, _shown(file)) for number, file in enumerate(files))
@@ -267,7 +272,8 @@ class Attacher:
                 links += to_file
                 pins.stage_links(number, to_file)
             self._unwinding.finish(pid, max(0.0, tables_due_s - time.monotonic()))
-            attachment = Attachment(process, pidfd, tuple(links), mappings, linked, pins)
+            attachment = Attachment(process, making.pidfd, tuple(links), mappings, linked, pins)
+            write_request(pins, making.request)
             _write_checkpoint(attachment)
             for to_commit in linked:
                 pins.commit_links(to_commit.number)

@@ -6,8 +6,23 @@ import json
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+import structlog
 
-__all__ = ["CheckpointBlob", "read_checkpoint", "write_checkpoint"]
+from bpfleakd.kernel.pins import ProcessPins
+from bpfleakd.model.process import TracingRequest
+
+__all__ = [
+    "CheckpointBlob",
+    "read_checkpoint",
+    "read_request",
+    "write_checkpoint",
+    "write_if_possible",
+    "write_request",
+]
+
+log = structlog.get_logger()
+
+_REQUEST = "request"
 
 T = TypeVar("T")
 
@@ -56,3 +71,30 @@ def write_checkpoint(record: CheckpointBlob, value: Any) -> None:
         # Names that are no UTF-8 are texts with surrogates here (PEP 383), which JSON can escape.
         text = json.dumps(msgspec.to_builtins(value, str_keys=True)).encode()
     record.write(text)
+
+
+def write_if_possible(pins: ProcessPins, name: str, value: Any) -> None:
+    """Write a value down beside the pins of a process, if the kernel has room for it."""
+    record = pins.record(name)
+    try:
+        write_checkpoint(record, value)
+    except OSError as error:
+        log.warning("process.no-checkpoint", pid=pins.id.pid, checkpoint=name, reason=error.strerror)
+    finally:
+        record.close()
+
+
+def write_request(pins: ProcessPins, request: TracingRequest) -> None:
+    """Write down how a process is to be traced: for the next daemon, of whatever version."""
+    write_if_possible(pins, _REQUEST, request)
+
+
+def read_request(pins: ProcessPins) -> TracingRequest:
+    """How an earlier daemon was to trace a process; the default request if nobody wrote it down."""
+    record = pins.record(_REQUEST)
+    try:
+        return read_checkpoint(record, TracingRequest)
+    except (ValueError, OSError):
+        return TracingRequest()
+    finally:
+        record.close()

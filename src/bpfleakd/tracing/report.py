@@ -89,7 +89,7 @@ class Reporter:
             ),
             temporary_count=totals.temporary_count,
             peak_live_bytes=totals.peak_live_bytes,
-            labels=traced.labels,
+            labels=traced.request.labels,
             sample_interval_bytes=_interval_bytes(traced),
             live_bytes_stderr=bytes_stderr(totals.live_bytes_variance),
             live_count_stderr=count_stderr(totals.live_count_variance),
@@ -106,6 +106,8 @@ class Reporter:
             adopted_count=traced.adopted_count,
             gap_s=traced.gap_s,
             probe_hits=traced.counters.probe_hits,
+            limited=traced.request.limited,
+            request=traced.request,
             process_verdict=traced.final.process_verdict if traced.final else traced.process_verdict,
         )
 

@@ -8,7 +8,7 @@ import structlog
 
 from bpfleakd.analysis.sampling_rate import MIN_SHIFT, RecordingRates, SamplingState, adapted
 from bpfleakd.kernel.maps import Maps, ProcessCounters
-from bpfleakd.model.process import TracingMode
+from bpfleakd.model.process import TracingMode, TracingRequest
 
 __all__ = ["FIRST_SHIFT", "SAMPLED_LIVE_BLOCKS", "Sampling", "SamplingOptions"]
 
@@ -44,7 +44,7 @@ class _SampledProcess:
     seen_ns: int
     counters: ProcessCounters
     live_capacity: int
-    allocated_bytes: int = 0
+    allocated_bytes: int | None = 0  # None: it is not known yet
     log_due_ns: int = 0
     level: int = 0
 
@@ -59,34 +59,30 @@ class Sampling:
         # The shifts, not adapted, of those that are sampled otherwise because they were too dear.
         self._unlimited: dict[int, int] = {}
 
-    def begin(self, pid: int, mode: TracingMode, now_ns: int) -> None:
+    def begin(self, pid: int, request: TracingRequest, now_ns: int) -> None:
         """Take on a process that has just been attached.
 
         EXACT records every block. SAMPLED begins with sampling; any other mode records all until that is too
         much.
         """
-        if mode is TracingMode.EXACT:
-            return
-        fixed_bytes = self._options.interval_bytes
-        if fixed_bytes is not None:
-            self._maps.set_sampling(pid, fixed_bytes.bit_length() - 1)
-            return
-        shift = FIRST_SHIFT if mode is TracingMode.SAMPLED else 0
-        self._maps.set_sampling(pid, shift)
-        self._processes[pid] = _SampledProcess(
-            SamplingState(shift), now_ns, self._maps.process(pid), self._maps.live_capacity(pid)
-        )
+        fixed_shift = self._fixed_shift(request.mode)
+        if fixed_shift is None:
+            shift = FIRST_SHIFT if request.mode is TracingMode.SAMPLED else 0
+            self._maps.set_sampling(pid, shift)
+            self._adapt_from(pid, shift, self._maps.process(pid), now_ns)
+        elif fixed_shift:
+            self._maps.set_sampling(pid, fixed_shift)
+        self.set_level(pid, request.level, self._maps.process(pid), now_ns)
 
-    def resume(self, pid: int, now_ns: int) -> TracingMode:
-        """Take on a process that an earlier daemon has traced; returns how it is traced from now on."""
-        counters = self._maps.process(pid)
-        if not counters.was_sampled:
-            return TracingMode.EXACT
-        if self._options.interval_bytes is None:
-            self._processes[pid] = _SampledProcess(
-                SamplingState(counters.sample_shift), now_ns, counters, self._maps.live_capacity(pid)
-            )
-        return TracingMode.SAMPLED
+    def resume(self, pid: int, request: TracingRequest, now_ns: int) -> None:
+        """Go on with a process that an earlier daemon has traced, at the interval that it has."""
+        fixed_shift = self._fixed_shift(request.mode)
+        if fixed_shift is not None and request.level:
+            self._unlimited[pid] = fixed_shift
+        if fixed_shift is None or request.level:
+            counters = self._maps.process(pid)
+            process = self._adapt_from(pid, counters.sample_shift, counters, now_ns)
+            process.level, process.allocated_bytes = request.level, None
 
     def forget(self, pid: int) -> None:
         """The process is not traced any more."""
@@ -108,9 +104,7 @@ class Sampling:
                 return
             self._unlimited[pid] = counters.sample_shift
             shift = max(counters.sample_shift, FIRST_SHIFT)
-            process = self._processes[pid] = _SampledProcess(
-                SamplingState(shift), now_ns, counters, self._maps.live_capacity(pid)
-            )
+            process = self._adapt_from(pid, shift, counters, now_ns)
             self._maps.set_sampling(pid, shift)
         process.level = level
 
@@ -118,6 +112,9 @@ class Sampling:
         """Choose the interval of a process anew; `allocated_bytes` is what it allocated since attach."""
         process = self._processes.get(pid)
         if process is None or now_ns <= process.seen_ns:
+            return
+        if process.allocated_bytes is None:
+            process.allocated_bytes, process.seen_ns, process.counters = allocated_bytes, now_ns, counters
             return
         elapsed_s = (now_ns - process.seen_ns) / _NS_PER_S
         before = process.counters
@@ -138,6 +135,19 @@ class Sampling:
             self._log(pid, process, state.shift, rates, now_ns)
         process.state, process.counters = state, counters
         process.seen_ns, process.allocated_bytes = now_ns, allocated_bytes
+
+    def _fixed_shift(self, mode: TracingMode) -> int | None:
+        """The interval of a process whose interval is not adapted; 0: every block is recorded."""
+        if mode is TracingMode.EXACT:
+            return 0
+        interval_bytes = self._options.interval_bytes
+        return None if interval_bytes is None else interval_bytes.bit_length() - 1
+
+    def _adapt_from(self, pid: int, shift: int, counters: ProcessCounters, now_ns: int) -> _SampledProcess:
+        process = self._processes[pid] = _SampledProcess(
+            SamplingState(shift), now_ns, counters, self._maps.live_capacity(pid)
+        )
+        return process
 
     def _log(
         self, pid: int, process: _SampledProcess, shift: int, rates: RecordingRates, now_ns: int

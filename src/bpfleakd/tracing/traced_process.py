@@ -17,12 +17,13 @@ from bpfleakd.kernel.maps import Maps, ProcessCounters
 from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.mapping import CodeMapping, Mapping
 from bpfleakd.model.probe import ProbedFunction
-from bpfleakd.model.process import ProcessLabels, ProcessState, TracingMode
+from bpfleakd.model.process import ProcessState, TracingRequest
 from bpfleakd.model.report import LeakReport
 from bpfleakd.model.site import SiteKey
 from bpfleakd.model.stack import FrameKind, NamedStack, RawStack, StackEnd
 from bpfleakd.model.verdict import ProcessVerdict
 from bpfleakd.process.mappings import read_mappings
+from bpfleakd.runtimes.runtime import Runtime
 from bpfleakd.symbols.symbolizer import LOSS_REASONS as NAMING_LOSS_REASONS
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.address_map import AddressMap
@@ -58,10 +59,9 @@ class TracedProcess:
     attached_ns: int
     table: SiteTable
     counters: ProcessCounters
-    labels: ProcessLabels = field(default_factory=ProcessLabels)
+    request: TracingRequest = field(default_factory=TracingRequest)
+    runtimes: tuple[Runtime, ...] = ()
     state: ProcessState = ProcessState.TRACED
-    mode: TracingMode = TracingMode.EXACT
-    manual: bool | None = None
     ended_ns: int | None = None
     final: LeakReport | None = None
     final_unsuppressed: LeakReport | None = None
@@ -166,7 +166,9 @@ class TracedProcess:
         self.census = None
 
     def close(self) -> None:
-        """Let go of the files that names come from."""
+        """Close the files that names come from, and leave nothing in the process."""
+        for runtime in self.runtimes:
+            runtime.close()
         self.symbolizer.close()
 
     def _refresh_mappings(self, stacks: Iterable[RawStack], now_ns: int) -> None:

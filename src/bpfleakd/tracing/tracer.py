@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping as MappingOf
+from dataclasses import replace
 
 import structlog
 
@@ -14,7 +16,14 @@ from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import ProcessPins
 from bpfleakd.model.mapping import Mapping
-from bpfleakd.model.process import ProcessId, ProcessRow, ProcessState, TracingMode
+from bpfleakd.model.process import (
+    ProcessId,
+    ProcessLabels,
+    ProcessRow,
+    ProcessState,
+    TracingMode,
+    TracingRequest,
+)
 from bpfleakd.model.report import LeakReport
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.process.identity import read_labels
@@ -22,12 +31,14 @@ from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.memory_sampler import read_anonymous_bytes
 from bpfleakd.queries.overview import Overview
 from bpfleakd.queries.process_queries import ProcessQueries
+from bpfleakd.runtimes.detection import detect
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.site_table import SiteTable
 from bpfleakd.tracing.address_maps import AddressMaps
 from bpfleakd.tracing.address_space_feed import AddressSpaceFeed
-from bpfleakd.tracing.adoption import Adopter, TracedProcessCheckpoint, was_manual, write_traced_process
-from bpfleakd.tracing.attach import Attacher, Attachment
+from bpfleakd.tracing.adoption import Adopter, TracedProcessCheckpoint, write_traced_process
+from bpfleakd.tracing.attach import GONE, Attacher, Attachment
+from bpfleakd.tracing.checkpoint import read_request, write_request
 from bpfleakd.tracing.counter_collector import CounterCollector
 from bpfleakd.tracing.history_checkpoint import HistoryCheckpoints, restored_history
 from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
@@ -124,32 +135,30 @@ class Tracer:
         except (OSError, errors.BpfleakdError) as error:
             log.warning("attach.not-prepared", reason=str(error))
 
-    def attach(
+    def start(
         self,
         pid: int,
+        request: TracingRequest,
         *,
         expected: ProcessId | None = None,
-        mode: TracingMode = TracingMode.EXACT,
-        live_blocks: int | None = None,
         tables_wait_s: float = ATTACH_WAIT_S,
-        manual: bool | None = False,
     ) -> ProcessRow:
-        """Start tracing: the process `expected`, if one is, with room for so many blocks.
+        """Start tracing: the process `expected`, if one is, in the way that is requested.
 
-        EXACT records every block, SAMPLED some, and AUTO all until that costs too much. `manual` is kept for
-        the next daemon: whether somebody wants this, and not the policy (None: not known).
-
-        Raises AlreadyAttached and what Attacher.attach raises.
+        A request without labels gets those that the process has now. Raises AlreadyAttached and what
+        Attacher.attach raises.
         """
         if pid in self._running:
             self._end_if_over(self._running[pid])
         if pid in self._running:
             raise errors.AlreadyAttached(f"process {pid} is being traced already", "`bpfleakctl ps` shows it")
+        if request.labels == ProcessLabels():
+            request = replace(request, labels=read_labels(pid))
         attachment = self._attacher.attach(
             pid,
+            request,
             expected=expected,
-            live_blocks=live_blocks,
-            live_blocks_max=SAMPLED_LIVE_BLOCKS if mode is TracingMode.SAMPLED else None,
+            live_blocks_max=SAMPLED_LIVE_BLOCKS if request.mode is TracingMode.SAMPLED else None,
             tables_wait_s=tables_wait_s,
         )
         # Heap first: the links to system calls take their time.
@@ -157,24 +166,11 @@ class Tracer:
         self._spaces.follow(pid, _mappings_now(attachment))
         self._feed.keep(pid, attachment.pins.record("space"))
         now_ns = self._clock_ns()
-        memory = self._memory.follow(attachment.process)
-        write_traced_process(attachment.pins, TracedProcessCheckpoint(now_ns, memory, manual))
+        checkpoint = TracedProcessCheckpoint(now_ns, self._memory.follow(attachment.process))
+        write_traced_process(attachment.pins, checkpoint)
         self._beat(now_ns)
-        self._sampling.begin(pid, mode, now_ns)
-        traced = TracedProcess(
-            attachment=attachment,
-            symbolizer=self._symbolizer_of(attachment),
-            attached_ns=now_ns,
-            table=SiteTable(now_ns),
-            counters=self._maps.process(pid),
-            mode=mode,
-            manual=manual,
-            labels=read_labels(pid),
-            verdicts=SiteVerdicts(self._leak_after_s),
-            suppressions=SiteSuppressions(self._suppressions),
-        )
-        self._processes.forget_ended(pid)
-        self._running[pid] = traced
+        self._sampling.begin(pid, request, now_ns)
+        traced = self._take_on(attachment, request, checkpoint, SiteTable(now_ns))
         self.overview.note_attached()
         log.info(
             "process.attached",
@@ -185,10 +181,11 @@ class Tracer:
         )
         return self._reporter.row(traced, now_ns)
 
-    def adopt(self, found: Iterable[ProcessPins]) -> dict[ProcessId, bool | None]:
-        """Go on with the processes of an earlier daemon.
+    def adopt(self, found: Iterable[ProcessPins], replaced: MappingOf[ProcessId, TracingRequest]) -> None:
+        """Continue with the processes of an earlier daemon.
 
-        Returns those that are to be attached anew, and whether they had been by hand (None: not known).
+        Those that cannot be continued, and those `replaced` with the programs of another version, are
+        attached to anew, as they were requested.
         """
         now_ns = self._clock_ns()
         gap_s = round(max(0, now_ns - self._maps.last_beat_ns()) / 1e9, 3)
@@ -203,17 +200,18 @@ class Tracer:
             now_ns,
         )
         self._unwinding.restore()
-        anew: dict[ProcessId, bool | None] = {}
+        anew = dict(replaced)
         for pins in found:
-            manual = was_manual(pins)
+            request = read_request(pins)
             try:
-                attachment, kept = adopter.adopt(pins)
+                attachment, checkpoint = adopter.adopt(pins)
             except (ValueError, OSError, errors.BpfleakdError) as error:
                 log.warning("process.not-adopted", pid=pins.id.pid, gap_s=gap_s, reason=str(error))
                 self._feed.forget(pins.id.pid)
-                anew[pins.id] = manual
+                anew[pins.id] = request
                 continue
-            self._running[pins.id.pid] = self._adopted(attachment, kept, now_ns)
+            self._sampling.resume(pins.id.pid, request, now_ns)
+            self._take_on(attachment, request, checkpoint, *self._restored(attachment, now_ns))
         for pid in set(self._maps.pids()) - self._running.keys():
             self._maps.remove_process(pid)
         self._beat(now_ns)
@@ -223,7 +221,8 @@ class Tracer:
         self._unwinding.drop_unused()
         self._attacher.drop_unused()
         self._watch_while(bool(self._running))
-        return anew
+        for id_, request in anew.items():
+            self._start_anew(id_, request)
 
     def detach(self, pid: int) -> ProcessRow:
         """Stop tracing and forget the process; returns its last figures. Raises NotAttached."""
@@ -236,7 +235,7 @@ class Tracer:
         self._processes.forget_ended(pid)
         return self._reporter.row(traced, self._clock_ns())
 
-    def release(self, pid: int) -> None:
+    def stop(self, pid: int) -> None:
         """Stop tracing a process that is traced, and keep its last report."""
         self._end(self._running[pid], ProcessState.DETACHED)
 
@@ -259,15 +258,10 @@ class Tracer:
         for traced in self._running.values():
             traced.suppressions = SiteSuppressions(suppressions)
 
-    def mode_of(self, pid: int) -> TracingMode | None:
-        """How a process is traced; None if it is not."""
+    def request_of(self, pid: int) -> TracingRequest | None:
+        """How a process is to be traced; None if it is not."""
         traced = self._running.get(pid)
-        return traced.mode if traced else None
-
-    def was_manual(self, pid: int) -> bool | None:
-        """Whether somebody attached a process that is traced; None if that is not known."""
-        traced = self._running.get(pid)
-        return traced.manual if traced else None
+        return traced.request if traced else None
 
     def is_unchanged(self, pid: int) -> bool:
         """Whether a process is traced, and has neither ended nor called exec since it was attached to."""
@@ -283,17 +277,16 @@ class Tracer:
             self._end_if_over(self._running[pid], self._maps.process(pid).state)
         return pid in self._running
 
-    def usages(self) -> list[tuple[int, int, int, int]]:
-        """Of each traced process, as of the last tick: pid, runs into probes, blocks recorded, call sites."""
-        return [
-            (pid, traced.counters.probe_hits, traced.counters.recorded, traced.table.used_count)
-            for pid, traced in self._running.items()
-        ]
+    def running(self) -> tuple[TracedProcess, ...]:
+        """All traced processes, with their counters as of the last tick."""
+        return tuple(self._running.values())
 
-    def set_level(self, pid: int, level: int) -> None:
-        """Record the blocks of a process more sparsely the higher the level; 0 is as its mode says."""
+    def set_level(self, pid: int, level: int, reason: str) -> None:
+        """Record fewer blocks of a process the higher the level, for this reason; 0 is as its mode says."""
         traced = self._running.get(pid)
         if traced is not None:
+            traced.request = replace(traced.request, level=level, limited=reason)
+            write_request(traced.attachment.pins, traced.request)
             self._sampling.set_level(pid, level, traced.counters, self._clock_ns())
 
     def drop_caches(self) -> None:
@@ -345,26 +338,49 @@ class Tracer:
     def _beat(self, now_ns: int) -> None:
         self._maps.beat(now_ns, self._unattended_ns)
 
-    def _adopted(self, attachment: Attachment, kept: TracedProcessCheckpoint, now_ns: int) -> TracedProcess:
+    def _take_on(
+        self,
+        attachment: Attachment,
+        request: TracingRequest,
+        checkpoint: TracedProcessCheckpoint,
+        table: SiteTable,
+        verdicts: SiteVerdicts | None = None,
+    ) -> TracedProcess:
+        """The one place where a traced process is made: of a new attachment, or of an earlier daemon's."""
+        pid = attachment.process.id.pid
+        traced = self._running[pid] = TracedProcess(
+            attachment=attachment,
+            request=request,
+            symbolizer=self._symbolizer_of(attachment),
+            runtimes=() if attachment.pidfd == GONE else detect(attachment.process, attachment.mappings),
+            attached_ns=checkpoint.attached_ns,
+            table=table,
+            verdicts=verdicts or SiteVerdicts(self._leak_after_s),
+            suppressions=SiteSuppressions(self._suppressions),
+            counters=self._maps.process(pid),
+            adopted_count=checkpoint.adopted_count,
+            gap_s=checkpoint.gap_s,
+        )
+        self._processes.forget_ended(pid)
+        return traced
+
+    def _restored(self, attachment: Attachment, now_ns: int) -> tuple[SiteTable, SiteVerdicts | None]:
         try:
-            table, verdicts = restored_history(attachment.pins.record("history"), self._leak_after_s, now_ns)
+            return restored_history(attachment.pins.record("history"), self._leak_after_s, now_ns)
         except ValueError as error:
             log.info("history.begun-anew", pid=attachment.process.id.pid, reason=str(error))
             # Growth is that since now.
-            table, verdicts = SiteTable(now_ns), SiteVerdicts(self._leak_after_s)
-        return TracedProcess(
-            attachment=attachment,
-            symbolizer=self._symbolizer_of(attachment),
-            attached_ns=kept.attached_ns,
-            table=table,
-            verdicts=verdicts,
-            manual=kept.manual,
-            suppressions=SiteSuppressions(self._suppressions),
-            counters=self._maps.process(attachment.process.id.pid),
-            mode=self._sampling.resume(attachment.process.id.pid, now_ns),
-            adopted_count=kept.adopted_count,
-            gap_s=kept.gap_s,
-        )
+            return SiteTable(now_ns), None
+
+    def _start_anew(self, id_: ProcessId, request: TracingRequest) -> None:
+        """Attach to a process that was traced, without what had been recorded of it."""
+        try:
+            self.start(id_.pid, request, expected=id_)
+        except errors.BpfleakdError as error:
+            log.warning("process.not-attached", pid=id_.pid, reason=error.message, hint=error.hint)
+        except Exception:
+            # A bug of ours, or what the target did to us: the others are traced on.
+            log.exception("process.not-attached", pid=id_.pid)
 
     def _settle_adopted(self, gap_s: float) -> None:
         """Take in what waited, probe what came, and end what ended meanwhile."""
@@ -403,10 +419,7 @@ class Tracer:
         """Frees were missed while the programs had stopped (the daemon was, for too long)."""
         log.warning("process.unattended", pid=traced.pid, live_bytes=traced.table.totals.live_bytes)
         self._end(traced, ProcessState.DETACHED)
-        try:
-            self.attach(traced.pid)
-        except errors.BpfleakdError as error:
-            log.warning("process.not-attached", pid=traced.pid, reason=error.message, hint=error.hint)
+        self._start_anew(traced.attachment.process.id, traced.request)
 
     def _end(self, traced: TracedProcess, state: ProcessState) -> None:
         """Take the probes out, keep the last report, drop the tables."""

@@ -25,6 +25,7 @@ class World:
         self.manual: set[int] = set()
         self.sites: dict[int, int] = {}
         self.levels: dict[int, int] = {}
+        self.reasons: dict[int, str] = {}
         self.given_up: dict[int, str] = {}
         self.sheds = 0
         self.resident_bytes = 10
@@ -53,8 +54,8 @@ class World:
             for pid in self.hits_per_s
         ]
 
-    def set_level(self, pid: int, level: int) -> None:
-        self.levels[pid] = level
+    def set_level(self, pid: int, level: int, reason: str) -> None:
+        self.levels[pid], self.reasons[pid] = level, reason
 
     def evict(self, pid: int, reason: str, now_ns: int) -> None:
         assert now_ns == self._now_s * NS_PER_S
@@ -84,8 +85,8 @@ def test_what_is_too_dear_is_recorded_more_sparsely(world):
     assert world.levels == {1: 1}
     first, second = world.guard.annotated([a_traced_process(1), a_traced_process(2)])
     assert (first.load_percent, second.load_percent) == (5.0, 5.0)
-    assert first.limited == "tracing costs 20 % of a core: over its budget of 10 %"
-    assert second.limited == ""
+    assert world.reasons[1] == "tracing costs 20 % of a core: over its budget of 10 %"
+    assert (first.limited, second.limited) == ("", "")
     stats = world.guard.stats()
     assert (stats.hit_ns, stats.host_load_percent, stats.cheaper_total) == (1_000.0, pytest.approx(10.0), 1)
 

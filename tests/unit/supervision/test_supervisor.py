@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpfleakd import errors
-from bpfleakd.model.process import ProcessId, TracingMode
+from bpfleakd.model.process import MANUAL, ProcessId, TracingMode, TracingRequest
 from bpfleakd.model.process_events import ProcessChange, ProcessEvent
 from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.process.policy import Decision, Match, Policy, Rule
@@ -31,6 +31,7 @@ FORK, EXEC, EXIT, CHANGED, GAP = (
 )
 EXACT, AUTO, WATCH, OFF = TracingMode.EXACT, TracingMode.AUTO, TracingMode.WATCH, TracingMode.OFF
 
+BY_POLICY = TracingRequest(rule="default")
 TRACED_RULE = Rule(Match(comm="traced*"), EXACT)
 POLICY = Policy((TRACED_RULE, Rule(Match(comm="off*"), OFF), Rule(Match(comm="watch*"), WATCH)))
 
@@ -55,7 +56,7 @@ class World:
         self.traced: dict[int, tuple[ProcessId, str]] = {}
         self.refusals: dict[str, errors.BpfleakdError] = {}
         self.attached: list[int] = []
-        self.manual: dict[int, bool | None] = {}
+        self.requests: dict[int, TracingRequest] = {}
         self.ended: list[int] = []
         self.watched: dict[ProcessId, Decision] = {}
         self.wanted: list[Action] = []
@@ -107,15 +108,13 @@ class World:
 
     # Tracer
 
-    def attach(
+    def start(
         self,
         pid: int,
+        request: TracingRequest = BY_POLICY,
         *,
         expected: ProcessId | None = None,
-        mode: TracingMode = EXACT,
-        live_blocks: int | None = None,
         tables_wait_s: float = 0.0,
-        manual: bool | None = False,
     ) -> None:
         process = self.processes.get(pid)
         if process is None or expected not in (None, process.id):
@@ -124,7 +123,7 @@ class World:
             raise self.refusals[process.comm]
         assert not self._is_traced(pid), "attached twice"
         self.traced[pid] = (process.id, process.comm)
-        self.manual[pid] = manual
+        self.requests[pid] = request
         self.attached.append(pid)
 
     def detach(self, pid: int) -> None:
@@ -132,14 +131,11 @@ class World:
             raise errors.NotAttached("no")
         del self.traced[pid]
 
-    def release(self, pid: int) -> None:
+    def stop(self, pid: int) -> None:
         del self.traced[pid]
 
-    def mode_of(self, pid: int) -> TracingMode | None:
-        return EXACT if pid in self.traced else None
-
-    def was_manual(self, pid: int) -> bool | None:
-        return self.manual[pid]
+    def request_of(self, pid: int) -> TracingRequest | None:
+        return self.requests[pid] if pid in self.traced else None
 
     def is_unchanged(self, pid: int) -> bool:
         return self._is_traced(pid)
@@ -468,7 +464,7 @@ def test_what_an_earlier_daemon_traced_goes_on_being_traced(world):
         (41, "off", False),
     ):
         world.fork(pid, comm, told=False)
-        world.attach(pid, manual=manual)
+        world.start(pid, TracingRequest(rule=MANUAL if manual else "rule 1"))
     world.supervisor.adopt(dict.fromkeys([23, 29, 31, 37, 41], 0), world.now_ns)
     world.tell(GAP)
     world.pass_time()
@@ -482,7 +478,7 @@ def test_what_nobody_wrote_down_counts_as_attached_manually_where_the_policy_wou
     """As far as can be told; not a window."""
     for pid, comm in ((23, "traced"), (29, "off"), (31, "sh")):
         world.fork(pid, comm, told=False)
-        world.attach(pid, manual=None)
+        world.start(pid, TracingRequest())
     world.supervisor.adopt(dict.fromkeys([23, 29, 31], 0), world.now_ns)
     assert [process.manual for process in world.supervisor.known()] == [False, True, False]
 
@@ -490,7 +486,7 @@ def test_what_nobody_wrote_down_counts_as_attached_manually_where_the_policy_wou
 def test_a_window_that_an_earlier_daemon_opened_ends_in_time(world):
     """It is nobody's by hand, and is watched on after it."""
     process = world.fork(23, "sh", told=False)
-    world.attach(23)
+    world.start(23)
     world.pass_time(3 * S)
     world.supervisor.adopt({23: 0}, world.now_ns)
     world.tell(GAP)

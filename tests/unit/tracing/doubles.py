@@ -14,7 +14,7 @@ from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import ProcessCounters
 from bpfleakd.model.mapping import CodeMapping, Mapping
 from bpfleakd.model.probe import FunctionRole, ProbedFunction
-from bpfleakd.model.process import ProcessId
+from bpfleakd.model.process import ProcessId, TracingRequest
 from bpfleakd.model.site import SiteKey
 from bpfleakd.model.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.process.process import ProcessInfo, read_process
@@ -227,9 +227,9 @@ class FakeAttacher:
     def attach(
         self,
         pid: int,
+        request: TracingRequest,
         *,
         expected: ProcessId | None,
-        live_blocks: int | None,
         live_blocks_max: int | None,
         tables_wait_s: float,
     ) -> Attachment:

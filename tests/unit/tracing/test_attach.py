@@ -18,7 +18,7 @@ from bpfleakd.kernel.probes.links import ProbePoint
 from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction, search_files
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.probe import FunctionRole
-from bpfleakd.model.process import ProcessId
+from bpfleakd.model.process import ProcessId, TracingRequest
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.tracing.attach import GONE, Attacher
 
@@ -27,6 +27,7 @@ from .doubles import FakeMaps, FakePins, FakeProcess
 from .programs import running, without_main_thread
 
 SLOT = 23
+EXACT = TracingRequest()
 
 
 class Kernel(FakeMaps):
@@ -184,7 +185,7 @@ def _nothing_is_left(kernel: Kernel) -> Iterator[None]:
 
 def test_everything_in_order(attacher: Attacher, kernel: Kernel, pid: int) -> None:
     """Tables before probes, all before the recording; and back again in the other order."""
-    attachment = attacher.attach(pid)
+    attachment = attacher.attach(pid, EXACT)
 
     assert kernel.steps[:2] == ["add", "begin"]
     assert sorted(kernel.steps[2:-2]) == ["link ld", "link libc"]
@@ -205,7 +206,7 @@ def test_everything_in_order(attacher: Attacher, kernel: Kernel, pid: int) -> No
 
 def test_what_is_probed(attacher: Attacher, kernel: Kernel, pid: int) -> None:
     """The allocator's functions with their roles; the loader's is probed too, but is none of them."""
-    attachment = attacher.attach(pid)
+    attachment = attacher.attach(pid, EXACT)
     roles = {probe.function: probe.role for probe in attachment.probes}
     assert roles["malloc"] is FunctionRole.SIZE_FIRST
     assert roles["free"] is FunctionRole.RELEASE
@@ -220,11 +221,11 @@ def test_what_is_probed(attacher: Attacher, kernel: Kernel, pid: int) -> None:
 
 def test_files_are_looked_into_once(attacher: Attacher, monkeypatch: pytest.MonkeyPatch, pid: int) -> None:
     """The probe points of a library that was seen before need no disassembler."""
-    attacher.stop(attacher.attach(pid))
+    attacher.stop(attacher.attach(pid, EXACT))
 
     monkeypatch.setattr("bpfleakd.kernel.probes.point_cache.search_files", nothing_to_search)
     with running() as other:
-        attacher.stop(attacher.attach(other))
+        attacher.stop(attacher.attach(other, EXACT))
 
 
 def test_the_usual_c_library_is_looked_into_beforehand(
@@ -235,7 +236,7 @@ def test_the_usual_c_library_is_looked_into_beforehand(
     assert kernel.steps == []
 
     monkeypatch.setattr("bpfleakd.kernel.probes.point_cache.search_files", nothing_to_search)
-    attacher.stop(attacher.attach(pid))
+    attacher.stop(attacher.attach(pid, EXACT))
 
 
 LATER = """
@@ -260,7 +261,7 @@ class TestFollow:
 
     def test_a_new_allocator(self, attacher: Attacher, kernel: Kernel, pid: int, later: Mapping) -> None:
         """It is probed besides those that are, and shown; all go together."""
-        before = attacher.attach(pid)
+        before = attacher.attach(pid, EXACT)
         mappings = (*before.mappings, later)
         after = attacher.follow(before, mappings)
 
@@ -280,7 +281,7 @@ class TestFollow:
 
     def test_nothing_new(self, attacher: Attacher, kernel: Kernel, pid: int) -> None:
         """Most libraries hold no allocator."""
-        attachment = attacher.attach(pid)
+        attachment = attacher.attach(pid, EXACT)
         kernel.steps.clear()
         assert attacher.follow(attachment, read_mappings(pid)) == attachment
         assert kernel.steps == []
@@ -290,7 +291,7 @@ class TestFollow:
         self, attacher: Attacher, kernel: Kernel, pid: int, later: Mapping
     ) -> None:
         """The process goes on being recorded as far as it was."""
-        before = attacher.attach(pid)
+        before = attacher.attach(pid, EXACT)
         kernel.fails["link later"] = OSError(errno.EIO, "Input/output error")
         after = attacher.follow(before, (*before.mappings, later))
         assert (after.links, after.probes, after.files) == (before.links, before.probes, before.files)
@@ -302,7 +303,7 @@ class TestAdopt:
 
     def test_a_process_that_goes_on(self, attacher: Attacher, kernel: Kernel, pid: int) -> None:
         """The same probes, and nothing is linked or published anew."""
-        before = attacher.attach(pid)
+        before = attacher.attach(pid, EXACT)
         kernel.steps.clear()
         after = attacher.adopt(kernel.pins)  # type: ignore[arg-type]
         assert (after.process.id, after.mappings, after.files) == (
@@ -318,7 +319,7 @@ class TestAdopt:
     def test_one_that_has_ended(self, attacher: Attacher, kernel: Kernel) -> None:
         """It is gone, and its tables are there to be read."""
         with running() as pid:
-            attacher.release(attacher.attach(pid))
+            attacher.release(attacher.attach(pid, EXACT))
         gone = attacher.adopt(kernel.pins)  # type: ignore[arg-type]
         assert gone.pidfd == GONE
         assert gone.mappings
@@ -328,7 +329,7 @@ class TestAdopt:
 
     def test_one_that_called_exec(self, attacher: Attacher, kernel: Kernel, pid: int) -> None:
         """It runs, but is another program."""
-        attacher.release(attacher.attach(pid))
+        attacher.release(attacher.attach(pid, EXACT))
         kernel.processes[pid].state = RecordingState.EXECED
         gone = attacher.adopt(kernel.pins)  # type: ignore[arg-type]
         assert gone.pidfd == GONE
@@ -336,7 +337,7 @@ class TestAdopt:
 
     def test_a_file_whose_links_were_being_made(self, attacher: Attacher, kernel: Kernel, pid: int) -> None:
         """It is not taken for one that is probed, so that it will be."""
-        before = attacher.attach(pid)
+        before = attacher.attach(pid, EXACT)
         attacher.release(before)
         last = before.files[-1]
         kernel.pins.staged[last.number] = kernel.pins.committed.pop(last.number)
@@ -347,7 +348,7 @@ class TestAdopt:
     @pytest.mark.parametrize("lacks", ["record", "tables", "recording"])
     def test_one_that_is_not_whole(self, attacher: Attacher, kernel: Kernel, pid: int, lacks: str) -> None:
         """An attach or a detach that was not finished; nothing is left of it."""
-        attacher.release(attacher.attach(pid))
+        attacher.release(attacher.attach(pid, EXACT))
         match lacks:
             case "record":
                 kernel.pins.records["attachment"].text = b"not a record"
@@ -382,7 +383,7 @@ def test_all_or_nothing(
     """Whatever fails, and however: the tables are gone, and so are the links that were made before."""
     kernel.fails[step] = failure
     with pytest.raises(raised):
-        attacher.attach(pid)
+        attacher.attach(pid, EXACT)
     assert kernel.processes == {}
     assert kernel.steps[-2:] == ["release", "remove"]
     assert not kernel.pins.exists
@@ -392,7 +393,7 @@ def test_no_room_in_the_tables(attacher: Attacher, kernel: Kernel, pid: int) -> 
     """What could not be added is not removed."""
     kernel.fails["add"] = errors.CapacityError("no room")
     with pytest.raises(errors.CapacityError):
-        attacher.attach(pid)
+        attacher.attach(pid, EXACT)
     assert kernel.steps == ["add"]
 
 
@@ -406,7 +407,7 @@ def test_exec_during_the_attach(
 
     monkeypatch.setattr(kernel, "finish", finish)
     with pytest.raises(errors.NoSuchProcess, match="called exec"):
-        attacher.attach(pid)
+        attacher.attach(pid, EXACT)
     assert "recording" not in kernel.steps
     assert kernel.processes == {}
 
@@ -422,7 +423,7 @@ class TestTargets:
     def test_none(self, attacher: Attacher) -> None:
         """A pid that nobody has."""
         with pytest.raises(errors.NoSuchProcess, match="no process 4194304"):
-            attacher.attach(4_194_304)
+            attacher.attach(4_194_304, EXACT)
 
     def test_a_thread(self, attacher: Attacher) -> None:
         """A tid that is no pid: the error says whose thread it is."""
@@ -433,7 +434,7 @@ class TestTargets:
             pass
         try:
             with pytest.raises(errors.NoSuchProcess, match=f"thread of process {os.getpid()}"):
-                attacher.attach(tids[0])
+                attacher.attach(tids[0], EXACT)
         finally:
             done.set()
             thread.join()
@@ -441,14 +442,14 @@ class TestTargets:
     def test_ourselves(self, attacher: Attacher) -> None:
         """The daemon's own pid."""
         with pytest.raises(errors.TargetRefused, match="itself"):
-            attacher.attach(os.getpid())
+            attacher.attach(os.getpid(), EXACT)
 
     def test_a_zombie(self, attacher: Attacher) -> None:
         """A child that ended and was not waited for."""
         with subprocess.Popen(["true"]) as child:
             os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
             with pytest.raises(errors.TargetRefused, match="zombie"):
-                attacher.attach(child.pid)
+                attacher.attach(child.pid, EXACT)
 
     def test_a_process_without_its_main_thread(self, attacher: Attacher, tmp_path: Path) -> None:
         """It runs, but what it maps cannot be read."""
@@ -456,7 +457,7 @@ class TestTargets:
             running(without_main_thread(tmp_path)) as headless,
             pytest.raises(errors.TargetRefused, match="main thread"),
         ):
-            attacher.attach(headless)
+            attacher.attach(headless, EXACT)
 
     def test_no_allocator(self, attacher: Attacher, tmp_path: Path) -> None:
         """A static program has its malloc in itself, and without symbols nothing says where."""
@@ -465,7 +466,7 @@ class TestTargets:
             running(compiled(tmp_path, source, "-static", "-s")) as static,
             pytest.raises(errors.NoAllocator, match="statically linked"),
         ):
-            attacher.attach(static)
+            attacher.attach(static, EXACT)
 
     def test_no_allocator_in_anything(self, attacher: Attacher, tmp_path: Path) -> None:
         """Symbols there are, but none of an allocator."""
@@ -477,4 +478,4 @@ class TestTargets:
             running(compiled(tmp_path, source, "-static", "-nostdlib", suffix=".s")) as bare,
             pytest.raises(errors.NoAllocator, match="no allocator"),
         ):
-            attacher.attach(bare)
+            attacher.attach(bare, EXACT)

@@ -8,7 +8,7 @@ import pytest
 
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import ProcessCounters
-from bpfleakd.model.process import TracingMode
+from bpfleakd.model.process import TracingMode, TracingRequest
 from bpfleakd.tracing.sampling import FIRST_SHIFT, Sampling, SamplingOptions
 
 PID = 4711
@@ -55,7 +55,7 @@ def sampling(maps: FakeMaps, interval_bytes: int | None = None) -> Sampling:
 def test_an_exact_process_stays_exact(maps):
     """However much it allocates: that is for the guard to judge."""
     subject = sampling(maps)
-    subject.begin(PID, TracingMode.EXACT, 0)
+    subject.begin(PID, TracingRequest(TracingMode.EXACT), 0)
     maps.run(recorded=1_000_000)
     subject.adapt(PID, maps.counters, 1 << 30, SECOND)
     assert (maps.counters.sample_shift, maps.counters.was_sampled) == (0, False)
@@ -64,7 +64,7 @@ def test_an_exact_process_stays_exact(maps):
 def test_what_is_too_dear_is_sampled_and_goes_back(maps):
     """Level by level, and at level 0 every block is recorded again."""
     subject = sampling(maps)
-    subject.begin(PID, TracingMode.EXACT, 0)
+    subject.begin(PID, TracingRequest(TracingMode.EXACT), 0)
     subject.set_level(PID, 1, maps.counters, 0)
     assert maps.counters.sample_shift == FIRST_SHIFT
     subject.set_level(PID, 0, maps.counters, SECOND)
@@ -77,7 +77,7 @@ def test_what_is_too_dear_is_sampled_and_goes_back(maps):
 def test_a_higher_level_records_an_eighth(maps):
     """What is well below the target at the first level is too much at the second."""
     subject = sampling(maps)
-    subject.begin(PID, TracingMode.SAMPLED, 0)
+    subject.begin(PID, TracingRequest(TracingMode.SAMPLED), 0)
     for level, seconds in ((1, 1), (2, 2)):
         before = maps.counters.sample_shift
         subject.set_level(PID, level, maps.counters, seconds * SECOND)
@@ -89,7 +89,7 @@ def test_a_higher_level_records_an_eighth(maps):
 def test_a_limited_process_is_never_recorded_exactly(maps):
     """Though it allocates little enough now: exact recording is what was too dear."""
     subject = sampling(maps)
-    subject.begin(PID, TracingMode.AUTO, 0)
+    subject.begin(PID, TracingRequest(TracingMode.AUTO), 0)
     subject.set_level(PID, 1, maps.counters, 0)
     for second in range(1, 200):
         subject.adapt(PID, maps.counters, 0, second * SECOND)
@@ -103,7 +103,7 @@ def test_a_limited_process_is_never_recorded_exactly(maps):
 def test_a_fixed_interval_comes_back(maps):
     """The configuration's, after the guard let go of the process again."""
     subject = sampling(maps, interval_bytes=1 << 18)
-    subject.begin(PID, TracingMode.SAMPLED, 0)
+    subject.begin(PID, TracingRequest(TracingMode.SAMPLED), 0)
     subject.set_level(PID, 2, maps.counters, 0)
     maps.run(recorded=100_000)
     subject.adapt(PID, maps.counters, 1 << 30, SECOND)
@@ -115,10 +115,44 @@ def test_a_fixed_interval_comes_back(maps):
 def test_what_ended_is_forgotten(maps):
     """Its pid may be another process' soon."""
     subject = sampling(maps)
-    subject.begin(PID, TracingMode.EXACT, 0)
+    subject.begin(PID, TracingRequest(TracingMode.EXACT), 0)
     subject.set_level(PID, 1, maps.counters, 0)
     subject.forget(PID)
     maps.counters = NOTHING
     maps.run(recorded=1_000_000)
     subject.adapt(PID, maps.counters, 1 << 30, SECOND)
     assert maps.counters.sample_shift == 0
+
+
+@pytest.mark.parametrize("mode", [TracingMode.EXACT, TracingMode.SAMPLED, TracingMode.AUTO])
+@pytest.mark.parametrize("interval_bytes", [None, 1 << 18])
+def test_the_next_daemon_samples_as_this_one_did(maps, mode, interval_bytes):
+    """At the same interval and level; at level 0 as the mode says, whatever the guard did meanwhile."""
+    request = TracingRequest(mode, level=2)
+    before, after = sampling(maps, interval_bytes), sampling(maps, interval_bytes)
+    before.begin(PID, replace(request, level=0), 0)
+    at_level_0 = maps.counters.sample_shift
+    before.set_level(PID, 2, maps.counters, 0)
+    shift = maps.counters.sample_shift
+
+    after.resume(PID, request, SECOND)
+    after.adapt(PID, maps.counters, 1 << 40, 2 * SECOND)
+    assert maps.counters.sample_shift == shift, "what was allocated before is not the rate of now"
+    maps.run(recorded=900)
+    after.adapt(PID, maps.counters, (1 << 40) + (1 << 30), 3 * SECOND)
+    assert maps.counters.sample_shift > shift
+    after.set_level(PID, 0, maps.counters, 4 * SECOND)
+    if mode is TracingMode.EXACT or interval_bytes:
+        assert maps.counters.sample_shift == at_level_0
+    else:
+        assert maps.counters.sample_shift > 0
+
+
+def test_a_process_that_was_not_sampled_yet_may_be_later(maps):
+    """Also by the next daemon: its mode is AUTO, though every block was recorded so far."""
+    subject = sampling(maps)
+    subject.resume(PID, TracingRequest(TracingMode.AUTO), 0)
+    subject.adapt(PID, maps.counters, 0, SECOND)
+    maps.run(recorded=1_000_000)
+    subject.adapt(PID, maps.counters, 1 << 33, 2 * SECOND)
+    assert maps.counters.sample_shift > 0

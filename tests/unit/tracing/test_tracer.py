@@ -14,7 +14,7 @@ from bpfleakd import errors
 from bpfleakd.analysis.suppressions import Suppressions, parse_suppressions
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.model.groups import GroupKey
-from bpfleakd.model.process import ProcessState
+from bpfleakd.model.process import ProcessState, TracingRequest
 from bpfleakd.model.report import LeakReport, SortKey, SuppressedSites
 from bpfleakd.model.stack import RawStack, StackEnd
 from bpfleakd.queries.scan_reply import ScanReply
@@ -25,6 +25,8 @@ from bpfleakd.tracing.tracer import Tracer
 
 from .doubles import Clock, FakeAttacher, FakeMaps, FakeSymbolizer, FakeUnwinding
 from .programs import running, without_main_thread
+
+EXACT = TracingRequest()
 
 
 class World:
@@ -97,7 +99,7 @@ class TestTracing:
 
     def test_figures_are_read_when_they_are_asked_for(self, world: World, pid: int) -> None:
         """A report does not wait for the next tick; a row shows the last reading."""
-        row = world.tracer.attach(pid)
+        row = world.tracer.start(pid, EXACT)
         assert (row.process.state, row.process.live_bytes, row.sites) == (ProcessState.TRACED, 0, 0)
         world.allocates(pid, s1=23, s2=101)
         assert world.tracer.overview.processes()[0].process.live_bytes == 0
@@ -108,7 +110,7 @@ class TestTracing:
         """Each has the sites that are its own."""
         with running() as other:
             for process in (pid, other):
-                world.tracer.attach(process)
+                world.tracer.start(process, EXACT)
             world.allocates(pid, s1=23)
             world.allocates(other, s1=101, s2=7)
             world.tracer.tick()
@@ -118,7 +120,7 @@ class TestTracing:
 
     def test_growth_between_ticks(self, world: World, pid: int) -> None:
         """Bytes gained over the window, by CLOCK_MONOTONIC."""
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         for second in range(1, 21):
             world.clock.go_on(1)
             world.allocates(pid, s1=23 * second)
@@ -129,7 +131,7 @@ class TestTracing:
 
     def test_a_snapshot_has_the_largest_sites(self, world: World, pid: int) -> None:
         """As many as the metrics show, and every process."""
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=1, s2=2, s3=3, s4=4, s5=5)
         world.tracer.tick()
         snapshot = world.tracer.overview.snapshot()
@@ -139,7 +141,7 @@ class TestTracing:
 
     def test_groups_are_of_all_sites(self, world: World, pid: int) -> None:
         """A limit is of the groups."""
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23, s2=101, s3=7)
         groups = world.tracer.queries.groups(pid, by=GroupKey.MODULE, limit=1, sort=SortKey.LIVE).groups
         assert [(group.group, group.live_bytes, len(group.sites)) for group in groups] == [("shop", 131, 3)]
@@ -148,7 +150,7 @@ class TestTracing:
 
     def test_blocks(self, world: World, pid: int) -> None:
         """One by one, with the names of the threads as they are now."""
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23, s2=101)
         world.clock.go_on(7)
         report = world.tracer.queries.blocks(pid, site=None, older_than_s=5.0, limit=1)
@@ -159,7 +161,7 @@ class TestTracing:
 
     def test_the_peak(self, world: World, pid: int) -> None:
         """What the programs say, as soon as they are read; it does not fall."""
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         process = world.maps.processes[pid]
         process.heap_peak_bytes = 1009
         world.allocates(pid, s1=23)
@@ -177,7 +179,7 @@ class TestTracing:
 
     def test_libraries_that_come(self, world: World, pid: int) -> None:
         """After dlopen the mappings are read again, for names and for the walker."""
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         world.maps.processes[pid].library_changes = 2
         world.tracer.tick()
         world.tracer.tick()
@@ -190,33 +192,33 @@ class TestAttaching:
 
     def test_twice(self, world: World, pid: int) -> None:
         """A process that is traced already is not attached again."""
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         with pytest.raises(errors.AlreadyAttached):
-            world.tracer.attach(pid)
+            world.tracer.start(pid, EXACT)
         assert world.states() == {pid: ProcessState.TRACED}
 
     def test_in_vain(self, world: World, pid: int) -> None:
         """A refusal leaves nothing, and the address spaces are watched for nobody."""
         world.attacher.refused = {pid}
         with pytest.raises(errors.NoAllocator):
-            world.tracer.attach(pid)
+            world.tracer.start(pid, EXACT)
         assert world.states() == {}
         assert world.watched == []
 
     def test_a_pid_that_was_exec_since(self, world: World, pid: int) -> None:
         """The end that no tick has noticed yet is noticed by the attach: the new program starts empty."""
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23)
         world.maps.processes[pid].state = RecordingState.EXECED
         world.tracer.tick()
         assert world.states() == {pid: ProcessState.EXECED}
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         assert world.states() == {pid: ProcessState.TRACED}
         assert functions(world, pid) == []
 
     def test_detach(self, world: World, pid: int) -> None:
         """The last figures are the answer, and the process is forgotten."""
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23)
         row = world.tracer.detach(pid)
         assert (row.process.state, row.process.live_bytes) == (ProcessState.DETACHED, 23)
@@ -230,8 +232,8 @@ class TestAttaching:
     def test_watching_goes_on_for_the_others(self, world: World, pid: int) -> None:
         """The address spaces are watched until the last process is detached."""
         with running() as other:
-            world.tracer.attach(pid)
-            world.tracer.attach(other)
+            world.tracer.start(pid, EXACT)
+            world.tracer.start(other, EXACT)
             world.tracer.detach(pid)
             assert world.watched[-1] is True
             world.tracer.detach(other)
@@ -243,7 +245,7 @@ class TestEnd:
 
     def test_exit(self, world: World, pid: int) -> None:
         """What it held at its end is kept, named, and can be sorted and cut; the probes are out."""
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23, s2=101)
         world.kill(pid)
         world.tracer.tick()
@@ -261,9 +263,9 @@ class TestEnd:
 
     def test_the_report_of_a_detached_process_can_be_kept(self, world: World, pid: int) -> None:
         """It is exported while the process runs on, and until it is traced again."""
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23, s2=101)
-        world.tracer.release(pid)
+        world.tracer.stop(pid)
 
         assert world.attacher.attached == set()
         assert functions(world, pid) == ["function_2", "function_1"]
@@ -273,9 +275,9 @@ class TestEnd:
         with pytest.raises(errors.NotAttached):
             world.tracer.queries.address_space(pid)
 
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         assert [row.process.live_bytes for row in world.tracer.overview.snapshot().processes] == [0]
-        world.tracer.release(pid)
+        world.tracer.stop(pid)
         world.kill(pid)
         assert len(world.tracer.overview.snapshot().processes) == 1
         assert world.tracer.overview.snapshot().processes == ()
@@ -283,7 +285,7 @@ class TestEnd:
 
     def test_blocks_are_kept(self, world: World, pid: int) -> None:
         """As they were at the end, however long ago that is."""
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23, s2=101)
         world.clock.go_on(7)
         world.kill(pid)
@@ -302,7 +304,7 @@ class TestEnd:
 
     def test_time_stops(self, world: World, pid: int) -> None:
         """It was attached for as long as it lived."""
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         world.clock.go_on(23)
         world.kill(pid)
         world.tracer.tick()
@@ -311,7 +313,7 @@ class TestEnd:
 
     def test_exec(self, world: World, pid: int) -> None:
         """The new program's libraries say nothing of the old one's stacks: its names stay what they were."""
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23)
         world.symbolizers[pid].covered = False
         process = world.maps.processes[pid]
@@ -328,7 +330,7 @@ class TestEnd:
     def test_a_process_without_its_main_thread(self, world: World, tmp_path: Path) -> None:
         """It is not over while another thread runs, and what is known of its mappings is kept."""
         with running(without_main_thread(tmp_path)) as pid:
-            world.tracer.attach(pid)
+            world.tracer.start(pid, EXACT)
             world.allocates(pid, s1=23)
             world.maps.processes[pid].library_changes = 2
             world.tracer.tick()
@@ -344,7 +346,7 @@ class TestEnd:
         with ExitStack() as stack:
             pids = [stack.enter_context(running()) for _ in range(18)]
             for pid in pids:
-                world.tracer.attach(pid)
+                world.tracer.start(pid, EXACT)
                 world.kill(pid)
                 world.tracer.tick()
             assert list(world.states()) == pids[2:]
@@ -354,7 +356,7 @@ class TestEnd:
         """The daemon's end takes all probes out and closes all files."""
         with running() as other:
             for process in (pid, other):
-                world.tracer.attach(process)
+                world.tracer.start(process, EXACT)
             world.tracer.close()
             assert world.states() == {}
             assert all(symbolizer.closed for symbolizer in world.symbolizers.values())
@@ -365,7 +367,7 @@ class TestPast:
 
     def test_since_then(self, world: World, pid: int) -> None:
         """New, grown and gone, to the byte; what did not change is counted."""
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         for second in range(1, 61):
             world.clock.go_on(1)
             world.allocates(pid, s1=(100_000_003 if second < 40 else 200_000_007), s3=100_000_007)
@@ -395,7 +397,7 @@ class TestPast:
 
     def test_a_limit(self, world: World, pid: int) -> None:
         """Those that changed most; the rest is counted."""
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=1_000, s2=23, s3=101)
         world.clock.go_on(1)
         report = world.tracer.queries.compare(pid, from_ago_s=None, to_ago_s=0, limit=1)
@@ -404,7 +406,7 @@ class TestPast:
 
     def test_before_the_attach(self, world: World, pid: int) -> None:
         """Nothing is known of that."""
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         world.clock.go_on(5)
         with pytest.raises(errors.NoSuchTime, match="traced for 5"):
             world.tracer.queries.compare(pid, from_ago_s=600, to_ago_s=0)
@@ -416,7 +418,7 @@ class TestSuppressions:
     def test_in_every_list(self, world: World, pid: int) -> None:
         """Left out of reports, blocks, snapshots and comparisons, and counted; on demand they are there."""
         world.tracer.use_suppressions(parse_suppressions("leak:^function_2$", "mine"))
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23, s2=101, s3=7)
         world.clock.go_on(1)
         world.tracer.tick()
@@ -442,9 +444,9 @@ class TestSuppressions:
     def test_after_the_end(self, world: World, pid: int) -> None:
         """The last report and its blocks are as before; one site can be asked for."""
         world.tracer.use_suppressions(parse_suppressions("leak:^function_2$", "mine"))
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23, s2=101)
-        world.tracer.release(pid)
+        world.tracer.stop(pid)
         assert functions(world, pid) == ["function_1"]
         assert functions(world, pid, suppress=False) == ["function_2", "function_1"]
         blocks = world.tracer.queries.blocks(pid, site=None, older_than_s=0, limit=100)
@@ -459,7 +461,7 @@ class TestSuppressions:
 
     def test_others_at_a_reload(self, world: World, pid: int) -> None:
         """What was suppressed is shown, and the other way round."""
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23, s2=101)
         assert functions(world, pid) == ["function_2", "function_1"]
         world.tracer.use_suppressions(parse_suppressions("leak:function_1", "mine"))
@@ -471,7 +473,7 @@ class TestSuppressions:
 def test_a_scan_of_a_heap_that_was_given_back(world: World):
     """What was taken for free memory of the heap may have been something else's: then there is no answer."""
     with running() as pid:
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         world.tracer.tick()
         queries = world.tracer.queries
         scan = queries.begin_scan(pid, ScanOptions(0.0, True, 0.2, 0, Suppressions()))
@@ -483,7 +485,7 @@ def test_a_scan_of_a_heap_that_was_given_back(world: World):
 def test_the_course_of_a_call_site_reads_no_block(world: World, monkeypatch: pytest.MonkeyPatch):
     """Of a million blocks it would take a second; the history with survivors reads them all."""
     with running() as pid:
-        world.tracer.attach(pid)
+        world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23, s2=101)
         world.tracer.tick()
         queries = world.tracer.queries
