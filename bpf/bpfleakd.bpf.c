@@ -13,6 +13,7 @@
  */
 #include <uapi/linux/ptrace.h>
 #include "abi.h"
+#include "stack.h"
 #include "maps.h"
 #include "current.h"
 #include "walk.h"
@@ -126,6 +127,8 @@ static __always_inline int enter_function(struct pt_regs *ctx)
 /* Runs at both ends of a call; only at the entry is the ip that of the probe. */
 int heap_session(struct pt_regs *ctx)
 {
+	if (!heap_may_run(ctx))
+		return WITHOUT_RETURN;
 	return PT_REGS_IP(ctx) == bpf_get_func_ip(ctx) ? enter_function(ctx) : leave(ctx);
 }
 
@@ -134,62 +137,65 @@ int heap_session(struct pt_regs *ctx)
  */
 int heap_release(struct pt_regs *ctx)
 {
-	enter_function(ctx);
+	if (release_may_run(ctx))
+		enter_function(ctx);
 	return 0;
 }
 
 #else
 int heap_entry(struct pt_regs *ctx)
 {
-	enter_function(ctx);
+	if (heap_may_run(ctx))
+		enter_function(ctx);
 	return 0;
 }
 
 int heap_exit(struct pt_regs *ctx)
 {
-	return leave(ctx);
+	return heap_may_run(ctx) ? leave(ctx) : 0;
 }
 #endif
 
 #ifdef SHARED_PROGRAMS
 int shared_entry(struct pt_regs *ctx)
 {
-	enter_function(ctx);
+	if (shared_may_run(ctx))
+		enter_function(ctx);
 	return 0;
 }
 
 int shared_exit(struct pt_regs *ctx)
 {
-	return leave(ctx);
+	return shared_may_run(ctx) ? leave(ctx) : 0;
 }
 #endif
 
 #ifdef WALK_BY_TAIL_CALLS
 int heap_continue(struct pt_regs *ctx)
 {
-	return leave_continued(ctx);
+	return heap_may_run(ctx) ? leave_continued(ctx) : 0;
 }
 #endif
 
 int space_enter(struct syscall_enter *ctx)
 {
-	return enter_syscall(ctx);
+	return space_may_run(ctx) ? enter_syscall(ctx) : 0;
 }
 
 int space_exit(struct syscall_exit *ctx)
 {
-	return leave_syscall(ctx);
+	return space_may_run(ctx) ? leave_syscall(ctx) : 0;
 }
 
 #ifdef WALK_BY_TAIL_CALLS
 int space_continue(struct syscall_exit *ctx)
 {
-	return leave_syscall_continued(ctx);
+	return space_may_run(ctx) ? leave_syscall_continued(ctx) : 0;
 }
 #endif
 
 /* A traced process called exec: stop at once, the daemon clears its tables. */
-int process_exec(void *ctx)
+static __always_inline int stop_process(void)
 {
 	struct process *process;
 	u32 slot;
@@ -200,8 +206,13 @@ int process_exec(void *ctx)
 	return 0;
 }
 
+int process_exec(void *ctx)
+{
+	return life_may_run(ctx) ? stop_process() : 0;
+}
+
 /* A thread ends: give its memory back. */
-int thread_exit(void *ctx)
+static __always_inline int forget_thread(void)
 {
 	u64 id = current_id();
 	struct process *process;
@@ -218,4 +229,9 @@ int thread_exit(void *ctx)
 	threads.delete(&id);
 	unproven_frees.delete(&id);
 	return 0;
+}
+
+int thread_exit(void *ctx)
+{
+	return life_may_run(ctx) ? forget_thread() : 0;
 }

@@ -48,6 +48,7 @@ __all__ = [
     "open_tracepoint_event",
     "open_uprobe_event",
     "program_load",
+    "program_machine_code",
     "raw_tracepoint_open",
     "u32",
 ]
@@ -57,6 +58,10 @@ _SYS_BPF = 321  # x86-64
 _SYS_PERF_EVENT_OPEN = 298  # x86-64
 _NAME_BYTES = 16
 _PERF_TYPE_TRACEPOINT = 2
+# struct bpf_prog_info
+_PROGRAM_INFO_BYTES = 256
+_MACHINE_CODE_LENGTH_AT = 16
+_MACHINE_CODE_AT = 24
 _TRACEFS = Path("/sys/kernel/tracing")
 
 
@@ -322,6 +327,22 @@ def program_load(program_type: ProgramType, instructions: bytes, attach_type: At
             failure = error
     text = log.split(b"\0", 1)[0].decode(errors="replace").strip().splitlines()
     raise OSError(failure.errno, f"{failure.strerror}: {name}: " + " | ".join(text[-4:]))
+
+
+def program_machine_code(fd: int) -> bytes:
+    """What the JIT made of a program; empty if the kernel interprets it or keeps it (kptr_restrict)."""
+    room = 0
+    while True:
+        code = bytearray(room)
+        info = bytearray(_PROGRAM_INFO_BYTES)
+        struct.pack_into("=I", info, _MACHINE_CODE_LENGTH_AT, room)
+        struct.pack_into("=Q", info, _MACHINE_CODE_AT, _address(code) if room else 0)
+        _bpf(_Command.OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", fd, len(info), _address(info)))
+        (length,) = struct.unpack_from("=I", info, _MACHINE_CODE_LENGTH_AT)
+        (address,) = struct.unpack_from("=Q", info, _MACHINE_CODE_AT)
+        if length <= room:
+            return bytes(code[:length]) if address else b""
+        room = length
 
 
 def raw_tracepoint_open(program_fd: int, tracepoint: str) -> int:

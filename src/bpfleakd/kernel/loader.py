@@ -33,6 +33,7 @@ from bpfleakd.kernel.child import run_child, serve
 from bpfleakd.kernel.compilation.cache import CompileCache
 from bpfleakd.kernel.compilation.compiled import CompiledPrograms, with_descriptors
 from bpfleakd.kernel.compilation.source import bpf_directory, flattened
+from bpfleakd.kernel.machine_code import check_stack
 from bpfleakd.kernel.maps import CHANGED_SITE_BYTES, PINNED_MAPS, SPACE_EVENT_BYTES, Maps
 from bpfleakd.kernel.pins import MAKING, PinnedSet, remove_pins
 from bpfleakd.kernel.probes.links import Linker
@@ -235,7 +236,10 @@ class _Module:
 
     def _programs(self) -> tuple[Program, ...]:
         by_walker = continuations_of(self._method).values() if self._walker is WalkerKind.TAIL_CALLS else ()
-        return (*lasting_programs(self._method, self._walker), *by_walker)
+        return (*self._lasting(), *by_walker)
+
+    def _lasting(self) -> tuple[Program, ...]:
+        return lasting_programs(self._method, self._walker)
 
     def failure(self) -> str | None:
         """Why the method does not work here; None if it does. Raises AccessDenied."""
@@ -255,13 +259,17 @@ class _Module:
 
     def pin(self, directory: Path) -> None:
         """Pin maps and programs, in place of what was pinned there."""
+        try:
+            programs = {each.function: self._program_fd(each) for each in self._lasting()}
+        except OSError as error:
+            raise _refusal(error, "load BPF programs") from error
         remove_pins(directory)
         try:
             directory.mkdir(parents=True)
             for name in self._map_names():
                 bpf.object_pin(self._map_fd(name), directory / name)
-            for program in lasting_programs(self._method, self._walker):
-                bpf.object_pin(self._program_fd(program), directory / program.function)
+            for function, fd in programs.items():
+                bpf.object_pin(fd, directory / function)
         except OSError as error:
             shutil.rmtree(directory, ignore_errors=True)
             raise errors.KernelError(
@@ -289,7 +297,9 @@ class _Module:
     def _load(self, program: Program) -> int:
         descriptors = [self._maps[each.name] for each in self._compiled.maps]
         instructions = with_descriptors(self._compiled.functions[program.function], descriptors)
-        return bpf.program_load(program.type, instructions, program.attach_type, program.function)
+        fd = bpf.program_load(program.type, instructions, program.attach_type, program.function)
+        check_stack(fd, instructions, program.function)
+        return fd
 
     def _install_continuations(self) -> None:
         if self._walker is not WalkerKind.TAIL_CALLS:
