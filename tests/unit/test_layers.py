@@ -32,8 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sandbox": {"model"},
     "elf": {"model", "sandbox"},
     "unwind": {"model", "sandbox", "elf"},
-    "process": {"model"},
-    "symbols": {"model", "sandbox", "elf"},
+    "process": {"model", "elf"},
+    "symbols": {"model", "sandbox", "elf", "process"},
     "kernel": {"model", "sandbox", "elf", "unwind"},
     "runtimes": {"model", "sandbox", "elf", "unwind", "process", "symbols"},
     # Outputs: a report in, bytes out.

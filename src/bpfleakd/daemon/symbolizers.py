@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bpfleakd.process.mappings import mapped_file, same_file
+from bpfleakd.process.debug_search import debug_file_in_root, has_our_root
+from bpfleakd.process.mapped_files import open_mapped, open_unchanged
 from bpfleakd.symbols.demangle import Demangler
 from bpfleakd.symbols.module_cache import ModuleCache
 from bpfleakd.symbols.perf_map import PerfMap
@@ -30,14 +31,18 @@ class Symbolizers:
         process = attachment.process
         pid = process.id.pid
         root = Path(f"/proc/{pid}/root")
+        owner = f"{pid}@{process.id.start_ticks}"
         symbolizer = Symbolizer(
             pid,
-            lambda mapping: mapped_file(pid, mapping),
+            lambda mapping: open_mapped(pid, mapping, owner),
             self._modules,
+            owner=owner,
+            debug_in_root=None
+            if has_our_root(pid)
+            else lambda image, path: debug_file_in_root(image, path, root),
             perf_map=PerfMap(root / "tmp" / f"perf-{process.namespace_pid}.map", process.uid),
             demangler=self._demangler,
             lines=self._lines,
-            root=root,
         )
         symbolizer.update_mappings(attachment.mappings)
         symbolizer.hold_files(attachment.mappings)
@@ -46,7 +51,13 @@ class Symbolizers:
     def _of_files(self, attachment: Attachment) -> Symbolizer:
         """Its files, where they are still what was mapped."""
         pid = attachment.process.id.pid
-        symbolizer = Symbolizer(pid, same_file, self._modules, demangler=self._demangler, lines=self._lines)
+        symbolizer = Symbolizer(
+            pid,
+            lambda mapping: open_unchanged(mapping, str(attachment.process.id)),
+            self._modules,
+            demangler=self._demangler,
+            lines=self._lines,
+        )
         symbolizer.update_mappings(attachment.mappings)
         return symbolizer
 

@@ -47,6 +47,10 @@ class FileBytes:
         """Return the fstat of the file."""
         return os.fstat(self._fd)
 
+    def duplicate(self) -> int:
+        """Return a descriptor of the file, which is the caller's."""
+        return os.dup(self._fd)
+
     @property
     def descriptor_path(self) -> str:
         """A path that opens this very file, whatever became of its name, while this object is open."""

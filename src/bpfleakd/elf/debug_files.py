@@ -1,19 +1,21 @@
 """Separate debug files: where the symbols of a stripped file are.
 
 Looked for in gdb's order: by build-id, then by .gnu_debuglink next to the file, in its .debug directory
-and under /usr/lib/debug; each in the target's root directory (containers carry their own) and then in
-ours. https://sourceware.org/gdb/current/onlinedocs/gdb.html/Separate-Debug-Files.html
+and under /usr/lib/debug. https://sourceware.org/gdb/current/onlinedocs/gdb.html/Separate-Debug-Files.html
 
-A candidate counts if it is this file's: the same build-id where both have one, else the CRC of the link.
+A candidate counts if it is this file's: the same build-id where both have one, else the CRC of the link; and
+in any case the same code at the same addresses. Anybody can forge all of that: the caller decides which files
+to believe, and what a debug file says of the program is to be verified in the program.
 """
 
 from __future__ import annotations
 
 import lzma
+import os
 import struct
 import zlib
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.section import Section
@@ -21,7 +23,7 @@ from bpfleakd.errors import BadElf
 
 __all__ = ["debug_link", "find_debug_file", "has_line_tables", "minidebug_image"]
 
-DEBUG_DIRECTORY = Path("usr/lib/debug")
+DEBUG_DIRECTORY = PurePosixPath("usr/lib/debug")
 
 # Fedora's minidebuginfo of libxul is 6 MB. xz streams may ask for any amount of memory to be decompressed.
 MINIDEBUG_LIMIT_BYTES = 32 << 20
@@ -32,17 +34,22 @@ CHECKSUM_LIMIT_BYTES = 512 << 20
 _CHUNK_BYTES = 1 << 20
 
 
-def find_debug_file(image: ElfImage, path: str, root: Path = Path("/")) -> Path | None:
-    """Return the separate debug file of `image`, or None.
+def find_debug_file(
+    image: ElfImage, path: str, open_candidate: Callable[[PurePosixPath], int]
+) -> ElfImage | None:
+    """Return the separate debug file of `image`, open, or None.
 
-    `path` is the file's path as the target sees it, `root` the target's root directory
-    (/proc/PID/root). Broken candidates are passed over.
+    `path` is the file's path as the target sees it. `open_candidate` opens a path below the root directory
+    that is searched and returns a descriptor, to be closed, or raises OSError. Broken candidates are passed
+    over.
     """
-    roots = (root,) if root == Path("/") else (root, Path("/"))
     link = debug_link(image)
-    for candidate in _candidates(image, path, roots, link[0] if link else None):
-        if _belongs(candidate, image, link[1] if link else None):
-            return candidate
+    for candidate in _candidates(image, path, link[0] if link else None):
+        debug = _opened(candidate, open_candidate)
+        if debug is not None and _belongs(debug, image, link[1] if link else None):
+            return debug
+        if debug is not None:
+            debug.close()
     return None
 
 
@@ -77,31 +84,59 @@ def has_line_tables(image: ElfImage) -> bool:
     return _has_bytes(image, ".debug_line") and _has_bytes(image, ".debug_info")
 
 
-def _candidates(image: ElfImage, path: str, roots: tuple[Path, ...], link_name: str | None) -> Iterator[Path]:
+def _candidates(image: ElfImage, path: str, link_name: str | None) -> Iterator[PurePosixPath]:
     if image.build_id:
-        name = Path(".build-id", image.build_id[:2], f"{image.build_id[2:]}.debug")
-        yield from (root / DEBUG_DIRECTORY / name for root in roots)
+        yield DEBUG_DIRECTORY / ".build-id" / image.build_id[:2] / f"{image.build_id[2:]}.debug"
     directory = PurePosixPath(path).parent
     if link_name is None or not directory.is_absolute() or ".." in directory.parts:
         return
     inside = directory.relative_to("/")
-    for root in roots:
-        yield root / inside / link_name
-        yield root / inside / ".debug" / link_name
-        yield root / DEBUG_DIRECTORY / inside / link_name
+    yield inside / link_name
+    yield inside / ".debug" / link_name
+    yield DEBUG_DIRECTORY / inside / link_name
 
 
-def _belongs(candidate: Path, image: ElfImage, checksum: int | None) -> bool:
+def _opened(candidate: PurePosixPath, open_candidate: Callable[[PurePosixPath], int]) -> ElfImage | None:
     try:
-        with ElfImage.open(candidate) as debug:
-            # The link of a file that was not stripped may lead to the file itself.
-            if not (_has_bytes(debug, ".symtab") or has_line_tables(debug)):
-                return False
-            if debug.build_id and image.build_id:
-                return debug.build_id == image.build_id
-            return checksum is not None and _checksum_of(debug) == checksum
+        descriptor = open_candidate(candidate)
+    except OSError:
+        return None
+    try:
+        return ElfImage.open(descriptor)
     except (BadElf, OSError):
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _belongs(debug: ElfImage, image: ElfImage, checksum: int | None) -> bool:
+    try:
+        # The link of a file that was not stripped may lead to the file itself.
+        if not (_has_bytes(debug, ".symtab") or has_line_tables(debug)):
+            return False
+        if not _has_same_code(debug, image):
+            return False
+        if debug.build_id and image.build_id:
+            return debug.build_id == image.build_id
+        return checksum is not None and _checksum_of(debug) == checksum
+    except BadElf:
         return False
+
+
+def _has_same_code(debug: ElfImage, image: ElfImage) -> bool:
+    """Whether the executable sections that the debug file speaks of are those of the image."""
+    theirs, ours = _code_sections(debug), _code_sections(image)
+    if ours:
+        return theirs == ours
+    # Its section headers were stripped, too.
+    segments = [(s.vaddr, s.vaddr + s.file_size_bytes) for s in image.segments if s.executable]
+    return all(
+        any(low <= vaddr and vaddr + size <= high for low, high in segments) for _name, vaddr, size in theirs
+    )
+
+
+def _code_sections(image: ElfImage) -> set[tuple[str, int, int]]:
+    return {(s.name, s.vaddr, s.size_bytes) for s in image.sections if s.executable}
 
 
 def _checksum_of(image: ElfImage) -> int | None:

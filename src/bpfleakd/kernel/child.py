@@ -77,9 +77,12 @@ def end_ahead() -> None:
         _ahead.popitem()[1].discard()
 
 
-def run_child(module: str, request: Any, timeout_s: float = 300.0) -> Any:
-    """Run `module` as a child and return its reply. Raises what `Child.ask` raises."""
-    child = _ahead.pop(module, None) or Child(module)
+def run_child(module: str, request: Any, timeout_s: float = 300.0, descriptors: Sequence[int] = ()) -> Any:
+    """Run `module` as a child, in which `descriptors` are open, and return its reply.
+
+    Raises what `Child.ask` raises.
+    """
+    child = (None if descriptors else _ahead.pop(module, None)) or Child(module, descriptors)
     return child.ask(request, timeout_s)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from bpfleakd import errors
 from bpfleakd.model.mapping import Mapping
 
-__all__ = ["mapped_file", "parse_mappings", "read_mappings", "same_file"]
+__all__ = ["mapped_file", "parse_mappings", "read_mappings"]
 
 PROC = Path("/proc")
 _DELETED = " (deleted)"
@@ -44,16 +44,6 @@ def mapped_file(pid: int, mapping: Mapping, proc: Path = PROC) -> str:
     if os.path.lexists(by_address) and os.access(by_address, os.R_OK):
         return str(by_address)
     return str(proc / str(pid) / "root" / mapping.path.lstrip("/"))
-
-
-def same_file(mapping: Mapping) -> str:
-    """The path of a mapping of a process that has ended, if it is still the file that was mapped; else ""."""
-    try:
-        status = os.stat(mapping.path)
-    except OSError:
-        return ""
-    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
-    return mapping.path if (status.st_ino, device) == (mapping.inode, mapping.device) else ""
 
 
 def _parse(line: str) -> Mapping | None:

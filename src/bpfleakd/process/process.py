@@ -15,6 +15,7 @@ __all__ = [
     "ProcessInfo",
     "check_traceable",
     "command_of",
+    "instance_of",
     "is_hosts_init",
     "read_process",
     "seccomp_kills",
@@ -49,6 +50,15 @@ class ProcessInfo:
     threads: int
     kernel_thread: bool
     seccomp_filtered: bool
+
+
+def instance_of(pid: int, proc: Path = PROC) -> str:
+    """A text that stands for the process which has this pid now. Raises NoSuchProcess."""
+    try:
+        stat = (proc / str(pid) / "stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise _no_such_process(pid) from error
+    return f"{pid}@{int(stat[stat.rindex(b')') + 2 :].split()[19])}"
 
 
 def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:

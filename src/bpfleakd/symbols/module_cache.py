@@ -1,38 +1,40 @@
 """Modules: the ELF files that processes map, open with their symbols, shared between processes.
 
-A file is known by its inode, time and size, not by its build-id: anybody can write a library with the
-build-id of libc, and would then choose the names in the stacks of others.
+A file is known by its `FileKey`, not by its build-id: anybody can write a library with the build-id of libc,
+and would then choose the names in the stacks of others. Debug files of a process' own root directory are of a
+module that is its own.
 """
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from bpfleakd.elf.byte_source import FileBytes
-from bpfleakd.elf.debug_files import find_debug_file, has_line_tables, minidebug_image
+from bpfleakd.elf.debug_files import has_line_tables, minidebug_image
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.symbols import Symbol, SymbolTable
 from bpfleakd.errors import BadElf
+from bpfleakd.process.debug_search import debug_file_for_all
+from bpfleakd.process.mapped_files import FileKey, OpenedFile
 
-__all__ = ["FileKey", "Module", "ModuleCache"]
+__all__ = ["DebugSearch", "Module", "ModuleCache"]
 
-FileKey: TypeAlias = tuple[int, int, int, int]
+DebugSearch: TypeAlias = Callable[[ElfImage, str], ElfImage | None]
+"""Finds the debug file of an image that is mapped under a path."""
 
 
 class Module:
     """One open ELF file. Symbols and debug files are looked for when an address is asked for."""
 
-    def __init__(self, image: ElfImage, path: str, root: Path) -> None:
-        """`path` is the file's path as the target sees it, `root` the target's root directory."""
+    def __init__(self, image: ElfImage, path: str, find_debug_file: DebugSearch, identity: str = "") -> None:
+        """`path` is the file's path as the target sees it; `identity` tells its source lines from others'."""
         self.image = image
         self.build_id = image.build_id
+        self.identity = identity
         self._path = path
-        self._root = root
-        self._debug_path: Path | None = None
+        self._find_debug_file = find_debug_file
         self._debug_image: ElfImage | None = None
         self._symbols: SymbolTable | None = None
         self._has_looked_for_debug_files = False
@@ -68,6 +70,15 @@ class Module:
             return None
 
     @property
+    def has_own_names(self) -> bool:
+        """Whether the names are all there are to be had, so that no other debug file is needed."""
+        try:
+            self._open_debug_files()
+            return self._debug_image is not None or self.image.section(".symtab") is not None
+        except BadElf:
+            return True
+
+    @property
     def size_bytes(self) -> int:
         """How much memory the symbols take."""
         return self._symbols.size_bytes if self._symbols else 0
@@ -83,9 +94,6 @@ class Module:
             image.close()
 
     def _path_of(self, image: ElfImage) -> str | None:
-        # The debug file by its name if it still has it: it may refer to others beside it.
-        if image is self._debug_image and self._debug_path and self._debug_path.exists():
-            return str(self._debug_path)
         return image.source.descriptor_path if isinstance(image.source, FileBytes) else None
 
     def _images(self) -> Iterator[ElfImage]:
@@ -99,12 +107,11 @@ class Module:
         self._has_looked_for_debug_files = True
         if self.image.section(".symtab") and has_line_tables(self.image):
             return
-        self._debug_path = find_debug_file(self.image, self._path, self._root)
         try:
-            found = self._debug_path
-            self._debug_image = ElfImage.open(found) if found else minidebug_image(self.image)
+            found = self._find_debug_file(self.image, self._path)
+            self._debug_image = found or minidebug_image(self.image)
         except (BadElf, OSError):
-            self._debug_path = None
+            self._debug_image = None
 
 
 class ModuleCache:
@@ -126,17 +133,25 @@ class ModuleCache:
             self._trim()
         return module
 
-    def open(self, file: str, path: str, root: Path) -> FileKey:
-        """Open a file unless it is open; `path` and `root` as in `Module`.
+    def open(self, file: OpenedFile, path: str, owner: str, debug_in_root: DebugSearch | None) -> FileKey:
+        """Open a file unless it is open; returns the key of the module for the process `owner`.
 
+        `debug_in_root` finds what that process brings along; None if it sees the same files as we do.
         Raises `BadElf` for what is no ELF file, `OSError` for what cannot be opened.
         """
-        status = os.stat(file)
-        key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        if key not in self._modules:
-            self._modules[key] = Module(ElfImage.open(file), path, root)
-            self._trim()
+        module = self._opened(file.key, file, path, debug_file_for_all)
+        if debug_in_root is None or module.has_own_names:
+            return file.key
+        key = file.key.of_process(owner)
+        self._opened(key, file, path, debug_in_root)
         return key
+
+    def _opened(self, key: FileKey, file: OpenedFile, path: str, find_debug_file: DebugSearch) -> Module:
+        if key not in self._modules:
+            image = ElfImage.open(file.descriptor)
+            self._modules[key] = Module(image, path, find_debug_file, repr(key))
+            self._trim()
+        return self._modules[key]
 
     def drop_symbols(self) -> None:
         """Let go of all symbols, which are read again when an address is asked for."""

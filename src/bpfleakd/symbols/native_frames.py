@@ -65,7 +65,7 @@ def _source_frames(
     if lines is None or path is None:
         return {}
     vaddrs = {place.code_vaddr for place in places if place.code_vaddr is not None}
-    return lines.resolve(path, vaddrs, module.build_id)
+    return lines.resolve(path, vaddrs, module.identity)
 
 
 def _frames(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import contextlib
+from collections.abc import Callable
 from typing import TypeAlias
 
 from bpfleakd.errors import BadElf
 from bpfleakd.model.mapping import Mapping
+from bpfleakd.process.mapped_files import FileKey, OpenedFile, open_unchanged
 from bpfleakd.symbols.bounded_cache import BoundedCache
-from bpfleakd.symbols.module_cache import FileKey, Module, ModuleCache
+from bpfleakd.symbols.module_cache import DebugSearch, Module, ModuleCache
 
 __all__ = ["ProcessFiles"]
 
@@ -22,14 +22,22 @@ FILES_MAX = 4_096
 class ProcessFiles:
     """Opens what is mapped. `unreadable` counts the files that could not be opened; it is tried again.
 
-    `files` gives a path that opens the file of a mapping, `root` is the target's root directory.
+    `open_file` opens the file of a mapping, or raises OSError; `owner` stands for the process, and
+    `debug_in_root` finds debug files that only it sees, if there are any.
     """
 
-    def __init__(self, files: Callable[[Mapping], str], modules: ModuleCache, root: Path) -> None:
+    def __init__(
+        self,
+        open_file: Callable[[Mapping], OpenedFile],
+        modules: ModuleCache,
+        owner: str,
+        debug_in_root: DebugSearch | None = None,
+    ) -> None:
         self.unreadable = 0
-        self._files = files
+        self._open_file = open_file
         self._modules = modules
-        self._root = root
+        self._owner = owner
+        self._debug_in_root = debug_in_root
         self._keys: BoundedCache[_MappedFile, FileKey] = BoundedCache(FILES_MAX)
         self._others: BoundedCache[_MappedFile, bool] = BoundedCache(FILES_MAX)
         self._failed: BoundedCache[_MappedFile, bool] = BoundedCache(FILES_MAX)
@@ -48,33 +56,25 @@ class ProcessFiles:
         return module or self._opened(file, mapping)
 
     def _opened(self, file: _MappedFile, mapping: Mapping) -> Module | None:
-        for path in self._paths(mapping):
-            try:
-                key = self._modules.open(path, mapping.path, self._root)
-            except BadElf:
-                self._others.put(file, True)
-                return None
-            except OSError:
-                continue
-            self._keys.put(file, key)
-            return self._modules.get(key)
-        if not self._failed.get(file):
-            self._failed.put(file, True)
-            self.unreadable += 1
-        return None
+        try:
+            opened = self._open(mapping)
+            key = self._modules.open(opened, mapping.path, self._owner, self._debug_in_root)
+        except BadElf:
+            self._others.put(file, True)
+            return None
+        except OSError:
+            if not self._failed.get(file):
+                self._failed.put(file, True)
+                self.unreadable += 1
+            return None
+        self._keys.put(file, key)
+        return self._modules.get(key)
 
-    def _paths(self, mapping: Mapping) -> Iterator[str]:
-        path = self._files(mapping)
-        # The name of a deleted file may be another file's by now: the library was upgraded.
-        if not mapping.deleted or _inode(path) == mapping.inode:
-            yield path
+    def _open(self, mapping: Mapping) -> OpenedFile:
+        with contextlib.suppress(OSError):
+            opened = self._open_file(mapping)
+            # The name of a deleted file may be another file's by now: the library was upgraded.
+            if opened.key.inode == mapping.inode:
+                return opened
         # The process may have ended, and its files under /proc with it.
-        if not mapping.deleted and _inode(mapping.path) == mapping.inode:
-            yield mapping.path
-
-
-def _inode(path: str) -> int | None:
-    try:
-        return os.stat(path).st_ino
-    except (OSError, ValueError):
-        return None
+        return open_unchanged(mapping, self._owner)

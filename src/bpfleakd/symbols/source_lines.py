@@ -63,8 +63,8 @@ class SourceLines:
     ) -> dict[int, tuple[SourceFrame, ...]]:
         """Return the frames at each address, the innermost inlined one first; none where nothing is known.
 
-        `path` is the file with the DWARF. `identity` (its build-id) says that another path is the same
-        file; without it the file is known by its inode and time.
+        `path` is the file with the DWARF. `identity` says that another path is the same file (never a
+        build-id, which anybody can forge); without it the file is known by its inode and time.
         """
         identity = identity or _identity(path)
         found = {vaddr: self._known.get((identity, vaddr)) for vaddr in vaddrs}

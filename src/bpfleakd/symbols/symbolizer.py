@@ -18,18 +18,18 @@ Not thread-safe. A call may wait for addr2line, so that it does not belong into 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TypeAlias
 
 from bpfleakd.elf.vdso import VDSO
 from bpfleakd.model.mapping import CodeMapping, Mapping
 from bpfleakd.model.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.printable import printable
+from bpfleakd.process.mapped_files import OpenedFile
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.demangle import Demangler
 from bpfleakd.symbols.jit_frames import jit_frame
 from bpfleakd.symbols.mapping_index import IndexedMapping, MappingIndex
-from bpfleakd.symbols.module_cache import Module, ModuleCache
+from bpfleakd.symbols.module_cache import DebugSearch, Module, ModuleCache
 from bpfleakd.symbols.native_frames import ModulePlace, native_frames
 from bpfleakd.symbols.perf_map import PerfMap
 from bpfleakd.symbols.process_files import ProcessFiles
@@ -59,26 +59,28 @@ _CERTAIN_FRAMES = 2
 class Symbolizer:
     """Names the stacks of process `pid`.
 
-    `files` gives a path that opens the file of a mapping, now; `root` is the target's root directory, for
-    separate debug files. `modules`, `demangler` and `lines` are shared and stay open on `close`; the perf
-    map is closed. `unknown_addresses` counts the addresses that two readings of the mappings did not cover.
+    `open_file` opens the file of a mapping, now; `owner` stands for the process, and `debug_in_root` finds
+    debug files that only it sees. `modules`, `demangler` and `lines` are shared and stay open on `close`; the
+    perf map is closed. `unknown_addresses` counts the addresses that two readings of the mappings did not
+    cover.
     """
 
     def __init__(
         self,
         pid: int,
-        files: Callable[[Mapping], str],
+        open_file: Callable[[Mapping], OpenedFile],
         modules: ModuleCache,
         *,
+        owner: str = "",
+        debug_in_root: DebugSearch | None = None,
         perf_map: PerfMap | None = None,
         demangler: Demangler | None = None,
         lines: SourceLines | None = None,
-        root: Path = Path("/"),
         frames_max: int = 8_192,
     ) -> None:
         self.pid = pid
         self.unknown_addresses = 0
-        self._files = ProcessFiles(files, modules, root)
+        self._files = ProcessFiles(open_file, modules, owner or str(pid), debug_in_root)
         self._perf_map = perf_map
         self._demangler = demangler
         self._lines = lines

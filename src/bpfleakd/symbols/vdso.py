@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from bpfleakd.elf.vdso import VDSO, own_vdso_image
 from bpfleakd.errors import BadElf
@@ -28,4 +27,4 @@ def own_vdso() -> Vdso | None:
         image, size_bytes = own_vdso_image()
     except BadElf:
         return None
-    return Vdso(Module(image, VDSO, Path("/")), size_bytes)
+    return Vdso(Module(image, VDSO, lambda _image, _path: None), size_bytes)

@@ -33,10 +33,11 @@ from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.probe import FunctionRole, ProbedFunction
 from bpfleakd.model.process import ProcessId, TracingRequest
 from bpfleakd.process.allocators import ALLOCATORS
+from bpfleakd.process.mapped_files import FileKey
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo, check_traceable, is_hosts_init, read_process
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint, write_request
-from bpfleakd.tracing.discovery import Discovery, FileId, ProbedFile
+from bpfleakd.tracing.discovery import Discovery, ProbedFile
 from bpfleakd.tracing.unwinding import ATTACH_WAIT_S, Unwinding
 
 __all__ = ["GONE", "Attacher", "Attachment", "LinkedFile"]
@@ -56,7 +57,7 @@ _COMMON_LIBRARIES = ("libc.", "libc-", "ld-", "libstdc++.")
 class LinkedFile:
     """A file with probes in it, and the number that its links are pinned under."""
 
-    id: FileId
+    id: FileKey
     number: int
     probes: tuple[ProbedFunction, ...]
 
@@ -151,9 +152,7 @@ class Attacher:
             check_traceable(process, os.getpid(), os.uname().release, is_init=is_hosts_init(pid))
             mappings = read_mappings(pid)
             _refuse_go(process)
-            files = self._discovery.files(pid, mappings)
-            if not any(file.has_allocator for file in files):
-                raise _no_allocator(process)
+            files = self._probed_files(process, mappings)
             room = request.live_blocks or self._live_blocks
             if live_blocks_max is not None:
                 room = min(room, live_blocks_max)
@@ -212,7 +211,8 @@ class Attacher:
             log.warning("allocator.not-followed", pid=pid, reason=str(error))
             return attachment
         attachment = replace(attachment, mappings=mappings)
-        for file in files:
+        _log_refused(pid, files)
+        for file in (file for file in files if file.points):
             number = 1 + max((linked.number for linked in attachment.files), default=0)
             module = file.functions[0].module
             links: list[int] = []
@@ -248,6 +248,14 @@ class Attacher:
     def clear(self, attachment: Attachment) -> None:
         """Drop the tables of a process that was stopped."""
         self._clear(attachment.process.id.pid, attachment.pins)
+
+    def _probed_files(self, process: ProcessInfo, mappings: tuple[Mapping, ...]) -> list[ProbedFile]:
+        """The files to probe. Raises NoAllocator with what was refused, and what Discovery.files raises."""
+        files = self._discovery.files(process.id.pid, mappings)
+        _log_refused(process.id.pid, files)
+        if not any(file.has_allocator for file in files):
+            raise _unverified(process, files) or _no_allocator(process)
+        return [file for file in files if file.points]
 
     def _clear(self, pid: int, pins: ProcessPins) -> None:
         self._unwinding.release(pid)
@@ -343,6 +351,23 @@ def _refuse_go(process: ProcessInfo) -> None:
             f"process {pid} ({process.comm}) is a Go program",
             "Go moves its stacks, which return probes do not survive; its own pprof heap profile shows leaks",
         )
+
+
+def _log_refused(pid: int, files: Sequence[ProbedFile]) -> None:
+    for file in files:
+        if file.refused:
+            log.warning("probes.refused", pid=pid, count=len(file.refused), reasons=file.refused[:4])
+
+
+def _unverified(process: ProcessInfo, files: Sequence[ProbedFile]) -> errors.NoAllocator | None:
+    """The reason if there were symbols, and the program's own file did not confirm them."""
+    refused = [reason for file in files for reason in file.refused]
+    if not refused:
+        return None
+    return errors.NoAllocator(
+        f"process {process.id.pid} ({process.comm}) has no allocator that can be probed safely: {refused[0]}",
+        "is its debug file that of this very build?",
+    )
 
 
 def _no_allocator(process: ProcessInfo) -> errors.TargetError:

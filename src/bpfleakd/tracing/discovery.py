@@ -1,23 +1,28 @@
 """Which functions of a process to probe: all its files are asked what they define, once for each file.
 
-A file is known by its inode, size and time, so that the second process with the same libraries costs a
-few stats. Reading what a new one defines is quick (elf/definitions.py); only those that hold an allocator
-are gone through in a child, all of a process' files in one, and what was found is kept for the next start
-(probe_point_cache.py).
+A file is known by its `FileKey`: files that nobody but root could have written are looked at once for all
+processes, any other for each process. So a second process with the same libraries costs a few stats. Reading
+what a new one defines is quick (elf/definitions.py); only those that hold an allocator are gone through in a
+child, all of a process' files in one, and what was found is kept for the next start by the content that it
+follows from (kernel/probes/point_cache.py).
+
+A debug file below a process' own root directory serves that process alone (process/debug_search.py), and what
+any debug file says is verified in the program itself (kernel/probes/points.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
 
 import structlog
 
 from bpfleakd import errors
-from bpfleakd.elf.debug_files import find_debug_file, minidebug_image
+from bpfleakd.elf.byte_source import FileBytes
+from bpfleakd.elf.debug_files import minidebug_image
 from bpfleakd.elf.definitions import defines_any
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.kernel.abi import role_arguments
@@ -27,14 +32,14 @@ from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFun
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.probe import FunctionRole, ProbedFunction
 from bpfleakd.process.allocators import FUNCTIONS, SIGNS, TELLING_NAMES, identify
-from bpfleakd.process.mappings import mapped_file
+from bpfleakd.process.debug_search import debug_file_for_all, debug_file_in_root, has_our_root, root_of
+from bpfleakd.process.mapped_files import FileContent, FileKey, OpenedFile, open_mapped
+from bpfleakd.process.process import instance_of
 from bpfleakd.symbols.bounded_cache import BoundedCache
 
-__all__ = ["Discovery", "FileId", "ProbedFile"]
+__all__ = ["Discovery", "ProbedFile"]
 
 log = structlog.get_logger()
-
-FileId: TypeAlias = tuple[int, int, int, int]
 
 _FILES_MAX = 4096
 
@@ -56,12 +61,25 @@ _WANTED = (
 
 @dataclass(frozen=True, slots=True)
 class ProbedFile:
-    """A file with functions to probe: `path` opens it, `functions` is what is shown of them."""
+    """A file with functions to probe; `functions` is what is shown of them.
 
-    id: FileId
-    path: str
+    `refused` says why others are not probed. `file` stays open as long as this is kept.
+    """
+
+    file: OpenedFile
     points: tuple[ProbePoint, ...]
     functions: tuple[ProbedFunction, ...]
+    refused: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> FileKey:
+        """What the file is known by."""
+        return self.file.key
+
+    @property
+    def path(self) -> str:
+        """A path that opens the very file that was looked at."""
+        return self.file.descriptor_path
 
     @property
     def has_allocator(self) -> bool:
@@ -70,11 +88,57 @@ class ProbedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
-    id: FileId
-    path: str
+class _Mapped:
+    """A file that a process executes code of."""
+
+    file: OpenedFile
     mapping: Mapping
-    debug_path: str | None
+    is_program: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A file that defines one of the functions; `key` is what is learned of it is kept by."""
+
+    key: FileKey
+    mapping: Mapping
+    content: FileContent
+    debug: FileContent | None = None
+
+    @property
+    def searched(self) -> tuple[SearchedFile, bytes | None]:
+        """What to search, and the digest of all of it."""
+        debug, digest = self.debug, self.content.digest
+        if debug is not None:
+            digest = digest + debug.digest if digest and debug.digest else None
+        return SearchedFile(
+            self.mapping.path, self.content.descriptor, debug.descriptor if debug else None
+        ), digest
+
+    def close(self) -> None:
+        """Close the files."""
+        self.content.close()
+        if self.debug is not None:
+            self.debug.close()
+
+
+@dataclass(slots=True)
+class _Known:
+    """Files that were looked at, by what they are known by and whether they were the process' program."""
+
+    probes: BoundedCache[tuple[FileKey, bool], tuple[FunctionProbe, ...]] = field(
+        default_factory=lambda: BoundedCache(_FILES_MAX)
+    )
+
+    def of(self, mapped: _Mapped, owner: str) -> tuple[FunctionProbe, ...] | None:
+        """What is known of a file, for a process: its own knowledge comes first."""
+        key = mapped.file.key
+        of_process = self.probes.get((key.of_process(owner), mapped.is_program))
+        return of_process if of_process is not None else self.probes.get((key, mapped.is_program))
+
+    def put(self, key: FileKey, mapped: _Mapped, probes: tuple[FunctionProbe, ...]) -> None:
+        """Remember what was found."""
+        self.probes.put((key, mapped.is_program), probes)
 
 
 class Discovery:
@@ -83,84 +147,112 @@ class Discovery:
     def __init__(self, cache_directory: Path | None = None) -> None:
         """What was found is kept in `cache_directory`, unless it is None."""
         self._cache = ProbePointCache(cache_directory)
-        self._known: BoundedCache[FileId, tuple[FunctionProbe, ...]] = BoundedCache(_FILES_MAX)
+        self._known = _Known()
 
     def files(
-        self, pid: int, mappings: Iterable[Mapping], passed_over: Collection[FileId] = ()
+        self, pid: int, mappings: Iterable[Mapping], passed_over: Collection[FileKey] = ()
     ) -> list[ProbedFile]:
         """The files of a process that have functions to probe, but for those `passed_over`.
 
         Those that cannot be understood are left out. Raises NoSuchProcess or KernelError.
         """
-        mapped = _mapped_files(pid, mappings, passed_over)
-        self._search(pid, mapped)
-        found = (_probed_file(file, path, m, self._known.get(file) or ()) for file, path, m in mapped)
-        return [file for file in found if file.points]
+        owner = instance_of(pid)
+        mapped = _mapped_files(pid, mappings, owner, passed_over)
+        self._search(pid, mapped, owner)
+        found = (_probed_file(m.file, m.mapping, self._known.of(m, owner) or ()) for m in mapped)
+        return [file for file in found if file.points or file.refused]
 
-    def _search(self, pid: int, mapped: Sequence[tuple[FileId, str, Mapping]]) -> None:
-        program = _file_id(f"/proc/{pid}/exe")
-        candidates: list[_Candidate] = []
-        for file, path, mapping in mapped:
-            if self._known.get(file) is None:
-                candidate = _candidate(pid, file, path, mapping, is_program=file == program)
+    def _search(self, pid: int, mapped: Sequence[_Mapped], owner: str) -> None:
+        candidates: list[tuple[_Mapped, _Candidate]] = []
+        for one in mapped:
+            if self._known.of(one, owner) is None:
+                candidate = _candidate(pid, one, owner)
                 if candidate:
-                    candidates.append(candidate)
+                    candidates.append((one, candidate))
                 else:
-                    self._known.put(file, ())
-        searched = [SearchedFile(candidate.path, candidate.debug_path) for candidate in candidates]
-        for candidate, reply in zip(candidates, self._cache.search(searched, _WANTED), strict=True):
+                    # Of a program without symbols another process may bring a debug file along.
+                    is_all = not one.is_program or has_our_root(pid)
+                    key = one.file.key if is_all else one.file.key.of_process(owner)
+                    self._known.put(key, one, ())
+        searched = [candidate.searched for _one, candidate in candidates]
+        try:
+            replies = self._cache.search(searched, _WANTED)
+        finally:
+            for _one, candidate in candidates:
+                candidate.close()
+        for (one, candidate), reply in zip(candidates, replies, strict=True):
             if isinstance(reply, errors.BpfleakdError):
-                log.warning("allocator.left-out", pid=pid, path=candidate.mapping.path, reason=reply.message)
+                log.warning("allocator.left-out", pid=pid, path=one.mapping.path, reason=reply.message)
                 reply = []
-            self._known.put(candidate.id, tuple(reply))
+            self._known.put(candidate.key, one, tuple(reply))
 
 
 def _mapped_files(
-    pid: int, mappings: Iterable[Mapping], passed_over: Collection[FileId]
-) -> list[tuple[FileId, str, Mapping]]:
-    """The files that a process executes code of, each with a path that opens it and a mapping."""
+    pid: int, mappings: Iterable[Mapping], owner: str, passed_over: Collection[FileKey]
+) -> list[_Mapped]:
+    """The files that a process executes code of."""
     by_inode: dict[tuple[str, int], Mapping] = {}
     for mapping in mappings:
         if mapping.executable and mapping.inode:
             by_inode.setdefault((mapping.device, mapping.inode), mapping)
-    files: dict[FileId, tuple[str, Mapping]] = {}
+    program = _program_inode(pid)
+    files: dict[FileKey, _Mapped] = {}
     for mapping in by_inode.values():
-        path = mapped_file(pid, mapping)
-        file = _file_id(path)
-        if file is not None and file not in passed_over:
-            files.setdefault(file, (path, mapping))
-    return [(file, path, mapping) for file, (path, mapping) in files.items()]
+        with contextlib.suppress(OSError):
+            file = open_mapped(pid, mapping, owner)
+            if file.key not in passed_over:
+                files.setdefault(file.key, _Mapped(file, mapping, file.key[:2] == program))
+    return list(files.values())
 
 
-def _file_id(path: str) -> FileId | None:
+def _program_inode(pid: int) -> tuple[int, int] | None:
     try:
-        status = os.stat(path)
+        status = os.stat(f"/proc/{pid}/exe")
     except OSError:
         return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return status.st_dev, status.st_ino
 
 
-def _candidate(pid: int, file: FileId, path: str, mapping: Mapping, *, is_program: bool) -> _Candidate | None:
+def _candidate(pid: int, mapped: _Mapped, owner: str) -> _Candidate | None:
     """The file if it defines any of the functions, by its own symbols or by those of its debug file."""
+    file, mapping = mapped.file, mapped.mapping
     try:
-        with ElfImage.open(path) as image:
-            if defines_any(image, TELLING_NAMES):
-                return _Candidate(file, path, mapping, None)
+        with ElfImage.open(file.descriptor) as image:
+            if defines_any(image, TELLING_NAMES) or _defines_inside(image, mapped):
+                return _Candidate(file.key, mapping, file.content())
             # A library has to export an allocator for others to use it; a program may hide its own.
-            if not is_program or image.section(".symtab") is not None:
-                return None
-            debug_path = find_debug_file(image, mapping.path, Path(f"/proc/{pid}/root"))
-            with ElfImage.open(debug_path) if debug_path else minidebug_image(image) or image as symbols:
-                if not defines_any(symbols, TELLING_NAMES):
-                    return None
-            return _Candidate(file, path, mapping, str(debug_path) if debug_path else None)
+            if mapped.is_program and image.section(".symtab") is None:
+                return _with_debug_file(pid, mapped, image, owner)
     except (errors.BadElf, OSError):
+        pass
+    return None
+
+
+def _defines_inside(image: ElfImage, mapped: _Mapped) -> bool:
+    if not mapped.is_program or image.section(".symtab") is not None:
+        return False
+    inside = minidebug_image(image)
+    return inside is not None and defines_any(inside, TELLING_NAMES)
+
+
+def _with_debug_file(pid: int, mapped: _Mapped, image: ElfImage, owner: str) -> _Candidate | None:
+    path, key = mapped.mapping.path, mapped.file.key
+    debug = debug_file_for_all(image, path)
+    if debug is None:
+        debug, key = debug_file_in_root(image, path, root_of(pid)), key.of_process(owner)
+    if debug is None:
         return None
+    with debug:
+        if not isinstance(debug.source, FileBytes) or not defines_any(debug, TELLING_NAMES):
+            return None
+        symbols = OpenedFile(debug.source.duplicate(), owner).content()
+    return _Candidate(key, mapped.mapping, mapped.file.content(), symbols)
 
 
-def _probed_file(file: FileId, path: str, mapping: Mapping, probes: Sequence[FunctionProbe]) -> ProbedFile:
-    found = {probe.function: probe for probe in probes}
-    identified = identify({probe.function: probe.entry for probe in probes})
+def _probed_file(file: OpenedFile, mapping: Mapping, probes: Sequence[FunctionProbe]) -> ProbedFile:
+    found = {probe.function: probe for probe in probes if not probe.refusal}
+    refused = tuple(f"{probe.function}: {probe.refusal}" for probe in probes if probe.refusal)
+    identified = identify({name: probe.entry for name, probe in found.items()})
     names = {function.name for _allocator, function in identified}
     points: list[ProbePoint] = []
     functions: list[ProbedFunction] = []
@@ -184,4 +276,4 @@ def _probed_file(file: FileId, path: str, mapping: Mapping, probes: Sequence[Fun
                 allocator.name, function.name, function.role, mapping.path, probe.offset, probe.emulated
             )
         )
-    return ProbedFile(file, path, tuple(points), tuple(functions))
+    return ProbedFile(file, tuple(points), tuple(functions), refused)

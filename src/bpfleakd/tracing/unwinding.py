@@ -14,16 +14,18 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import structlog
 
+from bpfleakd import errors
 from bpfleakd.elf.vdso import VDSO
 from bpfleakd.kernel.unwind_store import Piece, StoreFull, TableMapping, UnwindStore
 from bpfleakd.model.mapping import Mapping
-from bpfleakd.process.mappings import mapped_file
+from bpfleakd.process.mapped_files import FileKey, OpenedFile, open_mapped
+from bpfleakd.process.process import instance_of
 from bpfleakd.tracing.checkpoint import CheckpointBlob, read_checkpoint, write_checkpoint
 from bpfleakd.unwind.table import PAGE_BYTES
 from bpfleakd.unwind.worker import BuiltTable, build_tables
@@ -32,14 +34,27 @@ __all__ = ["ATTACH_WAIT_S", "Unwinding"]
 
 log = structlog.get_logger()
 
-FileKey = tuple[int, int, int, int]
 # None: the builder failed, which says nothing of the file.
 _Answer = tuple[FileKey, BuiltTable | None]
 
 ATTACH_WAIT_S = 5.0
 
 # The same in every process; no file has inode 0.
-_VDSO_KEY: FileKey = (0, 0, 0, 0)
+_VDSO_KEY = FileKey(0, 0, 0, 0, 0, "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    """A file with code, open (the vdso is none), and what it is called."""
+
+    key: FileKey
+    name: str
+    file: OpenedFile | None
+
+    @property
+    def path(self) -> str:
+        """A path that opens it, also in a child of ours."""
+        return VDSO if self.file is None else f"/proc/{os.getpid()}/fd/{self.file.descriptor}"
 
 
 @dataclass(slots=True)
@@ -123,17 +138,13 @@ class Unwinding:
     def begin(self, pid: int, mappings: Sequence[Mapping]) -> None:
         """Have the tables of a process built that are missing; `finish` gives them to the walker."""
         process = _UnwoundProcess()
-        wanted: dict[FileKey, str] = {}
-        for mapping in mappings:
-            path = _file_of(pid, mapping)
-            key = _file_key(path)
-            if key is None:
-                continue
-            process.mappings.append((mapping, key))
-            known = self._files.get(key)
+        wanted: dict[FileKey, _Code] = {}
+        for mapping, code in _mapped_code(pid, mappings):
+            process.mappings.append((mapping, code.key))
+            known = self._files.get(code.key)
             needed = known is None or (known.digest and not self._store.has(known.digest))
-            if needed and key not in self._building:
-                wanted[key] = path
+            if needed and code.key not in self._building:
+                wanted[code.key] = code
         self._processes[pid] = process
         if wanted:
             self._build(wanted)
@@ -159,13 +170,13 @@ class Unwinding:
         process = self._processes.get(pid, _UnwoundProcess())
         return sorted({m.path for m, key in process.mappings if not self._files.get(key, _File()).digest})
 
-    def _build(self, wanted: dict[FileKey, str]) -> None:
+    def _build(self, wanted: dict[FileKey, _Code]) -> None:
         # Small files first: most frames are in the program itself and in the C library.
-        keys = sorted(wanted, key=lambda key: key[2])
-        self._building.update(keys)
+        codes = sorted(wanted.values(), key=lambda code: code.key.size_bytes)
+        self._building.update(wanted)
         threading.Thread(
             target=_build_each,
-            args=({wanted[key]: key for key in keys}, self._cache_directory, self._finished.put),
+            args=(codes, self._cache_directory, self._finished.put),
             name="unwind-tables",
             daemon=True,
         ).start()
@@ -182,9 +193,10 @@ class Unwinding:
 
     def _build_through_another(self, key: FileKey) -> None:
         for pid, process in self._processes.items():
-            for path in (_file_of(pid, mapping) for mapping, of_file in process.mappings if of_file == key):
-                if _file_key(path) == key:
-                    self._build({key: path})
+            mappings = [mapping for mapping, of_file in process.mappings if of_file == key]
+            for _mapping, code in _mapped_code(pid, mappings):
+                if code.key == key:
+                    self._build({key: code})
                     return
 
     def _mapping_any(self, keys: set[FileKey]) -> set[int]:
@@ -226,11 +238,7 @@ class Unwinding:
             return
         if built.table is None:
             log.info("unwind.no-table", path=built.path, reason=built.failure)
-            if _file_key(built.path) == key:
-                self._files[key] = _File()
-            else:
-                # The process that it was to be read from has ended.
-                self._build_through_another(key)
+            self._files[key] = _File()
             return
         self._files[key] = _File(built.digest, built.segments)
         try:
@@ -278,35 +286,43 @@ class Unwinding:
 
 
 def _build_each(
-    files: dict[str, FileKey],
-    cache_directory: Path | None,
-    finished: Callable[[_Answer], None],
+    codes: Sequence[_Code], cache_directory: Path | None, finished: Callable[[_Answer], None]
 ) -> None:
-    unanswered = dict(files)
+    unanswered = {code.path: code for code in codes}
     try:
-        for built in build_tables(list(files), cache_directory):
-            finished((unanswered.pop(built.path), built))
+        for built in build_tables(list(unanswered), cache_directory):
+            code = unanswered.pop(built.path)
+            finished((code.key, replace(built, path=code.name)))
     except (OSError, ValueError) as error:
         log.warning("unwind.builder-failed", reason=str(error), files=len(unanswered))
     finally:
-        for key in unanswered.values():
-            finished((key, None))
+        for code in unanswered.values():
+            finished((code.key, None))
 
 
-def _file_of(pid: int, mapping: Mapping) -> str:
-    """A path that opens the code that is mapped; "" for memory without a file, such as a JIT's."""
-    if not mapping.executable:
-        return ""
-    if mapping.path == VDSO:
-        return VDSO
-    return mapped_file(pid, mapping) if mapping.inode else ""
-
-
-def _file_key(path: str) -> FileKey | None:
-    if path == VDSO:
-        return _VDSO_KEY
+def _mapped_code(pid: int, mappings: Iterable[Mapping]) -> Iterator[tuple[Mapping, _Code]]:
+    """The executable mappings of files, with what opens each; memory without a file is left out."""
+    opened: dict[tuple[str, int], _Code | None] = {}
     try:
-        status = os.stat(path)
+        owner = instance_of(pid)
+    except errors.NoSuchProcess:
+        return
+    for mapping in mappings:
+        if not mapping.executable:
+            continue
+        if mapping.path == VDSO:
+            yield mapping, _Code(_VDSO_KEY, VDSO, None)
+        elif mapping.inode:
+            inode = mapping.device, mapping.inode
+            if inode not in opened:
+                opened[inode] = _opened(pid, mapping, owner)
+            if code := opened[inode]:
+                yield mapping, code
+
+
+def _opened(pid: int, mapping: Mapping, owner: str) -> _Code | None:
+    try:
+        file = open_mapped(pid, mapping, owner)
     except OSError:
         return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return _Code(file.key, mapping.path, file)

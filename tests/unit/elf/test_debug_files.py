@@ -5,7 +5,7 @@ from __future__ import annotations
 import lzma
 import os
 import shutil
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -33,8 +33,19 @@ def separated(directory: Path, *options: str) -> tuple[Path, Path]:
 
 def found_for(program: Path, root: Path = Path("/")) -> Path | None:
     path = "/" + str(program.relative_to(root))
+    opened: list[Path] = []
+
+    def open_candidate(candidate: PurePosixPath) -> int:
+        descriptor = os.open(root / candidate, os.O_RDONLY | os.O_NONBLOCK)
+        opened.append(root / candidate)
+        return descriptor
+
     with ElfImage.open(program) as image:
-        return find_debug_file(image, path, root)
+        found = find_debug_file(image, path, open_candidate)
+    if found is None:
+        return None
+    found.close()
+    return opened[-1]
 
 
 class TestDebugLink:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from bpfleakd import errors
+from bpfleakd.elf.image import ElfImage
 from bpfleakd.kernel.probes.points import (
     FunctionProbe,
     SearchedFile,
@@ -16,7 +18,7 @@ from bpfleakd.kernel.probes.points import (
     search_files,
 )
 
-from ..elf.building import compiled
+from ..elf.building import compiled, nm, output_of
 from .probes.test_points import assembled
 
 # In each, `probe:` marks the probe point of a function whose arguments in rdi and rsi matter, and the two
@@ -48,6 +50,22 @@ LOST = {
     "kept where callees find what is their callers'": "mov %rdi, %r12; xor %edi, %edi; push %rbx; ret",
     "added to": "mov %rdi, %rax; add $16, %rdi; inc %rax; push %rbx; ret",
 }
+
+
+def searched(*paths: Path) -> list[list[FunctionProbe] | errors.BpfleakdError]:
+    """What a search of files finds."""
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(path.open("rb")) for path in paths]
+        searched = [SearchedFile(str(path), file.fileno()) for path, file in zip(paths, files, strict=True)]
+        return search_files(searched, WANTED)
+
+
+def searched_with(program: Path, debug: Path) -> list[FunctionProbe]:
+    """What a search of a program finds by the symbols of a debug file."""
+    with program.open("rb") as file, debug.open("rb") as symbols:
+        (probes,) = search_files([SearchedFile("program", file.fileno(), symbols.fileno())], WANTED)
+    assert isinstance(probes, list)
+    return probes
 
 
 @pytest.mark.parametrize(("source", "registers"), MOVED.values(), ids=MOVED)
@@ -133,7 +151,7 @@ WANTED = [
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FunctionProbe]:
     directory = tmp_path_factory.mktemp("library")
     library = compiled(directory, LIBRARY.replace(";", "\n"), "-shared", "-nostdlib", suffix=".s")
-    (probes,) = search_files([SearchedFile(str(library))], WANTED)
+    (probes,) = searched(library)
     assert not isinstance(probes, errors.BpfleakdError)
     return {probe.function: probe for probe in probes}
 
@@ -177,10 +195,32 @@ def test_a_file_that_cannot_be_understood_does_not_hide_another(tmp_path: Path) 
     data[18] = 183  # e_machine: AArch64
     foreign.write_bytes(data)
 
-    files = [SearchedFile(str(path)) for path in (broken, foreign, tmp_path / "absent", library)]
-    answers = search_files(files, WANTED)
+    answers = searched(broken, foreign, library)
 
-    assert [type(answer) for answer in answers] == [errors.BadElf, errors.BadElf, errors.NoSuchProcess, list]
+    assert [type(answer) for answer in answers] == [errors.BadElf, errors.BadElf, list]
+
+
+def test_a_debug_file_says_what_a_function_is_called_and_not_where_one_begins(tmp_path: Path) -> None:
+    """What it says is believed if the program's own call frame information confirms it."""
+    source = "static char room[64]; __attribute__((noinline)) static char *take(int n) "
+    source += "{ return n < 64 ? room + n : 0; }\nint main(int n, char **v) { return take(n) == 0; }\n"
+    program = compiled(tmp_path, source, "-g", "-O1")
+    debug, forged = tmp_path / "debug", tmp_path / "forged"
+    output_of("objcopy", "--only-keep-debug", program, debug)
+    middle = f"take=.text:{nm(program)['take'] + 1 - text_of(program):#x},local,function"
+    output_of("objcopy", "--strip-symbol", "take", "--add-symbol", middle, debug, forged)
+    output_of("strip", program)
+
+    (honest,), (refused,) = searched_with(program, debug), searched_with(program, forged)
+    assert (honest.function, honest.refusal) == ("take", "")
+    assert "does not begin" in refused.refusal
+
+
+def text_of(program: Path) -> int:
+    with ElfImage.open(program) as image:
+        section = image.section(".text")
+        assert section is not None
+        return section.vaddr
 
 
 def test_no_files_need_no_child() -> None:

@@ -14,8 +14,8 @@ from bpfleakd.symbols.module_cache import Module, ModuleCache
 from bpfleakd.symbols.process_files import ProcessFiles
 
 from ..elf.building import assembled, compiled, nm, output_of
+from .opening import open_file
 
-ROOT = Path("/")
 SOURCE = "static __attribute__((noinline)) int hidden(int n) { return n * 23; }\n"
 SOURCE += "int main(int n, char **v) { return hidden(n); }"
 
@@ -26,7 +26,7 @@ def library(directory: Path, name: str) -> Path:
 
 
 def opened(cache: ModuleCache, path: Path) -> Module:
-    module = cache.get(cache.open(str(path), str(path), ROOT))
+    module = cache.get(cache.open(open_file(path), str(path), "me", None))
     assert module is not None
     return module
 
@@ -36,8 +36,9 @@ def open_descriptors() -> int:
 
 
 def mapping_of(path: Path, deleted: bool = False) -> Mapping:
-    inode = path.stat().st_ino
-    return Mapping(0x1000, 0x2000, 0, "08:01", inode, str(path), True, False, True, deleted)
+    status = path.stat()
+    device, inode = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", status.st_ino
+    return Mapping(0x1000, 0x2000, 0, device, inode, str(path), True, False, True, deleted)
 
 
 class TestModule:
@@ -56,7 +57,6 @@ class TestModule:
         symbol = module.symbol(addresses["hidden"])
         assert symbol is not None
         assert symbol.name == "hidden"
-        assert module.lines_path == str(debug)
         debug.unlink()
         assert ".debug_line" in output_of("readelf", "-SW", str(module.lines_path))
         module.close()
@@ -105,7 +105,7 @@ class TestCache:
         paths = [library(tmp_path, f"number{n}") for n in range(5)]
         before = open_descriptors()
         cache = ModuleCache(modules_max=2)
-        keys = [cache.open(str(path), str(path), ROOT) for path in paths]
+        keys = [cache.open(open_file(path), str(path), "me", None) for path in paths]
         assert [cache.get(key) is not None for key in keys] == [False, False, False, True, True]
         assert open_descriptors() == before + 2
         cache.close()
@@ -129,9 +129,9 @@ class TestCache:
         """The difference between a bad file and none is kept."""
         (tmp_path / "text").write_text("hello")
         with pytest.raises(BadElf):
-            ModuleCache().open(str(tmp_path / "text"), "/text", ROOT)
+            ModuleCache().open(open_file(tmp_path / "text"), "/text", "me", None)
         with pytest.raises(FileNotFoundError):
-            ModuleCache().open(str(tmp_path / "none"), "/none", ROOT)
+            open_file(tmp_path / "none")
 
 
 class TestProcessFiles:
@@ -141,7 +141,7 @@ class TestProcessFiles:
         """The given way to the file is taken; the second time, nothing is opened."""
         path = library(tmp_path, "mapped")
         asked = []
-        files = ProcessFiles(lambda m: asked.append(m) or str(path), ModuleCache(), ROOT)
+        files = ProcessFiles(lambda m: asked.append(m) or open_file(path), ModuleCache(), "me")
         module = files.module_of(mapping_of(path))
         assert module is not None
         assert files.module_of(mapping_of(path)) is module
@@ -150,7 +150,7 @@ class TestProcessFiles:
     def test_process_that_ended(self, tmp_path: Path) -> None:
         """When the process' own directory is gone, the real path is taken, if it is still that file."""
         path = library(tmp_path, "left")
-        files = ProcessFiles(lambda m: "/proc/0/none", ModuleCache(), ROOT)
+        files = ProcessFiles(lambda m: open_file(Path("/proc/0/none")), ModuleCache(), "me")
         assert files.module_of(mapping_of(path)) is not None
         other = replace(mapping_of(path), inode=path.stat().st_ino + 1)
         assert files.module_of(other) is None
@@ -162,16 +162,17 @@ class TestProcessFiles:
         old = mapping_of(path, deleted=True)
         path.rename(tmp_path / "kept")
         library(tmp_path, "upgraded")
-        files = ProcessFiles(lambda m: m.path, ModuleCache(), ROOT)
+        files = ProcessFiles(lambda m: open_file(Path(m.path)), ModuleCache(), "me")
         assert files.module_of(old) is None
-        assert ProcessFiles(lambda m: str(tmp_path / "kept"), ModuleCache(), ROOT).module_of(old) is not None
+        kept = ProcessFiles(lambda m: open_file(tmp_path / "kept"), ModuleCache(), "me")
+        assert kept.module_of(old) is not None
 
     def test_what_is_no_elf_file(self, tmp_path: Path) -> None:
         """Mapped data is no module and no failure; it is opened once."""
         path = tmp_path / "data"
         path.write_text("data")
         asked = []
-        files = ProcessFiles(lambda m: asked.append(m) or str(path), ModuleCache(), ROOT)
+        files = ProcessFiles(lambda m: asked.append(m) or open_file(path), ModuleCache(), "me")
         for _ in range(3):
             assert files.module_of(mapping_of(path)) is None
         assert len(asked) == 1
@@ -180,7 +181,7 @@ class TestProcessFiles:
     @pytest.mark.parametrize("path", ["", "[heap]", "[stack]"])
     def test_memory_without_a_file(self, path: str) -> None:
         """Anonymous memory is never opened."""
-        files = ProcessFiles(lambda m: pytest.fail("opened"), ModuleCache(), ROOT)
+        files = ProcessFiles(lambda m: pytest.fail("opened"), ModuleCache(), "me")
         mapping = Mapping(0x1000, 0x2000, 0, "00:00", 0, path, True, True, True)
         assert files.module_of(mapping) is None
         assert not files.is_file(mapping)

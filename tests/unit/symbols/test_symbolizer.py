@@ -16,6 +16,7 @@ import pytest
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.stack import Frame, FrameKind, RawStack, Stack, StackEnd
+from bpfleakd.process.mapped_files import open_mapped
 from bpfleakd.symbols.demangle import Demangler
 from bpfleakd.symbols.module_cache import ModuleCache
 from bpfleakd.symbols.perf_map import PerfMap
@@ -23,6 +24,7 @@ from bpfleakd.symbols.source_lines import SourceLines
 from bpfleakd.symbols.symbolizer import Symbolizer
 
 from ..elf.building import assembled, compiled, nm, output_of
+from .opening import open_file
 
 BASE = 0x7F0000000000
 JIT = Mapping(0x10000, 0x20000, 0, "00:00", 0, "", True, False, True)
@@ -63,7 +65,7 @@ def mappings_of(pid: int | str) -> list[Mapping]:
 
 
 def symbolizer_of(mappings: list[Mapping], **options: object) -> Symbolizer:
-    symbolizer = Symbolizer(23, lambda mapping: mapping.path, ModuleCache(), **options)
+    symbolizer = Symbolizer(23, lambda mapping: open_file(Path(mapping.path)), ModuleCache(), **options)
     symbolizer.update_mappings(mappings)
     return symbolizer
 
@@ -217,9 +219,9 @@ class TestLive:
             assert child.stdout is not None
             child.stdout.readline()
             returned, main = (int(word, 16) for word in child.stdout.readline().split())
-            symbolizer = Symbolizer(child.pid, lambda m: f"/proc/{child.pid}/root{m.path}", ModuleCache())
+            symbolizer = Symbolizer(child.pid, lambda m: open_mapped(child.pid, m, "child"), ModuleCache())
             symbolizer.update_mappings(mappings_of(child.pid))
-            late = Symbolizer(child.pid, lambda m: f"/proc/{child.pid}/root{m.path}", ModuleCache())
+            late = Symbolizer(child.pid, lambda m: open_mapped(child.pid, m, "child"), ModuleCache())
             late.update_mappings(mappings_of(child.pid))
             assert functions(symbolizer, main, returned) == ["main", "leak"]
             child.communicate("\n")

@@ -86,7 +86,7 @@ class Kernel(FakeMaps):
         assert file == (os.stat(path).st_dev, os.stat(path).st_ino)
         name = os.path.realpath(path).rsplit("/", 1)[-1]
         self._step(f"link {name.split('.')[0].split('-')[0]}")
-        self.points[path] = points
+        self.points[os.path.realpath(path)] = points
         self.links.append(os.memfd_create("bpfleakd-link"))
         return [self.links[-1]]
 
@@ -142,9 +142,9 @@ def remembered_probes(
 ) -> list[list[FunctionProbe] | errors.BpfleakdError]:
     """The real probe points of files; the disassembler takes its time, once for all tests."""
     for file in files:
-        if os.path.realpath(file.path) not in _known_probes:
-            (_known_probes[os.path.realpath(file.path)],) = search_files([file], functions)
-    return [_known_probes[os.path.realpath(file.path)] for file in files]
+        if file.name not in _known_probes:
+            (_known_probes[file.name],) = search_files([file], functions)
+    return [_known_probes[file.name] for file in files]
 
 
 def nothing_to_search(files: Sequence[SearchedFile], _functions: Sequence[WantedFunction]) -> list[object]:

@@ -1,9 +1,9 @@
 """Probe points on disk, so that nothing is disassembled twice.
 
     cache = ProbePointCache(Path("/var/cache/bpfleakd"))
-    cache.search(files, functions)  # as probe_points.search_files
+    cache.search([(file, digest)], functions)  # as points.search_files
 
-An entry is named after a digest of all that it follows from: the bytes of the file and of the one with its
+An entry is named after all that it follows from: a digest of the bytes of the file and of the one with its
 symbols, and the functions that were looked for. A breakpoint in the middle of an instruction ends the
 process that runs into it, so nothing less will do: a build-id can be forged, and inode numbers are used
 again.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,12 +24,10 @@ from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFun
 __all__ = ["ProbePointCache"]
 
 # To be raised whenever the same file gives other points.
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
 
 _KEPT = 64
 _ENTRY_BYTES_MAX = 1 << 20
-# To read more takes longer than to disassemble what is in it.
-_FILE_BYTES_MAX = 64 << 20
 
 
 class ProbePointCache:
@@ -42,13 +39,20 @@ class ProbePointCache:
             self._files = FileCache(directory, "points", files_max=_KEPT, file_bytes_max=_ENTRY_BYTES_MAX)
 
     def search(
-        self, files: Sequence[SearchedFile], functions: Sequence[WantedFunction]
+        self, digested: Sequence[tuple[SearchedFile, bytes | None]], functions: Sequence[WantedFunction]
     ) -> list[list[FunctionProbe] | errors.BpfleakdError]:
-        """The probe points of the functions that each file defines, or why it cannot be understood."""
+        """The probe points of the functions that each file defines, or why it cannot be understood.
+
+        Each file comes with the digest of its bytes and those of its debug file; None: nothing is kept of it.
+        """
+        files = [file for file, _digest in digested]
         if self._files is None or not files:
             return search_files(files, functions)
         wanted = json.dumps([_FORMAT_VERSION, [asdict(function) for function in functions]]).encode()
-        names = [_name_of(file, wanted) for file in files]
+        names = [
+            None if digest is None else hashlib.blake2b(wanted + digest, digest_size=32).hexdigest()
+            for _file, digest in digested
+        ]
         kept = [None if name is None else self._files.read(name, _decoded) for name in names]
         missing = [number for number, probes in enumerate(kept) if probes is None]
         answers: list[list[FunctionProbe] | errors.BpfleakdError] = [probes or [] for probes in kept]
@@ -63,22 +67,3 @@ class ProbePointCache:
 
 def _decoded(entry: bytes) -> list[FunctionProbe]:
     return [FunctionProbe.from_json(row) for row in json.loads(entry)]
-
-
-def _name_of(file: SearchedFile, wanted: bytes) -> str | None:
-    """What the entry of a file is called; None if the file is too large, or cannot be read."""
-    name = hashlib.blake2b(wanted, digest_size=32)
-    try:
-        name.update(_digest(file.path))
-        if file.debug_path is not None:
-            name.update(_digest(file.debug_path))
-    except (OSError, ValueError):
-        return None
-    return name.hexdigest()
-
-
-def _digest(path: str) -> bytes:
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size > _FILE_BYTES_MAX:
-            raise ValueError("it is too large")
-        return hashlib.file_digest(file, hashlib.blake2b).digest()

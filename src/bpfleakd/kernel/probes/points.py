@@ -10,6 +10,11 @@ of line (0.6 µs against 7 µs). The probe point is the first such instruction a
 If a release function starts by sending null pointers away, a point after that is better still. Where no
 instruction will do, the entry itself is taken.
 
+Every point is verified in the program's own file: the function begins where a symbol or the call frame
+information of that file says that one begins, in an executable segment, and the point is an instruction
+counted from there. Symbols of a separate debug file say what a function is called, and no more. What cannot
+be verified is refused: a breakpoint in the middle of an instruction ends the process that runs into it.
+
 A function that does nothing but jump to another (`operator delete` to `free`) says so: if that one has a
 probe, it needs none of its own.
 
@@ -22,6 +27,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +38,7 @@ from bpfleakd.elf.jump_slots import JumpSlots
 from bpfleakd.elf.symbols import SymbolTable
 from bpfleakd.kernel.abi import ARGUMENT_REGISTERS
 from bpfleakd.kernel.child import run_child, serve
+from bpfleakd.unwind.function_starts import function_starts
 
 if TYPE_CHECKING:
     import capstone
@@ -66,7 +73,7 @@ class FunctionProbe:
     `registers` hold the wanted arguments there. `entry` is where the function begins, as an address of
     the file. `jumps_to` is the other wanted function that this one only jumps to, with the same arguments.
     `calls_alike`: somewhere in its code it goes on to another wanted function that frees, if it frees itself,
-    or to one that allocates, if it allocates.
+    or to one that allocates, if it allocates. `refusal`: why nothing can be probed there.
     """
 
     function: str
@@ -76,6 +83,7 @@ class FunctionProbe:
     entry: int = 0
     jumps_to: str | None = None
     calls_alike: bool = False
+    refusal: str = ""
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> FunctionProbe:
@@ -98,10 +106,14 @@ class WantedFunction:
 
 @dataclass(frozen=True, slots=True)
 class SearchedFile:
-    """An ELF file to look into, and the separate file that has its symbols, or None."""
+    """An ELF file to look into, and the separate file that has its symbols, or None: open descriptors.
 
-    path: str
-    debug_path: str | None = None
+    `name` is for messages.
+    """
+
+    name: str
+    descriptor: int
+    debug_descriptor: int | None = None
 
 
 def search_files(
@@ -111,7 +123,8 @@ def search_files(
     if not files:
         return []
     request = {"files": [asdict(file) for file in files], "functions": [asdict(f) for f in functions]}
-    replies = run_child(__spec__.name, request, timeout_s=_TIMEOUT_S)
+    descriptors = [fd for file in files for fd in (file.descriptor, file.debug_descriptor) if fd is not None]
+    replies = run_child(__spec__.name, request, timeout_s=_TIMEOUT_S, descriptors=descriptors)
     return [
         errors.by_code(reply["code"])(reply["message"], reply["hint"])
         if isinstance(reply, dict)
@@ -261,20 +274,21 @@ def main(request: dict[str, Any]) -> list[Any]:
         except errors.BadElf as error:
             replies.append({"code": error.code, "message": error.message, "hint": error.hint})
         except OSError as error:
-            message = f"{file['path']} cannot be opened any more: {error.strerror}"
-            replies.append({"code": errors.NoSuchProcess.code, "message": message, "hint": ""})
+            message = f"{file['name']} cannot be read: {error.strerror}"
+            replies.append({"code": errors.BadElf.code, "message": message, "hint": ""})
     return replies
 
 
 def _search(file: SearchedFile, functions: Sequence[WantedFunction]) -> list[FunctionProbe]:
     with contextlib.ExitStack() as stack:
-        image = stack.enter_context(ElfImage.open(file.path))
+        image = stack.enter_context(ElfImage.open(file.descriptor))
         if image.machine != EM_X86_64:
             raise errors.BadElf(
-                f"{image.name} is for another machine ({image.machine}) than x86-64",
+                f"{file.name} is for another machine ({image.machine}) than x86-64",
                 "32-bit programs cannot be traced",
             )
-        debug = ElfImage.open(file.debug_path) if file.debug_path else minidebug_image(image)
+        separate = file.debug_descriptor
+        debug = minidebug_image(image) if separate is None else ElfImage.open(separate)
         images = [image, stack.enter_context(debug)] if debug else [image]
         return _Search(image, SymbolTable(images), functions).probes()
 
@@ -286,6 +300,9 @@ class _Search:
         self._image = image
         self._symbols = symbols
         self._slots = JumpSlots(image)
+        self._own_entries = frozenset(
+            SymbolTable([image]).addresses_of({function.name for function in functions}).values()
+        )
         self._functions = {function.name: function for function in functions}
         self._entries = {
             name: vaddr
@@ -297,7 +314,25 @@ class _Search:
             self._names_at.setdefault(vaddr, []).append(name)
 
     def probes(self) -> list[FunctionProbe]:
-        return [self._probe(self._functions[name], vaddr) for name, vaddr in self._entries.items()]
+        return [self._verified_probe(self._functions[name], vaddr) for name, vaddr in self._entries.items()]
+
+    def _verified_probe(self, function: WantedFunction, vaddr: int) -> FunctionProbe:
+        refusal = self._refusal(vaddr)
+        if refusal:
+            return FunctionProbe(function.name, 0, emulated=False, entry=vaddr, refusal=refusal)
+        return self._probe(function, vaddr)
+
+    def _refusal(self, vaddr: int) -> str:
+        """Why the program's own file does not confirm that a function begins there; "" if it does."""
+        if not any(s.executable and 0 <= vaddr - s.vaddr < s.file_size_bytes for s in self._image.segments):
+            return f"{vaddr:#x} is not in an executable segment"
+        if vaddr not in self._own_entries and vaddr not in self._starts:
+            return f"a function does not begin at {vaddr:#x}, as far as the file itself can tell"
+        return ""
+
+    @cached_property
+    def _starts(self) -> frozenset[int]:
+        return function_starts(self._image)
 
     def _probe(self, function: WantedFunction, vaddr: int) -> FunctionProbe:
         symbol = self._symbols.lookup(vaddr)

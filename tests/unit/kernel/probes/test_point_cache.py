@@ -24,11 +24,11 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def search(
         files: Sequence[SearchedFile], _functions: Sequence[WantedFunction]
     ) -> list[list[FunctionProbe] | errors.BpfleakdError]:
-        names.extend(Path(file.path).name for file in files)
+        names.extend(file.name for file in files)
         return [
             errors.BadElf("it is bad")
-            if Path(file.path).name == "bad"
-            else [FunctionProbe("malloc", os.stat(file.path).st_size, emulated=True, registers=("rdi",))]
+            if file.name == "bad"
+            else [FunctionProbe("malloc", file.descriptor, emulated=True, registers=("rdi",))]
             for file in files
         ]
 
@@ -41,14 +41,14 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def file(tmp_path: Path, name: str, content: str = "code") -> SearchedFile:
-    (tmp_path / name).write_text(content)
-    return SearchedFile(str(tmp_path / name))
+def file(name: str, content: str = "code") -> tuple[SearchedFile, bytes | None]:
+    """A file that is never opened: its descriptor is the length of its content."""
+    return SearchedFile(name, len(content)), content.encode()
 
 
-def test_a_file_is_searched_once(tmp_path: Path, directory: Path, searched: list[str]) -> None:
+def test_a_file_is_searched_once(directory: Path, searched: list[str]) -> None:
     """Also after a restart, and under another name; answers stay in the order of the questions."""
-    one, same, two = file(tmp_path, "one"), file(tmp_path, "same"), file(tmp_path, "two", "longer code")
+    one, same, two = file("one"), file("same"), file("two", "longer code")
     first = ProbePointCache(directory).search([one], WANTED)
     assert ProbePointCache(directory).search([two, same], WANTED)[1] == first[0]
     assert searched == ["one", "two"]
@@ -56,23 +56,18 @@ def test_a_file_is_searched_once(tmp_path: Path, directory: Path, searched: list
     assert searched == ["one", "two"]
 
 
-def test_whatever_differs_is_another(tmp_path: Path, directory: Path, searched: list[str]) -> None:
-    """The content, the file with the symbols, the functions; the time and the inode say nothing."""
+def test_whatever_differs_is_another(directory: Path, searched: list[str]) -> None:
+    """The content and the functions; the name says nothing."""
     cache = ProbePointCache(directory)
-    code = file(tmp_path, "code")
-    cache.search([code], WANTED)
-    status = os.stat(code.path)
-    Path(code.path).write_text("edoc")
-    os.utime(code.path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    cache.search([code], WANTED)
-    cache.search([SearchedFile(code.path, file(tmp_path, "symbols").path)], WANTED)
-    cache.search([code], [*WANTED, WantedFunction("free", ("rdi",), "free", release=True)])
-    assert searched == ["code"] * 4
+    cache.search([file("code")], WANTED)
+    cache.search([file("code", "edoc")], WANTED)
+    cache.search([file("code")], [*WANTED, WantedFunction("free", ("rdi",), "free", release=True)])
+    assert searched == ["code"] * 3
 
 
-def test_no_answer_is_not_kept(tmp_path: Path, directory: Path, searched: list[str]) -> None:
+def test_no_answer_is_not_kept(directory: Path, searched: list[str]) -> None:
     """What could not be understood is tried again, and does not hide the others."""
-    files = [file(tmp_path, "bad", "junk"), file(tmp_path, "good")]
+    files = [file("bad", "junk"), file("good")]
     for _ in range(2):
         bad, good = ProbePointCache(directory).search(files, WANTED)
         assert isinstance(bad, errors.BadElf)
@@ -83,9 +78,9 @@ def test_no_answer_is_not_kept(tmp_path: Path, directory: Path, searched: list[s
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[1]", b'[{"function": "malloc"}]', b'[{"registers": [], "nothing": 1}]', b"\xff"]
 )
-def test_a_damaged_entry(tmp_path: Path, directory: Path, searched: list[str], content: bytes) -> None:
+def test_a_damaged_entry(directory: Path, searched: list[str], content: bytes) -> None:
     """It is as if it were not there, and is written again."""
-    code = file(tmp_path, "code")
+    code = file("code")
     first = ProbePointCache(directory).search([code], WANTED)
     (entry,) = directory.iterdir()
     entry.write_bytes(content)
@@ -94,9 +89,9 @@ def test_a_damaged_entry(tmp_path: Path, directory: Path, searched: list[str], c
     assert searched == ["code", "code"]
 
 
-def test_what_others_could_have_written(tmp_path: Path, directory: Path, searched: list[str]) -> None:
+def test_what_others_could_have_written(directory: Path, searched: list[str]) -> None:
     """A breakpoint at a place that somebody chose would harm whom it is put into."""
-    code = file(tmp_path, "code")
+    code = file("code")
     ProbePointCache(directory).search([code], WANTED)
     (entry,) = directory.iterdir()
     entry.chmod(0o666)
@@ -105,11 +100,11 @@ def test_what_others_could_have_written(tmp_path: Path, directory: Path, searche
 
 
 def test_no_more_entries_than_that(
-    tmp_path: Path, directory: Path, searched: list[str], monkeypatch: pytest.MonkeyPatch
+    directory: Path, searched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those unused for longest go."""
     monkeypatch.setattr(point_cache, "_KEPT", 2)
-    files = [file(tmp_path, str(number), "x" * number) for number in range(4)]
+    files = [file(str(number), "x" * number) for number in range(4)]
     for number, one in enumerate(files):
         ProbePointCache(directory).search([one], WANTED)
         for age, entry in enumerate(sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime)):
@@ -119,21 +114,18 @@ def test_no_more_entries_than_that(
     assert searched == ["0", "1", "2", "3"]
 
 
-def test_files_that_are_too_large(
-    tmp_path: Path, directory: Path, searched: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To read them would take longer than to search them."""
-    monkeypatch.setattr(point_cache, "_FILE_BYTES_MAX", 10)
-    large = file(tmp_path, "large", "x" * 11)
+def test_files_without_a_digest(directory: Path, searched: list[str]) -> None:
+    """What could be other bytes the next time is not kept."""
+    unsure, _digest = file("unsure")
     for _ in range(2):
-        ProbePointCache(directory).search([large], WANTED)
-    assert searched == ["large", "large"]
+        ProbePointCache(directory).search([(unsure, None)], WANTED)
+    assert searched == ["unsure", "unsure"]
     assert not directory.exists()
 
 
-def test_no_directory(tmp_path: Path, searched: list[str]) -> None:
+def test_no_directory(searched: list[str]) -> None:
     """Nothing is kept, and all is found."""
-    code = file(tmp_path, "code")
+    code = file("code")
     cache = ProbePointCache(None)
     assert cache.search([code], WANTED) == cache.search([code], WANTED)
     assert searched == ["code", "code"]

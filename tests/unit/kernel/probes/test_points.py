@@ -153,7 +153,8 @@ def probe_points(
     """Those of a file; `releases` are functions that free."""
     functions = [WantedFunction(name, FIRST_ARGUMENTS, "entry", release=False) for name in entries]
     functions += [WantedFunction(name, ("rdi",), "release", release=True) for name in releases]
-    (found,) = search_files([SearchedFile(str(file))], functions)
+    with file.open("rb") as opened:
+        (found,) = search_files([SearchedFile("file", opened.fileno())], functions)
     return found
 
 

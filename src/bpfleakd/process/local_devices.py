@@ -1,0 +1,73 @@
+"""Which file systems only root of this machine decides about, known by their device number.
+
+A file that belongs to root, and that nobody else may write, is root's only if the file system says the truth.
+FUSE servers and remote servers say what they like, and so does an overlay over such a one that an
+unprivileged user has mounted in a namespace of his own. So a device counts if it is mounted in our own mount
+namespace with a type of this list. Device numbers are used again: the list is read anew whenever a mount came
+or went, which the kernel tells by poll(2) on mountinfo (proc_pid_mountinfo(5)).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+__all__ = ["LocalDevices"]
+
+_TYPES = frozenset(
+    (
+        "ext2",
+        "ext3",
+        "ext4",
+        "xfs",
+        "btrfs",
+        "f2fs",
+        "zfs",
+        "bcachefs",
+        "overlay",
+        "squashfs",
+        "erofs",
+        "tmpfs",
+    )
+)
+
+
+class LocalDevices:
+    """The device numbers, as of now."""
+
+    def __init__(self, mountinfo: str = "/proc/self/mountinfo") -> None:
+        self._path = mountinfo
+        self._fd = -1
+        self._devices: frozenset[int] = frozenset()
+
+    def __contains__(self, device: int) -> bool:
+        if self._fd < 0 or self._has_changed():
+            self._read()
+        return device in self._devices
+
+    def _has_changed(self) -> bool:
+        poll = select.poll()
+        poll.register(self._fd, select.POLLERR | select.POLLPRI)
+        return bool(poll.poll(0))
+
+    def _read(self) -> None:
+        if self._fd < 0:
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        parts = []
+        while part := os.read(self._fd, 1 << 16):
+            parts.append(part)
+        lines = b"".join(parts).decode(errors="surrogateescape").splitlines()
+        self._devices = frozenset(device for line in lines if (device := _local_device(line)) is not None)
+
+
+def _local_device(line: str) -> int | None:
+    """36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue"""
+    fields, _, rest = line.partition(" - ")
+    if rest.partition(" ")[0] not in _TYPES:
+        return None
+    try:
+        major, minor = fields.split(" ", 3)[2].split(":")
+        return os.makedev(int(major), int(minor))
+    except (IndexError, ValueError):
+        return None

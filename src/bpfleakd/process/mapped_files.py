@@ -1,0 +1,184 @@
+"""The files that processes map, opened so that what is learned of them can be kept.
+
+Rules:
+- What one process controls decides nothing for another. What was learned of a file is kept by its `FileKey`,
+  which all processes share only for files that nobody but root could have written; for any other file the
+  process is a part of it.
+- What is shared beyond that is kept by content: `FileContent.digest` stands for bytes that cannot change any
+  more. A file of somebody else is copied into sealed memory first, since it could change between the digest
+  and the next look.
+- The file that was looked at is the one that is used: through `descriptor_path`, never by its name again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from bpfleakd.errors import BadElf
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.process.local_devices import LocalDevices
+from bpfleakd.process.mappings import mapped_file
+from bpfleakd.process.rooted_open import open_below, reopen_regular
+
+__all__ = ["FileContent", "FileKey", "OpenedFile", "open_mapped", "open_of_root", "open_unchanged"]
+
+# What is copied at most: larger files of somebody else are looked at by each process for itself.
+COPIED_BYTES_MAX = 64 << 20
+# To digest more takes longer than a second.
+DIGESTED_BYTES_MAX = 1 << 30
+_DIGEST_BYTES = 32
+
+_devices = LocalDevices()
+
+
+class FileKey(NamedTuple):
+    """A file as it is now: whoever writes it changes the times.
+
+    `owner` is "" for what only root can write, else the process for which alone it holds.
+    """
+
+    device: int
+    inode: int
+    size_bytes: int
+    modified_ns: int
+    changed_ns: int
+    owner: str
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether what is learned of the file holds for every process."""
+        return not self.owner
+
+    def of_process(self, owner: str) -> FileKey:
+        """The same file, as far as that process alone is concerned."""
+        return self._replace(owner=owner)
+
+
+class FileContent:
+    """Bytes that do not change: `descriptor` reads them, and stays this object's.
+
+    `digest` is None where they could change or are too many: what is learned of them is not to be shared.
+    """
+
+    def __init__(self, descriptor: int, digest: bytes | None) -> None:
+        self.descriptor = descriptor
+        self.digest = digest
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __enter__(self) -> FileContent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class OpenedFile:
+    """A regular file, open for reading. It is closed with the last reference to it."""
+
+    def __init__(self, descriptor: int, owner: str) -> None:
+        """Take over a descriptor; `owner` is the process that is looked at."""
+        self.descriptor = descriptor
+        status = os.fstat(descriptor)
+        self.key = FileKey(*_identity(status), "" if _is_roots(status) else owner)
+
+    @property
+    def descriptor_path(self) -> str:
+        """A path that opens this very file, in this process and while this object is there."""
+        return f"/proc/self/fd/{self.descriptor}"
+
+    def content(self) -> FileContent:
+        """The bytes. Raises OSError, and BadElf if the file is written meanwhile."""
+        if self.key.is_shared:
+            content = FileContent(os.dup(self.descriptor), _digest(self.descriptor, self.key.size_bytes))
+            if _identity(os.fstat(self.descriptor)) != self.key[:-1]:
+                content.close()
+                raise BadElf("the file is being written")
+            return content
+        if self.key.size_bytes > COPIED_BYTES_MAX:
+            return FileContent(os.dup(self.descriptor), None)
+        copy = _sealed_copy(self.descriptor, self.key.size_bytes)
+        return FileContent(copy, _digest(copy, self.key.size_bytes))
+
+    def __del__(self) -> None:
+        descriptor, self.descriptor = getattr(self, "descriptor", -1), -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def open_mapped(pid: int, mapping: Mapping, owner: str, proc: Path = Path("/proc")) -> OpenedFile:
+    """Open the very file that is mapped, on behalf of the process `owner`. Raises OSError."""
+    path = mapped_file(pid, mapping, proc)
+    if path.startswith(f"{proc}/{pid}/map_files/"):
+        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            return OpenedFile(reopen_regular(handle), owner)
+        finally:
+            os.close(handle)
+    opened = OpenedFile(open_below(proc / str(pid) / "root", mapping.path), owner)
+    if opened.key.inode != mapping.inode:
+        raise FileNotFoundError(2, "another file has its name", mapping.path)
+    return opened
+
+
+def open_unchanged(mapping: Mapping, owner: str) -> OpenedFile:
+    """Open what a process that has ended had mapped, if its name is still that file's. Raises OSError."""
+    opened = OpenedFile(open_below("/", mapping.path), owner)
+    device = f"{os.major(opened.key.device):02x}:{os.minor(opened.key.device):02x}"
+    if (opened.key.inode, device) != (mapping.inode, mapping.device):
+        raise FileNotFoundError(2, "another file has its name", mapping.path)
+    return opened
+
+
+def open_of_root(path: str | Path) -> OpenedFile | None:
+    """Open a file of this machine that nobody but root could have written; None if it is none."""
+    with contextlib.suppress(OSError):
+        opened = OpenedFile(open_below("/", str(path)), "nobody")
+        return opened if opened.key.is_shared else None
+    return None
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _is_roots(status: os.stat_result) -> bool:
+    return (
+        status.st_uid in (0, os.geteuid())
+        and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        and status.st_dev in _devices
+    )
+
+
+def _digest(descriptor: int, size_bytes: int) -> bytes | None:
+    if size_bytes > DIGESTED_BYTES_MAX:
+        return None
+    with open(f"/proc/self/fd/{descriptor}", "rb", buffering=0) as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_DIGEST_BYTES)).digest()
+
+
+def _sealed_copy(descriptor: int, size_bytes: int) -> int:
+    copy = os.memfd_create("mapped-file", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        done = 0
+        while done < size_bytes:
+            part = os.sendfile(copy, descriptor, done, size_bytes - done)
+            if part == 0:
+                raise BadElf("the file is being written")
+            done += part
+        seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(copy, fcntl.F_ADD_SEALS, seals)
+    except BaseException:
+        os.close(copy)
+        raise
+    return copy

@@ -1,0 +1,108 @@
+"""A traced program of root that takes no part: its counts, its code and the answers must not suffer."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bpfleakd.api.client import DaemonClient
+from bpfleakd.elf.image import ElfImage
+
+from ..kernel.daemons import Daemon
+from ..kernel.truth import expect_ledger
+from ..kernel.waiting import PATIENCE, wait_until
+from ..kernel.workloads import Workload
+
+__all__ = ["Bystander", "text_differences"]
+
+SLOWEST_ANSWER_S = 1.0
+MEDIAN_ANSWER_S = 0.1
+LONGEST_TICK_S = 0.5
+# Memory is compared after what is kept for the next process has been dropped or settled.
+MEMORY_SHARE = 0.10
+_MEMORY_NOISE_BYTES = 4 << 20
+
+
+@dataclass
+class Bystander:
+    """A daemon and a program that it traces."""
+
+    tracer: Daemon
+    program: Workload
+    answers_s: list[float] = field(default_factory=list)
+    ticks_s: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tracer.attach_with_tables(self.program.pid)
+        self.client = DaemonClient(self.tracer.socket)
+        self.program.step(23)
+        self.tracer.top_after_tick(self.program.pid)
+        self.resident_before = resident_bytes(self.tracer.pid)
+
+    @contextmanager
+    def during_attack(self) -> Iterator[None]:
+        """Work, and ask the daemon every few milliseconds, while the attack goes on in the body."""
+        over = threading.Event()
+        asking = threading.Thread(target=self._ask_until, args=(over,))
+        asking.start()
+        try:
+            yield
+        finally:
+            over.set()
+            asking.join()
+
+    def check(self) -> None:
+        """Fail if anything of what a bystander has was touched."""
+        self.program.step(23)
+        report = self.tracer.top_after_tick(self.program.pid)
+        expect_ledger(report, self.program.ledger())
+        if self.answers_s:
+            assert max(self.answers_s) <= SLOWEST_ANSWER_S * PATIENCE, sorted(self.answers_s)[-5:]
+            assert statistics.median(self.answers_s) <= MEDIAN_ANSWER_S * PATIENCE
+            assert max(self.ticks_s) <= LONGEST_TICK_S * PATIENCE, sorted(self.ticks_s)[-5:]
+        self.tracer.detach(self.program.pid)
+        wait_until(lambda: not text_differences(self.program.pid))
+        assert self.program.step(23)
+
+    def memory_returns(self, timeout_s: float = 30.0) -> None:
+        """Wait until the daemon has about as much memory as before the attack."""
+        limit_bytes = self.resident_before * (1 + MEMORY_SHARE) + _MEMORY_NOISE_BYTES
+        wait_until(lambda: resident_bytes(self.tracer.pid) <= limit_bytes, timeout_s)
+
+    def _ask_until(self, over: threading.Event) -> None:
+        while not over.is_set():
+            began_s = time.monotonic()
+            self.client.processes()
+            self.answers_s.append(time.monotonic() - began_s)
+            self.ticks_s.append(self.client.stats().last_tick_s)
+            over.wait(0.05)
+
+
+def resident_bytes(pid: int) -> int:
+    """How much memory a process has."""
+    pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    return int(pages) * 4096
+
+
+def text_differences(pid: int, proc: Callable[[int], Path] = lambda pid: Path(f"/proc/{pid}")) -> list[int]:
+    """The addresses at which the code of a program, in memory, is not that of its file."""
+    with ElfImage.open(proc(pid) / "exe") as image:
+        text = image.section(".text")
+        assert text is not None
+        code = bytes(text.data)
+        start = _base_of(proc(pid)) + text.vaddr - min(s.vaddr & -4096 for s in image.segments)
+    with (proc(pid) / "mem").open("rb", buffering=0) as memory:
+        memory.seek(start)
+        found = memory.read(len(code))
+    return [
+        start + place for place, (ours, theirs) in enumerate(zip(code, found, strict=True)) if ours != theirs
+    ]
+
+
+def _base_of(proc: Path) -> int:
+    return int((proc / "maps").read_text().partition("-")[0], 16)

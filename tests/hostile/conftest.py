@@ -1,0 +1,32 @@
+"""Fixtures: a daemon, and a bystander that no attack may touch."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ..kernel.conftest import _machine, daemon, workload
+from .bystander import Bystander
+
+__all__ = ["_machine", "daemon", "workload"]
+
+
+@pytest.fixture
+def public_directory() -> Iterator[Path]:
+    """A directory that every user can read, and root alone can write."""
+    directory = Path(tempfile.mkdtemp(prefix="bpfleakd-hostile-", dir="/var/tmp"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def bystander(daemon: Callable, workload: Callable) -> Iterator[Bystander]:
+    """A traced program of root; at the end it must have been left alone."""
+    watched = Bystander(daemon(), workload("many_sites", 1, 23, 101))
+    yield watched
+    watched.check()

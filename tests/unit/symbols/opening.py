@@ -1,0 +1,15 @@
+"""Opening files as those of a process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bpfleakd.process.mapped_files import OpenedFile
+
+__all__ = ["open_file"]
+
+
+def open_file(path: Path, owner: str = "me") -> OpenedFile:
+    """Open a file that the process `owner` is to have mapped. Raises OSError."""
+    return OpenedFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), owner)
