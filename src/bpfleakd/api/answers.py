@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import fields, is_dataclass
 from http import HTTPStatus
 
 import msgspec
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from bpfleakd import errors
 from bpfleakd.api.parameters import BadRequest
 from bpfleakd.printable import without_surrogates
 
-__all__ = ["error_answer", "json_answer", "status_of"]
+__all__ = ["PiecewiseResponse", "error_answer", "json_answer", "status_of"]
+
+_PIECE_BYTES = 256 << 10
 
 # The status of an error class holds for its subclasses, unless they have their own.
 _STATUS: dict[type[errors.BpfleakdError], HTTPStatus] = {
@@ -38,6 +43,18 @@ def status_of(error: errors.BpfleakdError) -> HTTPStatus:
     return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
 
 
+class PiecewiseResponse(Response):
+    """An answer that is handed over in pieces: others get their turn between them."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for start in range(0, len(self.body), _PIECE_BYTES):
+            piece = self.body[start : start + _PIECE_BYTES]
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body"})
+
+
 def error_answer(status: int, code: str, message: str, hint: str = "") -> Response:
     """An error as docs/json.md has it."""
     return json_answer({"error": {"code": code, "message": message, "hint": hint}}, status)
@@ -45,9 +62,24 @@ def error_answer(status: int, code: str, message: str, hint: str = "") -> Respon
 
 def json_answer(answer: object, status: int = HTTPStatus.OK) -> Response:
     """Any value of the model in JSON."""
+    return PiecewiseResponse(
+        _json(answer), status, {"cache-control": "no-store"}, media_type="application/json"
+    )
+
+
+def _json(answer: object) -> bytes:
+    """A report and its lists are encoded item by item: msgspec keeps Python's lock until it returns."""
+    if is_dataclass(answer):
+        members = ((field.name, getattr(answer, field.name)) for field in fields(answer))
+        return b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), _json(value)) for name, value in members)
+    if isinstance(answer, tuple):
+        return b"[%b]" % b",".join(map(_encoded, answer))
+    return _encoded(answer)
+
+
+def _encoded(value: object) -> bytes:
     try:
-        body = msgspec.json.encode(answer)
+        return msgspec.json.encode(value)
     except UnicodeEncodeError:
         # A name with bytes that are no UTF-8 (as Python's surrogates); JSON cannot carry them.
-        body = msgspec.json.encode(without_surrogates(msgspec.to_builtins(answer)))
-    return Response(body, status, {"cache-control": "no-store"}, media_type="application/json")
+        return msgspec.json.encode(without_surrogates(msgspec.to_builtins(value)))

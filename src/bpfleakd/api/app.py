@@ -30,8 +30,10 @@ An error is {"error": {"code", "message", "hint"}} with a fitting status. docs/j
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from typing import ParamSpec, TypeVar
 
 import structlog
 from starlette.applications import Starlette
@@ -86,7 +88,8 @@ __all__ = ["Exposition", "create_app"]
 Exposition = Callable[[str], tuple[bytes, str]]
 
 _Handler = Callable[[Request], Awaitable[Response]]
-
+P = ParamSpec("P")
+R = TypeVar("R")
 
 log = structlog.get_logger()
 
@@ -148,6 +151,7 @@ class _Api:
         self._service = service
         self._exposition = exposition
         self._details = details
+        self._rendering = asyncio.Lock()
 
     def _shown(self, report: Report) -> Report:
         return report if self._details else without_addresses(report)
@@ -186,51 +190,48 @@ class _Api:
         by, suppress = choice(request, "group", GroupKey.SITE), yes_or_no(request, "suppress", True)
         if by is GroupKey.SITE:
             report = await self._service.report(pid, limit=limit, sort=sort, suppress=suppress)
-            return json_answer(self._shown(report))
+            return await self._rendered(lambda: json_answer(self._shown(report)))
         groups = await self._service.groups(pid, by=by, limit=limit, sort=sort, suppress=suppress)
-        return json_answer(self._shown(groups))
+        return await self._rendered(lambda: json_answer(self._shown(groups)))
 
     async def blocks(self, request: Request) -> Response:
         only_parameters(request, "site", "older_than_s", "limit", "suppress")
-        return json_answer(
-            await self._service.blocks(
-                pid_of(request),
-                site=site_of(request),
-                older_than_s=seconds(request, "older_than_s"),
-                limit=limit_of(request, BLOCKS_LISTED_MAX) or BLOCKS_LISTED,
-                suppress=yes_or_no(request, "suppress", True),
-            )
+        blocks = await self._service.blocks(
+            pid_of(request),
+            site=site_of(request),
+            older_than_s=seconds(request, "older_than_s"),
+            limit=limit_of(request, BLOCKS_LISTED_MAX) or BLOCKS_LISTED,
+            suppress=yes_or_no(request, "suppress", True),
         )
+        return await self._rendered(json_answer, blocks)
 
     async def scan(self, request: Request) -> Response:
         only_parameters(request, "older_than_s", "stop", "stop_limit_s", "limit")
-        return json_answer(
-            await self._service.scan(
-                pid_of(request),
-                older_than_s=seconds(request, "older_than_s"),
-                stop=yes_or_no(request, "stop", True),
-                stop_limit_s=seconds(request, "stop_limit_s", STOP_LIMIT_S, STOP_LIMIT_MAX_S),
-                limit=limit_of(request, BLOCKS_LISTED_MAX, lowest=0) or 0,
-            )
+        found = await self._service.scan(
+            pid_of(request),
+            older_than_s=seconds(request, "older_than_s"),
+            stop=yes_or_no(request, "stop", True),
+            stop_limit_s=seconds(request, "stop_limit_s", STOP_LIMIT_S, STOP_LIMIT_MAX_S),
+            limit=limit_of(request, BLOCKS_LISTED_MAX, lowest=0) or 0,
         )
+        return await self._rendered(json_answer, found)
 
     async def history(self, request: Request) -> Response:
         only_parameters(request, "limit", "site", "survivors")
-        return json_answer(
-            await self._service.history(
-                pid_of(request),
-                limit=limit_of(request),
-                site=site_of(request),
-                survivors=yes_or_no(request, "survivors", True),
-            )
+        history = await self._service.history(
+            pid_of(request),
+            limit=limit_of(request),
+            site=site_of(request),
+            survivors=yes_or_no(request, "survivors", True),
         )
+        return await self._rendered(json_answer, history)
 
     async def diff(self, request: Request) -> Response:
         only_parameters(request, "from_s", "to_s")
         from_ago_s = seconds(request, "from_s") if "from_s" in request.query_params else None
         to_ago_s = seconds(request, "to_s")
-        report = await self._service.compare(pid_of(request), from_ago_s=from_ago_s, to_ago_s=to_ago_s)
-        return json_answer(self._shown(report))
+        found = await self._service.compare(pid_of(request), from_ago_s=from_ago_s, to_ago_s=to_ago_s)
+        return await self._rendered(lambda: json_answer(self._shown(found)))
 
     async def maps(self, request: Request) -> Response:
         only_parameters(request)
@@ -246,17 +247,18 @@ class _Api:
     async def stored_report(self, request: Request) -> Response:
         only_parameters(request)
         number = whole_number("a report", request.path_params["number"], 1, 2**53)
-        return json_answer(self._shown(await self._service.stored_report(number)))
+        stored = await self._service.stored_report(number)
+        return await self._rendered(lambda: json_answer(self._shown(stored)))
 
     async def profile(self, request: Request) -> Response:
         only_parameters(request)
-        return json_answer(await self._service.profile(pid_of(request)))
+        return await self._rendered(json_answer, await self._service.profile(pid_of(request)))
 
     async def pprof(self, request: Request) -> Response:
         # Go's own handlers have more parameters, which scrapers send whether they mean anything or not.
         text = request.query_params.get("pid", "")
         pid = whole_number("pid", text, 1, PID_MAX) if text else await self._only_pid()
-        profile = pprof_profile(await self._service.profile(pid))
+        profile = await self._rendered(pprof_profile, await self._service.profile(pid))
         name = f'attachment; filename="heap-{pid}.pb.gz"'
         return Response(profile, media_type="application/octet-stream", headers={"content-disposition": name})
 
@@ -267,16 +269,24 @@ class _Api:
     async def flamegraph(self, request: Request) -> Response:
         only_parameters(request, "value")
         value = choice(request, "value", StackValue.LIVE_BYTES)
-        return json_answer(flamegraph_json(await self._all_sites(pid_of(request)), value))
+        report = await self._all_sites(pid_of(request))
+        return await self._rendered(lambda: json_answer(flamegraph_json(self._shown(report), value)))
 
     async def flamegraph_page(self, request: Request) -> Response:
         only_parameters(request, "pid", "value")
         pid = whole_number("pid", request.query_params.get("pid", ""), 1, PID_MAX)
         value = choice(request, "value", StackValue.LIVE_BYTES)
-        return flamegraph_response(flamegraph_html(await self._all_sites(pid), value))
+        report = await self._all_sites(pid)
+        return await self._rendered(lambda: flamegraph_response(flamegraph_html(self._shown(report), value)))
 
     async def _all_sites(self, pid: int) -> LeakReport:
-        return self._shown(await self._service.report(pid, limit=None, sort=SortKey.LIVE))
+        return await self._service.report(pid, limit=None, sort=SortKey.LIVE)
+
+    async def _rendered(self, render: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run what makes a large answer in another thread: the loop feeds the watchdog and answers others."""
+        # One at a time: such an answer takes as much memory as what it is made of.
+        async with self._rendering:
+            return await asyncio.to_thread(render, *args, **kwargs)
 
     async def page(self, request: Request) -> Response:
         return page_response()

@@ -19,6 +19,7 @@ __all__ = ["Connection", "Deadlines"]
 
 # A peer that takes less than this in `idle_s`, and not all there is, keeps memory busy on purpose.
 _PROGRESS_BYTES = 64 << 10
+_NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        # The application never waits for the peer: what waits is here, where the deadlines see it.
+        transport.set_write_buffer_limits(high=_NO_LIMIT)
         self._enter(_Phase.HEADERS)
         self._inner.connection_made(transport)
 

@@ -21,16 +21,28 @@ Report = TypeVar("Report", LeakReport, GroupedReport, DiffReport, StoredReport)
 
 def without_addresses(report: Report) -> Report:
     """Return a report whose frames have the address 0; the offsets in their files stay."""
+    hidden = _HiddenFrames()
     match report:
-        case LeakReport():
-            return replace(report, sites=tuple(replace(s, stack=_hidden(s.stack)) for s in report.sites))
+        case LeakReport() | DiffReport():
+            return replace(report, sites=tuple(replace(s, stack=hidden.stack(s.stack)) for s in report.sites))
         case GroupedReport():
-            return replace(report, groups=tuple(replace(g, stack=_hidden(g.stack)) for g in report.groups))
-        case DiffReport():
-            return replace(report, sites=tuple(replace(s, stack=_hidden(s.stack)) for s in report.sites))
+            return replace(
+                report, groups=tuple(replace(g, stack=hidden.stack(g.stack)) for g in report.groups)
+            )
         case StoredReport():
             return replace(report, report=without_addresses(report.report))
 
 
-def _hidden(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    return tuple(replace(frame, address=0) for frame in stack)
+class _HiddenFrames:
+    """Frames without their address, each made once: the stacks of a process share most of theirs."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Frame] = {}
+
+    def stack(self, stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
+        """The frames of a stack, which has to outlive this."""
+        return tuple(self._made.get(id(frame)) or self._make(frame) for frame in stack)
+
+    def _make(self, frame: Frame) -> Frame:
+        made = self._made[id(frame)] = replace(frame, address=0)
+        return made

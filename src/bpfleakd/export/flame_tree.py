@@ -2,12 +2,20 @@
 
 Every node's value is its own and its children's together. With a baseline a node also has how much more it is
 than there (`delta`); what was only in the baseline has the width that it had.
+
+Stacks are rows of frame numbers, sorted: the nodes at one depth are the runs of rows that are equal so far,
+and their figures are sums over these runs. So ten thousand stacks cost numpy some milliseconds, and an object
+is made only for a node that is drawn.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bpfleakd.export.frame_names import frame_name
 from bpfleakd.export.stack_values import StackValue, value_of
@@ -15,7 +23,10 @@ from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.model.stack import Frame, FrameKind
 from bpfleakd.printable import printable
 
-__all__ = ["CodeKind", "FlameNode", "flame_tree"]
+__all__ = ["NODES_MAX", "CodeKind", "FlameNode", "FlameTree", "flame_tree"]
+
+# More than a screen has pixels, and as many as a browser draws without a pause.
+NODES_MAX = 20_000
 
 
 class CodeKind(StrEnum):
@@ -31,74 +42,158 @@ class CodeKind(StrEnum):
 
 @dataclass(slots=True)
 class FlameNode:
-    """A frame, with all stacks that go through it."""
+    """A frame, with all stacks that go through it. `width` is what it is drawn as wide as."""
 
     name: str
     kind: CodeKind
     place: str
     value: int = 0
     baseline: int = 0
-    children: dict[tuple[str, str], FlameNode] = field(default_factory=dict)
+    width: int = 0
+    children: list[FlameNode] = field(default_factory=list)
 
     @property
     def delta(self) -> int:
         """How much more it is than in the baseline."""
         return self.value - self.baseline
 
-    @property
-    def width(self) -> int:
-        """What it is drawn as wide as."""
-        own = max(self.value, self.baseline)
-        return max(own, sum(child.width for child in self.children.values()))
+
+@dataclass(frozen=True, slots=True)
+class FlameTree:
+    """`root` stands for the process; so many nodes that it leaves out the narrowest ones, `left_out`."""
+
+    root: FlameNode
+    left_out: int
 
 
-def flame_tree(report: LeakReport, value: StackValue, baseline: LeakReport | None = None) -> FlameNode:
-    """Return the root, which stands for the process."""
-    process = report.process
-    root = FlameNode(f"{printable(process.comm)}, pid {process.pid}", CodeKind.NONE, "")
-    for site in report.sites:
-        for node in _path(root, site, process.exe):
-            node.value += value_of(site, value)
-    for site in baseline.sites if baseline else ():
-        for node in _path(root, site, process.exe):
-            node.baseline += value_of(site, value)
-    _prune(root)
-    return root
+def flame_tree(
+    report: LeakReport, value: StackValue, baseline: LeakReport | None = None, *, nodes_max: int = NODES_MAX
+) -> FlameTree:
+    """The tree of a report's sites, of at most `nodes_max` nodes and the root; the widest are kept."""
+    process, frames = report.process, _Frames(report.process.exe)
+    sites = (*report.sites, *(baseline.sites if baseline else ()))
+    rows = frames.rows(sites)
+    figures = np.zeros((len(sites), 2), np.int64)
+    now = len(report.sites)
+    figures[:now, 0] = [value_of(site, value) for site in sites[:now]]
+    figures[now:, 1] = [value_of(site, value) for site in sites[now:]]
+    order = np.lexsort(rows.T[::-1]) if rows.size else np.arange(len(rows))
+    levels = _levels(rows[order], figures[order])
+    live, before = figures.sum(axis=0).tolist()
+    width = max(live, before, int(levels[0].widths.sum()) if levels else 0)
+    root = FlameNode(f"{printable(process.comm)}, pid {process.pid}", CodeKind.NONE, "", live, before, width)
+    drawn = _widest(levels, nodes_max)
+    above = {0: root}
+    for level, is_drawn in zip(levels, drawn, strict=True):
+        above = dict(_add_nodes(above, level, np.flatnonzero(is_drawn), frames.shown))
+    wide_count = sum(int(np.count_nonzero(level.widths)) for level in levels)
+    return FlameTree(root, wide_count - sum(int(np.count_nonzero(is_drawn)) for is_drawn in drawn))
 
 
-def _path(root: FlameNode, site: SiteReport, exe: str) -> list[FlameNode]:
-    """The nodes of a site's stack from the root on, made where they are new."""
-    path = [root]
-    if site.truncated or not site.stack:
-        name = "[truncated]" if site.truncated else "[no stack]"
-        path.append(_child(root, name, "", CodeKind.UNKNOWN, ""))
-    for depth, frame in enumerate(reversed(site.stack), 1):
-        is_innermost = depth == len(site.stack)
-        kind = CodeKind.ALLOCATOR if is_innermost else _kind(frame, exe)
+def _add_nodes(
+    above: dict[int, FlameNode],
+    level: _Level,
+    numbers: NDArray[np.intp],
+    shown: Sequence[tuple[str, CodeKind, str]],
+) -> Iterator[tuple[int, FlameNode]]:
+    """Make nodes of those with these numbers in a level, and hang them onto their parents; yields both."""
+    columns = (level.frames, level.parents, level.figures, level.widths)
+    rows = zip(numbers.tolist(), *(column[numbers].tolist() for column in columns), strict=True)
+    for number, frame, parent, (value, baseline), width in rows:
+        name, kind, place = shown[frame]
+        node = FlameNode(name, kind, place, value, baseline, width)
+        above[parent].children.append(node)
+        yield number, node
+
+
+@dataclass(slots=True)
+class _Level:
+    """The nodes at one depth: the frame of each, its parent's place in the level above, sums and width."""
+
+    frames: NDArray[np.int32]
+    parents: NDArray[np.intp]
+    figures: NDArray[np.int64]
+    widths: NDArray[np.int64]
+
+
+def _levels(rows: NDArray[np.int32], figures: NDArray[np.int64]) -> list[_Level]:
+    """The levels of sorted rows, from the outermost frames on. Where a stack has ended its frame is 0."""
+    levels: list[_Level] = []
+    begins = np.zeros(len(rows), bool)
+    begins[:1] = True
+    parent_of_row = np.zeros(len(rows), np.intp)
+    for column in rows.T:
+        begins[1:] |= column[1:] != column[:-1]
+        starts = np.flatnonzero(begins)
+        sums = np.add.reduceat(figures, starts, axis=0)
+        sums[column[starts] == 0] = 0
+        levels.append(_Level(column[starts], parent_of_row[starts], sums, sums.max(axis=1)))
+        parent_of_row = np.cumsum(begins) - 1
+    for level, below in zip(levels[-2::-1], levels[:0:-1], strict=True):
+        # Every node has rows, and so something below, in the same order.
+        first_children = np.flatnonzero(np.diff(below.parents, prepend=-1))
+        np.maximum(level.widths, np.add.reduceat(below.widths, first_children), out=level.widths)
+    return levels
+
+
+def _widest(levels: list[_Level], nodes_max: int) -> list[NDArray[np.bool_]]:
+    """Which nodes are drawn. A parent is as wide as its children at least, and goes before them."""
+    if not levels:
+        return []
+    widths = np.concatenate([level.widths for level in levels])
+    drawn = widths > 0
+    if int(drawn.sum()) > nodes_max:
+        # Equal widths in the order of their levels.
+        drawn[np.argsort(-widths, kind="stable")[nodes_max:]] = False
+    return np.split(drawn, np.cumsum([len(level.widths) for level in levels])[:-1])
+
+
+class _Frames:
+    """Numbers for frames, from 1: those of the same function and module have the same."""
+
+    def __init__(self, exe: str) -> None:
+        self._exe = exe.rpartition("/")[2]
+        self._of_frame: dict[tuple[int, str | None, str | None, bool], int] = {}
+        self._of_name: dict[tuple[str, str], int] = {}
+        # Name, kind and place of each number.
+        self.shown: list[tuple[str, CodeKind, str]] = [("", CodeKind.NONE, "")]
+
+    def rows(self, sites: Iterable[SiteReport]) -> NDArray[np.int32]:
+        """A row a site: the numbers of its frames, outermost first, and zeroes."""
+        stacks = [list(self._numbers(site)) for site in sites]
+        rows = np.zeros((len(stacks), max(map(len, stacks), default=0)), np.int32)
+        for row, numbers in zip(rows, stacks, strict=True):
+            row[: len(numbers)] = numbers
+        return rows
+
+    def _numbers(self, site: SiteReport) -> Iterator[int]:
+        if site.truncated or not site.stack:
+            yield self._named("[truncated]" if site.truncated else "[no stack]", "", CodeKind.UNKNOWN, "")
+        known = self._of_frame
+        for outwards in range(len(site.stack) - 1, -1, -1):
+            frame = site.stack[outwards]
+            key = (frame.address, frame.function, frame.module, outwards == 0)
+            number = known.get(key)
+            if number is None:
+                number = known[key] = self._number(frame, is_innermost=outwards == 0)
+            yield number
+
+    def _number(self, frame: Frame, *, is_innermost: bool) -> int:
+        kind = CodeKind.ALLOCATOR if is_innermost else self._kind(frame)
         module = printable(frame.module or "")
-        path.append(_child(path[-1], frame_name(frame), module, kind, _place(frame, module)))
-    return path
+        place = "  ".join(part for part in (module, printable(frame.location or "")) if part)
+        return self._named(frame_name(frame), module, kind, place)
 
+    def _named(self, name: str, module: str, kind: CodeKind, place: str) -> int:
+        number = self._of_name.setdefault((name, module), len(self.shown))
+        if number == len(self.shown):
+            self.shown.append((name, kind, place))
+        return number
 
-def _child(parent: FlameNode, name: str, module: str, kind: CodeKind, place: str) -> FlameNode:
-    return parent.children.setdefault((name, module), FlameNode(name, kind, place))
-
-
-def _kind(frame: Frame, exe: str) -> CodeKind:
-    if frame.kind is FrameKind.JIT:
-        return CodeKind.JIT
-    if frame.module is None:
-        return CodeKind.UNKNOWN
-    is_program = frame.module.rpartition("/")[2] == exe.rpartition("/")[2]
-    return CodeKind.PROGRAM if is_program else CodeKind.LIBRARY
-
-
-def _place(frame: Frame, module: str) -> str:
-    return "  ".join(part for part in (module, printable(frame.location or "")) if part)
-
-
-def _prune(node: FlameNode) -> None:
-    """Drop what has no width."""
-    node.children = {key: child for key, child in node.children.items() if child.value or child.baseline}
-    for child in node.children.values():
-        _prune(child)
+    def _kind(self, frame: Frame) -> CodeKind:
+        if frame.kind is FrameKind.JIT:
+            return CodeKind.JIT
+        if frame.module is None:
+            return CodeKind.UNKNOWN
+        is_program = frame.module.rpartition("/")[2] == self._exe
+        return CodeKind.PROGRAM if is_program else CodeKind.LIBRARY

@@ -7,11 +7,12 @@ frame is; in a comparison red is what grew and blue what shrank.
 from __future__ import annotations
 
 import html
-import json
 from typing import Any
 from xml.etree import ElementTree
 
-from bpfleakd.export.flame_tree import CodeKind, FlameNode, flame_tree
+import msgspec
+
+from bpfleakd.export.flame_tree import CodeKind, FlameNode, FlameTree, flame_tree
 from bpfleakd.export.stack_values import StackValue
 from bpfleakd.model.report import LeakReport
 from bpfleakd.units import human_bytes
@@ -36,14 +37,14 @@ def flamegraph_json(
     report: LeakReport, value: StackValue, baseline: LeakReport | None = None
 ) -> dict[str, Any]:
     """Return the tree as d3-flame-graph takes it, and what its page says around it."""
-    root = flame_tree(report, value, baseline)
+    tree = flame_tree(report, value, baseline)
     return {
-        "title": root.name,
-        "subtitle": _subtitle(root, value, baseline is not None),
+        "title": tree.root.name,
+        "subtitle": _subtitle(tree, value, baseline is not None),
         "unit": _unit(value),
         "differential": baseline is not None,
         "colours": {kind.value: colour for kind, colour in COLOURS.items()},
-        "tree": _as_json(root),
+        "tree": _as_json(tree.root),
     }
 
 
@@ -56,7 +57,7 @@ def flamegraph_html(report: LeakReport, value: StackValue, baseline: LeakReport 
         "LIBRARY": asset("vendor/flamegraph.js"),
         "SCRIPT": asset("flamegraph.js"),
         # "</script>" in a name must not end the element.
-        "DATA": json.dumps(document).replace("<", "\\u003c"),
+        "DATA": msgspec.json.encode(document).decode().replace("<", "\\u003c"),
     }
     page = asset("flamegraph.html")
     pieces = page.split("@@")
@@ -65,7 +66,8 @@ def flamegraph_html(report: LeakReport, value: StackValue, baseline: LeakReport 
 
 def flamegraph_svg(report: LeakReport, value: StackValue, baseline: LeakReport | None = None) -> str:
     """Return a picture: a title for each frame, which browsers show under the pointer."""
-    root = flame_tree(report, value, baseline)
+    tree = flame_tree(report, value, baseline)
+    root = tree.root
     rows = _depth(root)
     height = rows * _ROW_HEIGHT + 2 * _MARGIN
     svg = ElementTree.Element(
@@ -81,8 +83,8 @@ def flamegraph_svg(report: LeakReport, value: StackValue, baseline: LeakReport |
     )
     ElementTree.SubElement(svg, "rect", {"width": "100%", "height": "100%", "fill": "#ffffff"})
     heading = ElementTree.SubElement(svg, "text", {"x": "4", "y": f"{_MARGIN - 8}"})
-    heading.text = f"{root.name}: {_subtitle(root, value, baseline is not None)}"
-    most = max((abs(child.delta) for child in root.children.values()), default=0) if baseline else 0
+    heading.text = f"{root.name}: {_subtitle(tree, value, baseline is not None)}"
+    most = max((abs(child.delta) for child in root.children), default=0) if baseline else 0
     _draw(svg, root, 0.0, _SVG_WIDTH, height - _MARGIN, root.width, value, most)
     return ElementTree.tostring(svg, encoding="unicode") + "\n"
 
@@ -116,7 +118,7 @@ def _draw(
     if room >= 3:
         text = ElementTree.SubElement(group, "text", {"x": f"{x + 3:.2f}", "y": f"{bottom - 5}"})
         text.text = node.name if len(node.name) <= room else node.name[: room - 1] + "…"
-    for child in sorted(node.children.values(), key=lambda child: child.name):
+    for child in sorted(node.children, key=lambda child: child.name):
         share = width * child.width / max(node.width, 1)
         _draw(svg, child, x, share, bottom - _ROW_HEIGHT, total, value, most)
         x += share
@@ -138,12 +140,12 @@ def _as_json(node: FlameNode) -> dict[str, Any]:
         "delta": node.delta,
         "kind": node.kind.value,
         "place": node.place,
-        "children": [_as_json(child) for child in node.children.values()],
+        "children": [_as_json(child) for child in node.children],
     }
 
 
 def _depth(node: FlameNode) -> int:
-    return 1 + max((_depth(child) for child in node.children.values()), default=0)
+    return 1 + max((_depth(child) for child in node.children), default=0)
 
 
 def _unit(value: StackValue) -> str:
@@ -171,9 +173,13 @@ _WORDS = {
 }
 
 
-def _subtitle(root: FlameNode, value: StackValue, is_compared: bool) -> str:
-    words = f"{_amount(root.value, value)} {_WORDS[value]}"
-    return f"{words}, {_amount(root.baseline, value)} before" if is_compared else words
+def _subtitle(tree: FlameTree, value: StackValue, is_compared: bool) -> str:
+    words = [f"{_amount(tree.root.value, value)} {_WORDS[value]}"]
+    if is_compared:
+        words.append(f"{_amount(tree.root.baseline, value)} before")
+    if tree.left_out:
+        words.append(f"{tree.left_out:,} narrower frames left out")
+    return ", ".join(words)
 
 
 def _figures(node: FlameNode, total: int, value: StackValue, most: int) -> str:

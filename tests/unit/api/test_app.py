@@ -6,14 +6,20 @@ import asyncio
 import io
 import json
 import re
+import threading
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
+from starlette.applications import Starlette
 
 from bpfleakd import errors
 from bpfleakd.analysis.diff import compared
+from bpfleakd.api import app
+from bpfleakd.api.answers import json_answer
 from bpfleakd.api.app import create_app
+from bpfleakd.api.service import ProcessList
 from bpfleakd.config import LogConfig
 from bpfleakd.daemon.logs import configure_logging
 from bpfleakd.model.groups import GroupKey
@@ -69,6 +75,11 @@ def ask(
     accept: str | None = None,
 ) -> Answer:
     """Send one request through the application."""
+    application = create_app(service, exposition, read_only=read_only, details=details)
+    return asyncio.run(call(application, method, target, accept))
+
+
+async def call(application: Starlette, method: str, target: str, accept: str | None = None) -> Answer:
     path, _, query = target.partition("?")
     headers = [(b"host", b"localhost")] + ([(b"accept", accept.encode())] if accept else [])
     scope = {
@@ -93,7 +104,7 @@ def ask(
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    asyncio.run(create_app(service, exposition, read_only=read_only, details=details)(scope, receive, send))
+    await application(scope, receive, send)
     return Answer(
         sent[0]["status"],
         {name.decode(): text.decode() for name, text in sent[0]["headers"]},
@@ -380,6 +391,67 @@ def test_flame_graphs_are_served():
     assert service.calls == [("report", 4711, None, SortKey.LIVE)] * 2
     assert ask(service, "GET", "/flamegraph").status == 400
     assert ask(service, "GET", "/v1/processes/4711/flamegraph?value=x").status == 400
+
+
+@pytest.mark.parametrize(
+    ("target", "render"),
+    [
+        ("/v1/processes/4711/flamegraph", "flamegraph_json"),
+        ("/flamegraph?pid=4711", "flamegraph_html"),
+        ("/debug/pprof/heap?pid=4711", "pprof_profile"),
+        ("/v1/processes/4711/sites", "json_answer"),
+        ("/v1/processes/4711/profile", "json_answer"),
+    ],
+)
+def test_others_are_answered_while_something_large_is_rendered(monkeypatch, target, render):
+    """The rendering ends only when another answer, on the same loop, has come."""
+    others_answered = threading.Event()
+    original = getattr(app, render)
+
+    def slow(answer: Any, *arguments: Any) -> Any:
+        if render != "json_answer" or not isinstance(answer, ProcessList):
+            assert others_answered.wait(20), "nobody else was answered"
+        return original(answer, *arguments)
+
+    monkeypatch.setattr(app, render, slow)
+    service = FakeService(report=a_report(), profile=a_profile(), processes=(a_traced_process(),))
+
+    async def both() -> Answer:
+        application = create_app(service, exposition, read_only=True)
+        large = asyncio.create_task(call(application, "GET", target))
+        await asyncio.sleep(0)
+        assert (await call(application, "GET", "/v1/processes")).status == 200
+        others_answered.set()
+        return await large
+
+    assert asyncio.run(both()).status == 200
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        a_report(),
+        a_report(sites=()),
+        a_profile(),
+        an_address_space(),
+        a_blocks_report(),
+        some_stats(),
+        {"a": 1},
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_encoded_in_pieces_is_the_same(value):
+    """Item by item, and sent by the quarter of a megabyte."""
+    assert json_answer(value).body == msgspec.json.encode(value)
+
+
+def test_an_answer_of_many_pieces_arrives_whole():
+    """A thousand call sites."""
+    report = a_report(sites=tuple(a_site(f"f{n}") for n in range(1_009)))
+    answer = ask(FakeService(report=report), "GET", "/v1/processes/4711/sites")
+    assert len(answer.body) > 1 << 20
+    assert answer.body == msgspec.json.encode(report)
+    assert int(answer.headers["content-length"]) == len(answer.body)
 
 
 def test_names_that_are_not_utf8_can_be_sent():

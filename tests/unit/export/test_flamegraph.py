@@ -8,8 +8,11 @@ import re
 from importlib.resources import files
 from xml.etree import ElementTree
 
-from bpfleakd.export.flame_tree import CodeKind, FlameNode, flame_tree
-from bpfleakd.export.flamegraph import flamegraph_html, flamegraph_svg
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bpfleakd.export.flame_tree import NODES_MAX, CodeKind, FlameNode, flame_tree
+from bpfleakd.export.flamegraph import flamegraph_html, flamegraph_json, flamegraph_svg
 from bpfleakd.export.stack_values import StackValue
 from bpfleakd.model.report import LeakReport
 from bpfleakd.model.stack import FrameKind, StackEnd
@@ -27,13 +30,13 @@ def report_of(*stacks: tuple[int, tuple]) -> LeakReport:
 
 
 def shape(node: FlameNode) -> dict:
-    return {child.name: (child.value, shape(child)) for child in node.children.values()}
+    return {child.name: (child.value, shape(child)) for child in node.children}
 
 
 def test_stacks_share_what_they_share():
     """From the outermost frame to where they part; a node is all that goes through it."""
     other = a_frame("other")
-    root = flame_tree(report_of((23, (MALLOC, LEAK, MAIN)), (101, (MALLOC, other, MAIN))), BYTES)
+    root = flame_tree(report_of((23, (MALLOC, LEAK, MAIN)), (101, (MALLOC, other, MAIN))), BYTES).root
     assert shape(root) == {
         "main": (124, {"leak_here": (23, {"malloc": (23, {})}), "other": (101, {"malloc": (101, {})})})
     }
@@ -45,10 +48,10 @@ def test_whose_code_it_is():
     jit = a_frame("Shop::sell", module=None, kind=FrameKind.JIT)
     library = a_frame("uv_run", module="/lib/libuv.so.1")
     unknown = a_frame(None, module=None, kind=FrameKind.UNKNOWN)
-    node = flame_tree(report_of((5, (MALLOC, jit, library, unknown, MAIN))), BYTES)
+    node = flame_tree(report_of((5, (MALLOC, jit, library, unknown, MAIN))), BYTES).root
     kinds = []
     while node.children:
-        (node,) = node.children.values()
+        (node,) = node.children
         kinds.append(node.kind)
     assert kinds == [
         CodeKind.PROGRAM,
@@ -62,7 +65,7 @@ def test_whose_code_it_is():
 def test_a_stack_that_is_not_whole_has_a_root_of_its_own():
     """It is not drawn as if its outermost frame were the thread's first."""
     site = a_site(live_bytes=5, stack=(MALLOC, LEAK), truncated=StackEnd.DEPTH)
-    root = flame_tree(a_report(sites=(site,)), BYTES)
+    root = flame_tree(a_report(sites=(site,)), BYTES).root
     assert shape(root) == {"[truncated]": (5, {"leak_here": (5, {"malloc": (5, {})})})}
 
 
@@ -71,15 +74,67 @@ def test_a_comparison_has_what_grew_shrank_came_and_went():
     gone, new = a_frame("gone"), a_frame("new")
     now = report_of((50, (MALLOC, LEAK, MAIN)), (7, (MALLOC, new, MAIN)))
     before = report_of((20, (MALLOC, LEAK, MAIN)), (30, (MALLOC, gone, MAIN)))
-    (main,) = flame_tree(now, BYTES, before).children.values()
-    deltas = {child.name: (child.delta, child.width) for child in main.children.values()}
+    (main,) = flame_tree(now, BYTES, before).root.children
+    deltas = {child.name: (child.delta, child.width) for child in main.children}
     assert deltas == {"leak_here": (30, 50), "new": (7, 7), "gone": (-30, 30)}
     assert (main.delta, main.width) == (7, 87)
 
 
+def test_of_too_many_frames_the_widest_are_drawn():
+    """Their figures hold what goes through the others, which are counted; no frame is without its caller."""
+    stacks = [(n, (a_frame(f"leaf{n}"), a_frame(f"middle{n // 10}"), MAIN)) for n in range(1, 101)]
+    report = report_of(*stacks)
+    tree = flame_tree(report, BYTES, nodes_max=20)
+    (main,) = tree.root.children
+    assert (main.value, tree.left_out) == (5050, 1 + 11 + 100 - 20)
+    middles = {child.name for child in main.children}
+    drawn = {leaf.name for child in main.children for leaf in child.children}
+    assert drawn == {f"leaf{n}" for n in range(100 - len(drawn) + 1, 101)}
+    assert 1 + len(middles) + len(drawn) == 20
+
+
+def test_a_page_says_how_much_it_leaves_out():
+    """Beside the sum, which is of all."""
+    stacks = [(1, (a_frame(f"leaf{n}"), MAIN)) for n in range(NODES_MAX + 23)]
+    assert flamegraph_json(report_of(*stacks), BYTES)["subtitle"].endswith(
+        " live, 24 narrower frames left out"
+    )
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.lists(st.sampled_from("abc"), max_size=5)), max_size=12),
+    st.lists(st.tuples(st.integers(0, 50), st.lists(st.sampled_from("abc"), max_size=5)), max_size=12),
+)
+def test_the_tree_is_that_of_adding_up_stack_by_stack(now, before):
+    """Values, baselines and widths of any stacks, against the plain way to do it."""
+
+    def of(rows):
+        return report_of(*((size, tuple(a_frame(name) for name in names)) for size, names in rows))
+
+    def plain(prefix):
+        sums = [
+            sum(size for size, names in rows if path(names)[: len(prefix)] == prefix)
+            for rows in (now, before)
+        ]
+        names = {path(names)[: len(prefix) + 1] for _, names in (*now, *before)}
+        children = {
+            name[-1]: plain(name) for name in names if len(name) > len(prefix) and name[:-1] == prefix
+        }
+        children = {name: child for name, child in children.items() if child[2]}
+        return sums[0], sums[1], max(*sums, sum(child[2] for child in children.values())), children
+
+    def path(names):
+        return tuple(reversed(names)) or ("[no stack]",)
+
+    def drawn(node):
+        return node.value, node.baseline, node.width, {child.name: drawn(child) for child in node.children}
+
+    assert drawn(flame_tree(of(now), BYTES, of(before)).root) == plain(())
+
+
 def test_nothing_without_width_is_drawn():
     """A site that was freed is no frame."""
-    assert shape(flame_tree(report_of((0, (MALLOC, LEAK, MAIN))), BYTES)) == {}
+    assert shape(flame_tree(report_of((0, (MALLOC, LEAK, MAIN))), BYTES).root) == {}
 
 
 def test_the_page_is_whole():
