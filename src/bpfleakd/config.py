@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
@@ -40,6 +40,8 @@ __all__ = [
     "Walker",
     "WindowMode",
     "contradictions",
+    "is_reloaded",
+    "reloaded",
 ]
 
 # sockaddr_un.sun_path has 108 bytes, one of them the final zero (unix(7)).
@@ -254,28 +256,47 @@ class LogConfig(_Section, frozen=True):
     format: LogFormat = LogFormat.AUTO
 
 
+# Whether a field of Config is taken over from a changed file by the running daemon, or holds until a restart.
+RELOADED = msgspec.Meta(extra={"reloaded": True})
+NEEDS_RESTART = msgspec.Meta(extra={"reloaded": False})
+
+
 class Config(_Section, frozen=True):
     """Everything that can be configured."""
 
-    socket: Path = DEFAULT_SOCKET_PATH
-    socket_group: Annotated[str, msgspec.Meta(min_length=1)] | None = "bpfleakd"
-    bpffs_dir: Path = Path("/sys/fs/bpf/bpfleakd")
-    cache_dir: Path | None = None
-    attach_method: AttachMethod = AttachMethod.AUTO
-    walker: Walker = Walker.AUTO
-    tick_s: Annotated[float, msgspec.Meta(ge=0.1, le=60)] = 1.0
-    unattended_s: Annotated[float, msgspec.Meta(ge=1, le=604_800)] = 900.0
-    policy: PolicyConfig = PolicyConfig()
-    process_events: ProcessEventsConfig = ProcessEventsConfig()
-    suppressions: tuple[Path, ...] = ()
-    metrics: MetricsConfig = MetricsConfig()
-    limits: LimitsConfig = LimitsConfig()
-    history: HistoryConfig = HistoryConfig()
-    sampling: SamplingConfig = SamplingConfig()
-    auto: AutoConfig = AutoConfig()
-    budget: BudgetConfig = BudgetConfig()
-    state: StateConfig = StateConfig()
-    log: LogConfig = LogConfig()
+    socket: Annotated[Path, NEEDS_RESTART] = DEFAULT_SOCKET_PATH
+    socket_group: Annotated[Annotated[str, msgspec.Meta(min_length=1)] | None, NEEDS_RESTART] = "bpfleakd"
+    bpffs_dir: Annotated[Path, NEEDS_RESTART] = Path("/sys/fs/bpf/bpfleakd")
+    cache_dir: Annotated[Path | None, NEEDS_RESTART] = None
+    attach_method: Annotated[AttachMethod, NEEDS_RESTART] = AttachMethod.AUTO
+    walker: Annotated[Walker, NEEDS_RESTART] = Walker.AUTO
+    tick_s: Annotated[float, msgspec.Meta(ge=0.1, le=60), RELOADED] = 1.0
+    unattended_s: Annotated[float, msgspec.Meta(ge=1, le=604_800), NEEDS_RESTART] = 900.0
+    policy: Annotated[PolicyConfig, RELOADED] = PolicyConfig()
+    process_events: Annotated[ProcessEventsConfig, NEEDS_RESTART] = ProcessEventsConfig()
+    suppressions: Annotated[tuple[Path, ...], RELOADED] = ()
+    metrics: Annotated[MetricsConfig, NEEDS_RESTART] = MetricsConfig()
+    limits: Annotated[LimitsConfig, NEEDS_RESTART] = LimitsConfig()
+    history: Annotated[HistoryConfig, NEEDS_RESTART] = HistoryConfig()
+    sampling: Annotated[SamplingConfig, NEEDS_RESTART] = SamplingConfig()
+    auto: Annotated[AutoConfig, NEEDS_RESTART] = AutoConfig()
+    budget: Annotated[BudgetConfig, NEEDS_RESTART] = BudgetConfig()
+    state: Annotated[StateConfig, NEEDS_RESTART] = StateConfig()
+    log: Annotated[LogConfig, RELOADED] = LogConfig()
+
+
+def reloaded(in_force: Config, read: Config) -> tuple[Config, list[str]]:
+    """What is in force once a changed file was read, and the changed keys that wait for a restart."""
+    changed = [key for key in Config.__struct_fields__ if getattr(read, key) != getattr(in_force, key)]
+    taken = {key: getattr(read, key) for key in changed if is_reloaded(key)}
+    return msgspec.structs.replace(in_force, **taken), [key for key in changed if key not in taken]
+
+
+def is_reloaded(key: str) -> bool:
+    """Whether a field of Config is taken over while the daemon runs."""
+    hint = get_type_hints(Config, include_extras=True)[key]
+    (answer,) = (meta.extra["reloaded"] for meta in hint.__metadata__ if meta.extra)
+    return bool(answer)
 
 
 def contradictions(config: Config) -> Iterator[tuple[list[str], str]]:

@@ -195,10 +195,15 @@ def _type_at(steps: list[str]) -> Any:
     kind: Any = msgspec.inspect.type_info(Config)
     for step in steps:
         if isinstance(kind, msgspec.inspect.StructType):
-            kind = next(field.type for field in kind.fields if field.encode_name == step)
+            kind = next(_bare(field.type) for field in kind.fields if field.encode_name == step)
         else:
             kind = kind.item_type
     return kind
+
+
+def _bare(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:
+    """A type without what config.py says of a field beside it."""
+    return kind.type if isinstance(kind, msgspec.inspect.Metadata) else kind
 
 
 def _dotted(steps: list[str]) -> str:
@@ -213,12 +218,14 @@ def _section(steps: list[str]) -> str:
 def _known_keys() -> dict[str, list[str]]:
     """Return the keys of each section; the section "" is the top of the file."""
     keys: dict[str, list[str]] = {}
-    pending = [("", msgspec.inspect.type_info(Config))]
+    pending: list[tuple[str, Any]] = [("", msgspec.inspect.type_info(Config))]
     while pending:
         name, kind = pending.pop(0)
         if isinstance(kind, msgspec.inspect.StructType):
             keys[name] = [field.encode_name for field in kind.fields]
-            pending += [(f"{name}.{field.encode_name}".strip("."), field.type) for field in kind.fields]
+            pending += [
+                (f"{name}.{field.encode_name}".strip("."), _bare(field.type)) for field in kind.fields
+            ]
         elif isinstance(kind, msgspec.inspect.VarTupleType):
             pending.append((name, kind.item_type))
     return keys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpfleakd.config import AttachMethod, Config, LogFormat, LogLevel
+from bpfleakd.config import AttachMethod, Config, LogConfig, LogFormat, LogLevel, is_reloaded, reloaded
 from bpfleakd.config_file import load_config
 from bpfleakd.errors import ConfigError
 from bpfleakd.model.process import TracingMode
@@ -45,6 +46,32 @@ def test_the_example_shows_every_key_with_its_default():
     for section, values in msgspec.to_builtins(Config(), enc_hook=str).items():
         if isinstance(values, dict):
             assert shown[section].keys() == values.keys()
+
+
+@pytest.mark.parametrize("key", Config.__struct_fields__)
+def test_every_key_says_whether_it_is_reloaded(key):
+    """Nothing is reloadable by omission."""
+    assert is_reloaded(key) in (True, False)
+
+
+def test_the_example_says_what_is_reloaded():
+    """In the words of its head."""
+    listed = re.search(r"\(SIGHUP\) for (.*); a restart for others", EXAMPLE.read_text())
+    assert listed is not None
+    assert set(re.findall(r"\w+", listed[1])) - {"and"} == set(filter(is_reloaded, Config.__struct_fields__))
+
+
+def test_a_reload_compares_with_what_is_in_force():
+    """What waits for a restart goes on waiting, and back to what is in force is no change."""
+    started = Config()
+    changed = msgspec.structs.replace(started, unattended_s=600.0, tick_s=2.0)
+    again = msgspec.structs.replace(changed, log=LogConfig(level=LogLevel.DEBUG))
+
+    first, waiting = reloaded(started, changed)
+    assert (first.tick_s, first.unattended_s, waiting) == (2.0, 900.0, ["unattended_s"])
+    second, waiting = reloaded(first, again)
+    assert (second.log.level, second.unattended_s, waiting) == (LogLevel.DEBUG, 900.0, ["unattended_s"])
+    assert reloaded(second, started) == (started, [])
 
 
 def test_no_file_is_the_defaults(tmp_path):

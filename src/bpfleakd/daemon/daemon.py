@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import faulthandler
 import signal
+import sys
 import time
 from collections.abc import Callable
 
@@ -19,7 +20,7 @@ import structlog
 
 from bpfleakd import errors
 from bpfleakd.api.server import ApiServer
-from bpfleakd.config import Config
+from bpfleakd.config import Config, contradictions, reloaded
 from bpfleakd.daemon.logs import configure_logging
 from bpfleakd.daemon.service import DaemonService
 from bpfleakd.daemon.service_manager import ServiceManager, status_line
@@ -37,6 +38,9 @@ log = structlog.get_logger()
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 
+# How long the loop waits for its turn while other threads compute, at each step; Python's default is 5 ms.
+_SWITCH_INTERVAL_S = 0.001
+
 # While nothing is traced a tick has little to do: one in so many ticks' time is enough.
 _IDLE_TICKS = 5
 
@@ -50,6 +54,7 @@ def run(config: Config, reload: Callable[[], Config], *, keep_on_stop: bool = Fa
     configure_logging(config.log)
     # The watchdog ends us by SIGABRT: the log then has where every thread was.
     faulthandler.enable()
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     _give_memory_back()
     asyncio.run(Daemon(config, reload, keep_on_stop=keep_on_stop).serve())
     return 0
@@ -168,33 +173,17 @@ class Daemon:
         except errors.ConfigError as error:
             log.error("config.rejected", reason=error.message, hint=error.hint)
             return
-        old, self._config = self._config, new
-        configure_logging(new.log)
-        fixed = [
-            name
-            for name in (
-                "socket",
-                "socket_group",
-                "bpffs_dir",
-                "attach_method",
-                "walker",
-                "process_events",
-                "metrics",
-                "limits",
-                "history",
-                "sampling",
-                "auto",
-                "budget",
-                "cache_dir",
-                "unattended_s",
-                "state",
-            )
-            if getattr(old, name) != getattr(new, name)
-        ]
-        if fixed:
-            log.warning("config.needs-restart", keys=fixed)
-        log.info("config.reloaded", tick_s=new.tick_s)
-        await service.use(new)
+        in_force, waiting = reloaded(self._config, new)
+        for keys, words in contradictions(in_force):
+            reason = f"{keys[0]}: {words}; what it goes with in the file needs a restart"
+            log.error("config.rejected", reason=reason, hint="restart the daemon")
+            return
+        self._config = in_force
+        configure_logging(in_force.log)
+        if waiting:
+            log.warning("config.needs-restart", keys=waiting)
+        log.info("config.reloaded", tick_s=in_force.tick_s)
+        await service.use(in_force)
 
 
 def _exporter(config: Config, snapshot: MetricsSnapshot) -> PrometheusExporter:
