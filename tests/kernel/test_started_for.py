@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from .daemons import Daemon
-from .dotnet import dotnet_command
+from .dotnet import dotnet_command, named_top
 from .truth import by_function, expect_no_losses, expect_order, expect_whole, names, site_of
 from .workloads import Workload
 
@@ -23,8 +23,19 @@ BOTTOM = ("coreclr_execute_assembly", "__libc_start_main", "_start")
 
 @pytest.fixture
 def program(tracer: Daemon, tmp_path: Path) -> Iterator[Workload]:
-    """The .NET program, traced; what it leaves in /tmp is removed at the end."""
+    """The .NET program, traced."""
     running = Workload(dotnet_command("Leaks", "libleaks.so"), cwd=tmp_path)
+    try:
+        tracer.attach_with_tables(running.pid)
+        yield running
+    finally:
+        running.kill()
+
+
+@pytest.fixture
+def program_with_perf_map(tracer: Daemon, tmp_path: Path) -> Iterator[Workload]:
+    """The same, with a perf map; what it leaves in /tmp is removed at the end."""
+    running = Workload(dotnet_command("Leaks", "libleaks.so", perf_map=True), cwd=tmp_path)
     try:
         tracer.attach_with_tables(running.pid)
         yield running
@@ -43,15 +54,15 @@ def test_a_c_library_leaks_by_pinvoke(tracer, program):
     """10 KiB blocks: Main, the P/Invoke stub, heapmalloc, live and to the byte."""
     ledger = program.step(1)
 
-    report = tracer.top_after_tick(program.pid)
+    report = named_top(tracer, program.pid, "heapmalloc")
     assert by_function(report)["heapmalloc"] == ledger["sites"]["heapmalloc"]
     site = site_of(report, "heapmalloc")
     assert (site["kind"], site["live_bytes"], site["live_count"]) == ("heap", 1009 * 10240, 1009)
     assert names(site)[:4] == [
         "malloc",
         "heapmalloc",
-        "int32 [Leaks] dynamicClass::IL_STUB_PInvoke(int32)",
-        "int32 [Leaks] Leaks.Program::Main()",
+        "dynamicClass.IL_STUB_PInvoke",
+        "Leaks.Program.Main",
     ]
     expect_order(site, BOTTOM)
     expect_whole(site, "_start")
@@ -62,11 +73,11 @@ def test_a_c_library_leaks_mappings(tracer, program):
     """256 mappings of 4 MiB: Main, MyTest, Allocate, the stub, mmap_allocation, mmap."""
     ledger = program.step(2)
 
-    report = tracer.top_after_tick(program.pid)
+    report = named_top(tracer, program.pid, "mmap_allocation")
     assert by_function(report)["mmap_allocation"] == ledger["sites"]["mmap_allocation"]
     site = site_of(report, "mmap_allocation")
     assert (site["kind"], site["live_bytes"], site["live_count"]) == ("mmap", 256 * 4 * MIB, 256)
-    managed = ("IL_STUB_PInvoke", "Program::Allocate(", "Program::MyTest(", "Program::Main()")
+    managed = ("IL_STUB_PInvoke", "Leaks.Program.Allocate", "Leaks.Program.MyTest", "Leaks.Program.Main")
     expect_order(site, ("mmap", "mmap_allocation", *managed, *BOTTOM))
     expect_whole(site, "_start")
     expect_no_losses(report)
@@ -79,10 +90,10 @@ def test_memory_that_the_class_library_takes_is_its_callers(tracer, program):
     """Marshal.AllocHGlobal ends in malloc, by way of the run-time: blamed is the method that called it."""
     program.step(3)
 
-    report = tracer.top_after_tick(program.pid)
-    site = site_of(report, "Leaks.Program::KeepNative")
+    report = named_top(tracer, program.pid, "Leaks.Program.KeepNative")
+    site = site_of(report, "Leaks.Program.KeepNative")
     assert (site["live_bytes"], site["live_count"], site["module"]) == (23 * 601, 23, "Leaks")
-    expect_order(site, ("malloc", "Program::KeepNative(", "Program::Main()", *BOTTOM))
+    expect_order(site, ("malloc", "Leaks.Program.KeepNative", "Leaks.Program.Main", *BOTTOM))
 
 
 def test_a_managed_heap_grows_by_large_arrays(tracer, program):
@@ -92,14 +103,14 @@ def test_a_managed_heap_grows_by_large_arrays(tracer, program):
     # What the run-time counts, of which it commits a little more beforehand.
     managed_bytes = ledger["managed_bytes"]
     assert managed_bytes >= 30 * 3 * MIB
-    report = tracer.top_after_tick(program.pid)
+    report = named_top(tracer, program.pid, "Leaks.Program.KeepArrays")
     commits = [site for site in report["sites"] if site["kind"] == "commit"]
     (largest,) = {site["function"] for site in commits if site["live_bytes"] >= MIB}
-    assert largest == "void [Leaks] Leaks.Program::KeepArrays(int32,int32)"
+    assert largest == "Leaks.Program.KeepArrays"
     committed = sum(site["live_bytes"] for site in commits if site["function"] == largest)
     assert managed_bytes <= committed <= managed_bytes + 4 * MIB
-    site = site_of(report, "Leaks.Program::KeepArrays")
-    expect_order(site, ("mprotect", "JIT_NewArr1", "Program::KeepArrays(", "Program::Main()", *BOTTOM))
+    site = site_of(report, "Leaks.Program.KeepArrays")
+    expect_order(site, ("mprotect", "JIT_NewArr1", "Leaks.Program.KeepArrays", "Leaks.Program.Main", *BOTTOM))
     expect_whole(site, "_start")
 
     maps = maps_of(tracer, program.pid)
@@ -108,8 +119,9 @@ def test_a_managed_heap_grows_by_large_arrays(tracer, program):
     assert maps["shares"]["tracked_commit_bytes"] >= managed_bytes
 
 
-def test_code_that_is_generated_over_and_over(tracer, program):
+def test_code_that_is_generated_over_and_over(tracer, program_with_perf_map):
     """Assemblies, dynamic methods and compiled lambdas: which modules grow, and by how many methods."""
+    program = program_with_perf_map
     perf_map = Path(f"/tmp/perf-{program.pid}.map")
     before = perf_map.read_text()
     methods = {"Generated0": 34, "Generated1": 34, "Generated2": 33}

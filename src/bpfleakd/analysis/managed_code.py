@@ -1,5 +1,7 @@
 """Names of methods as run-times write them into perf maps, and which code is the run-time's own.
 
+Methods of .NET have another name in a frame, type.method, and their assembly for its module.
+
     instance void [Shop] Shop.Cart::Add(int32)              .NET: result, [assembly], type::method
     int32 [Shop] dynamicClass::IL_STUB_PInvoke(int32)       .NET: a stub that marshals arguments
     stub<7> GenerateResolveStub<GenerateResolveStub>        .NET: other stubs
@@ -14,14 +16,13 @@ from __future__ import annotations
 
 import re
 
-from bpfleakd.model.managed_names import dotnet_assembly
 from bpfleakd.model.stack import Frame, FrameKind
 
 __all__ = ["is_dotnet_stub", "is_own_method", "is_runtime"]
 
 _DOTNET_LIBRARY = re.compile(r"System(?:\.[\w.]+)?|mscorlib|netstandard")
 _DOTNET_STUB = re.compile(r"stub<\d+> .*")
-_MARSHALLING_STUB = re.compile(r" dynamicClass::IL_STUB_\w+\(")
+_MARSHALLING_STUB = "dynamicClass.IL_STUB_"
 
 _RUNTIME_FILE = re.compile(
     r"lib(?:coreclr|clrjit|clrgc|System\.[\w.]+|jvm|java|nio|monosgen-[\d.]+)\.so(?:\.\d+)*"
@@ -56,7 +57,6 @@ def is_runtime(frame: Frame) -> bool:
         return False
     if frame.kind is not FrameKind.JIT:
         return bool(_RUNTIME_FUNCTION.fullmatch(name))
-    assembly = dotnet_assembly(name)
-    if assembly:
-        return bool(_DOTNET_LIBRARY.fullmatch(assembly) or _MARSHALLING_STUB.search(name))
+    if _DOTNET_LIBRARY.fullmatch(frame.module or "") or name.startswith(_MARSHALLING_STUB):
+        return True
     return is_dotnet_stub(name) or bool(_RUNTIME_METHOD.fullmatch(name))

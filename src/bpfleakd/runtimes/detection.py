@@ -8,6 +8,7 @@ import structlog
 
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.process.process import ProcessInfo
+from bpfleakd.runtimes.dotnet.runtime import detect_dotnet
 from bpfleakd.runtimes.runtime import Runtime
 
 __all__ = ["DETECTORS", "Detector", "detect"]
@@ -17,7 +18,7 @@ log = structlog.get_logger()
 # The runtime of a process with these mappings; None if it is another.
 Detector = Callable[[ProcessInfo, Sequence[Mapping]], Runtime | None]
 
-DETECTORS: tuple[Detector, ...] = ()
+DETECTORS: tuple[Detector, ...] = (detect_dotnet,)
 
 
 def detect(

@@ -6,25 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from bpfleakd.model.method import Method, MethodSource
+
 __all__ = [
     "FrameSource",
     "LiveHeap",
     "LiveHeapSource",
-    "Method",
-    "MethodSource",
     "Runtime",
     "TypeCount",
     "TypeSource",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """A method, or a line of one, as a frame shows it."""
-
-    name: str
-    file: str | None = None
-    line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +37,6 @@ class TypeCount:
     type: str
     live_bytes: int
     live_count: int
-
-
-class MethodSource(Protocol):
-    """Names for code that is made at run time."""
-
-    def refresh(self, now_ns: int) -> None:
-        """Learn about code made since the last call; cheap when there is none."""
-
-    def find(self, address: int) -> Sequence[Method]:
-        """The methods at an address, innermost (inlined) first; empty if unknown."""
 
 
 class FrameSource(Protocol):

@@ -1,23 +1,24 @@
 """Frames in code that was compiled at run time, named by a perf map.
 
-Rule: a method has one name. How well it was compiled (.NET's "[Tier0]", V8's "*") is left out, since it
-changes while the program runs, and differs from run to run: a call site would become another one.
+Rule: a method has one name, wherever it comes from. How well it was compiled (.NET's "[Tier0]", V8's "*") is
+left out, since it changes while the program runs, and differs from run to run: a call site would become
+another one.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from bpfleakd.model.managed_names import dotnet_assembly
+from bpfleakd.model.method import Method
 from bpfleakd.model.stack import Frame, FrameKind
+from bpfleakd.symbols.dotnet_names import method_name
 from bpfleakd.symbols.perf_map import PerfMap
 
-__all__ = ["JIT_MODULE", "jit_frame"]
+__all__ = ["JIT_MODULE", "jit_frame", "method_frames"]
 
 JIT_MODULE = "[jit]"
-
-# .NET: "instance void [System.Private.CoreLib] System.Threading.Thread::Start()[Tier1]".
-_DOTNET_TIER = re.compile(r"(?<=\))\[\w{1,32}\]$")
 
 # V8: "JS:*leak /srv/app.js:3:14" ("LazyCompile:*leak" and others before Node.js 20), where ~ is interpreted,
 # ^ Sparkplug, + Maglev and * TurboFan.
@@ -30,5 +31,28 @@ def jit_frame(perf_map: PerfMap, address: int, code_address: int) -> Frame | Non
     if symbol is None:
         return None
     assembly = dotnet_assembly(symbol.name)
-    name = _DOTNET_TIER.sub("", symbol.name) if assembly else _V8_TIER.sub(r"\1:", symbol.name)
+    name = _dotnet_name(symbol.name, assembly) if assembly else _V8_TIER.sub(r"\1:", symbol.name)
     return Frame(name, assembly or JIT_MODULE, None, None, address, FrameKind.JIT)
+
+
+def method_frames(methods: Sequence[Method], address: int) -> tuple[Frame, ...]:
+    """Frames of the methods that a runtime has at an address, innermost first."""
+    last = len(methods) - 1
+    return tuple(
+        Frame(
+            method.name,
+            method.module or JIT_MODULE,
+            None,
+            f"{method.file}:{method.line}" if method.file else None,
+            address,
+            FrameKind.JIT,
+            inlined=number < last,
+        )
+        for number, method in enumerate(methods)
+    )
+
+
+def _dotnet_name(name: str, assembly: str) -> str:
+    """Of "instance void [System.Private.CoreLib] System.Threading.Thread::Start()[Tier1]"."""
+    owner, _colons, method = name.partition(f"[{assembly}] ")[2].partition("::")
+    return method_name(owner, method.partition("(")[0])

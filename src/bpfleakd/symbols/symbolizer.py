@@ -4,10 +4,11 @@ Rules:
 - The first address of a stack is exact. All others are return addresses: what is looked up is the byte
   before, what is shown is the address itself.
 - Code in an ELF file is named by its symbols, code in the vdso by our own vdso, code in any other memory
-  by the perf map. Everything else is unknown, and never guessed.
-- Names are remembered by mapping and address, those of run-time compiled code only until the perf map
-  changes. What no mapping covers is not remembered: the caller reads the mappings again. It is counted if
-  they do not cover it then either.
+  by the perf map, and where that has nothing by the language runtime. Everything else is unknown, and never
+  guessed.
+- Names are remembered by mapping and address, those of run-time compiled code only until the perf map or the
+  runtime's methods change. What no mapping covers is not remembered: the caller reads the mappings again. It
+  is counted if they do not cover it then either.
 - Where a stack ends in addresses that no mapping covers, the walk had followed what was no frame pointer:
   they are left out, and the stack is said to be truncated.
 - All of it goes on after the process ended, with the files that are open or can still be opened.
@@ -22,12 +23,13 @@ from typing import TypeAlias
 
 from bpfleakd.elf.vdso import VDSO
 from bpfleakd.model.mapping import CodeMapping, Mapping
+from bpfleakd.model.method import MethodSource
 from bpfleakd.model.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.printable import printable
 from bpfleakd.process.mapped_files import OpenedFile
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.demangle import Demangler
-from bpfleakd.symbols.jit_frames import jit_frame
+from bpfleakd.symbols.jit_frames import jit_frame, method_frames
 from bpfleakd.symbols.mapping_index import IndexedMapping, MappingIndex
 from bpfleakd.symbols.module_cache import DebugSearch, Module, ModuleCache
 from bpfleakd.symbols.native_frames import ModulePlace, native_frames
@@ -87,7 +89,8 @@ class Symbolizer:
         self._space = MappingIndex()
         self._known: BoundedCache[_Key, _Named] = BoundedCache(frames_max)
         self._known_jit: BoundedCache[_Key, _Named] = BoundedCache(frames_max)
-        self._jit_generation = -1
+        self._jit_generation: tuple[int, ...] = ()
+        self._methods: Sequence[MethodSource] = ()
         self._updates = 0
         self._not_covered: BoundedCache[int, int] = BoundedCache(frames_max)
 
@@ -105,6 +108,11 @@ class Symbolizer:
         if self._perf_map:
             # Now: a process that ends takes the way to it along.
             self._perf_map.open()
+
+    def use_methods(self, sources: Sequence[MethodSource]) -> None:
+        """Ask these for names of run-time compiled code that the perf map has none of."""
+        self._methods = sources
+        self._jit_generation = ()
 
     def hold_files(self, mappings: Sequence[Mapping]) -> None:
         """Open the files of mapped code now: those of a container are gone with its last process."""
@@ -192,11 +200,11 @@ class Symbolizer:
         return zip(places, ((found, module.build_id) for found in frames), strict=True)
 
     def _jit(self, by_region: dict[IndexedMapping, list[_Place]]) -> dict[_Place, _Named]:
-        if by_region and self._perf_map:
-            self._perf_map.refresh()
-            if self._perf_map.generation != self._jit_generation:
+        if by_region:
+            generation = self._refreshed_jit()
+            if generation != self._jit_generation:
                 self._known_jit.clear()
-                self._jit_generation = self._perf_map.generation
+                self._jit_generation = generation
         named: dict[_Place, _Named] = {}
         for region, places in by_region.items():
             for place in places:
@@ -207,9 +215,18 @@ class Symbolizer:
 
     def _looked_up(self, mapping: Mapping, place: _Place) -> _Named:
         frame = jit_frame(self._perf_map, place[0], _code_address(place)) if self._perf_map else None
-        if frame is None:
-            return _unknown(place, _file_name(mapping) if self._files.is_file(mapping) else None)
-        return (frame,), None
+        if frame is not None:
+            return (frame,), None
+        for source in self._methods:
+            if found := source.find(_code_address(place)):
+                return method_frames(found, place[0]), None
+        return _unknown(place, _file_name(mapping) if self._files.is_file(mapping) else None)
+
+    def _refreshed_jit(self) -> tuple[int, ...]:
+        if self._perf_map:
+            self._perf_map.refresh()
+        perf_map = self._perf_map.generation if self._perf_map else 0
+        return perf_map, *(source.generation for source in self._methods)
 
 
 def _places(stack: RawStack) -> Iterable[_Place]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import structlog
 from numpy.typing import NDArray
@@ -83,6 +85,7 @@ class CounterCollector:
             return
         traced.attachment = self._attacher.follow(traced.attachment, mappings)
         traced.symbolizer.update_mappings(mappings)
+        traced.follow_runtimes(mappings, time.monotonic_ns())
         self._unwinding.follow(traced.pid, mappings, wait_s=0.0)
         log.info("process.libraries-changed", pid=traced.pid, mappings=len(mappings))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -23,13 +23,13 @@ from bpfleakd.model.site import SiteKey
 from bpfleakd.model.stack import FrameKind, NamedStack, RawStack, StackEnd
 from bpfleakd.model.verdict import ProcessVerdict
 from bpfleakd.process.mappings import read_mappings
-from bpfleakd.runtimes.runtime import Runtime
 from bpfleakd.symbols.symbolizer import LOSS_REASONS as NAMING_LOSS_REASONS
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.address_map import AddressMap
 from bpfleakd.table.census import SiteCensus, take_census
 from bpfleakd.table.site_table import SiteTable
 from bpfleakd.tracing.attach import GONE, Attachment
+from bpfleakd.tracing.runtimes import ProcessRuntimes
 from bpfleakd.tracing.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.site_verdicts import SiteVerdicts
 
@@ -59,8 +59,8 @@ class TracedProcess:
     attached_ns: int
     table: SiteTable
     counters: ProcessCounters
+    runtimes: ProcessRuntimes
     request: TracingRequest = field(default_factory=TracingRequest)
-    runtimes: tuple[Runtime, ...] = ()
     state: ProcessState = ProcessState.TRACED
     ended_ns: int | None = None
     final: LeakReport | None = None
@@ -166,10 +166,15 @@ class TracedProcess:
         self.census = None
 
     def close(self) -> None:
-        """Close the files that names come from, and leave nothing in the process."""
-        for runtime in self.runtimes:
-            runtime.close()
+        """Close the files and runtimes that names come from, and leave nothing in the process."""
         self.symbolizer.close()
+        self.runtimes.close()
+
+    def follow_runtimes(self, mappings: Sequence[Mapping], now_ns: int) -> None:
+        """Find the language runtimes that the process has loaded."""
+        if self.runtimes.follow(mappings):
+            self.symbolizer.use_methods(self.runtimes.methods)
+        self.runtimes.refresh(now_ns)
 
     def _refresh_mappings(self, stacks: Iterable[RawStack], now_ns: int) -> None:
         addresses = {address for stack in stacks for address in stack.addresses}

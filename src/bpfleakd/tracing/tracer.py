@@ -31,18 +31,18 @@ from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.memory_sampler import read_anonymous_bytes
 from bpfleakd.queries.overview import Overview
 from bpfleakd.queries.process_queries import ProcessQueries
-from bpfleakd.runtimes.detection import detect
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.site_table import SiteTable
 from bpfleakd.tracing.address_maps import AddressMaps
 from bpfleakd.tracing.address_space_feed import AddressSpaceFeed
 from bpfleakd.tracing.adoption import Adopter, TracedProcessCheckpoint, write_traced_process
-from bpfleakd.tracing.attach import GONE, Attacher, Attachment
+from bpfleakd.tracing.attach import Attacher, Attachment
 from bpfleakd.tracing.checkpoint import read_request, write_request
 from bpfleakd.tracing.counter_collector import CounterCollector
 from bpfleakd.tracing.history_checkpoint import HistoryCheckpoints, restored_history
 from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
 from bpfleakd.tracing.report import Reporter
+from bpfleakd.tracing.runtimes import ProcessRuntimes
 from bpfleakd.tracing.sampling import SAMPLED_LIVE_BLOCKS, Sampling, SamplingOptions
 from bpfleakd.tracing.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.site_verdicts import SiteVerdicts
@@ -318,6 +318,7 @@ class Tracer:
             self._end_if_over(traced)
         for traced in self._running.values():
             now_ns = self._clock_ns()
+            traced.runtimes.refresh(now_ns)
             memory_bytes = read_anonymous_bytes(traced.attachment.process.id)
             traced.verdicts.note_memory(now_ns, traced.table.began_ns, memory_bytes)
             if traced.verdicts.is_due(now_ns, traced.table.began_ns, processes=len(self._running)):
@@ -352,7 +353,7 @@ class Tracer:
             attachment=attachment,
             request=request,
             symbolizer=self._symbolizer_of(attachment),
-            runtimes=() if attachment.pidfd == GONE else detect(attachment.process, attachment.mappings),
+            runtimes=ProcessRuntimes(attachment.process),
             attached_ns=checkpoint.attached_ns,
             table=table,
             verdicts=verdicts or SiteVerdicts(self._leak_after_s),
@@ -361,6 +362,8 @@ class Tracer:
             adopted_count=checkpoint.adopted_count,
             gap_s=checkpoint.gap_s,
         )
+        if not traced.is_gone:
+            traced.follow_runtimes(attachment.mappings, self._clock_ns())
         self._processes.forget_ended(pid)
         return traced
 

@@ -13,8 +13,8 @@ def native(
     return Frame(function, module, offset, None, 0x5555_5555_0000 + offset, FrameKind.NATIVE, inlined)
 
 
-def jit(function: str, address: int = 0x7F00_0000_1000) -> Frame:
-    return Frame(function, None, None, None, address, FrameKind.JIT)
+def jit(function: str, module: str | None = None, *, address: int = 0x7F00_0000_1000) -> Frame:
+    return Frame(function, module, None, None, address, FrameKind.JIT)
 
 
 def unknown(address: int = 0x7F00_0000_2000) -> Frame:

@@ -270,7 +270,7 @@ class TestWholeStacks:
 
     def test_the_garbage_collector_works_for_who_allocates(self) -> None:
         """What it commits is the method's that made the array, not the collector's."""
-        method = jit("void [Shop] Shop.Program::KeepArrays(int32,int32)")
+        method = jit("Shop.Program.KeepArrays", "Shop")
         stack = [
             native("mprotect", "libc.so.6"),
             native("WKS::gc_heap::virtual_commit(void*, unsigned long)", "libcoreclr.so"),
@@ -286,8 +286,8 @@ class TestWholeStacks:
         [
             native("SystemNative_MemAlloc", "libSystem.Native.so"),
             native(None, "System.Private.CoreLib.dll"),
-            jit("instance void [System.Private.CoreLib] System.Collections.Generic.List`1[Cart]::Add(!0)"),
-            jit("int32 [Shop] dynamicClass::IL_STUB_PInvoke(int32)"),
+            jit("System.Collections.Generic.List<Cart>.Add", "System.Private.CoreLib"),
+            jit("dynamicClass.IL_STUB_PInvoke", "Shop"),
             jit("stub<7> GenerateResolveStub<GenerateResolveStub>"),
             native("v8::internal::Heap::AllocateRaw(int)", "node"),
             native("void v8::internal::Scavenger::Process<int>(v8::internal::Heap*)", "node"),
@@ -304,7 +304,7 @@ class TestWholeStacks:
     def test_run_times_are_tools_of_the_code_that_they_run(self, passed_over: Frame) -> None:
         """With their class libraries and the stubs that they make."""
         for method in (
-            jit("int32 [Shop] Shop.Program::Main()"),
+            jit("Shop.Program.Main", "Shop"),
             jit("JS:checkout /srv/shop.js:17:18"),
             jit("void com.example.Shop.checkout()"),
         ):
@@ -324,7 +324,7 @@ class TestWholeStacks:
     def test_a_host_of_a_run_time(self) -> None:
         """A native program that starts one called it: that is no managed method to name in its place."""
         starting = native("coreclr_initialize", "libcoreclr.so")
-        assert blamed_frame([MALLOC, starting, MAIN, jit("int32 [Shop] Shop.Program::Main()")]) is starting
+        assert blamed_frame([MALLOC, starting, MAIN, jit("Shop.Program.Main", "Shop")]) is starting
 
     def test_an_address_that_nobody_knows(self) -> None:
         """What it is cannot be said, but the walk came by there: it is not skipped."""

@@ -97,7 +97,7 @@ def test_code_made_at_run_time() -> None:
     def with_method(frame: Frame) -> str:
         return fingerprint(HEAP, stack_of((STACK.frames[0], LIBC_ID), (frame, None)))
 
-    assert with_method(jit("Cart::Add", 0x1000)) == with_method(jit("Cart::Add", 0x9000))
+    assert with_method(jit("Cart::Add", address=0x1000)) == with_method(jit("Cart::Add", address=0x9000))
     assert with_method(jit("Cart::Add")) != with_method(jit("Cart::Remove"))
     assert with_method(unknown(0x1000)) == with_method(unknown(0x9000)) != with_method(jit("Cart::Add"))
 

@@ -94,7 +94,7 @@ def test_a_file_of_which_nothing_is_known() -> None:
         (old("leak(int) [clone .part.0]"), new("leak(int)"), True),
         (old(None, 0x1150), new(None, 0x1150), True),
         (old(None, 0x1150), new(None, 0x1160), False),
-        (jit("Cart::Add", 1), jit("Cart::Add", 2), True),
+        (jit("Cart::Add", address=1), jit("Cart::Add", address=2), True),
         (native("f", "/lib/libcart.so.1.2", 7), native("f", "/lib/libcart.so.1.3", 7), True),
         (native("f", "/lib/libcart.so.1", 7), native("f", "/lib/libcart.so.1", 8), False),
     ],

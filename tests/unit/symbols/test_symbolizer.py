@@ -257,13 +257,13 @@ class TestJit:
     @pytest.mark.parametrize(
         ("name", "function", "module"),
         [
-            ("void [Foo] Bar::Main()[Optimized]", "void [Foo] Bar::Main()", "Foo"),
+            ("void [Foo] Bar::Main()[Optimized]", "Bar.Main", "Foo"),
             (
                 "class String[] [My.Shop-2] Order::Lines(int32[])[Tier1]",
-                "class String[] [My.Shop-2] Order::Lines(int32[])",
+                "Order.Lines",
                 "My.Shop-2",
             ),
-            ("int32[] [Foo] Bar::Sizes()", "int32[] [Foo] Bar::Sizes()", "Foo"),
+            ("int32[] [Foo] Bar::Sizes()", "Bar.Sizes", "Foo"),
             ("stub<1> AllocateTemporaryEntryPoints", "stub<1> AllocateTemporaryEntryPoints", "[jit]"),
             ("Lorg/shop/Order;::leak()[12]", "Lorg/shop/Order;::leak()[12]", "[jit]"),
             ("[../evil] Bar::Main()", "[../evil] Bar::Main()", "[jit]"),

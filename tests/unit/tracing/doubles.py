@@ -20,6 +20,7 @@ from bpfleakd.model.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.process.process import ProcessInfo, read_process
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.attach import Attachment, LinkedFile
+from bpfleakd.tracing.runtimes import ProcessRuntimes
 from bpfleakd.tracing.traced_process import TracedProcess
 
 __all__ = [
@@ -364,4 +365,5 @@ def a_traced(
         attached_ns=began_ns,
         table=table,
         counters=counters,
+        runtimes=ProcessRuntimes(an_attachment().process),
     )

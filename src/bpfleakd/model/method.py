@@ -1,0 +1,36 @@
+"""Methods of managed programs, as runtimes name them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Method", "MethodSource"]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method, or a line of one, as a frame shows it. `module` is its assembly, package or script."""
+
+    name: str
+    module: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+
+class MethodSource(Protocol):
+    """Names for code that is made at run time.
+
+    `generation` changes when an address may have got another name. `failure` says why there are no names,
+    as the end of a sentence about the process; None if there are.
+    """
+
+    generation: int
+    failure: str | None
+
+    def refresh(self, now_ns: int) -> None:
+        """Learn about code made since the last call; cheap when there is none."""
+
+    def find(self, address: int) -> Sequence[Method]:
+        """The methods at an address, innermost (inlined) first; empty if unknown."""

@@ -1,0 +1,184 @@
+"""The runtime's events, from their payloads.
+
+https://github.com/dotnet/runtime/blob/main/src/coreclr/vm/ClrEtwAll.man
+
+Later versions of an event append fields: what is read here is in all of them. A payload that is too short
+raises struct.error or BadNettrace, which the callers take for a bad stream.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.runtimes.dotnet.nettrace import BadNettrace, Event, read_text
+
+__all__ = [
+    "AllocationTick",
+    "HeapStats",
+    "IlMap",
+    "LoadedMethod",
+    "allocation_tick",
+    "heap_nodes",
+    "heap_stats",
+    "il_map",
+    "method",
+    "moved_ranges",
+    "surviving_ranges",
+    "type_names",
+]
+
+# Microsoft-Windows-DotNETRuntime
+GC_START, GC_END, GC_HEAP_STATS = 1, 2, 4
+ALLOCATION_TICK = 10
+BULK_TYPE, BULK_NODE = 15, 18
+BULK_SURVIVING, BULK_MOVED = 21, 22
+
+# Microsoft-Windows-DotNETRuntimeRundown
+METHOD_END, IL_MAP_END, MODULE_END = 144, 150, 154
+
+_METHOD = struct.Struct("<QQQIII")
+_HEAP_STATS = struct.Struct("<10QIII")
+_TICK = struct.Struct("<IIHQQ")
+_MAP = struct.Struct("<QQBH")
+_RANGES_HEADER_BYTES = 10
+_NODE = np.dtype([("address", "<u8"), ("size_bytes", "<u8"), ("type", "<u8"), ("edges", "<u8")])
+_TYPES_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedMethod:
+    """A method with native code, in its hot part at `start`."""
+
+    id: int
+    module_id: int
+    start: int
+    size_bytes: int
+    token: int
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class IlMap:
+    """Which native code of a method is of which IL: pairs (native offset, IL offset), by native offset."""
+
+    method_id: int
+    pairs: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeapStats:
+    """The heap after a collection. `live_bytes` is what all generations hold, with what may be garbage in
+    those that were not collected; `promoted_bytes` is what this collection found alive."""
+
+    live_bytes: int
+    promoted_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationTick:
+    """A sample: `allocated_bytes` were allocated since the last one, the last of them an object of `type`.
+
+    `address` is where it is, 0 where the runtime does not say; `size_bytes` is 0 before .NET 6.
+    """
+
+    type: str
+    allocated_bytes: int
+    address: int
+    size_bytes: int
+
+
+def method(event: Event) -> LoadedMethod:
+    """MethodDCEndVerbose."""
+    method_id, module_id, start, size_bytes, token, _flags = _METHOD.unpack_from(event.payload)
+    namespace, at = read_text(event.payload, _METHOD.size)
+    name, _at = read_text(event.payload, at)
+    return LoadedMethod(method_id, module_id, start, size_bytes, token, namespace, name)
+
+
+def module(event: Event) -> tuple[int, str]:
+    """ModuleDCEnd: the id of a module, and the path of its file."""
+    (module_id,) = struct.unpack_from("<Q", event.payload)
+    return module_id, read_text(event.payload, 24)[0]
+
+
+def il_map(event: Event) -> IlMap:
+    """MethodDCEndILToNativeMap. Prologue, epilogue and what has no IL are left out."""
+    method_id, _rejit, _extent, count = _MAP.unpack_from(event.payload)
+    numbers = struct.unpack_from(f"<{2 * count}I", event.payload, _MAP.size)
+    pairs = zip(numbers[count:], numbers[:count], strict=True)
+    return IlMap(method_id, tuple(sorted(pair for pair in pairs if pair[1] < 0x8000_0000)))
+
+
+def heap_stats(event: Event) -> HeapStats:
+    """GCHeapStats: sizes and promotions of generations 0 to 2 and of large objects; later of pinned too."""
+    numbers = _HEAP_STATS.unpack_from(event.payload)
+    live_bytes, promoted_bytes = sum(numbers[0:8:2]), sum(numbers[1:8:2])
+    # Version 2 (.NET 5): ClrInstanceID, then the generation of pinned objects.
+    if event.version >= 2 and len(event.payload) >= _HEAP_STATS.size + 18:
+        pinned, promoted = struct.unpack_from("<QQ", event.payload, _HEAP_STATS.size + 2)
+        live_bytes, promoted_bytes = live_bytes + pinned, promoted_bytes + promoted
+    return HeapStats(live_bytes, promoted_bytes)
+
+
+def gc_start(event: Event) -> tuple[int, int]:
+    """GCStart: the number of the collection, and the oldest generation that it collects."""
+    count, depth = struct.unpack_from("<II", event.payload)
+    return count, depth
+
+
+def allocation_tick(event: Event) -> AllocationTick:
+    """GCAllocationTick, from version 2 on."""
+    _amount, _kind, _instance, allocated_bytes, _type = _TICK.unpack_from(event.payload)
+    name, at = read_text(event.payload, _TICK.size)
+    address = size_bytes = 0
+    if event.version >= 3:
+        (address,) = struct.unpack_from("<Q", event.payload, at + 4)
+    if event.version >= 4:
+        (size_bytes,) = struct.unpack_from("<Q", event.payload, at + 12)
+    return AllocationTick(name, allocated_bytes, address, size_bytes)
+
+
+def surviving_ranges(event: Event) -> NDArray[np.uint64]:
+    """GCBulkSurvivingObjectRanges: rows of start and size of what stays where it is."""
+    return _ranges(event, 2)
+
+
+def moved_ranges(event: Event) -> NDArray[np.uint64]:
+    """GCBulkMovedObjectRanges: rows of old start, new start and size."""
+    return _ranges(event, 3)
+
+
+def heap_nodes(event: Event) -> NDArray[np.void]:
+    """GCBulkNode: the objects of the heap, each with its own size and its type."""
+    (count,) = struct.unpack_from("<I", event.payload, 4)
+    if count > (len(event.payload) - _RANGES_HEADER_BYTES) // _NODE.itemsize:
+        raise BadNettrace(f"{count} objects in an event of {len(event.payload)} bytes")
+    return np.frombuffer(event.payload, _NODE, count, _RANGES_HEADER_BYTES)
+
+
+def type_names(event: Event) -> Iterator[tuple[int, str, int, tuple[int, ...]]]:
+    """BulkType: id, name, element type and type parameters of each."""
+    (count,) = struct.unpack_from("<I", event.payload)
+    at = 6
+    for _number in range(min(count, _TYPES_MAX)):
+        type_id, _module, _name_id, flags, _element = struct.unpack_from("<QQIIB", event.payload, at)
+        name, at = read_text(event.payload, at + 25)
+        (parameters,) = struct.unpack_from("<I", event.payload, at)
+        if parameters > len(event.payload):
+            raise BadNettrace(f"a type of {parameters} parameters")
+        yield type_id, name, flags, struct.unpack_from(f"<{parameters}Q", event.payload, at + 4)
+        at += 4 + 8 * parameters
+
+
+def _ranges(event: Event, columns: int) -> NDArray[np.uint64]:
+    (count,) = struct.unpack_from("<I", event.payload, 4)
+    if count > (len(event.payload) - _RANGES_HEADER_BYTES) // (8 * columns):
+        raise BadNettrace(f"{count} ranges in an event of {len(event.payload)} bytes")
+    numbers = np.frombuffer(event.payload, np.uint64, count * columns, _RANGES_HEADER_BYTES)
+    return numbers.reshape(count, columns)

@@ -1,0 +1,157 @@
+"""Names of a .NET process' methods, asked for when code is met that has none.
+
+Rules:
+- A look is a rundown in a thread of its own, one at a time: nothing waits for it.
+- The first look is made at once, later ones when code without a name was met, `_PAUSE_NS` apart at least, and
+  less often if the last did not name what was met: stubs have no names.
+- A process that has just started is let be (.NET Core 3.1 may lock up when a session ends while it starts,
+  dotnet/runtime#51579), and one that does not answer is not asked for ever.
+- Code that was freed keeps its names until other code is where it was.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+from bpfleakd.model.method import Method
+from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError
+from bpfleakd.runtimes.dotnet.rundown import Code, Rundown
+from bpfleakd.symbols.dotnet_names import assembly_name, method_name
+from bpfleakd.symbols.jit_index import JitIndex
+
+__all__ = ["DotnetMethods", "MethodTable"]
+
+_NS_PER_S = 1_000_000_000
+_PAUSE_NS = 30 * _NS_PER_S
+_LONGEST_PAUSE_NS = 600 * _NS_PER_S
+_FAILURES_MAX = 3
+_UNNAMED_MAX = 10_000
+_METHODS_MAX = 300_000
+# Looks at all processes together.
+_LOOKS_AT_A_TIME = threading.BoundedSemaphore(4)
+
+# File and line, by path of the module, token of the method and IL offset.
+LineSource = Callable[[str, int, int], tuple[str, int] | None]
+
+
+class MethodTable:
+    """Methods by address, as of all rundowns so far."""
+
+    def __init__(self, line_of: LineSource | None = None) -> None:
+        self._line_of = line_of
+        self._index = JitIndex(_METHODS_MAX)
+        self._code: list[tuple[Code, str]] = []
+        self._known: dict[tuple[int, int, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def add(self, rundown: Rundown) -> None:
+        """Take in a rundown; what it has is newer than all before."""
+        if len(self._code) + len(rundown.code) > 2 * _METHODS_MAX:
+            self._index, self._code, self._known = JitIndex(_METHODS_MAX), [], {}
+        for code in rundown.code:
+            method = code.method
+            key = method.start, method.size_bytes, method.id
+            if self._known.get(key) is None:
+                self._known[key] = len(self._code)
+                self._index.add([(method.start, method.size_bytes, len(self._code))])
+                self._code.append((code, rundown.modules.get(method.module_id, "")))
+
+    def find(self, address: int) -> Sequence[Method]:
+        """The method at an address; empty if there is none."""
+        found = self._index.find(address)
+        if found is None:
+            return ()
+        start, _size_bytes, row = found
+        code, module = self._code[row]
+        method = code.method
+        line = self._line(code, module, address - start)
+        name = method_name(method.namespace, method.name)
+        return (Method(name, assembly_name(module) or None, *(line or (None, None))),)
+
+    def _line(self, code: Code, module: str, offset: int) -> tuple[str, int] | None:
+        if self._line_of is None or not code.lines or not module:
+            return None
+        row = bisect_right(code.lines, (offset, 0xFFFF_FFFF)) - 1
+        return self._line_of(module, code.method.token, code.lines[row][1]) if row >= 0 else None
+
+
+class DotnetMethods:
+    """The methods of one process. `look` makes a rundown and raises DiagnosticsError; `failure` says why
+    there are no names, if there are none. `generation` changes when addresses may have got names."""
+
+    def __init__(self, look: Callable[[], Rundown], not_before_ns: int, line_of: LineSource | None) -> None:
+        self.generation = 0
+        self.failure: str | None = None
+        self._look = look
+        self._table = MethodTable(line_of)
+        self._due_ns = not_before_ns
+        self._pause_ns = _PAUSE_NS
+        self._failures = 0
+        self._is_looking = False
+        self._finished: queue.SimpleQueue[Rundown | DiagnosticsError] = queue.SimpleQueue()
+        # Addresses without a name: those that the last look was made for, and those met since.
+        self._looked_for: set[int] = set()
+        self._unnamed: set[int] = set()
+        self._is_wanted = True
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def refresh(self, now_ns: int) -> None:
+        """Take in a look that is finished; begin one if it is due."""
+        self._take_finished(now_ns)
+        is_due = self._is_wanted and not self._is_looking and now_ns >= self._due_ns
+        if is_due and _LOOKS_AT_A_TIME.acquire(blocking=False):
+            self._is_looking, self._is_wanted = True, False
+            self._due_ns = now_ns + self._pause_ns
+            self._looked_for = set(self._unnamed)
+            threading.Thread(target=self._look_once, name="dotnet-methods", daemon=True).start()
+
+    def find(self, address: int) -> Sequence[Method]:
+        """The method at an address; one that has none will be looked for."""
+        found = self._table.find(address)
+        if not found and address not in self._unnamed and len(self._unnamed) < _UNNAMED_MAX:
+            self._unnamed.add(address)
+            self._is_wanted = self._failures < _FAILURES_MAX
+        return found
+
+    def _look_once(self) -> None:
+        try:
+            self._finished.put(self._look())
+        except DiagnosticsError as error:
+            self._finished.put(error)
+        except Exception as error:
+            self._finished.put(DiagnosticsError(f"its methods cannot be read: {error!r}"))
+        finally:
+            _LOOKS_AT_A_TIME.release()
+
+    def _take_finished(self, now_ns: int) -> None:
+        while not self._finished.empty():
+            answer = self._finished.get()
+            self._is_looking = False
+            if isinstance(answer, Rundown):
+                self._take(answer)
+            else:
+                self._note_failure(str(answer), now_ns)
+
+    def _take(self, rundown: Rundown) -> None:
+        self._table.add(rundown)
+        self.failure, self._failures = None, 0
+        self.generation += 1
+        named = {address for address in self._looked_for if self._table.find(address)}
+        self._unnamed -= named
+        if self._looked_for and not named:
+            self._pause_ns = min(2 * self._pause_ns, _LONGEST_PAUSE_NS)
+        elif named:
+            self._pause_ns = _PAUSE_NS
+
+    def _note_failure(self, failure: str, now_ns: int) -> None:
+        self.failure = failure
+        self._failures += 1
+        self._is_wanted = self._failures < _FAILURES_MAX
+        self._due_ns = now_ns + self._failures * _PAUSE_NS

@@ -1,0 +1,84 @@
+"""The .NET runtime in one traced process."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.process.process import ProcessInfo
+from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint, find_endpoint
+from bpfleakd.runtimes.dotnet.methods import DotnetMethods
+from bpfleakd.runtimes.dotnet.rundown import Rundown, take_rundown
+
+__all__ = ["DotnetRuntime", "detect_dotnet"]
+
+_LIBRARY = "libcoreclr.so"
+_SHARED_FRAMEWORK = re.compile(r"/shared/Microsoft\.NETCore\.App/(\d[\w.+-]{0,40})/")
+# What .NET takes to start, and three times that for a busy machine.
+_START_UP_NS = 3_000_000_000
+
+
+class DotnetRuntime:
+    """Names, live heap and types of one .NET process. Nothing of it waits for the process."""
+
+    name = ".NET"
+
+    def __init__(self, process: ProcessInfo, version: str, now_ns: int, proc: Path = Path("/proc")) -> None:
+        self.version = version
+        self._process = process
+        self._proc = proc
+        started_ns = process.id.start_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        # The start is counted from boot, with the time asleep; the pause is not.
+        age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ns
+        settled_ns = now_ns + max(0, _START_UP_NS - age_ns)
+        self._methods = DotnetMethods(self._look, settled_ns, None)
+
+    @property
+    def methods(self) -> DotnetMethods:
+        """Its methods."""
+        return self._methods
+
+    @property
+    def frames(self) -> None:
+        """All frames have an address."""
+        return None
+
+    @property
+    def live_heap(self) -> None:
+        return None
+
+    @property
+    def types(self) -> None:
+        return None
+
+    @property
+    def needs(self) -> Sequence[str]:
+        """What is missing, and why."""
+        failure = self._methods.failure
+        return [f"methods of .NET have no names: {failure}"] if failure else []
+
+    def close(self) -> None:
+        """Close the sessions, which ends them in the process."""
+
+    def _look(self) -> Rundown:
+        return take_rundown(self._endpoint())
+
+    def _endpoint(self) -> Endpoint:
+        process = self._process
+        return find_endpoint(process.id.pid, process.namespace_pid, process.id.start_ticks, self._proc)
+
+
+def detect_dotnet(process: ProcessInfo, mappings: Sequence[Mapping]) -> DotnetRuntime | None:
+    """The .NET runtime of a process that maps one, or that has its socket (a single-file program)."""
+    path = next((m.path for m in mappings if os.path.basename(m.path) == _LIBRARY), None)
+    if path is None:
+        try:
+            find_endpoint(process.id.pid, process.namespace_pid, process.id.start_ticks, exactly=True)
+        except DiagnosticsError:
+            return None
+    found = _SHARED_FRAMEWORK.search(path or "")
+    return DotnetRuntime(process, found[1] if found else "", time.monotonic_ns())

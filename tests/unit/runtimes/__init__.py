@@ -1,0 +1,1 @@
+"""Tests of `bpfleakd.runtimes`; no privileges needed."""

@@ -1,0 +1,165 @@
+"""The diagnostics protocol, against a small runtime on a real socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint, Provider, find_endpoint
+from bpfleakd.runtimes.dotnet.rundown import take_rundown
+
+from .fake_runtime import FakeRuntime
+from .streams import StreamWriter, method, module
+
+PID, START = 4711, 8_812
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Iterator[Callable[..., FakeRuntime]]:
+    started: list[FakeRuntime] = []
+
+    def start(name: str = "socket", **options: object) -> FakeRuntime:
+        started.append(FakeRuntime(tmp_path / name, **options))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Endpoint:
+    return Endpoint(os.getpid(), str(tmp_path / "socket"))
+
+
+def test_a_rundown(runtime: Callable[..., FakeRuntime], endpoint: Endpoint) -> None:
+    """A quiet session that is stopped at once: its end tells the methods."""
+    stream = StreamWriter()
+    begin = stream.data
+    end = stream.events([module(7, "/srv/Shop.dll"), method("Shop.Program", "Main", 0x1000, 64)]).end()
+    fake = runtime(begin=begin, end=end[len(begin) :])
+
+    found = take_rundown(endpoint)
+
+    assert [code.method.name for code in found.code] == ["Main"]
+    (collect, asked), (stop, number) = fake.received
+    assert (collect, stop, struct.unpack("<Q", number)[0]) == (2, 1, 1)
+    _buffer, version, providers, keywords, level, units = struct.unpack_from("<IIIQII", asked)
+    name = "Microsoft-Windows-DotNETRuntime\0"
+    assert (version, providers, keywords, level, units) == (1, 1, 0, 0, len(name))
+    assert asked[28:-4].decode("utf-16-le") == name
+
+
+def test_a_session_without_rundown(runtime: Callable[..., FakeRuntime], endpoint: Endpoint) -> None:
+    """By the command that leaves it away, or by the one before where the runtime is older."""
+    newer, older = runtime(), runtime("older", commands=(1, 2))
+    provider = Provider(1, 4)
+
+    endpoint.start([provider], buffer_mib=1, rundown=False).close()
+    Endpoint(endpoint.pid, endpoint.path.replace("socket", "older")).start(
+        [provider], buffer_mib=1, rundown=False
+    ).close()
+
+    ((command, payload),) = newer.received
+    assert (command, payload[8]) == (3, 0)
+    assert [command for command, _payload in older.received] == [3, 2]
+
+
+def test_a_process_that_does_not_answer(runtime: Callable[..., FakeRuntime], endpoint: Endpoint) -> None:
+    """It may be stopped: it is given up when the time is over."""
+    runtime(silent=True)
+    began_s = time.monotonic()
+    with pytest.raises(DiagnosticsError, match="does not answer"):
+        take_rundown(endpoint, timeout_s=0.3)
+    assert time.monotonic() - began_s < 5
+
+
+def test_a_session_that_never_ends(runtime: Callable[..., FakeRuntime], endpoint: Endpoint) -> None:
+    """The stop is refused, and nothing more comes."""
+    runtime(begin=StreamWriter().data, commands=(2,))
+    with pytest.raises(DiagnosticsError):
+        take_rundown(endpoint, timeout_s=0.3)
+
+
+def test_a_socket_of_another_process(runtime: Callable[..., FakeRuntime], tmp_path: Path) -> None:
+    """A target may have put it where its own would be: nothing is sent to it."""
+    fake = runtime()
+    with pytest.raises(DiagnosticsError, match="another process"):
+        take_rundown(Endpoint(os.getpid() + 1, str(tmp_path / "socket")))
+    assert fake.received == []
+
+
+@pytest.mark.parametrize("kind", ["missing", "file", "link"])
+def test_what_is_no_socket(endpoint: Endpoint, tmp_path: Path, kind: str) -> None:
+    """Nothing there, another kind of file, or a link to elsewhere."""
+    if kind == "file":
+        Path(endpoint.path).write_text("")
+    if kind == "link":
+        Path(endpoint.path).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DiagnosticsError):
+        take_rundown(endpoint)
+
+
+def test_nobody_behind_the_socket(endpoint: Endpoint) -> None:
+    """It listens, and never says a word."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(endpoint.path)
+        listener.listen()
+        # The kernel takes the connection, and nobody answers.
+        with pytest.raises(DiagnosticsError):
+            take_rundown(endpoint, timeout_s=0.2)
+
+
+class TestWhereItIs:
+    """find_endpoint."""
+
+    @pytest.fixture
+    def proc(self, tmp_path: Path) -> Path:
+        root = tmp_path / "proc" / str(PID) / "root"
+        (root / "tmp").mkdir(parents=True)
+        (root / "run" / "shop").mkdir(parents=True)
+        self.environ(tmp_path / "proc")
+        return tmp_path / "proc"
+
+    @staticmethod
+    def environ(proc: Path, *variables: str) -> None:
+        (proc / str(PID) / "environ").write_bytes("".join(f"{word}\0" for word in variables).encode())
+
+    def test_in_a_container(self, proc: Path) -> None:
+        """In its own /tmp, by the pid that it knows itself by."""
+        path = proc / str(PID) / "root/tmp" / f"dotnet-diagnostic-1-{START}-socket"
+        path.touch()
+        assert find_endpoint(PID, 1, START, proc) == Endpoint(PID, str(path))
+
+    def test_in_its_temporary_directory(self, proc: Path) -> None:
+        """TMPDIR of its environment."""
+        path = proc / str(PID) / "root/run/shop" / f"dotnet-diagnostic-1-{START}-socket"
+        path.touch()
+        self.environ(proc, "HOME=/", "TMPDIR=/run/shop/")
+        assert os.path.samefile(find_endpoint(PID, 1, START, proc).path, path)
+
+    def test_in_a_time_namespace(self, proc: Path) -> None:
+        """Its start is another number there: it is searched for, by what is known to be .NET."""
+        path = proc / str(PID) / "root/tmp" / "dotnet-diagnostic-1-17-socket"
+        path.touch()
+        assert find_endpoint(PID, 1, START, proc).path == str(path)
+        with pytest.raises(DiagnosticsError):
+            find_endpoint(PID, 1, START, proc, exactly=True)
+
+    def test_switched_off(self, proc: Path) -> None:
+        """The sentence says by what."""
+        self.environ(proc, "DOTNET_EnableDiagnostics=0")
+        with pytest.raises(DiagnosticsError, match="EnableDiagnostics=0"):
+            find_endpoint(PID, 1, START, proc)
+
+    def test_nowhere(self, proc: Path) -> None:
+        with pytest.raises(DiagnosticsError, match="no diagnostics socket"):
+            find_endpoint(PID, 1, START, proc)
+        with pytest.raises(DiagnosticsError):
+            find_endpoint(PID + 1, 1, START, proc)

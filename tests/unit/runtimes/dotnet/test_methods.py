@@ -1,0 +1,144 @@
+"""Names of methods, and when a process is asked for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from bpfleakd.model.method import Method
+from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError
+from bpfleakd.runtimes.dotnet.methods import DotnetMethods, MethodTable
+from bpfleakd.runtimes.dotnet.rundown import Rundown, parse_rundown
+
+from .streams import StreamWriter, WrittenEvent, il_map, method, module
+
+S = 1_000_000_000
+SHOP = module(7, "/srv/Shop.dll")
+
+
+def rundown(*events: WrittenEvent) -> Rundown:
+    return parse_rundown(StreamWriter().events([*events, SHOP]).end())
+
+
+class Looks:
+    """Answers in turn to looks; the last one again and again."""
+
+    def __init__(self, *answers: Rundown | DiagnosticsError) -> None:
+        self.count = 0
+        self._answers = list(answers)
+        self._done = threading.Semaphore(0)
+
+    def __call__(self) -> Rundown:
+        self.count += 1
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        self._done.release()
+        if isinstance(answer, DiagnosticsError):
+            raise answer
+        return answer
+
+    def refresh(self, methods: DotnetMethods, now_ns: int) -> None:
+        """Begin a look and take it in."""
+        before = self.count
+        methods.refresh(now_ns)
+        for thread in threading.enumerate():
+            if thread.name == "dotnet-methods":
+                thread.join()
+        if self.count > before:
+            methods.refresh(now_ns)
+
+
+def test_a_table_finds_methods_by_range() -> None:
+    """Start and size count; beside them is nothing."""
+    table = MethodTable()
+    table.add(rundown(method("Shop.Program", "Main", 0x1000, 0x40), method("Shop.Cart", "Add", 0x1040, 8)))
+    assert [table.find(address) for address in (0xFFF, 0x1000, 0x103F, 0x1047, 0x1048)] == [
+        (),
+        (Method("Shop.Program.Main", "Shop"),),
+        (Method("Shop.Program.Main", "Shop"),),
+        (Method("Shop.Cart.Add", "Shop"),),
+        (),
+    ]
+
+
+def test_code_that_was_freed_keeps_its_name_until_there_is_other_code() -> None:
+    """A site of a method that was compiled again is not forgotten."""
+    table = MethodTable()
+    table.add(rundown(method("A", "old", 0x1000, 0x40), method("A", "gone", 0x2000, 0x40)))
+    table.add(rundown(method("A", "new", 0x1010, 0x10, method_id=2)))
+    names = {hex(a): [m.name for m in table.find(a)] for a in (0x1000, 0x1010, 0x2000)}
+    assert names == {"0x1000": ["A.old"], "0x1010": ["A.new"], "0x2000": ["A.gone"]}
+
+
+def test_lines_by_the_map_of_the_code() -> None:
+    """The IL of the last entry at or before an address."""
+    asked: list[tuple[str, int, int]] = []
+
+    def line_of(module: str, token: int, il_offset: int) -> tuple[str, int]:
+        asked.append((module, token, il_offset))
+        return "Shop.cs", il_offset
+
+    table = MethodTable(line_of)
+    table.add(rundown(method("A", "f", 0x1000, 0x40), il_map(1, [(0, 0), (12, 0x10), (30, 0x20)])))
+    (found,) = table.find(0x1000 + 0x1F)
+    assert (found.file, found.line, asked) == ("Shop.cs", 12, [("/srv/Shop.dll", 0x06000001, 12)])
+
+
+class TestWhenItIsAsked:
+    """DotnetMethods."""
+
+    @pytest.fixture
+    def make(self) -> Callable[..., tuple[DotnetMethods, Looks]]:
+        def made(*answers: Rundown | DiagnosticsError) -> tuple[DotnetMethods, Looks]:
+            looks = Looks(*answers)
+            return DotnetMethods(looks, 3 * S, None), looks
+
+        return made
+
+    def test_not_while_the_process_starts(self, make: Callable[..., tuple[DotnetMethods, Looks]]) -> None:
+        methods, looks = make(rundown(method("A", "f", 0x1000, 8)))
+        looks.refresh(methods, 2 * S)
+        assert looks.count == 0
+        looks.refresh(methods, 3 * S)
+        assert (looks.count, methods.generation) == (1, 1)
+        assert [m.name for m in methods.find(0x1000)] == ["A.f"]
+
+    def test_again_when_code_without_a_name_is_met(
+        self, make: Callable[..., tuple[DotnetMethods, Looks]]
+    ) -> None:
+        """Half a minute after the last time, and not without a reason."""
+        methods, looks = make(
+            rundown(method("A", "f", 0x1000, 8)), rundown(method("A", "g", 0x2000, 8, method_id=2))
+        )
+        looks.refresh(methods, 3 * S)
+        looks.refresh(methods, 100 * S)
+        assert (looks.count, methods.find(0x2000)) == (1, ())
+        looks.refresh(methods, 101 * S)
+        assert [m.name for m in methods.find(0x2000)] == ["A.g"]
+        assert methods.find(0x3000) == ()
+        looks.refresh(methods, 130 * S)
+        assert looks.count == 2
+        looks.refresh(methods, 131 * S)
+        assert looks.count == 3
+
+    def test_less_often_for_what_has_no_name(self, make: Callable[..., tuple[DotnetMethods, Looks]]) -> None:
+        """Stubs are no methods: an address is looked for once, and more of them cost fewer looks."""
+        methods, looks = make(rundown(method("A", "f", 0x1000, 8)))
+        for second in range(3, 1_803):
+            methods.find(0x10_0000 + second)
+            looks.refresh(methods, second * S)
+        assert looks.count <= 8
+        count = looks.count
+        for second in range(1_803, 6_000):
+            methods.find(0x10_0000 + 3 + second % 1_000)
+            looks.refresh(methods, second * S)
+        assert looks.count <= count + 1
+
+    def test_given_up(self, make: Callable[..., tuple[DotnetMethods, Looks]]) -> None:
+        """Three failures, and why."""
+        methods, looks = make(DiagnosticsError("it does not answer within 5 s"))
+        for second in range(3, 1_000):
+            methods.find(second)
+            looks.refresh(methods, second * S)
+        assert (looks.count, methods.failure) == (3, "it does not answer within 5 s")
