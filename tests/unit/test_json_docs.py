@@ -16,6 +16,7 @@ from bpfleakd.model.difference import ComparedState, DiffReport, SiteChange, Sit
 from bpfleakd.model.groups import GroupedReport, SiteGroup
 from bpfleakd.model.history import StoredHistory, StoredSite
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
+from bpfleakd.model.managed import ManagedHeap, TypeFigures
 from bpfleakd.model.mapping import CodeMapping
 from bpfleakd.model.probe import FunctionRole, ProbedFunction
 from bpfleakd.model.process import (
@@ -49,6 +50,7 @@ from .tracing.doubles import a_traced
 DOCS = (Path(__file__).parents[2] / "docs/json.md").read_text()
 
 _TYPES = [
+    TypeFigures,
     AddressSpaceReport,
     BlockReport,
     BlocksReport,
@@ -62,6 +64,7 @@ _TYPES = [
     HeapProfile,
     JitModule,
     LeakReport,
+    ManagedHeap,
     ProcessEventStats,
     MemoryShares,
     MemoryLimit,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from bpfleakd.model.managed import ManagedHeap, TypeFigures
 from bpfleakd.model.process import ProcessSummary
 from bpfleakd.model.site import AllocationKind, ThreadShare
 from bpfleakd.model.stack import Frame, StackEnd
@@ -30,7 +31,8 @@ class SiteReport:
     SiteVerdict. `reachable` is whether something in the process still points to its blocks, as a scan
     `scanned_age_s` ago has found; None if some are lost and some are not, or if nobody has looked.
     `live_bytes_stderr` and `live_count_stderr`
-    are the standard errors of what is live, 0.0 where every block was recorded.
+    are the standard errors of what is live, 0.0 where every block was recorded. `type` is that of most of the
+    objects of a site of kind MANAGED, whose counts are of samples.
     """
 
     site: str
@@ -57,6 +59,7 @@ class SiteReport:
     live_bytes_stderr: float = 0.0
     live_count_stderr: float = 0.0
     scanned_age_s: float | None = None
+    type: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,9 @@ class LeakReport:
     """The answer to "what is outstanding in this process": `sites` sorted, largest first.
 
     Sites that a suppression fits are in the totals, not in `sites`, and by the pattern in `suppressed`.
-    `build_ids` are those of the files in the stacks, in hex; a file without one is not there.
+    `build_ids` are those of the files in the stacks, in hex; a file without one is not there. `managed` is
+    the managed heap, whose memory call sites of kind COMMIT have; `types` what is known to live there, most
+    bytes first. `notes` say what is missing, and what would give it.
     """
 
     process: ProcessSummary
@@ -82,3 +87,6 @@ class LeakReport:
     process_verdict: ProcessVerdict | None = None
     suppressed: dict[str, SuppressedSites] = field(default_factory=dict)
     build_ids: dict[str, str] = field(default_factory=dict)
+    managed: ManagedHeap | None = None
+    types: tuple[TypeFigures, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -13,7 +13,8 @@ class AllocationKind(StrEnum):
 
     HEAP is from an allocator. The others are of the address space: MMAP is anonymous memory that the program
     mapped (or its break), COMMIT is reserved memory made accessible, THREAD_STACK was mapped as a stack, FILE
-    is backed by a file.
+    is backed by a file. MANAGED is of a managed heap, and so within what others commit: what a runtime says
+    that survives its collections.
     """
 
     HEAP = "heap"
@@ -21,6 +22,7 @@ class AllocationKind(StrEnum):
     COMMIT = "commit"
     THREAD_STACK = "thread-stack"
     FILE = "file"
+    MANAGED = "managed"
 
 
 @dataclass(frozen=True, slots=True)

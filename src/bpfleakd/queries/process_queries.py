@@ -21,6 +21,7 @@ from bpfleakd.model.history import StoredHistory
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SortKey
 from bpfleakd.model.scan import ScanReport
+from bpfleakd.model.site import AllocationKind
 from bpfleakd.process.memory_limits import read_memory_limits
 from bpfleakd.process.process import thread_commands
 from bpfleakd.queries.blocks import Blocks, narrowed, without_suppressed
@@ -77,18 +78,19 @@ class ProcessQueries:
         if final is not None:
             return replace(final, sites=sorted_sites(final.sites, sort, limit))
         self._collector.read(self._clock_ns())
-        return self._live_report(traced, limit, sort, suppress=suppress)
+        found = self._live_report(traced, limit, sort, suppress=suppress)
+        return self._reporter.with_retained(traced, found, sort, limit)
 
     def groups(
         self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey, suppress: bool = True
     ) -> GroupedReport:
         """All sites of a process in groups, or those of its last report if it ended. Raises NotAttached."""
-        report = self.report(pid, limit=None, sort=sort, suppress=suppress)
+        report = _of_table(self.report(pid, limit=None, sort=sort, suppress=suppress))
         return grouped(report, by, sort=sort, limit=limit)
 
     def profile(self, pid: int) -> HeapProfile:
         """All sites of a process with the files that it maps, or as it was at its end. Raises NotAttached."""
-        report = self.report(pid, limit=None, sort=SortKey.LIVE)
+        report = _of_table(self.report(pid, limit=None, sort=SortKey.LIVE))
         traced = self._processes.find(pid)
         code = traced.symbolizer.code_mappings() if traced.final is None else traced.final_code
         return HeapProfile(time.time(), report, code)
@@ -229,7 +231,9 @@ class ProcessQueries:
         """Ask, of a process that is about to be let go of, what may be asked of it later."""
         if traced.verdicts.is_due(self._clock_ns(), traced.table.began_ns, asked=True):
             self._verdict_engine.evaluate(traced)
-        traced.final = traced.final_unsuppressed = self._live_report(traced, _FINAL_SITES, SortKey.VERDICT)
+        final = self._live_report(traced, _FINAL_SITES, SortKey.VERDICT)
+        traced.final = self._reporter.with_retained(traced, final, SortKey.VERDICT, _FINAL_SITES)
+        traced.final_unsuppressed = traced.final
         if traced.final.suppressed:
             traced.final_unsuppressed = self._live_report(
                 traced, _FINAL_SITES, SortKey.VERDICT, suppress=False
@@ -253,9 +257,7 @@ class ProcessQueries:
         report = self._reporter.report(
             traced, self._verdict_engine.namer(traced), now_ns, sort, limit, suppress=suppress
         )
-        hidden = traced.suppressions.rows
-        verdict = traced.verdicts.of_process(traced.table, read_memory_limits(traced.pid), hidden)
-        return replace(report, process_verdict=verdict)
+        return replace(report, process_verdict=self._verdict_engine.process_verdict(traced))
 
     def _blocks(self, traced: TracedProcess, **wanted: Any) -> BlocksReport:
         now_ns = traced.ended_ns or self._clock_ns()
@@ -267,3 +269,9 @@ class ProcessQueries:
             now_ns,
         )
         return blocks.report(self._reporter.summary(traced, now_ns), **wanted)
+
+
+def _of_table(report: LeakReport) -> LeakReport:
+    """Without what is a part of other sites' memory."""
+    sites = tuple(site for site in report.sites if site.kind is not AllocationKind.MANAGED)
+    return replace(report, sites=sites)

@@ -12,6 +12,8 @@ __all__ = [
     "FrameSource",
     "LiveHeap",
     "LiveHeapSource",
+    "Retained",
+    "RetainedSource",
     "Runtime",
     "TypeCount",
     "TypeSource",
@@ -22,12 +24,14 @@ __all__ = [
 class LiveHeap:
     """What a collection left alive.
 
-    `at_ns` is CLOCK_MONOTONIC at the end of the collection, `collections` their number so far.
+    `at_ns` is CLOCK_MONOTONIC at the end of the collection, `collections` their number so far. Only a full
+    one looked at all objects: `live_bytes` of the others is what may be alive at most.
     """
 
     at_ns: int
     live_bytes: int
     collections: int
+    is_full: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +51,46 @@ class FrameSource(Protocol):
 
 
 class LiveHeapSource(Protocol):
-    """The size of the managed heap after each collection."""
+    """The size of the managed heap after each collection.
+
+    Collections are told since `watched_since_ns`, None if they are not; `failure` says why.
+    """
+
+    @property
+    def failure(self) -> str | None: ...
+
+    @property
+    def watched_since_ns(self) -> int | None: ...
 
     def read(self, now_ns: int) -> Sequence[LiveHeap]:
         """The collections since the last call, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """What a stack allocated of one type and collections left alive, by samples.
+
+    `stack` are addresses in managed code, innermost first, where the calls return to.
+    """
+
+    type: str
+    stack: tuple[int, ...]
+    live_bytes: int
+    samples: int
+    growth_bytes_per_s: float
+
+
+class RetainedSource(Protocol):
+    """Who allocates what stays alive, by sampling, while somebody wants to know."""
+
+    def want(self, *, wanted: bool) -> None:
+        """Whether the heap seems to grow."""
+
+    def refresh(self, now_ns: int) -> None:
+        """Learn what is new; nothing waits."""
+
+    def retained(self) -> Sequence[Retained]:
+        """What stayed alive, most bytes first."""
 
 
 class TypeSource(Protocol):
@@ -77,6 +117,9 @@ class Runtime(Protocol):
 
     @property
     def live_heap(self) -> LiveHeapSource | None: ...
+
+    @property
+    def allocations(self) -> RetainedSource | None: ...
 
     @property
     def types(self) -> TypeSource | None: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from bpfleakd.model.verdict import Verdict
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.estimates import bytes_stderr, count_stderr
 from bpfleakd.table.site_table import COUNTERS
+from bpfleakd.tracing.retained import retained_sites, retained_types
 from bpfleakd.tracing.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.traced_process import TracedProcess
 
@@ -142,7 +143,23 @@ class Reporter:
             losses=traced.losses,
             suppressed=suppressions.sums(traced.table) if suppressions else {},
             build_ids=_build_ids(named.values()),
+            managed=traced.heap.heap,
+            types=retained_types(traced.runtimes.retained),
+            notes=traced.runtimes.needs,
         )
+
+    def with_retained(
+        self, traced: TracedProcess, report: LeakReport, sort: SortKey, limit: int | None
+    ) -> LeakReport:
+        """A report with the call sites of what stays alive in the managed heap.
+
+        Their memory is in what others commit: sums over sites do without them.
+        """
+        heap = traced.heap.heap
+        if heap is None:
+            return report
+        retained = retained_sites(traced.runtimes.retained, heap, traced.symbolizer, limit)
+        return replace(report, sites=sorted_sites((*report.sites, *retained), sort, limit))
 
     def sites(
         self,
@@ -218,6 +235,7 @@ class Reporter:
         census = traced.census.get(site.key) if traced.census else None
         counters = site.counters
         verdict = traced.verdicts.of(site.row, counters.live_count, counters.allocated_count)
+        verdict = traced.heap.on_site(site.key, named.stack.frames, verdict)
         return SiteReport(
             site=named.fingerprint,
             kind=site.key.kind,

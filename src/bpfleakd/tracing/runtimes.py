@@ -10,7 +10,8 @@ from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.method import MethodSource
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.detection import detect
-from bpfleakd.runtimes.runtime import Runtime
+from bpfleakd.runtimes.runtime import Retained, Runtime
+from bpfleakd.tracing.managed_heap import HeapTracking
 
 __all__ = ["ProcessRuntimes"]
 
@@ -18,11 +19,12 @@ log = structlog.get_logger()
 
 
 class ProcessRuntimes:
-    """The runtimes of one process, from the attach or their loading to the end."""
+    """The runtimes of one process, from the attach or their loading to the end, with its managed `heap`."""
 
     def __init__(self, process: ProcessInfo) -> None:
         self._process = process
         self._runtimes: list[Runtime] = []
+        self.heap = HeapTracking()
 
     def __iter__(self) -> Iterator[Runtime]:
         return iter(self._runtimes)
@@ -46,13 +48,37 @@ class ProcessRuntimes:
         self._runtimes += found
         return bool(found)
 
+    @property
+    def heap_runtime(self) -> Runtime | None:
+        """The runtime that tells of its collections, if there is one."""
+        return next((one for one in self._runtimes if one.live_heap is not None), None)
+
+    @property
+    def retained(self) -> Sequence[Retained]:
+        """What stays alive, by type and stack, most bytes first."""
+        source = self.heap_runtime.allocations if self.heap_runtime else None
+        return source.retained() if source else ()
+
     def refresh(self, now_ns: int) -> None:
         """Learn what is new; nothing waits."""
         for source in self.methods:
             source.refresh(now_ns)
+        runtime = self.heap_runtime
+        if runtime is None or runtime.live_heap is None:
+            return
+        self.heap.note(runtime.live_heap.read(now_ns))
+        if runtime.allocations is not None:
+            runtime.allocations.want(wanted=self.heap.may_grow)
+            runtime.allocations.refresh(now_ns)
+
+    def judge_heap(self, now_ns: int, leak_after_s: float) -> None:
+        """Make a verdict of what collections leave alive."""
+        runtime = self.heap_runtime
+        since_ns = runtime.live_heap.watched_since_ns if runtime and runtime.live_heap else None
+        if runtime is not None and since_ns is not None:
+            self.heap.judge(runtime.name, since_ns, now_ns, leak_after_s)
 
     def close(self) -> None:
         """Leave nothing behind in the process."""
         for runtime in self._runtimes:
             runtime.close()
-        self._runtimes.clear()

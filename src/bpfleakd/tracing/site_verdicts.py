@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bpfleakd.analysis.managed_heap import with_managed_heap
 from bpfleakd.analysis.measured_sites import MeasuredSites
 from bpfleakd.analysis.persistence import LEAK_AFTER_S, SiteHistories, persistence_of
 from bpfleakd.analysis.process_verdict import FoundGrowth, classify_process
@@ -35,6 +36,7 @@ from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.table.survivors import Survivors, count_survivors
 from bpfleakd.table.table_checkpoint import TimelineCheckpoint
 from bpfleakd.table.timeline import Timeline
+from bpfleakd.tracing.managed_heap import HeapTracking
 from bpfleakd.tracing.regions import BLOCK_KINDS
 
 __all__ = ["NOT_YET", "SiteVerdicts", "VerdictsCheckpoint"]
@@ -79,7 +81,7 @@ class SiteVerdicts:
     """The verdicts on the sites of a table, by row."""
 
     def __init__(self, leak_after_s: float = LEAK_AFTER_S) -> None:
-        self._leak_after_s = leak_after_s
+        self.leak_after_s = self._leak_after_s = leak_after_s
         self._unmatched_frees: History | None = None
         self._lost_blocks: History | None = None
         self._lost_frees = 0
@@ -196,11 +198,23 @@ class SiteVerdicts:
         return NOT_YET
 
     def of_process(
-        self, table: SiteTable, limits: Sequence[MemoryLimit], suppressed: NDArray[np.intp] = _NO_ROWS
+        self,
+        table: SiteTable,
+        limits: Sequence[MemoryLimit],
+        suppressed: NDArray[np.intp] = _NO_ROWS,
+        heap: HeapTracking | None = None,
     ) -> ProcessVerdict:
-        """The verdict on the whole process, under these limits; sites in rows `suppressed` never make it."""
+        """The verdict on the whole process, under these limits; sites in rows `suppressed` never make it.
+
+        Those that commit the managed `heap` do not either: its collections say what becomes of it.
+        """
         rows = table.memory_rows
         ranks, rates = self.ranks(rows)
+        committed = 0.0
+        if heap is not None and heap.heap is not None:
+            commits = np.isin(rows, heap.rows)
+            committed = float(rates[commits & (ranks > 0)].sum())
+            ranks[commits] = 0
         known = np.isin(rows, suppressed)
         of_suppressed = float(rates[known & (ranks > 0)].sum())
         ranks[known] = 0
@@ -210,10 +224,14 @@ class SiteVerdicts:
             float(rates[ranks == _GROWS].sum()),
             of_suppressed,
         )
-        if self._memory is None:
-            return classify_process(np.zeros(0), np.zeros(0), found, limits)
-        memory = self._memory.columns(_ONLY_ROW)
-        return classify_process(memory.ends_s, memory.low_bytes[:, 0], found, limits)
+        times_s = low_bytes = np.zeros(0)
+        if self._memory is not None:
+            memory = self._memory.columns(_ONLY_ROW)
+            times_s, low_bytes = memory.ends_s, memory.low_bytes[:, 0]
+        verdict = classify_process(times_s, low_bytes, found, limits)
+        if heap is None or heap.heap is None:
+            return verdict
+        return with_managed_heap(verdict, heap.heap, committed, found)
 
     def history(
         self,

@@ -29,6 +29,7 @@ from bpfleakd.table.address_map import AddressMap
 from bpfleakd.table.census import SiteCensus, take_census
 from bpfleakd.table.site_table import SiteTable
 from bpfleakd.tracing.attach import GONE, Attachment
+from bpfleakd.tracing.managed_heap import HeapTracking
 from bpfleakd.tracing.runtimes import ProcessRuntimes
 from bpfleakd.tracing.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.site_verdicts import SiteVerdicts
@@ -85,6 +86,11 @@ class TracedProcess:
     def pid(self) -> int:
         """The process' pid, which may be another process' after it ended."""
         return self.attachment.process.id.pid
+
+    @property
+    def heap(self) -> HeapTracking:
+        """The managed heap."""
+        return self.runtimes.heap
 
     @property
     def losses(self) -> dict[str, int]:

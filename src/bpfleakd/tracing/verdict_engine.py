@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.model.site import SiteKey
 from bpfleakd.model.stack import NamedStack
+from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.process.memory_limits import read_memory_limits
 from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing.address_maps import AddressMaps
+from bpfleakd.tracing.managed_heap import commits_managed_heap, may_commit_heap
 from bpfleakd.tracing.regions import regions_as_blocks
 from bpfleakd.tracing.report import Reporter
 from bpfleakd.tracing.traced_process import TracedProcess
@@ -46,10 +48,9 @@ class VerdictEngine:
             :_LEAKS_ANNOUNCED
         ]
         self.look_for_suppressed(traced, leaks)
-        hidden = traced.suppressions.rows
-        limits = read_memory_limits(traced.pid)
-        traced.process_verdict = traced.verdicts.of_process(traced.table, limits, hidden)
-        leaks = traced.suppressions.shown(np.array(leaks, np.intp)).tolist()
+        self._judge_heap(traced)
+        traced.process_verdict = self.process_verdict(traced)
+        leaks = np.setdiff1d(traced.suppressions.shown(np.array(leaks, np.intp)), traced.heap.rows).tolist()
         if not leaks:
             return
         report = self._reporter.sites(traced, self.namer(traced), leaks, self._clock_ns())
@@ -63,6 +64,35 @@ class VerdictEngine:
                 leak_bytes_per_s=site.leak_bytes_per_s,
                 confidence=site.confidence,
                 reason=site.reason,
+            )
+
+    def process_verdict(self, traced: TracedProcess) -> ProcessVerdict:
+        """The verdict on a process, of the last verdicts on its sites and heap, under its limits now."""
+        limits = read_memory_limits(traced.pid)
+        return traced.verdicts.of_process(traced.table, limits, traced.suppressions.rows, traced.heap)
+
+    def _judge_heap(self, traced: TracedProcess) -> None:
+        """Judge the managed heap, and find the sites that commit it among those that grow."""
+        before = traced.heap.heap
+        traced.runtimes.judge_heap(self._clock_ns(), traced.verdicts.leak_after_s)
+        heap, table = traced.heap.heap, traced.table
+        if heap is None:
+            return
+        used = table.used_rows
+        attention, _rates = traced.verdicts.ranks(used)
+        keys = table.keys
+        rising = [row for row in used[attention > 0].tolist() if may_commit_heap(keys[row])]
+        named = self.name(traced, [keys[row] for row in rising])
+        commits = [row for row in rising if commits_managed_heap(keys[row], named[keys[row]].stack.frames)]
+        traced.heap.rows = np.array(commits, np.intp)
+        if heap.verdict is Verdict.LEAK and (before is None or before.verdict is not Verdict.LEAK):
+            log.warning(
+                "heap.leak",
+                pid=traced.pid,
+                comm=traced.attachment.process.comm,
+                runtime=heap.runtime,
+                leak_bytes_per_s=heap.growth_bytes_per_s,
+                reason=heap.reason,
             )
 
     def look_for_suppressed(self, traced: TracedProcess, rows: Iterable[int] = ()) -> bool:

@@ -48,6 +48,9 @@ _MAP = struct.Struct("<QQBH")
 _RANGES_HEADER_BYTES = 10
 _NODE = np.dtype([("address", "<u8"), ("size_bytes", "<u8"), ("type", "<u8"), ("edges", "<u8")])
 _TYPES_MAX = 100_000
+_ALLOCATED_MAX_BYTES = 1 << 40
+# GCAllocationKind
+_LARGE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +77,11 @@ class IlMap:
 @dataclass(frozen=True, slots=True)
 class HeapStats:
     """The heap after a collection. `live_bytes` is what all generations hold, with what may be garbage in
-    those that were not collected; `promoted_bytes` is what this collection found alive."""
+    those that were not collected; `promoted_bytes` is what this one found alive: all, if it `is_full`."""
 
     live_bytes: int
     promoted_bytes: int
+    is_full: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,7 @@ class AllocationTick:
     allocated_bytes: int
     address: int
     size_bytes: int
+    is_large: bool
 
 
 def method(event: Event) -> LoadedMethod:
@@ -123,25 +128,35 @@ def heap_stats(event: Event) -> HeapStats:
     if event.version >= 2 and len(event.payload) >= _HEAP_STATS.size + 18:
         pinned, promoted = struct.unpack_from("<QQ", event.payload, _HEAP_STATS.size + 2)
         live_bytes, promoted_bytes = live_bytes + pinned, promoted_bytes + promoted
-    return HeapStats(live_bytes, promoted_bytes)
+    # The oldest generation, and large objects, which belong to it.
+    is_full = numbers[5] > 0 or numbers[7] > 0
+    return HeapStats(live_bytes, promoted_bytes, is_full)
 
 
-def gc_start(event: Event) -> tuple[int, int]:
-    """GCStart: the number of the collection, and the oldest generation that it collects."""
+def gc_start(event: Event) -> tuple[int, int, int]:
+    """GCStart: the number of the collection, the oldest generation that it collects, and its kind."""
+    count, depth, _reason, kind = struct.unpack_from("<IIII", event.payload)
+    return count, depth, kind
+
+
+def gc_end(event: Event) -> tuple[int, int]:
+    """GCEnd: the number of the collection, and the oldest generation that it has collected."""
     count, depth = struct.unpack_from("<II", event.payload)
     return count, depth
 
 
 def allocation_tick(event: Event) -> AllocationTick:
     """GCAllocationTick, from version 2 on."""
-    _amount, _kind, _instance, allocated_bytes, _type = _TICK.unpack_from(event.payload)
+    _amount, kind, _instance, allocated_bytes, _type = _TICK.unpack_from(event.payload)
     name, at = read_text(event.payload, _TICK.size)
     address = size_bytes = 0
     if event.version >= 3:
         (address,) = struct.unpack_from("<Q", event.payload, at + 4)
     if event.version >= 4:
         (size_bytes,) = struct.unpack_from("<Q", event.payload, at + 12)
-    return AllocationTick(name, allocated_bytes, address, size_bytes)
+    # 3.1 now and then tells a negative number.
+    allocated_bytes = allocated_bytes if allocated_bytes <= _ALLOCATED_MAX_BYTES else 0
+    return AllocationTick(name, allocated_bytes, address, size_bytes, kind == _LARGE)
 
 
 def surviving_ranges(event: Event) -> NDArray[np.uint64]:

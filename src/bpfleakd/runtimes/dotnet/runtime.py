@@ -10,7 +10,9 @@ from pathlib import Path
 
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.process.process import ProcessInfo
+from bpfleakd.runtimes.dotnet.allocations import DotnetAllocations
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint, find_endpoint
+from bpfleakd.runtimes.dotnet.live_heap import DotnetLiveHeap
 from bpfleakd.runtimes.dotnet.methods import DotnetMethods
 from bpfleakd.runtimes.dotnet.rundown import Rundown, take_rundown
 
@@ -36,6 +38,8 @@ class DotnetRuntime:
         age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ns
         settled_ns = now_ns + max(0, _START_UP_NS - age_ns)
         self._methods = DotnetMethods(self._look, settled_ns, None)
+        self._live_heap = DotnetLiveHeap(self._endpoint, settled_ns)
+        self._allocations = DotnetAllocations(self._endpoint)
 
     @property
     def methods(self) -> DotnetMethods:
@@ -48,8 +52,14 @@ class DotnetRuntime:
         return None
 
     @property
-    def live_heap(self) -> None:
-        return None
+    def live_heap(self) -> DotnetLiveHeap:
+        """What its collections leave alive."""
+        return self._live_heap
+
+    @property
+    def allocations(self) -> DotnetAllocations:
+        """Who allocates that."""
+        return self._allocations
 
     @property
     def types(self) -> None:
@@ -58,11 +68,17 @@ class DotnetRuntime:
     @property
     def needs(self) -> Sequence[str]:
         """What is missing, and why."""
-        failure = self._methods.failure
-        return [f"methods of .NET have no names: {failure}"] if failure else []
+        missing = {
+            "its methods have no names": self._methods.failure,
+            "its collections are not known": self._live_heap.failure,
+            "who allocates what stays alive is not known": self._allocations.failure,
+        }
+        return [f"of .NET, {what}: {failure}" for what, failure in missing.items() if failure]
 
     def close(self) -> None:
         """Close the sessions, which ends them in the process."""
+        self._live_heap.close()
+        self._allocations.close()
 
     def _look(self) -> Rundown:
         return take_rundown(self._endpoint())

@@ -1,0 +1,139 @@
+"""Whether a managed heap leaks, by what its collections leave alive.
+
+A heap that is collected grows by whatever was allocated since the last collection, so that its size says
+nothing. What a collection leaves does:
+
+- A collection of the whole heap tells exactly what was alive.
+- One of the young generations tells at most what is alive: the old ones may hold garbage.
+
+So memory has leaked for certain if a full collection found more alive than there can have been at an earlier
+one. Growth alone, seen by collections of young generations, may be garbage that grew old: no leak until a
+full collection has confirmed it. Without any collection there is nothing to be said.
+
+Method: growth is that of the least in each of up to twelve equal parts of the time (`process_verdict` has the
+reasons), by the same trend and the same test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.analysis.process_verdict import FoundGrowth
+from bpfleakd.analysis.trend import Trend, trend
+from bpfleakd.model.managed import ManagedHeap
+from bpfleakd.model.verdict import ProcessVerdict, Verdict
+from bpfleakd.units import human_rate
+
+__all__ = ["Collections", "classify_managed_heap", "with_managed_heap"]
+
+_PARTS = 12
+_PARTS_MIN = 5
+_P_MAX = 0.02
+# Less than that may be a buffer that was made later.
+_GAINED_MIN_BYTES = 1 << 20
+_GAINED_MIN_SHARE = 0.02
+# What is compared to a full collection is at least that part of the time before it.
+_EARLIER_SHARE = 0.4
+# Commits of the heap that make this part of a process' growth explain it.
+_EXPLAINS_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Collections:
+    """Collections of one process: seconds since the attach, bytes alive (at most, unless `is_full`)."""
+
+    times_s: NDArray[np.float64]
+    live_bytes: NDArray[np.float64]
+    is_full: NDArray[np.bool_]
+
+
+def classify_managed_heap(
+    runtime: str, collections: Collections, watched_s: float, leak_after_s: float
+) -> ManagedHeap:
+    """Judge a heap by its collections, watched for `watched_s` by now."""
+    count, full = len(collections.times_s), int(collections.is_full.sum())
+    live_bytes = int(collections.live_bytes[-1]) if count else None
+    found = _trend(collections) if count else None
+    grows = found is not None and _grows(found, collections)
+    rate = found.slope_per_s if grows and found is not None else 0.0
+    if not count:
+        verdict, reason = Verdict.UNKNOWN, "the managed heap has not been collected yet"
+    elif watched_s < leak_after_s or found is None:
+        verdict, reason = Verdict.UNKNOWN, f"{_collections(count)} of the managed heap: too few to tell"
+    elif grows and _has_survived(collections):
+        verdict = Verdict.LEAK
+        reason = f"what {_collections(count)} of the managed heap leave alive grows {human_rate(rate)}"
+        reason += f", through {_collections(full, 'full ')}"
+    elif grows:
+        verdict = Verdict.GROWING
+        reason = f"what {_collections(count)} of the managed heap leave alive grows {human_rate(rate)}, "
+        reason += "with no full one that confirms it yet"
+    else:
+        verdict = Verdict.STEADY
+        reason = f"what {_collections(count)} of the managed heap leave alive does not grow"
+    return ManagedHeap(runtime, verdict, reason, live_bytes, count, full, round(rate, 1))
+
+
+def with_managed_heap(
+    verdict: ProcessVerdict, heap: ManagedHeap, committed_bytes_per_s: float, found: FoundGrowth
+) -> ProcessVerdict:
+    """The verdict on a process that has such a heap, of which the call sites that commit it are no part.
+
+    `committed_bytes_per_s` is what these grow by.
+    """
+    grows = verdict.memory_bytes_per_s if verdict.explained_share is not None else None
+    share = verdict.explained_share
+    if grows and share is not None:
+        share = round(min(1.0, share + max(heap.growth_bytes_per_s, committed_bytes_per_s) / grows), 3)
+    if heap.verdict is Verdict.LEAK:
+        others = f"; {verdict.reason}" if found.leaks else ""
+        return replace(
+            verdict,
+            verdict=Verdict.LEAK,
+            reason=heap.reason + others,
+            leak_bytes_per_s=round(verdict.leak_bytes_per_s + heap.growth_bytes_per_s, 1),
+            explained_share=share,
+        )
+    is_its_growth = grows is not None and committed_bytes_per_s >= _EXPLAINS_SHARE * grows
+    if found.leaks or found.growing_bytes_per_s > 0 or not is_its_growth:
+        return verdict
+    return replace(verdict, verdict=heap.verdict, reason=heap.reason, explained_share=share)
+
+
+def _trend(collections: Collections) -> Trend | None:
+    """Of the least in each part of the time; None if there are too few."""
+    times_s, live_bytes = collections.times_s, collections.live_bytes
+    edges = np.searchsorted(times_s, np.linspace(times_s[0], times_s[-1], _PARTS + 1)[:-1])
+    edges = np.unique(edges[edges < len(times_s)])
+    if len(edges) < _PARTS_MIN:
+        return None
+    return trend(times_s[edges], np.minimum.reduceat(live_bytes, edges))
+
+
+def _grows(found: Trend, collections: Collections) -> bool:
+    gained_bytes = found.slope_per_s * float(collections.times_s[-1] - collections.times_s[0])
+    return found.p_increase < _P_MAX and found.slope_low > 0 and gained_bytes > _GAINED_MIN_BYTES
+
+
+def _has_survived(collections: Collections) -> bool:
+    """Whether the last full collection found more alive than there can have been long before."""
+    full = np.flatnonzero(collections.is_full)
+    if not len(full):
+        return False
+    last = full[-1]
+    until_s = collections.times_s[0] + (1 - _EARLIER_SHARE) * (
+        collections.times_s[last] - collections.times_s[0]
+    )
+    earlier = collections.live_bytes[:last][collections.times_s[:last] <= until_s]
+    if not len(earlier):
+        return False
+    least = float(earlier.min())
+    gained_bytes = float(collections.live_bytes[last]) - least
+    return gained_bytes > max(_GAINED_MIN_BYTES, _GAINED_MIN_SHARE * least)
+
+
+def _collections(count: int, kind: str = "") -> str:
+    return f"{count:,} {kind}collection" + ("" if count == 1 else "s")

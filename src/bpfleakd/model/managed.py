@@ -1,0 +1,37 @@
+"""The managed heap of a process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bpfleakd.model.verdict import Verdict
+
+__all__ = ["ManagedHeap", "TypeFigures"]
+
+
+@dataclass(frozen=True, slots=True)
+class TypeFigures:
+    """Objects of one type. `live_count` is None where only their bytes are known, by samples."""
+
+    type: str
+    live_bytes: int
+    live_count: int | None
+    growth_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedHeap:
+    """A managed heap as its collections show it, since the attach.
+
+    `live_bytes` is what the last one left alive; None before the first. `full_collections` looked at all
+    objects, so that their figure is exact; that of others is at most so much. `growth_bytes_per_s` is what
+    lives longer than collections, 0.0 if it does not grow.
+    """
+
+    runtime: str
+    verdict: Verdict
+    reason: str
+    live_bytes: int | None
+    collections: int
+    full_collections: int
+    growth_bytes_per_s: float

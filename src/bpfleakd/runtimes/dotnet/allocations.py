@@ -1,0 +1,105 @@
+"""Who allocates what stays alive: windows of sampling, opened while the heap grows.
+
+Rules:
+- A window costs the process a stack for each 100 kB that it allocates. One that takes more than
+  `_RATE_MAX` samples a second is short, and followed by a pause of `_PAUSE_TIMES` its length.
+- A cheap window lasts as long as somebody wants to know.
+- What the last window found stays until the next has seen enough collections.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+from bpfleakd.runtimes.dotnet.diagnostics import Endpoint, Provider, Session
+from bpfleakd.runtimes.dotnet.event_stream import EventStream
+from bpfleakd.runtimes.dotnet.nettrace import BadNettrace
+from bpfleakd.runtimes.dotnet.survivors import Survivors
+from bpfleakd.runtimes.runtime import Retained
+
+__all__ = ["DotnetAllocations"]
+
+_NS_PER_S = 1_000_000_000
+# GC at the level of AllocationTick; GCHeapSurvivalAndMovement.
+_SAMPLES = Provider(0x1 | 0x40_0000, 5)
+_BUFFER_MIB = 8
+_RATE_MAX = 500
+_SHORTEST_WINDOW_NS = 10 * _NS_PER_S
+_LONGEST_DEAR_NS = 60 * _NS_PER_S
+_PAUSE_NS = 60 * _NS_PER_S
+_PAUSE_TIMES = 10
+# At 0.1 s a collection the first seconds hold many; a leak shows in those that live through some.
+_COLLECTIONS_MIN = 3
+
+
+class DotnetAllocations:
+    """The samples of one process. Nothing is sampled until `want` was called."""
+
+    def __init__(self, endpoint: Callable[[], Endpoint]) -> None:
+        self._endpoint = endpoint
+        self._stream: EventStream | None = None
+        self._survivors = Survivors()
+        self._found: Sequence[Retained] = ()
+        self._began_ns = 0
+        self._due_ns = 0
+        self._is_wanted = False
+
+    @property
+    def failure(self) -> str | None:
+        """Why there are no samples, if so."""
+        return self._stream.failure if self._stream else None
+
+    def want(self, *, wanted: bool) -> None:
+        """Whether the heap grows, so that somebody will ask who makes it."""
+        self._is_wanted = wanted
+
+    def refresh(self, now_ns: int) -> None:
+        """Read what has come; open or close a window. Nothing waits."""
+        if self._stream is None:
+            if self._is_wanted and now_ns >= self._due_ns:
+                self._open(now_ns)
+            return
+        new = self._stream.read(now_ns)
+        try:
+            self._survivors.take(new)
+        except (BadNettrace, struct.error):
+            self._close(now_ns)
+            return
+        if self._is_over(now_ns):
+            self._close(now_ns)
+
+    def retained(self) -> Sequence[Retained]:
+        """What survived collections, by type and stack, most bytes first."""
+        if self._survivors.collections >= _COLLECTIONS_MIN or not self._found:
+            return self._survivors.retained()
+        return self._found
+
+    def close(self) -> None:
+        """End the session."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _open(self, now_ns: int) -> None:
+        self._found, self._survivors = self.retained(), Survivors()
+        self._began_ns = now_ns
+        self._stream = EventStream(self._start, now_ns)
+
+    def _is_over(self, now_ns: int) -> bool:
+        passed_ns = now_ns - self._began_ns
+        if passed_ns < _SHORTEST_WINDOW_NS:
+            return False
+        has_learnt = self._survivors.collections >= _COLLECTIONS_MIN or passed_ns > _LONGEST_DEAR_NS
+        return has_learnt and (self._is_dear(passed_ns) or not self._is_wanted)
+
+    def _is_dear(self, passed_ns: int) -> bool:
+        return self._survivors.ticks * _NS_PER_S > _RATE_MAX * passed_ns
+
+    def _close(self, now_ns: int) -> None:
+        self.close()
+        passed_ns = now_ns - self._began_ns
+        self._due_ns = now_ns + (_PAUSE_TIMES * passed_ns if self._is_dear(passed_ns) else _PAUSE_NS)
+
+    def _start(self) -> Session:
+        return self._endpoint().start([_SAMPLES], buffer_mib=_BUFFER_MIB, rundown=False)

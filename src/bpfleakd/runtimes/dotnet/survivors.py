@@ -1,0 +1,204 @@
+"""Sampled objects, followed through collections: who allocates what stays alive.
+
+An AllocationTick is a sample of about 100 kB of allocations, with the address of an object. After each
+collection the runtime tells which ranges of the generations that it collected survived, and where they were
+moved. A sample in none of them is garbage. What is left says, by stack and type, who makes the heap grow:
+a method that makes ten times as much garbage has no survivors.
+
+Rules:
+- A new sample is of generation 0, one of a large object of the oldest; who survives is one older afterwards.
+- A collection of generation g looks at samples of generations up to g; the others stay as they are.
+- A background collection looks at what was in the oldest generation when it began.
+
+Pure: events in, figures out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.runtimes.dotnet import events
+from bpfleakd.runtimes.dotnet.nettrace import Event
+from bpfleakd.runtimes.runtime import Retained
+
+__all__ = ["Survivors"]
+
+_OLDEST = 2
+_BACKGROUND = 1
+# Of samples since the last collection and survivors; beyond that every second one is followed, and so on.
+_SAMPLES_MAX = 20_000
+_KINDS_MAX = 20_000
+_NONE: NDArray[np.int64] = np.zeros(0, np.int64)
+
+
+@dataclass(slots=True)
+class _Collection:
+    """One that is under way: `survivors` are rows of old start, new start and size."""
+
+    number: int
+    depth: int
+    began_ns: int
+    survivors: list[NDArray[np.uint64]]
+
+
+class Survivors:
+    """The samples of one session. `collections` is how many it has seen, `began_ns` when it began."""
+
+    def __init__(self) -> None:
+        self.began_ns = 0
+        self.last_ns = 0
+        self.collections = 0
+        self.ticks = 0
+        self._kinds: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._addresses = _NONE.astype(np.uint64)
+        self._kind = _NONE
+        self._bytes = _NONE
+        self._generation = _NONE
+        self._since_ns = _NONE
+        self._new: list[tuple[int, int, int, int, int]] = []
+        self._foreground: _Collection | None = None
+        self._background: _Collection | None = None
+        self._every = 1
+        self._pending_bytes = 0
+
+    def take(self, new: Iterable[Event]) -> None:
+        """Take in events, in their order. Raises struct.error or BadNettrace if one is cut."""
+        for event in new:
+            self.began_ns = self.began_ns or event.time_ns
+            self.last_ns = event.time_ns
+            match event.number:
+                case events.ALLOCATION_TICK:
+                    self._sample(event)
+                case events.GC_START:
+                    self._begin(event)
+                case events.BULK_SURVIVING | events.BULK_MOVED:
+                    self._survived(event)
+                case events.GC_END:
+                    self._end(event)
+
+    def retained(self) -> list[Retained]:
+        """What has survived a collection, by type and stack, most bytes first.
+
+        The growth is what a second of the session leaves alive.
+        """
+        self._settle()
+        old = self._generation > 0
+        elapsed_s = max(1.0, (self.last_ns - self.began_ns) / 1e9)
+        live_bytes: dict[int, int] = defaultdict(int)
+        samples: dict[int, int] = defaultdict(int)
+        for kind, size in zip(self._kind[old].tolist(), self._bytes[old].tolist(), strict=True):
+            live_bytes[kind] += size
+            samples[kind] += 1
+        names = list(self._kinds)
+        found = [
+            Retained(*names[kind], size, samples[kind], size / elapsed_s) for kind, size in live_bytes.items()
+        ]
+        return sorted(found, key=lambda one: -one.live_bytes)
+
+    def _sample(self, event: Event) -> None:
+        tick = events.allocation_tick(event)
+        self.ticks += 1
+        self._pending_bytes += tick.allocated_bytes
+        if not tick.address or self.ticks % self._every:
+            return
+        kind = (tick.type, event.stack)
+        if kind not in self._kinds and len(self._kinds) >= _KINDS_MAX:
+            return
+        number = self._kinds.setdefault(kind, len(self._kinds))
+        generation = _OLDEST if tick.is_large else 0
+        self._new.append((tick.address, number, self._pending_bytes, generation, event.time_ns))
+        self._pending_bytes = 0
+        if len(self._new) + len(self._addresses) > _SAMPLES_MAX:
+            self._thin()
+
+    def _thin(self) -> None:
+        """Follow every second sample, each for two."""
+        self._settle()
+        self._every *= 2
+        kept = np.arange(len(self._addresses)) % 2 == 0
+        self._keep(kept)
+        self._bytes = self._bytes * 2
+
+    def _begin(self, event: Event) -> None:
+        number, depth, kind = events.gc_start(event)
+        found = _Collection(number, depth, event.time_ns, [])
+        if kind == _BACKGROUND:
+            self._background = found
+        else:
+            self._foreground = found
+
+    def _survived(self, event: Event) -> None:
+        # While a background collection is at it, the others stand still.
+        collection = self._foreground or self._background
+        if collection is None:
+            return
+        if event.number == events.BULK_MOVED:
+            collection.survivors.append(events.moved_ranges(event))
+        else:
+            ranges = events.surviving_ranges(event)
+            collection.survivors.append(ranges[:, [0, 0, 1]])
+
+    def _end(self, event: Event) -> None:
+        number, _depth = events.gc_end(event)
+        foreground, background = self._foreground, self._background
+        if foreground is not None and foreground.number == number:
+            self._foreground = None
+            self._apply(foreground, self._candidates(foreground.depth))
+        elif background is not None and background.number == number:
+            self._background = None
+            self._settle()
+            self._apply(background, (self._generation == _OLDEST) & (self._since_ns < background.began_ns))
+
+    def _candidates(self, depth: int) -> NDArray[np.bool_]:
+        self._settle()
+        return self._generation <= depth
+
+    def _apply(self, collection: _Collection, candidates: NDArray[np.bool_]) -> None:
+        self.collections += 1
+        found, moved = _moved(self._addresses, collection.survivors)
+        self._addresses = np.where(found, moved, self._addresses)
+        older = found & candidates & (self._generation < _OLDEST)
+        self._generation = self._generation + older
+        self._since_ns = np.where(older, self.last_ns, self._since_ns)
+        self._keep(found | ~candidates)
+
+    def _settle(self) -> None:
+        """Put new samples to the others."""
+        if not self._new:
+            return
+        new = np.array(self._new, np.uint64)
+        self._new = []
+        self._addresses = np.concatenate([self._addresses, new[:, 0]])
+        kind, size, generation, since_ns = (new[:, column].astype(np.int64) for column in (1, 2, 3, 4))
+        self._kind = np.concatenate([self._kind, kind])
+        self._bytes = np.concatenate([self._bytes, size])
+        self._generation = np.concatenate([self._generation, generation])
+        self._since_ns = np.concatenate([self._since_ns, since_ns])
+
+    def _keep(self, kept: NDArray[np.bool_]) -> None:
+        self._addresses, self._kind, self._bytes = (
+            self._addresses[kept],
+            self._kind[kept],
+            self._bytes[kept],
+        )
+        self._generation, self._since_ns = self._generation[kept], self._since_ns[kept]
+
+
+def _moved(
+    addresses: NDArray[np.uint64], survivors: list[NDArray[np.uint64]]
+) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
+    """Which addresses are in surviving ranges, and where they are now."""
+    if not survivors or not len(addresses):
+        return np.zeros(len(addresses), np.bool_), addresses
+    ranges = np.concatenate(survivors)
+    ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
+    row = np.searchsorted(ranges[:, 0], addresses, side="right") - 1
+    around = ranges[np.maximum(row, 0)]
+    offset = addresses - around[:, 0]
+    found = (row >= 0) & (offset < around[:, 2])
+    return found, np.where(found, around[:, 1] + offset, addresses)

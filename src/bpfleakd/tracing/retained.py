@@ -1,0 +1,105 @@
+"""What survives collections, as call sites of kind `managed` and by type."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bpfleakd.analysis.blame import blamed_frame
+from bpfleakd.analysis.fingerprint import fingerprint
+from bpfleakd.analysis.merging import merged_sites
+from bpfleakd.model.managed import ManagedHeap, TypeFigures
+from bpfleakd.model.report import SiteReport
+from bpfleakd.model.site import AllocationKind
+from bpfleakd.model.stack import RawStack, Stack, StackEnd
+from bpfleakd.model.verdict import Verdict
+from bpfleakd.runtimes.runtime import Retained
+from bpfleakd.symbols.dotnet_names import type_name
+from bpfleakd.symbols.symbolizer import Symbolizer
+from bpfleakd.units import human_bytes
+
+__all__ = ["retained_sites", "retained_types"]
+
+# Of a heap that leaks, who keeps this part of what stays, is one that leaks.
+_LEAKS_SHARE = 0.1
+# By less samples than that nobody is accused.
+_SAMPLES_MIN = 5
+_CONFIDENCE_MAX = 0.95
+
+
+def retained_sites(
+    retained: Sequence[Retained], heap: ManagedHeap, symbolizer: Symbolizer, limit: int | None
+) -> list[SiteReport]:
+    """The call sites that allocate what stays alive, those with most bytes first."""
+    total = sum(one.growth_bytes_per_s for one in retained) or 1.0
+    kept = retained[:limit]
+    stacks = symbolizer.symbolize([_raw(one.stack) for one in kept])
+    # One stack may make several types: those with most bytes come first.
+    sites = merged_sites(_site(one, stack, heap) for one, stack in zip(kept, stacks, strict=True))
+    return [_judged(site, heap, site.growth_bytes_per_s / total) for site in sites]
+
+
+def retained_types(retained: Sequence[Retained]) -> tuple[TypeFigures, ...]:
+    """By type, most bytes first."""
+    live_bytes: dict[str, int] = defaultdict(int)
+    growth: dict[str, float] = defaultdict(float)
+    for one in retained:
+        live_bytes[one.type] += one.live_bytes
+        growth[one.type] += one.growth_bytes_per_s
+    ordered = sorted(live_bytes, key=lambda name: (-live_bytes[name], name))
+    return tuple(
+        TypeFigures(type_name(name), live_bytes[name], None, round(growth[name], 1)) for name in ordered
+    )
+
+
+def _raw(addresses: tuple[int, ...]) -> RawStack:
+    """The runtime tells return addresses, also of the innermost method."""
+    if not addresses:
+        return RawStack((), StackEnd.LOST)
+    return RawStack((addresses[0] - 1, *addresses[1:]), StackEnd.BOTTOM)
+
+
+def _site(one: Retained, stack: Stack, heap: ManagedHeap) -> SiteReport:
+    blamed = blamed_frame(stack.frames)
+    return SiteReport(
+        site=fingerprint(AllocationKind.MANAGED, stack),
+        kind=AllocationKind.MANAGED,
+        function=blamed.function if blamed else None,
+        module=blamed.module if blamed else None,
+        location=blamed.location if blamed else None,
+        live_bytes=one.live_bytes,
+        live_count=one.samples,
+        allocated_bytes=one.live_bytes,
+        allocated_count=one.samples,
+        growth_bytes_per_s=one.growth_bytes_per_s,
+        oldest_age_s=None,
+        threads=(),
+        stack=stack.frames,
+        truncated=stack.truncated,
+        temporary_count=None,
+        peak_live_bytes=one.live_bytes,
+        verdict=Verdict.UNKNOWN,
+        confidence=0.0,
+        reason=heap.reason,
+        leak_bytes_per_s=0.0,
+        reachable=None,
+        type=type_name(one.type),
+    )
+
+
+def _judged(site: SiteReport, heap: ManagedHeap, share: float) -> SiteReport:
+    if heap.verdict not in (Verdict.LEAK, Verdict.GROWING):
+        return replace(site, verdict=heap.verdict)
+    stays = f"{human_bytes(site.live_bytes)} of {site.type} survived collections, {share:.0%} of what did"
+    if share < _LEAKS_SHARE or site.live_count < _SAMPLES_MIN:
+        return replace(site, verdict=Verdict.STEADY, reason=stays)
+    confidence = min(_CONFIDENCE_MAX, 1 - 1 / site.live_count**0.5)
+    rate = round(share * heap.growth_bytes_per_s, 1)
+    return replace(
+        site,
+        verdict=heap.verdict,
+        confidence=round(confidence, 2),
+        reason=f"{stays}; {heap.reason}",
+        leak_bytes_per_s=rate,
+    )

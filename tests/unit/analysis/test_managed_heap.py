@@ -1,0 +1,110 @@
+"""Verdicts on managed heaps, by what collections leave alive."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bpfleakd.analysis.managed_heap import Collections, classify_managed_heap, with_managed_heap
+from bpfleakd.analysis.process_verdict import FoundGrowth, classify_process
+from bpfleakd.model.managed import ManagedHeap
+from bpfleakd.model.verdict import Verdict
+
+MIB = 1 << 20
+LEAK_AFTER_S = 45.0
+
+
+def heap(live_mib: list[float], *, full: tuple[int, ...] = (), every_s: float = 10.0) -> ManagedHeap:
+    """The verdict on a heap of such collections, of which those in `full` places are full."""
+    times_s = np.arange(1, len(live_mib) + 1) * every_s
+    is_full = np.isin(np.arange(len(live_mib)), full)
+    collections = Collections(times_s, np.array(live_mib, np.float64) * MIB, is_full)
+    watched_s = float(times_s[-1]) if len(times_s) else 600.0
+    return classify_managed_heap(".NET", collections, watched_s, LEAK_AFTER_S)
+
+
+def test_a_heap_that_was_never_collected() -> None:
+    """However long, and however much was allocated: nothing is known."""
+    found = heap([])
+    assert (found.verdict, found.live_bytes, found.growth_bytes_per_s) == (Verdict.UNKNOWN, None, 0.0)
+    assert "not been collected yet" in found.reason
+
+
+@pytest.mark.parametrize("full", [(5, 11), (2, 5, 8, 11), tuple(range(12))])
+def test_what_survives_full_collections_leaks(full: tuple[int, ...]) -> None:
+    found = heap([10 + 2.0 * i for i in range(12)], full=full)
+    assert found.verdict is Verdict.LEAK
+    assert found.growth_bytes_per_s == pytest.approx(0.2 * MIB, rel=0.01)
+    assert (found.collections, found.full_collections) == (12, len(full))
+
+
+def test_growth_without_a_full_collection_is_no_leak_yet() -> None:
+    """What grew old may be garbage."""
+    found = heap([10 + 2.0 * i for i in range(60)])
+    assert found.verdict is Verdict.GROWING
+    assert "no full one" in found.reason
+
+
+def test_garbage_that_grows_old() -> None:
+    """Sessions that live for minutes: it rises until a full collection clears it away, again and again."""
+    saw = [10 + 2.0 * (i % 20) for i in range(61)]
+    for count in range(1, len(saw) + 1):
+        full = tuple(i for i in range(count) if i % 20 == 0)
+        assert heap(saw[:count], full=full).verdict is not Verdict.LEAK, count
+
+
+def test_a_leak_below_garbage_that_grows_old() -> None:
+    """Each full collection leaves more than the one before."""
+    saw = [10 + 2.0 * (i % 5) + i for i in range(60)]
+    assert heap(saw, full=tuple(range(0, 60, 5))).verdict is Verdict.LEAK
+
+
+def test_a_cache_that_has_filled() -> None:
+    """Growth that has ended is none."""
+    live = [10.0 + 4 * min(i, 6) for i in range(60)]
+    assert heap(live, full=tuple(range(0, 60, 6))).verdict is not Verdict.LEAK
+    assert heap([34.0 + 0.1 * (i % 3) for i in range(60)], full=(0, 59)).verdict is Verdict.STEADY
+
+
+def test_too_few_collections() -> None:
+    """Two points make no trend."""
+    assert heap([10, 20], full=(1,), every_s=30).verdict is Verdict.UNKNOWN
+    assert heap([10, 20, 30, 40, 50], every_s=2).verdict is Verdict.UNKNOWN
+
+
+class TestTheProcess:
+    """with_managed_heap."""
+
+    NO_SITES = FoundGrowth(0, 0.0, 0.0)
+
+    @staticmethod
+    def growing(rate: float):
+        times_s = np.arange(0, 300, 5.0)
+        return classify_process(times_s, 1e8 + rate * times_s, TestTheProcess.NO_SITES, ())
+
+    def test_a_heap_that_was_not_collected(self) -> None:
+        """The memory of a healthy service grows until its first collection."""
+        verdict = self.growing(1e6)
+        assert verdict.verdict is Verdict.GROWING
+        found = with_managed_heap(verdict, heap([]), 0.98e6, self.NO_SITES)
+        assert (found.verdict, found.leak_bytes_per_s) == (Verdict.UNKNOWN, 0.0)
+        assert "not been collected yet" in found.reason
+
+    def test_a_heap_that_leaks(self) -> None:
+        leaking = heap([10 + 2.0 * i for i in range(12)], full=(5, 11))
+        found = with_managed_heap(self.growing(0.25 * MIB), leaking, 0.2 * MIB, self.NO_SITES)
+        assert (found.verdict, found.reason) == (Verdict.LEAK, leaking.reason)
+        assert found.leak_bytes_per_s == pytest.approx(0.2 * MIB, rel=0.01)
+        assert found.explained_share == pytest.approx(0.8, rel=0.02)
+
+    def test_other_memory_that_grows(self) -> None:
+        """A heap that was not collected is no excuse for what it has no part in."""
+        verdict = self.growing(1e6)
+        assert with_managed_heap(verdict, heap([]), 1e4, self.NO_SITES).verdict is Verdict.GROWING
+
+    def test_a_native_leak(self) -> None:
+        """It is one, whatever the heap does."""
+        times_s = np.arange(0, 300, 5.0)
+        leaks = FoundGrowth(1, 1e6, 0.0)
+        verdict = classify_process(times_s, 1e8 + 1e6 * times_s, leaks, ())
+        assert with_managed_heap(verdict, heap([]), 0.0, leaks) == verdict

@@ -1,0 +1,137 @@
+"""Sessions that stay open, against a small runtime on a real socket."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bpfleakd.runtimes.dotnet.allocations import DotnetAllocations
+from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint
+from bpfleakd.runtimes.dotnet.live_heap import DotnetLiveHeap
+from bpfleakd.runtimes.runtime import LiveHeap
+
+from .fake_runtime import FakeRuntime
+from .streams import RUNTIME, StreamWriter, WrittenEvent
+
+S = 1_000_000_000
+
+
+def joined(name: str = "dotnet-events") -> None:
+    for thread in threading.enumerate():
+        if thread.name == name:
+            thread.join()
+
+
+def stats(
+    promoted: tuple[int, int, int, int], sizes: tuple[int, int, int, int], version: int
+) -> WrittenEvent:
+    pairs = [number for pair in zip(sizes, promoted, strict=True) for number in pair]
+    payload = struct.pack("<10QIIIH", *pairs, 0, 0, 0, 0, 0, 8)
+    if version == 2:
+        payload += struct.pack("<QQ", 1_000, 500)
+    return WrittenEvent(RUNTIME, 4, payload, version, time_ns=7 * S)
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Iterator[Callable[..., FakeRuntime]]:
+    started: list[FakeRuntime] = []
+
+    def start(**options: object) -> FakeRuntime:
+        started.append(FakeRuntime(tmp_path / "socket", **options))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Callable[[], Endpoint]:
+    return lambda: Endpoint(os.getpid(), str(tmp_path / "socket"))
+
+
+@pytest.mark.parametrize(("version", "pinned"), [(1, (0, 0)), (2, (1_000, 500))])
+def test_what_collections_leave_alive(
+    runtime: Callable[..., FakeRuntime],
+    endpoint: Callable[[], Endpoint],
+    version: int,
+    pinned: tuple[int, int],
+) -> None:
+    """At most the size of all generations after one of the young, exactly what a full one found.
+
+    Of .NET Core 3.1 (version 1 of the event), and of .NET 5 and later, which have a heap of pinned objects.
+    """
+    stream = StreamWriter()
+    begin = stream.data
+    stream.events([stats((5, 6, 0, 0), (10, 20, 3_000, 400), version)])
+    stream.events([stats((5, 6, 2_000, 300), (10, 20, 3_000, 400), version)])
+    fake = runtime(begin=begin)
+    heap = DotnetLiveHeap(endpoint, 3 * S)
+    assert (heap.read(2 * S), heap.watched_since_ns) == ([], None)
+    heap.read(3 * S)
+    joined()
+    heap.read(4 * S)
+    assert heap.watched_since_ns == 4 * S
+    fake.send(1, stream.data[len(begin) :])
+    assert heap.read(5 * S) == [
+        LiveHeap(7 * S, 3_430 + pinned[0], 1, False),
+        LiveHeap(7 * S, 2_311 + pinned[1], 2, True),
+    ]
+    heap.close()
+    ((command, payload),) = fake.received
+    assert command == 3
+    assert struct.unpack_from("<QI", payload, 13) == (1, 4)
+
+
+def test_a_stream_that_ends_is_begun_again(
+    runtime: Callable[..., FakeRuntime], endpoint: Callable[[], Endpoint]
+) -> None:
+    """Some times, each after a while; then it is given up, and why is said."""
+    fake = runtime(begin=b"no stream")
+    heap = DotnetLiveHeap(endpoint, 0)
+    for second in range(300):
+        heap.read(second * S)
+        joined()
+    assert len(fake.received) == 1
+    assert "cannot be read" in str(heap.failure)
+    heap.close()
+
+
+def test_no_socket(tmp_path: Path) -> None:
+    def none() -> Endpoint:
+        raise DiagnosticsError("it has no diagnostics socket")
+
+    heap = DotnetLiveHeap(none, 0)
+    for second in range(300):
+        heap.read(second * S)
+        joined()
+    assert heap.failure == "it has no diagnostics socket"
+
+
+def test_allocations_are_sampled_while_somebody_wants_to_know(
+    runtime: Callable[..., FakeRuntime], endpoint: Callable[[], Endpoint]
+) -> None:
+    """No session before, none afterwards."""
+    fake = runtime(begin=StreamWriter().data)
+    allocations = DotnetAllocations(endpoint)
+    for second in range(20):
+        allocations.refresh(second * S)
+    joined()
+    assert fake.received == []
+    allocations.want(wanted=True)
+    for second in range(20, 100):
+        allocations.refresh(second * S)
+        joined()
+    assert [command for command, _payload in fake.received] == [3]
+    allocations.want(wanted=False)
+    for second in range(100, 200):
+        allocations.refresh(second * S)
+        joined()
+    assert len(fake.received) == 1
+    assert allocations.retained() == []
+    allocations.close()

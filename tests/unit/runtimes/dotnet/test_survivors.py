@@ -1,0 +1,133 @@
+"""Sampled objects, followed through collections."""
+
+from __future__ import annotations
+
+import struct
+
+from bpfleakd.runtimes.dotnet.nettrace import Event
+from bpfleakd.runtimes.dotnet.survivors import Survivors
+
+from .streams import RUNTIME, text
+
+S = 1_000_000_000
+FILL, RENDER = (0x100, 0x900), (0x200, 0x900)
+
+
+class Heap:
+    """Writes the events of a small heap."""
+
+    def __init__(self) -> None:
+        self.survivors = Survivors()
+        self.now_ns = S
+        self.collections = 0
+
+    def event(self, number: int, payload: bytes, version: int = 0, stack: tuple[int, ...] = ()) -> None:
+        self.now_ns += S
+        self.survivors.take([Event(RUNTIME, number, version, self.now_ns, stack, payload)])
+
+    def allocate(
+        self, kind: str, address: int, stack: tuple[int, ...], *, large: bool = False, amount: int = 100_000
+    ) -> None:
+        head = struct.pack("<IIHQQ", 0, int(large), 8, amount, 0x42)
+        self.event(10, head + text(kind) + struct.pack("<IQ", 0, address), 3, stack)
+
+    def begin(self, depth: int, *, background: bool = False) -> int:
+        self.collections += 1
+        self.event(1, struct.pack("<IIIIHQ", self.collections, depth, 0, int(background), 8, 0), 2)
+        return self.collections
+
+    def stays(self, *ranges: tuple[int, int]) -> None:
+        rows = b"".join(struct.pack("<QQ", *one) for one in ranges)
+        self.event(21, struct.pack("<IIH", 0, len(ranges), 8) + rows)
+
+    def moves(self, *ranges: tuple[int, int, int]) -> None:
+        rows = b"".join(struct.pack("<QQQ", *one) for one in ranges)
+        self.event(22, struct.pack("<IIH", 0, len(ranges), 8) + rows)
+
+    def end(self, number: int) -> None:
+        self.event(2, struct.pack("<IIH", number, 0, 8), 1)
+
+    def retained(self) -> dict[str, tuple[int, int]]:
+        return {one.type: (one.live_bytes, one.samples) for one in self.survivors.retained()}
+
+
+def test_who_survives_is_followed_to_its_new_place() -> None:
+    """And who does not is forgotten: garbage of the same time, and later the survivor itself."""
+    heap = Heap()
+    heap.allocate("Order", 0x10_0040, FILL)
+    heap.allocate("Page", 0x10_0100, RENDER)
+    assert heap.retained() == {}
+    number = heap.begin(0)
+    heap.moves((0x10_0000, 0x8000, 0x80))
+    heap.end(number)
+    assert heap.retained() == {"Order": (100_000, 1)}
+    (one,) = heap.survivors.retained()
+    assert one.stack == FILL
+
+    number = heap.begin(1)
+    heap.stays((0x8000, 0x80))
+    heap.end(number)
+    assert heap.retained() == {"Order": (100_000, 1)}
+
+    number = heap.begin(2)
+    heap.stays((0x8080, 0x80))
+    heap.end(number)
+    assert heap.retained() == {}
+
+
+def test_a_young_collection_says_nothing_of_old_objects() -> None:
+    heap = Heap()
+    heap.allocate("byte[]", 0x10_0040, FILL, large=True)
+    number = heap.begin(1)
+    heap.end(number)
+    assert heap.retained() == {"byte[]": (100_000, 1)}
+    number = heap.begin(2)
+    heap.end(number)
+    assert heap.retained() == {}
+
+
+def test_a_background_collection_between_others() -> None:
+    """It looks at what was old when it began; young objects are the others' business."""
+    heap = Heap()
+    heap.allocate("old", 0x1000, FILL, large=True)
+    heap.allocate("dead", 0x2000, FILL, large=True)
+    background = heap.begin(2, background=True)
+    heap.allocate("young", 0x10_0000, RENDER)
+    young = heap.begin(0)
+    heap.moves((0x10_0000, 0x9000, 0x40))
+    heap.end(young)
+    heap.stays((0x1000, 0x100))
+    heap.end(background)
+    assert heap.retained() == {"old": (100_000, 1), "young": (100_000, 1)}
+
+
+def test_ten_times_as_much_garbage() -> None:
+    """The answer is who fills the dictionary, by type and stack."""
+    heap = Heap()
+    address = 0x10_0000
+    for _collection in range(10):
+        kept = []
+        for _order in range(3):
+            heap.allocate("Order", address, FILL)
+            kept.append((address, address, 0x40))
+            address += 0x1000
+            for _page in range(10):
+                heap.allocate("Page", address, RENDER)
+                address += 0x1000
+        number = heap.begin(0)
+        heap.moves(*kept)
+        heap.end(number)
+    assert heap.retained() == {"Order": (3_000_000, 30)}
+
+
+def test_more_samples_than_are_kept() -> None:
+    """Every second one is followed, for two."""
+    heap = Heap()
+    for number in range(50_000):
+        heap.allocate("Order", 0x1000 + 0x100 * number, FILL, amount=1_000)
+    number = heap.begin(0)
+    heap.stays((0, 1 << 40))
+    heap.end(number)
+    ((live_bytes, samples),) = heap.retained().values()
+    assert samples <= 20_000
+    assert abs(live_bytes - 50_000_000) < 1_000_000
