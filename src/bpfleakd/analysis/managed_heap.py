@@ -97,8 +97,11 @@ def with_managed_heap(
             leak_bytes_per_s=round(verdict.leak_bytes_per_s + heap.growth_bytes_per_s, 1),
             explained_share=share,
         )
-    is_its_growth = grows is not None and committed_bytes_per_s >= _EXPLAINS_SHARE * grows
-    if found.leaks or found.growing_bytes_per_s > 0 or not is_its_growth:
+    # What it committed before the attach may be touched only now: before the heap is known that may be all.
+    committed = committed_bytes_per_s if heap.verdict is not Verdict.UNKNOWN else grows or 0.0
+    is_its_growth = grows is not None and committed >= _EXPLAINS_SHARE * grows
+    is_others = found.leaks > 0 or found.growing_bytes_per_s > (1 - _EXPLAINS_SHARE) * (grows or 0.0)
+    if is_others or not is_its_growth:
         return verdict
     return replace(verdict, verdict=heap.verdict, reason=heap.reason, explained_share=share)
 

@@ -24,6 +24,7 @@ class ProcessRuntimes:
     def __init__(self, process: ProcessInfo) -> None:
         self._process = process
         self._runtimes: list[Runtime] = []
+        self._failed: list[Runtime] = []
         self.heap = HeapTracking()
 
     def __iter__(self) -> Iterator[Runtime]:
@@ -41,7 +42,7 @@ class ProcessRuntimes:
 
     def follow(self, mappings: Sequence[Mapping]) -> bool:
         """Find runtimes that have come; returns whether there are some."""
-        known = {runtime.name for runtime in self._runtimes}
+        known = {runtime.name for runtime in (*self._runtimes, *self._failed)}
         found = [one for one in detect(self._process, mappings) if one.name not in known]
         for runtime in found:
             log.info("runtime.found", pid=self._process.id.pid, runtime=runtime.name, version=runtime.version)
@@ -60,11 +61,21 @@ class ProcessRuntimes:
         return source.retained() if source else ()
 
     def refresh(self, now_ns: int) -> None:
-        """Learn what is new; nothing waits."""
-        for source in self.methods:
-            source.refresh(now_ns)
-        runtime = self.heap_runtime
-        if runtime is None or runtime.live_heap is None:
+        """Learn what is new; nothing waits. A runtime that fails, by a bug of ours, is left alone."""
+        for runtime in list(self._runtimes):
+            try:
+                self._refresh(runtime, now_ns)
+            except Exception:
+                # It reads what the process controls.
+                log.exception("runtime.failed", pid=self._process.id.pid, runtime=runtime.name)
+                runtime.close()
+                self._failed.append(runtime)
+                self._runtimes.remove(runtime)
+
+    def _refresh(self, runtime: Runtime, now_ns: int) -> None:
+        if runtime.methods is not None:
+            runtime.methods.refresh(now_ns)
+        if runtime is not self.heap_runtime or runtime.live_heap is None:
             return
         self.heap.note(runtime.live_heap.read(now_ns))
         if runtime.allocations is not None:

@@ -9,18 +9,31 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from bpfleakd.unwind.programs import ProgramSet
 from bpfleakd.unwind.rules import GAP_NUMBER
 from bpfleakd.unwind.table import PAGE_BITS, ROW_ADDRESS_BITS, ROW_ADDRESS_MASK
 
-__all__ = ["Functions", "page_rows", "rows_of", "without_overlaps"]
+__all__ = ["Functions", "RowPrograms", "page_rows", "rows_of", "without_overlaps"]
 
 
 # The arrays of so many functions take some 10 MB; those of a whole browser would take hundreds.
 _FUNCTIONS_AT_ONCE = 16_384
+
+
+class RowPrograms(Protocol):
+    """Rows that many functions share, as uint32 arrays."""
+
+    def first_rows(self) -> np.ndarray:
+        """The index of each program's first row, and behind them the number of rows."""
+
+    def row_offsets(self) -> np.ndarray:
+        """Each row's offset from the start of the function, ascending in a program from 0."""
+
+    def row_rules(self) -> np.ndarray:
+        """Each row's rule number."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +85,7 @@ def without_overlaps(functions: Functions) -> Functions:
     return functions.where(kept)
 
 
-def rows_of(functions: Functions, programs: ProgramSet, max_rows: int) -> tuple[np.ndarray, np.ndarray, int]:
+def rows_of(functions: Functions, programs: RowPrograms, max_rows: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Return the rows' addresses, their rule numbers (both uint32), and how many functions they are of.
 
     That is fewer than were given where the rows would be more than `max_rows`: the first ones.
@@ -96,7 +109,7 @@ def rows_of(functions: Functions, programs: ProgramSet, max_rows: int) -> tuple[
 
 
 def _rows_of_chunk(
-    functions: Functions, programs: ProgramSet, max_rows: int
+    functions: Functions, programs: RowPrograms, max_rows: int
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
     """As `rows_of`, and how many rows there were before those that change nothing were left out."""
     first_rows, offsets, rules = programs.first_rows(), programs.row_offsets(), programs.row_rules()

@@ -22,8 +22,9 @@ import numpy as np
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.vdso import VDSO, own_vdso_image
 from bpfleakd.errors import BadElf
-from bpfleakd.unwind.build import build_table, sections_of
+from bpfleakd.unwind.build import MAX_ROWS, build_table, sections_of
 from bpfleakd.unwind.cache import TableCache
+from bpfleakd.unwind.pe import build_pe_table, is_pe, pe_sections_of
 from bpfleakd.unwind.rules import PACKED_RULE_BYTES, pack, unpack
 from bpfleakd.unwind.table import UnwindTable
 
@@ -33,6 +34,8 @@ __all__ = ["BuiltTable", "build_tables"]
 _FRAME_SECTIONS = (".eh_frame", ".eh_frame_hdr", ".debug_frame")
 # Of larger ones the memory would be the daemon's for ever. libpython has 0.8 MB, libLLVM 10.
 _READ_HERE_BYTES_MAX = 2 << 20
+# A framework compiled into one file has 100 MB.
+_PE_BYTES_MAX = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,11 +154,7 @@ def _read_answer(stream: IO[bytes], path: str) -> BuiltTable | None:
 
 def _answer(path: str, cache: TableCache | None, out: IO[bytes]) -> None:
     try:
-        with _image(path) as image:
-            sections = sections_of(image)
-            table = cache.table_of(sections) if cache else build_table(sections)
-            digest = sections.digest.hex()
-            segments = _executable_segments(image)
+        table, digest, segments = _built(path, cache)
     except (BadElf, OSError) as error:
         out.write(json.dumps({"failure": str(error)}).encode() + b"\n")
         return
@@ -174,6 +173,29 @@ def _answer(path: str, cache: TableCache | None, out: IO[bytes]) -> None:
     for part in (table.rows, table.page_index):
         out.write(part.data.cast("B"))
     out.write(pack(table.rules))
+
+
+def _built(path: str, cache: TableCache | None) -> tuple[UnwindTable, str, tuple[tuple[int, int, int], ...]]:
+    if path != VDSO and is_pe(_beginning(path)):
+        pe = pe_sections_of(_whole(path))
+        return build_pe_table(pe, MAX_ROWS), pe.digest, pe.segments
+    with _image(path) as image:
+        sections = sections_of(image)
+        table = cache.table_of(sections) if cache else build_table(sections)
+        return table, sections.digest.hex(), _executable_segments(image)
+
+
+def _beginning(path: str) -> bytes:
+    with Path(path).open("rb") as file:
+        return file.read(2)
+
+
+def _whole(path: str) -> bytes:
+    with Path(path).open("rb") as file:
+        data = file.read(_PE_BYTES_MAX + 1)
+    if len(data) > _PE_BYTES_MAX:
+        raise BadElf(f"a PE file of more than {_PE_BYTES_MAX >> 20} MiB")
+    return data
 
 
 def _main() -> None:

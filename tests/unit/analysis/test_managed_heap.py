@@ -98,9 +98,12 @@ class TestTheProcess:
         assert found.explained_share == pytest.approx(0.8, rel=0.02)
 
     def test_other_memory_that_grows(self) -> None:
-        """A heap that was not collected is no excuse for what it has no part in."""
+        """A heap that does not grow is no excuse for what it has no part in."""
         verdict = self.growing(1e6)
-        assert with_managed_heap(verdict, heap([]), 1e4, self.NO_SITES).verdict is Verdict.GROWING
+        steady = heap([34.0 + 0.1 * (i % 3) for i in range(60)], full=(0, 59))
+        assert with_managed_heap(verdict, steady, 1e4, self.NO_SITES).verdict is Verdict.GROWING
+        sites = FoundGrowth(0, 0.0, 0.9e6)
+        assert with_managed_heap(verdict, heap([]), 1e4, sites).verdict is Verdict.GROWING
 
     def test_a_native_leak(self) -> None:
         """It is one, whatever the heap does."""

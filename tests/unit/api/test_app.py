@@ -186,7 +186,10 @@ def test_sites(query, limit, sort):
 def test_the_leak_report_is_the_contract():
     """Field for field as docs/json.md has it."""
     answer = ask(FakeService(report=a_report()), "GET", "/v1/processes/4711/sites").json
-    assert list(answer) == ["process", "sites", "losses", "process_verdict", "suppressed", "build_ids"]
+    assert list(answer) == [
+        *("process", "sites", "losses", "process_verdict", "suppressed", "build_ids"),
+        *("managed", "types", "notes"),
+    ]
     assert {"pid", "comm", "exe", "live_bytes", "live_count", "attached_s", "mode"} <= answer[
         "process"
     ].keys()
@@ -216,6 +219,7 @@ def test_the_leak_report_is_the_contract():
         "live_bytes_stderr",
         "live_count_stderr",
         "scanned_age_s",
+        "type",
     ]
     assert site["kind"] == "heap"
     assert site["truncated"] is None

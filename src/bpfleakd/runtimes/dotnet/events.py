@@ -154,7 +154,7 @@ def allocation_tick(event: Event) -> AllocationTick:
         (address,) = struct.unpack_from("<Q", event.payload, at + 4)
     if event.version >= 4:
         (size_bytes,) = struct.unpack_from("<Q", event.payload, at + 12)
-    # 3.1 now and then tells a negative number.
+    # More is not to be believed.
     allocated_bytes = allocated_bytes if allocated_bytes <= _ALLOCATED_MAX_BYTES else 0
     return AllocationTick(name, allocated_bytes, address, size_bytes, kind == _LARGE)
 

@@ -221,7 +221,8 @@ def _compressed(data: bytes, at: int) -> Iterator[_Blob]:
         if flags & 8:
             stack_id, at = _varint(data, at)
         passed_ns, at = _varint(data, at)
-        time_ns += passed_ns
+        # An event may be older than the one before.
+        time_ns = (time_ns + passed_ns) & 0xFFFF_FFFF_FFFF_FFFF
         # Activity and related activity.
         at += 16 * (bool(flags & 16) + bool(flags & 32))
         if flags & 128:

@@ -99,7 +99,7 @@ class StreamWriter:
                 fields += _varint(0x7F00_0000_1234)
             if stack != last[1]:
                 flags, fields = flags | 8, fields + _varint(stack)
-            fields += _varint(time_ns - last[2])
+            fields += _varint((time_ns - last[2]) % (1 << 64))
             flags, fields = flags | 16 | 32, fields + bytes(32)
             if len(payload) != last[3]:
                 flags, fields = flags | 128, fields + _varint(len(payload))

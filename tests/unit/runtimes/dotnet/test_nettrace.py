@@ -46,6 +46,13 @@ def test_a_stack_from_before_a_sequence_point_is_lost() -> None:
     assert (event.stack, reader.lost_stacks) == ((), 1)
 
 
+def test_an_event_that_is_older_than_the_one_before() -> None:
+    """Threads write apart: the difference is negative, modulo 2^64."""
+    times_ns = (9_000, 5_000, (1 << 63) + 1, 7)
+    events = [WrittenEvent(RUNTIME, 4, b"", time_ns=time_ns) for time_ns in times_ns]
+    assert [event.time_ns for event in read(StreamWriter().events(events).end())] == list(times_ns)
+
+
 @pytest.mark.parametrize(
     "data",
     [
