@@ -39,17 +39,25 @@ _WRAPPER = re.compile(
     re.VERBOSE,
 )
 # Rust's; in C++ these are namespaces of programs. Unlike C++ names, Rust's have no argument list.
-_RUST_LIBRARY = re.compile(r"<?(?:alloc|core|std|hashbrown)::.*")
+_RUST_LIBRARY = re.compile(
+    r"<?(?:alloc|core|std|hashbrown)::.*"
+    # Methods of its own types: <str>::repeat, <[T]>::to_vec, <u8 as alloc::slice::hack::ConvertVec>::to_vec.
+    r"|<(?:str|\[[^\]]*\]|char|bool|[iu](?:8|16|32|64|128|size)|f(?:32|64))(?: as [^>]*)?>::.*"
+)
 
 # What compilers put behind the names of parts of functions, as c++filt shows it.
 _CLONE = re.compile(r"(?: \[clone [^]]*\]| \(\.[^)]*\))+$")
 _OPERATOR = re.compile(r"\boperator\b(?:\(\)|\[\]|[-+*/%^&|~!=<>,]+)?")
 
 
-def blamed_frame(frames: Sequence[Frame]) -> Frame | None:
-    """The frame to blame; of a stack of tools only the outermost named one; None for an empty stack."""
+def blamed_frame(frames: Sequence[Frame], allocators_file: str | None = None) -> Frame | None:
+    """The frame to blame; of a stack of tools only the outermost named one; None for an empty stack.
+
+    `allocators_file` is that of the allocator, where `frames` are only the outer ones of a stack.
+    """
+    allocators_file = allocators_file or (frames[0].module if frames else None)
     for index, frame in enumerate(frames):
-        if not _is_tool(frame, frames[0].module):
+        if not _is_tool(frame, allocators_file):
             return _caller_of_runtime(frames[index:]) or frame
     named = [frame for frame in frames if frame.function]
     return next(reversed(named or frames), None)

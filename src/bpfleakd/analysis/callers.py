@@ -1,24 +1,57 @@
 """Who is to answer for outstanding blocks: the caller that keeps what it got, not the wrapper it got it from.
 
-A program has wrappers of its own around malloc: pools, checked allocation, constructors. The frame that a
-call site is blamed on (analysis/blame.py) is then the wrapper, for all its callers. But where another stack
-leads through the same call and gives back what it gets, that call is not to blame. So we go outwards until no
-stack that gives back is left: the first frame from there on is who keeps the blocks.
+A program has wrappers of its own around malloc: pools, checked allocation, constructors. Some have names that leave
+no doubt; a stripped program has none. They are told by what they do, from the addresses of stacks alone:
+
+  - Where another stack leads through the same call and gives back what it gets, that call is not to blame. So we go
+    outwards until no stack that gives back is left.
+  - A call through which at least half of the blocks of a process pass, for many callers, is a wrapper too.
+
+From there on the frame is charged as analysis/blame.py says. `ChargeRules` go before all of this.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from bpfleakd.analysis.blame import blamed_frame
 from bpfleakd.model.site import SiteCounters
 from bpfleakd.model.stack import Frame
 
-__all__ = ["GivenBack", "gives_back", "keeper"]
+__all__ = ["ChargeRules", "Callers", "GivenBack", "charged_frame", "gives_back"]
 
 # What a site may still hold of its blocks, where the rest shows that it frees them.
 _HELD_SHARE = 0.1
+# A wrapper serves so many callers, with so much of what the process allocates.
+_CALLERS_MIN = 8
+_WRAPPER_SHARE = 0.5
+_WRAPPERS_DEEP = 8
+
+# Names that leave no doubt, also where nobody is known to give back.
+_ALLOCATING = re.compile(
+    r"""(?:[\w:<>, ]*::)?(?:
+          \w*(?:[mczp]|re)alloc(?:ate|ator|0|z|f|n|_n|_array|_aligned|_?wrap\w*|_usable\w*|_internal|_impl)?
+        | \w*(?:strn?|mem|wcs)dup\d? | (?:\w*_)?(?:mem|heap|pool|arena|virtual)_?alloc(?:ate)?
+        )(?:\(.*)?""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+Addresses = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeRules:
+    """Functions, as shell patterns, that are never charged (`skip`), and that are charged at the latest (`stop`)."""
+
+    skip: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
+
+
+NO_RULES = ChargeRules()
 
 
 def gives_back(counters: SiteCounters) -> bool:
@@ -27,12 +60,12 @@ def gives_back(counters: SiteCounters) -> bool:
 
 
 class GivenBack:
-    """The stacks (addresses, innermost first) of sites that give back."""
+    """Stacks (addresses, innermost first) of sites that give back."""
 
-    def __init__(self, stacks: Iterable[Sequence[int]]) -> None:
+    def __init__(self, stacks: Iterable[Addresses]) -> None:
         self._sorted = sorted({tuple(stack) for stack in stacks})
 
-    def shared(self, stack: Sequence[int]) -> int:
+    def shared(self, stack: Addresses) -> int:
         """How many of the innermost addresses of `stack` one of the stacks has, too."""
         key = tuple(stack)
         # In order, those with the longest common beginning are next to it.
@@ -40,16 +73,73 @@ class GivenBack:
         return max((_common(key, near) for near in self._sorted[max(0, index - 1) : index + 1]), default=0)
 
 
-def keeper(frames: Sequence[Frame], given_back: GivenBack) -> Frame | None:
-    """The frame that keeps what is outstanding at a site; the blamed one if no other is known to give back.
+class Callers:
+    """What is known of the stacks of a process: of each its addresses, blocks allocated, and whether it gives back."""
 
-    None for an empty stack.
-    """
-    # Functions that were inlined have the address of the frame that holds them, which comes after them.
-    ends = [index + 1 for index, frame in enumerate(frames) if not frame.inlined]
-    shared = given_back.shared([frames[end - 1].address for end in ends])
-    outer = frames[ends[shared - 1] :] if shared else frames
-    return blamed_frame(outer or frames)
+    def __init__(self, stacks: Iterable[tuple[Addresses, int, bool]] = ()) -> None:
+        stacks = list(stacks)
+        self._given_back = GivenBack(addresses for addresses, _count, gives in stacks if gives)
+        self._wrappers = _wrappers([(tuple(addresses), count) for addresses, count, _gives in stacks])
+
+    def wrapped(self, stack: Addresses, *, is_given_back: bool) -> int:
+        """How many of the innermost addresses of a stack are of wrappers."""
+        key = tuple(stack)
+        of_many = max((len(one) for one in self._wrappers if key[: len(one)] == one), default=0)
+        # What is still held of many blocks is no other caller's than theirs.
+        return of_many if is_given_back else max(of_many, self._given_back.shared(key))
+
+
+def charged_frame(
+    frames: Sequence[Frame], callers: Callers, rules: ChargeRules = NO_RULES, *, is_given_back: bool = False
+) -> Frame | None:
+    """The frame to charge with a site; None for an empty stack."""
+    ends = _ends(frames)
+    wrapped = callers.wrapped([frames[end - 1].address for end in ends], is_given_back=is_given_back)
+    inner = ends[wrapped - 1] if wrapped else 0
+    outer = frames[inner:] or frames
+    allocators_file = frames[0].module if frames else None
+    chosen = blamed_frame([frame for frame in outer if not _is_skipped(frame, rules)], allocators_file)
+    chosen = chosen or blamed_frame(outer, allocators_file)
+    return next((frame for frame in _up_to(frames, chosen) if _is_one_of(frame, rules.stop)), chosen)
+
+
+def _ends(frames: Sequence[Frame]) -> list[int]:
+    """Where the frames of each address end: functions that were inlined come before the frame that holds them."""
+    return [index + 1 for index, frame in enumerate(frames) if not frame.inlined]
+
+
+def _is_skipped(frame: Frame, rules: ChargeRules) -> bool:
+    is_allocating = frame.function is not None and bool(_ALLOCATING.fullmatch(frame.function))
+    return is_allocating or _is_one_of(frame, rules.skip)
+
+
+def _is_one_of(frame: Frame, patterns: Sequence[str]) -> bool:
+    return frame.function is not None and any(fnmatchcase(frame.function, pattern) for pattern in patterns)
+
+
+def _up_to(frames: Sequence[Frame], chosen: Frame | None) -> Iterable[Frame]:
+    for frame in frames:
+        yield frame
+        if frame is chosen:
+            return
+
+
+def _wrappers(stacks: Sequence[tuple[tuple[int, ...], int]]) -> list[tuple[int, ...]]:
+    """The beginnings of stacks through which most blocks pass, for many callers."""
+    least = _WRAPPER_SHARE * sum(count for _stack, count in stacks)
+    found = []
+    for depth in range(1, _WRAPPERS_DEEP):
+        passing: dict[tuple[int, ...], int] = {}
+        callers: dict[tuple[int, ...], set[int]] = {}
+        for stack, count in stacks:
+            if len(stack) > depth:
+                passing[stack[:depth]] = passing.get(stack[:depth], 0) + count
+                callers.setdefault(stack[:depth], set()).add(stack[depth])
+        large = [start for start, count in passing.items() if count >= least > 0]
+        if not large:
+            break
+        found += [start for start in large if len(callers[start]) >= _CALLERS_MIN]
+    return found
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpfleakd.analysis.callers import GivenBack, gives_back, keeper
+from bpfleakd.analysis.callers import Callers, ChargeRules, GivenBack, charged_frame, gives_back
 from bpfleakd.model.site import SiteCounters
 from bpfleakd.model.stack import Frame, FrameKind
 
 MALLOC, WRAPPER, GUILTY, INNOCENT, MAIN = 0x10, 0x20, 0x31, 0x32, 0x40
-FUNCTIONS = {WRAPPER: "checked_malloc", GUILTY: "guilty", INNOCENT: "innocent", MAIN: "main"}
+FUNCTIONS = {WRAPPER: "make_room", GUILTY: "guilty", INNOCENT: "innocent", MAIN: "main"}
 
 
 def frame(address: int, *, inlined: bool = False, function: str | None = None) -> Frame:
@@ -20,14 +20,18 @@ def frame(address: int, *, inlined: bool = False, function: str | None = None) -
     return Frame("malloc" if address == MALLOC else name, module, 1, None, address, FrameKind.NATIVE, inlined)
 
 
+def giving_back(*stacks: list[int]) -> Callers:
+    return Callers((stack, 23, True) for stack in stacks)
+
+
 def kept_by(stack: list[int], *given_back: list[int]) -> str | None:
-    found = keeper([frame(address) for address in stack], GivenBack(given_back))
+    found = charged_frame([frame(address) for address in stack], giving_back(*given_back))
     return found.function if found else None
 
 
 def test_without_others_it_is_who_is_blamed() -> None:
     """The innermost frame that is no tool of its caller."""
-    assert kept_by([MALLOC, WRAPPER, GUILTY, MAIN]) == "checked_malloc"
+    assert kept_by([MALLOC, WRAPPER, GUILTY, MAIN]) == "make_room"
     assert kept_by([]) is None
 
 
@@ -38,7 +42,7 @@ def test_a_wrapper_that_others_use_is_not_to_blame() -> None:
 
 def test_another_call_in_the_same_wrapper_says_nothing() -> None:
     """It is another line of it, which may have another purpose."""
-    assert kept_by([MALLOC, WRAPPER, GUILTY, MAIN], [MALLOC, WRAPPER + 1, INNOCENT]) == "checked_malloc"
+    assert kept_by([MALLOC, WRAPPER, GUILTY, MAIN], [MALLOC, WRAPPER + 1, INNOCENT]) == "make_room"
 
 
 def test_wrappers_of_wrappers() -> None:
@@ -51,7 +55,7 @@ def test_wrappers_of_wrappers() -> None:
 def test_two_calls_of_one_function() -> None:
     """One line of main keeps, another gives back: it is main, at the line of this stack."""
     stack = [frame(MALLOC), frame(WRAPPER), frame(MAIN), frame(0x50)]
-    found = keeper(stack, GivenBack([[MALLOC, WRAPPER, MAIN + 5, 0x50]]))
+    found = charged_frame(stack, giving_back([MALLOC, WRAPPER, MAIN + 5, 0x50]))
     assert found == frame(MAIN)
 
 
@@ -59,13 +63,62 @@ def test_inlined_functions_share_an_address() -> None:
     """They are one step outwards together with the frame that holds them."""
     inlined = frame(WRAPPER, inlined=True, function="inlined_wrapper")
     stack = [frame(MALLOC), inlined, frame(WRAPPER), frame(GUILTY), frame(MAIN)]
-    assert keeper(stack, GivenBack([])) == inlined
-    assert keeper(stack, GivenBack([[MALLOC, WRAPPER, INNOCENT]])) == frame(GUILTY)
+    assert charged_frame(stack, giving_back()) == inlined
+    assert charged_frame(stack, giving_back([MALLOC, WRAPPER, INNOCENT])) == frame(GUILTY)
 
 
 def test_a_stack_that_is_all_shared() -> None:
     """If it is the beginning of one that gives back (it was cut short), there is nobody further out."""
-    assert kept_by([MALLOC, WRAPPER], [MALLOC, WRAPPER, INNOCENT]) == "checked_malloc"
+    assert kept_by([MALLOC, WRAPPER], [MALLOC, WRAPPER, INNOCENT]) == "make_room"
+
+
+def test_a_call_that_serves_many_is_a_wrapper() -> None:
+    """Most blocks of the process pass through it, for eight callers; of seven it may be the one to blame."""
+
+    def charged(callers: int) -> str | None:
+        many = [([MALLOC, WRAPPER, 0x100 + n, MAIN], 10, False) for n in range(callers)]
+        known = Callers([*many, ([MALLOC, 0x60, MAIN], 50, False)])
+        found = charged_frame([frame(a) for a in (MALLOC, WRAPPER, 0x100, MAIN)], known)
+        return found.function if found else None
+
+    assert charged(8) == "f100"
+    assert charged(7) == "make_room"
+
+
+def test_what_is_still_held_of_many_blocks() -> None:
+    """A site that gives most back is itself no proof of a wrapper."""
+    stack = [MALLOC, WRAPPER, GUILTY, MAIN]
+    found = charged_frame([frame(a) for a in stack], giving_back(stack), is_given_back=True)
+    assert found == frame(WRAPPER)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("xmalloc", "xcalloc", "zmalloc", "_PyObject_Malloc", "jv_mem_alloc", "CRYPTO_zalloc", "HeapAlloc"),
+        *("xmlMemMallocWrap", "g_malloc0", "xstrdup", "OPENSSL_memdup", "mem::Pool::zalloc(unsigned long)"),
+    ],
+)
+def test_names_that_leave_no_doubt(name: str) -> None:
+    """Whatever else is known."""
+    stack = [frame(MALLOC), frame(WRAPPER, function=name), frame(GUILTY), frame(MAIN)]
+    assert charged_frame(stack, Callers()) == frame(GUILTY)
+
+
+@pytest.mark.parametrize("name", ["alloc_session", "allocate_table", "realloc_growth", "dup_request"])
+def test_names_that_say_what_for(name: str) -> None:
+    """They are of a function that decides."""
+    stack = [frame(MALLOC), frame(WRAPPER, function=name), frame(GUILTY), frame(MAIN)]
+    assert charged_frame(stack, Callers()) == stack[1]
+
+
+def test_rules_go_first() -> None:
+    """What is skipped is never charged, and nobody beyond what is to stop at."""
+    stack = [frame(a) for a in (MALLOC, WRAPPER, GUILTY, MAIN)]
+    assert charged_frame(stack, Callers(), ChargeRules(skip=("make_*", "guilty"))) == frame(MAIN)
+    wrapped = giving_back([MALLOC, WRAPPER, INNOCENT])
+    assert charged_frame(stack, wrapped, ChargeRules(stop=("make_room",))) == frame(WRAPPER)
+    assert charged_frame(stack, Callers(), ChargeRules(skip=("*",))) == frame(WRAPPER)
 
 
 @pytest.mark.parametrize(
