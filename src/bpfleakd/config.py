@@ -21,6 +21,7 @@ from bpfleakd.process.policy import Match, Policy, Rule
 __all__ = [
     "AttachMethod",
     "AutoConfig",
+    "BlameConfig",
     "BudgetConfig",
     "Config",
     "HistoryConfig",
@@ -241,6 +242,13 @@ class BudgetConfig(_Section, frozen=True):
     host_percent: Annotated[float, msgspec.Meta(ge=0.1, le=100_000)] = 25.0
 
 
+class BlameConfig(_Section, frozen=True):
+    """Who is charged with memory: never functions of `skip`, and nobody further out than those of `stop`."""
+
+    skip: tuple[Glob, ...] = ()
+    stop: tuple[Glob, ...] = ()
+
+
 class StateConfig(_Section, frozen=True):
     """Where reports of processes that ended are kept, and how many; `dir` None keeps none."""
 
@@ -278,6 +286,7 @@ class Config(_Section, frozen=True):
     metrics: Annotated[MetricsConfig, NEEDS_RESTART] = MetricsConfig()
     limits: Annotated[LimitsConfig, NEEDS_RESTART] = LimitsConfig()
     history: Annotated[HistoryConfig, NEEDS_RESTART] = HistoryConfig()
+    blame: Annotated[BlameConfig, NEEDS_RESTART] = BlameConfig()
     sampling: Annotated[SamplingConfig, NEEDS_RESTART] = SamplingConfig()
     auto: Annotated[AutoConfig, NEEDS_RESTART] = AutoConfig()
     budget: Annotated[BudgetConfig, NEEDS_RESTART] = BudgetConfig()

@@ -1,10 +1,11 @@
 """Who is to answer for outstanding blocks: the caller that keeps what it got, not the wrapper it got it from.
 
-A program has wrappers of its own around malloc: pools, checked allocation, constructors. Some have names that leave
-no doubt; a stripped program has none. They are told by what they do, from the addresses of stacks alone:
+A program has wrappers of its own around malloc: pools, checked allocation, constructors. Some have names that
+leave no doubt; a stripped program has none. They are told by what they do, from the addresses of stacks
+alone:
 
-  - Where another stack leads through the same call and gives back what it gets, that call is not to blame. So we go
-    outwards until no stack that gives back is left.
+  - Where another stack leads through the same call and gives back what it gets, that call is not to blame. So
+    we go outwards until no stack that gives back is left.
   - A call through which at least half of the blocks of a process pass, for many callers, is a wrapper too.
 
 From there on the frame is charged as analysis/blame.py says. `ChargeRules` go before all of this.
@@ -22,7 +23,7 @@ from bpfleakd.analysis.blame import blamed_frame
 from bpfleakd.model.site import SiteCounters
 from bpfleakd.model.stack import Frame
 
-__all__ = ["ChargeRules", "Callers", "GivenBack", "charged_frame", "gives_back"]
+__all__ = ["NO_RULES", "Callers", "ChargeRules", "GivenBack", "charged_frame", "gives_back"]
 
 # What a site may still hold of its blocks, where the rest shows that it frees them.
 _HELD_SHARE = 0.1
@@ -45,7 +46,7 @@ Addresses = Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class ChargeRules:
-    """Functions, as shell patterns, that are never charged (`skip`), and that are charged at the latest (`stop`)."""
+    """Functions, as shell patterns: `skip` are never charged, and nothing further out than `stop` is."""
 
     skip: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
@@ -74,7 +75,7 @@ class GivenBack:
 
 
 class Callers:
-    """What is known of the stacks of a process: of each its addresses, blocks allocated, and whether it gives back."""
+    """Stacks of a process: of each its addresses, the blocks allocated, and whether it gives them back."""
 
     def __init__(self, stacks: Iterable[tuple[Addresses, int, bool]] = ()) -> None:
         stacks = list(stacks)
@@ -104,7 +105,7 @@ def charged_frame(
 
 
 def _ends(frames: Sequence[Frame]) -> list[int]:
-    """Where the frames of each address end: functions that were inlined come before the frame that holds them."""
+    """Where the frames of each address end: inlined functions come before the frame that holds them."""
     return [index + 1 for index, frame in enumerate(frames) if not frame.inlined]
 
 

@@ -73,6 +73,11 @@ class Rise:
         """The same of so little, or less, in the first third; 0 where it is a third or more."""
         return _log_chernoff(self.first_third, self.steps)
 
+    @property
+    def log_p_last_third(self) -> Row:
+        """The same of the last third."""
+        return _log_chernoff(self.last_third, self.steps)
+
 
 def lower_envelope(low: Matrix) -> Matrix:
     """The least from each bin to the end."""

@@ -31,7 +31,7 @@ from bpfleakd.analysis.envelope import (
 from bpfleakd.analysis.exposure import Exposure, constant_exposure, exposure_of
 from bpfleakd.analysis.survival import NORMAL_95, Survival
 
-__all__ = ["LEAK_AFTER_S", "Persistence", "SiteHistories", "persistence_of"]
+__all__ = ["LEAK_AFTER_S", "Persistence", "SiteHistories", "chosen", "persistence_of"]
 
 # A cache that fills cannot be told from a leak until it stops. This is how long growth must have gone on to
 # be called a leak, unless it is configured: nothing but a convention.
@@ -42,7 +42,8 @@ _START_UP_SHARE = 0.1
 _WINDOWS = 4
 # Below this probability it is given up that a curve still rises as before.
 _LOG_ALPHA = np.log(0.02)
-# It began too late if the first third has less than half of its due share, and less by this probability.
+# It began too late if the first third has less than half of its due share, and less by this probability; it
+# is over if the last third has.
 _THIN_THIRD = 1 / 6
 _LOG_ALPHA_THIRD = np.log(0.1)
 # It slows down if the last third has less than half of what the first has, beyond 95 % of chance.
@@ -141,6 +142,14 @@ class Persistence:
     silence_s: Row
     unseen_s: Row
 
+    def joined(self, other: Persistence) -> Persistence:
+        """These sites, and then the other ones, observed for as long."""
+        of_sites = [field.name for field in fields(self) if field.name not in ("observed_s", "leak_after_s")]
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in of_sites
+        }
+        return replace(self, **columns)
+
 
 def persistence_of(histories: SiteHistories, leak_after_s: float = LEAK_AFTER_S) -> Persistence:
     """Measure sites; what grows for `leak_after_s` may leak. At least one bin of time is needed."""
@@ -205,7 +214,7 @@ class _Measurement:
         # Most sites never take anything for good, and need no look.
         promising = np.flatnonzero(self._is_promising())
         if len(promising):
-            part = _Measurement(_chosen(self._histories, promising), self._leak_after_s)
+            part = _Measurement(chosen(self._histories, promising), self._leak_after_s)
             for does_persist, look in part.looks():
                 # The youngest are in flight and go on dying. Where few survive, these can be told apart.
                 is_of_few = look["by_survivors"] & (look["old_share"] <= _FEW_SURVIVE) & ~look["dies"]
@@ -436,7 +445,7 @@ def _nothing_found(sites: int) -> dict[str, NDArray[Any]]:
     }
 
 
-def _chosen(histories: SiteHistories, sites: NDArray[np.intp]) -> SiteHistories:
+def chosen(histories: SiteHistories, sites: NDArray[np.intp]) -> SiteHistories:
     """The histories of some of the sites."""
     of_all = ("ends_s", "intervals_bytes")
     columns = {field.name: getattr(histories, field.name) for field in fields(SiteHistories)}
@@ -457,7 +466,8 @@ def _is_more_than_a_list(gained_bytes: Row, gained_count: Row) -> Flags:
 def _is_even(rise: Rise) -> Flags:
     """Whether a curve rises from the beginning of its window to the end, and does not slow down."""
     is_late = (rise.first_third < _THIN_THIRD) & (rise.log_p_first_third < _LOG_ALPHA_THIRD)
-    even: Flags = (rise.gain > 0) & ~_has_stopped(rise) & ~_slows_down(rise) & ~is_late
+    is_over = (rise.last_third < _THIN_THIRD) & (rise.log_p_last_third < _LOG_ALPHA_THIRD)
+    even: Flags = (rise.gain > 0) & ~_has_stopped(rise) & ~_slows_down(rise) & ~is_late & ~is_over
     return even
 
 

@@ -43,6 +43,7 @@ def classified(history: StoredHistory) -> tuple[ProcessVerdict, list[tuple[Store
                 survivors_bytes,
                 np.array([site.weight for site in history.sites], np.float64),
                 np.array([site.kind is AllocationKind.HEAP for site in history.sites]),
+                np.array(history.intervals_bytes, np.float64) if history.intervals_bytes else None,
             ),
             history.leak_after_s,
         )

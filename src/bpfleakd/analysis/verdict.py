@@ -67,6 +67,7 @@ _PLATEAU_SHARE = 0.1
 _REPLACED_MIN = 10
 _LOSSY = 0.7
 _SURVIVORS_UNKNOWN = 0.8
+_UNSEEN = 0.5
 # Less of the time observed is not worth a word.
 _UNREAD_SHARE = 0.02
 
@@ -98,6 +99,35 @@ class Classification:
     _measured: Persistence
     _context: Context
     _replaced: NDArray[np.bool_]
+
+    @property
+    def leaks(self) -> NDArray[np.bool_]:
+        """Which sites leak."""
+        are_leaks: NDArray[np.bool_] = self.codes == _LEAK
+        return are_leaks
+
+    @property
+    def measured(self) -> Persistence:
+        """What they were judged by."""
+        return self._measured
+
+    def keep_leak(self, site: int, rate_bytes_per_s: float, seen_s: float) -> None:
+        """A site was a leak until `seen_s`, and nothing tells that it is none any more."""
+        self.codes[site] = _LEAK
+        self.confidence[site] *= _UNSEEN
+        self.leak_bytes_per_s[site] = rate_bytes_per_s
+        self._measured.unseen_s[site] = max(self._measured.observed_s - seen_s, 1.0)
+
+    def joined(self, other: Classification) -> Classification:
+        """These sites, and then the other ones, of the same process."""
+        return Classification(
+            np.concatenate([self.codes, other.codes]),
+            np.concatenate([self.confidence, other.confidence]),
+            np.concatenate([self.leak_bytes_per_s, other.leak_bytes_per_s]),
+            self._measured.joined(other.measured),
+            self._context,
+            np.concatenate([self._replaced, other._replaced]),
+        )
 
     def of(self, site: int) -> SiteVerdict:
         """The verdict on one site, with the reason in words."""
@@ -185,7 +215,11 @@ def _reason(m: Persistence, context: Context, site: int, code: int, replaced: bo
         _UNKNOWN: _why_unknown,
     }[code]
     text = _WHY_REPLACED if replaced and code == _GROWING else words(m, site)
-    if m.unseen_s[site] and code in (_LEAK, _GROWING):
+    if code == _LEAK and m.unseen_s[site] and not m.persists[site]:
+        text = (
+            f"grew steadily while more blocks were recorded; not seen for {human_duration(m.unseen_s[site])}"
+        )
+    elif m.unseen_s[site] and code in (_LEAK, _GROWING):
         text += f"; not seen for {human_duration(m.unseen_s[site])}, since too few blocks are recorded"
     if context.lost_blocks:
         text += "; blocks were not recorded"

@@ -15,6 +15,7 @@ from typing import TypeVar
 import structlog
 
 from bpfleakd import __version__, errors
+from bpfleakd.analysis.callers import ChargeRules
 from bpfleakd.analysis.suppressions import Suppressions
 from bpfleakd.config import AttachMethod as Wanted
 from bpfleakd.config import AutoConfig, Config
@@ -232,6 +233,7 @@ class Backend:
                 config.sampling.interval_bytes,
             ),
             suppressions=self.suppressions,
+            charge_rules=ChargeRules(config.blame.skip, config.blame.stop),
         )
         self.tracer.adopt(kernel.pins.processes(), replaced)
         self._supervision = Supervision(

@@ -36,6 +36,7 @@ class StoredHistory:
     Bins of time end at `ends_s`, in seconds since the attach; each begins where the one before ends.
     `replaced_count` to `lost_blocks` are as in analysis.verdict.Context. Anonymous memory was at least
     `memory_bytes` in the bins that end at `memory_s`. For `unread_s` of the time there was no daemon.
+    `intervals_bytes` are the sampling intervals by bin, where they changed (0: every block was recorded).
     """
 
     version: int
@@ -50,3 +51,4 @@ class StoredHistory:
     limits: tuple[MemoryLimit, ...]
     sites: tuple[StoredSite, ...]
     unread_s: float = 0.0
+    intervals_bytes: tuple[float, ...] = ()

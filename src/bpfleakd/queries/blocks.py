@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bpfleakd import errors
-from bpfleakd.analysis.callers import GivenBack, gives_back, keeper
 from bpfleakd.kernel.abi import KINDS
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.model.blocks import BlockReport, BlocksReport, SiteBlocks
@@ -30,8 +29,6 @@ from bpfleakd.tracing.traced_process import TracedProcess
 __all__ = ["Blocks", "narrowed", "without_suppressed"]
 
 _NS_PER_S = 1_000_000_000
-# To read a stack takes a few microseconds.
-_GIVEN_BACK_MAX = 4096
 
 _Region = tuple[SiteKey, LiveRegion]
 
@@ -122,15 +119,14 @@ class Blocks:
     def _site_blocks(self, sites: Sequence[SelectedSite]) -> Iterable[SiteBlocks]:
         keys = [SiteKey(BLOCK_KINDS[site.kind], site.stack_id) for site in sites]
         named = self.name(keys)
-        stacks = self._given_back()
-        given_back = GivenBack(stacks.values())
+        pid = self.traced.pid
+        self.traced.charging.learn(self.traced.table, lambda key: self.maps.stack(pid, key.stack_id))
         for key, site in zip(keys, sites, strict=True):
             stack = named[key].stack
             yield SiteBlocks(
                 site=named[key].fingerprint,
                 kind=key.kind,
-                # What is still held of many blocks is no other caller's than theirs.
-                caller=keeper(stack.frames, GivenBack(()) if key in stacks else given_back),
+                caller=self.traced.charging.charged(key, stack.frames),
                 live_bytes=site.live_bytes,
                 live_count=site.live_count,
                 blocks=tuple(self._block(*row) for row in site.listed.tolist()),
@@ -138,15 +134,6 @@ class Blocks:
                 stack=stack.frames,
                 truncated=stack.truncated,
             )
-
-    def _given_back(self) -> dict[SiteKey, tuple[int, ...]]:
-        """The stacks of sites that free what they allocate, of most of them if there are too many."""
-        table = self.traced.table
-        used = [(table.keys[row], table.counters(table.keys[row])) for row in table.used_rows.tolist()]
-        freed = [(counters.allocated_count, key) for key, counters in used if gives_back(counters)]
-        freed.sort(key=lambda item: item[0], reverse=True)
-        pid = self.traced.pid
-        return {key: self.maps.stack(pid, key.stack_id).addresses for _count, key in freed[:_GIVEN_BACK_MAX]}
 
     def _block(
         self, address: int, size: int, weight: int, born_ns: int, _stack_id: int, tid: int, _kind: int

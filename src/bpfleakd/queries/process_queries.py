@@ -18,6 +18,7 @@ from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.difference import ComparedState, DiffReport
 from bpfleakd.model.groups import GroupedReport, GroupKey
 from bpfleakd.model.history import StoredHistory
+from bpfleakd.model.process import ProcessState
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SortKey
 from bpfleakd.model.scan import ScanReport
@@ -77,7 +78,7 @@ class ProcessQueries:
         final = traced.final if suppress else traced.final_unsuppressed
         if final is not None:
             return replace(final, sites=sorted_sites(final.sites, sort, limit))
-        self._collector.read(self._clock_ns())
+        self._collector.read(self._clock_ns)
         found = self._live_report(traced, limit, sort, suppress=suppress)
         return self._reporter.with_retained(traced, found, sort, limit)
 
@@ -108,7 +109,7 @@ class ProcessQueries:
             if suppress and site is None:
                 kept = without_suppressed(kept, traced.suppressions)
             return narrowed(kept, site=site, older_than_s=older_than_s, limit=limit)
-        self._collector.read(self._clock_ns())
+        self._collector.read(self._clock_ns)
         traced.note_threads(thread_commands(pid))
         if suppress:
             self._verdict_engine.look_for_suppressed(traced)
@@ -120,7 +121,7 @@ class ProcessQueries:
         `trust_heap`: heap memory that is in no block, as far as that can be known, holds no pointers.
         """
         traced = self._processes.find_with_memory(pid)
-        self._collector.read(self._clock_ns())
+        self._collector.read(self._clock_ns)
         heap = self._spaces.heap_since_attach(pid) if trust_heap else []
         return PendingScan(traced, self._maps, options, heap)
 
@@ -129,10 +130,10 @@ class ProcessQueries:
 
         Raises NoSuchProcess if the process has ended meanwhile.
         """
-        traced, now_ns = scan.traced, self._clock_ns()
+        traced = scan.traced
         if self._processes.find_with_memory(traced.pid) is not traced:
             raise memory_is_gone(traced.pid)
-        self._collector.read(now_ns)
+        now_ns = self._collector.read(self._clock_ns)
         heap = self._spaces.heap_since_attach(traced.pid)
         if not all(
             any(low <= first and last <= high for low, high in heap) for first, last in reply.dismissed
@@ -157,8 +158,7 @@ class ProcessQueries:
         Without `survivors` no block is read. Raises NotAttached, and NoSuchProcess if it ended.
         """
         traced = self._processes.find_with_memory(pid)
-        now_ns = self._clock_ns()
-        self._collector.read(now_ns)
+        now_ns = self._collector.read(self._clock_ns)
         namer = self._verdict_engine.namer(traced)
         if site is None:
             sites = self._reporter.ranked_sites(traced, namer, now_ns, SortKey.VERDICT, limit)
@@ -179,8 +179,7 @@ class ProcessQueries:
         Raises NotAttached, NoSuchProcess if it ended, and NoSuchTime.
         """
         traced = self._processes.find_with_memory(pid)
-        now_ns = self._clock_ns()
-        self._collector.read(now_ns)
+        now_ns = self._collector.read(self._clock_ns)
         table, adopted = traced.table, traced.table.began_ns > traced.attached_ns
         before, after = (
             figures_at(table, ago_s, now_ns, pid=pid, was_adopted=adopted) for ago_s in (from_ago_s, to_ago_s)
@@ -217,8 +216,7 @@ class ProcessQueries:
     def address_space(self, pid: int) -> AddressSpaceReport:
         """What the memory of a process is made of. Raises NotAttached, and NoSuchProcess if it ended."""
         traced = self._processes.find_with_memory(pid)
-        now_ns = self._clock_ns()
-        self._collector.read(now_ns)
+        now_ns = self._collector.read(self._clock_ns)
         return self._memory.report(
             pid,
             self._spaces.map_of(pid),
@@ -229,7 +227,9 @@ class ProcessQueries:
 
     def keep_last(self, traced: TracedProcess) -> None:
         """Ask, of a process that is about to be let go of, what may be asked of it later."""
-        if traced.verdicts.is_due(self._clock_ns(), traced.table.began_ns, asked=True):
+        ended_ns = None if traced.state is ProcessState.DETACHED else traced.ended_ns
+        is_settled = ended_ns is not None and traced.verdicts.settle(ended_ns)
+        if not is_settled and traced.verdicts.is_due(self._clock_ns(), traced.table.began_ns, asked=True):
             self._verdict_engine.evaluate(traced)
         final = self._live_report(traced, _FINAL_SITES, SortKey.VERDICT)
         traced.final = self._reporter.with_retained(traced, final, SortKey.VERDICT, _FINAL_SITES)

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
-from bpfleakd.analysis.blame import blamed_frame
 from bpfleakd.analysis.suppressions import Suppressions
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.child import Child
@@ -185,7 +184,7 @@ def _badness(sums: ReachabilitySums) -> tuple[int, int]:
 
 
 def _site(site: SiteSums, named: NamedStack, now_ns: int, traced: TracedProcess) -> ScannedSite:
-    blamed = blamed_frame(named.stack.frames)
+    blamed = traced.charging.charged(_key(site), named.stack.frames)
     sums = _sums(site)
     blocks = tuple(
         ScannedBlock(

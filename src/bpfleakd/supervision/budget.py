@@ -6,7 +6,8 @@ that were recorded. It is the traced program that pays, in its own processor tim
 Rules:
   - A process that is over its budget in several successive rounds goes one level cheaper; far over it, at
     once. The last level is not to be traced at all.
-  - Where all together are over the host's budget, the dearest does.
+  - Where all that the policy traces are over the host's budget together, the dearest of them does. What
+    somebody attached is on that person's account: it neither gives way nor makes others.
   - It goes back a level when that would, by what it now costs, stay below half the budget, and has done so
     for a while; after each relapse that takes twice as long. From not being traced nothing goes back.
 
@@ -96,6 +97,11 @@ class Budget(Generic[K]):
         """The load of all processes together."""
         return sum(account.load_percent for account in self._accounts.values())
 
+    @property
+    def policy_percent(self) -> float:
+        """The load of those that the policy traces, which the host's budget is for."""
+        return sum(one.load_percent for one in self._accounts.values() if not one.usage.is_exempt)
+
     def load_percent(self, key: K) -> float:
         """The load of a process in the last round; 0 before the second, and if it is not known."""
         account = self._accounts.get(key)
@@ -162,7 +168,7 @@ class Budget(Generic[K]):
 
     def _over_host(self) -> Change[K] | None:
         limit = self._limits.host_percent
-        self._host_rounds_over = self._host_rounds_over + 1 if self.host_percent > limit else 0
+        self._host_rounds_over = self._host_rounds_over + 1 if self.policy_percent > limit else 0
         if self._host_rounds_over < _ROUNDS_OVER:
             return None
         candidates = [
@@ -174,12 +180,12 @@ class Budget(Generic[K]):
             return None
         dearest = max(candidates, key=self.load_percent)
         self._host_rounds_over = 0
-        loads = f"{_cost(self.load_percent(dearest))}, {self.host_percent:.0f} % with all others"
+        loads = f"{_cost(self.load_percent(dearest))}, {self.policy_percent:.0f} % with all others"
         return self._cheaper(dearest, f"{loads}: over the host's budget of {limit:g} %")
 
     def _host_is_full(self, account: _Account) -> bool:
         more = (_STEP_BACK_FACTOR - 1) * account.load_percent
-        return self.host_percent + more > self._limits.host_percent
+        return self.policy_percent + more > self._limits.host_percent
 
     def _cheaper(self, key: K, reason: str) -> Change[K]:
         account = self._accounts[key]

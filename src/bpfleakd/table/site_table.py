@@ -46,9 +46,12 @@ _GAPS_MAX = 16
 
 
 class SiteTable:
-    """Sites of one process, by key. `began_ns` is when its recording started."""
+    """Sites of one process, by key. `began_ns` is when its recording started.
 
-    def __init__(self, began_ns: int) -> None:
+    Without `knows_past` the first reading is where everything begins: it tells of nothing that was gained.
+    """
+
+    def __init__(self, began_ns: int, *, knows_past: bool = True) -> None:
         self.began_ns = began_ns
         self.updated_ns = began_ns
         self.total_history = History(began_ns, 0)
@@ -67,7 +70,7 @@ class SiteTable:
         self.heap_allocated_bytes = 0
         """What all sites of the heap have allocated."""
         self.gaps_ns: list[tuple[int, int]] = []
-        self._knows_all = True
+        self._knows_all = self._knows_total = knows_past
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -94,6 +97,9 @@ class SiteTable:
         self.updated_ns = now_ns
         live_bytes = self.totals.live_bytes
         self.note_peak(live_bytes)
+        if not self._knows_total:
+            self._knows_total = True
+            self.total_history = History(self.began_ns, live_bytes)
         self.total_history.append(now_ns, live_bytes)
         return len(changed)
 

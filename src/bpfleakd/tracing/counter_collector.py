@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import structlog
@@ -27,6 +28,10 @@ __all__ = ["CounterCollector"]
 
 log = structlog.get_logger()
 
+# A reading that takes longer was interrupted: a daemon that was stalled, a machine that slept.
+_STALLED_NS = 200_000_000
+_READINGS_MAX = 3
+
 
 class CounterCollector:
     """Reads counters, changes of address spaces and of libraries, for all that are traced."""
@@ -49,14 +54,17 @@ class CounterCollector:
         self._sampling = sampling
         self._processes = population
 
-    def read(self, now_ns: int) -> None:
-        """Bring all tables up to now."""
+    def read(self, clock_ns: Callable[[], int]) -> int:
+        """Bring all tables up to now; returns the time that they are of.
+
+        That is when the counters were read, not when this was begun: a daemon may be stalled in between.
+        """
         # First, so that a peak of the heap can be told from those that the events bring.
         counters = {pid: self._maps.process(pid) for pid in self._processes.running}
         for pid in self._feed.read():
             if pid in self._processes.running:
                 self.follow_libraries(self._processes.running[pid])
-        changed = _ChangedSites(*self._maps.changed_sites())
+        changed, now_ns = self._changed_sites(clock_ns)
         for pid, traced in self._processes.running.items():
             site_keys, columns = changed.of(pid)
             if not traced.is_gone:
@@ -72,6 +80,21 @@ class CounterCollector:
             traced.table.note_peak(self._spaces.peak_live_bytes(pid, heap_peak_bytes, now_ns))
             if traced.counters.library_changes != before.library_changes:
                 self.follow_libraries(traced)
+        return now_ns
+
+    def _changed_sites(self, clock_ns: Callable[[], int]) -> tuple[_ChangedSites, int]:
+        """What has changed, and when it was read.
+
+        Where that took long, nobody knows which moment the counters are of: they are read once more.
+        """
+        readings = []
+        for _ in range(_READINGS_MAX):
+            began_ns = clock_ns()
+            readings.append(self._maps.changed_sites())
+            now_ns = clock_ns()
+            if now_ns - began_ns <= _STALLED_NS:
+                break
+        return _ChangedSites(*_latest(readings)), now_ns
 
     def follow_libraries(self, traced: TracedProcess) -> None:
         """Probe, unwind and name what a process has loaded meanwhile."""
@@ -88,6 +111,15 @@ class CounterCollector:
         traced.follow_runtimes(mappings, time.monotonic_ns())
         self._unwinding.follow(traced.pid, mappings, wait_s=0.0)
         log.info("process.libraries-changed", pid=traced.pid, mappings=len(mappings))
+
+
+def _latest(readings: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Several readings as one: of each site the last."""
+    if len(readings) == 1:
+        return readings[0]
+    keys, sites = (np.concatenate(columns)[::-1] for columns in zip(*readings, strict=True))
+    _keys, newest = np.unique(keys, return_index=True)
+    return keys[newest], sites[newest]
 
 
 class _ChangedSites:

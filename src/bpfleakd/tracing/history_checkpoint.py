@@ -12,15 +12,17 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from bpfleakd.model.site import SiteKey
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.table.table_checkpoint import TableCheckpoint
 from bpfleakd.tracing.checkpoint import CheckpointBlob, read_checkpoint, write_checkpoint
+from bpfleakd.tracing.site_charging import SiteIdentity
 from bpfleakd.tracing.site_verdicts import SiteVerdicts, VerdictsCheckpoint
 from bpfleakd.tracing.traced_process import TracedProcess
 
@@ -29,16 +31,18 @@ __all__ = ["HistoryCheckpoint", "HistoryCheckpoints", "restored_history"]
 log = structlog.get_logger()
 
 _PAUSE_NS = 10_000_000_000
+_FIRST_PAUSE_NS = 2_000_000_000
 _SHARE = 0.01
 _CELLS_MAX = 32_768
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryCheckpoint:
-    """What is written down."""
+    """What is written down. `identities` are those of sites by place: fingerprint, module and function."""
 
     table: TableCheckpoint
     verdicts: VerdictsCheckpoint
+    identities: list[tuple[int, str, str | None, str | None]] = field(default_factory=list)
 
 
 class HistoryCheckpoints:
@@ -54,13 +58,18 @@ class HistoryCheckpoints:
         pid, began_ns = traced.pid, self._clock_ns()
         if traced.is_gone or not len(traced.table.timeline):
             return
-        if not now and began_ns < self._due_ns.setdefault(pid, began_ns + _PAUSE_NS):
+        if not now and began_ns < self._due_ns.setdefault(pid, began_ns + _FIRST_PAUSE_NS):
             return
         record = self._records.setdefault(pid, traced.attachment.pins.record("history"))
         rows = _rows_to_keep(traced)
         try:
             write_checkpoint(
-                record, HistoryCheckpoint(traced.table.checkpoint(rows), traced.verdicts.checkpoint(rows))
+                record,
+                HistoryCheckpoint(
+                    traced.table.checkpoint(rows),
+                    traced.verdicts.checkpoint(rows),
+                    _identities(traced, rows),
+                ),
             )
         except OSError as error:
             # An old one would pass for what was true until the daemon ended.
@@ -79,8 +88,8 @@ class HistoryCheckpoints:
 
 def restored_history(
     record: CheckpointBlob, leak_after_s: float, now_ns: int
-) -> tuple[SiteTable, SiteVerdicts]:
-    """Table and verdicts as they were when they were kept. ValueError if they cannot be gone on with."""
+) -> tuple[SiteTable, SiteVerdicts, dict[SiteKey, SiteIdentity]]:
+    """Table, verdicts and identities as they were kept. ValueError if they cannot be gone on with."""
     try:
         kept = read_checkpoint(record, HistoryCheckpoint)
     finally:
@@ -91,7 +100,22 @@ def restored_history(
         raise ValueError(
             f"nobody read for {table.unread_s:.0f} s, after {read_s:.0f} s in which somebody did"
         )
-    return table, SiteVerdicts.restored(kept.verdicts, leak_after_s)
+    keys = table.keys
+    if not all(0 <= place < len(keys) for place, *_names in kept.identities):
+        raise ValueError("identities of other call sites")
+    identities = {
+        keys[place]: SiteIdentity(fingerprint, module, function)
+        for place, fingerprint, module, function in kept.identities
+    }
+    return table, SiteVerdicts.restored(kept.verdicts, leak_after_s), identities
+
+
+def _identities(
+    traced: TracedProcess, rows: NDArray[np.intp]
+) -> list[tuple[int, str, str | None, str | None]]:
+    known, keys = traced.charging.identities, traced.table.keys
+    found = ((place, known.get(keys[row])) for place, row in enumerate(rows.tolist()))
+    return [(place, one.fingerprint, one.module, one.function) for place, one in found if one]
 
 
 def _rows_to_keep(traced: TracedProcess) -> NDArray[np.intp]:

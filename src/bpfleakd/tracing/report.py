@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bpfleakd.analysis.blame import blamed_frame
-from bpfleakd.analysis.growth import growth_bytes_per_s
+from bpfleakd.analysis.growth import growth_bytes_per_s, growth_window_ns
 from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.model.process import ProcessRow, ProcessSummary, TracingMode
 from bpfleakd.model.report import LeakReport, SiteReport, SortKey
@@ -18,7 +17,7 @@ from bpfleakd.model.stack import NamedStack
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.estimates import bytes_stderr, count_stderr
-from bpfleakd.table.site_table import COUNTERS
+from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.retained import retained_sites, retained_types
 from bpfleakd.tracing.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.traced_process import TracedProcess
@@ -85,9 +84,7 @@ class Reporter:
             allocated_count=totals.allocated_count,
             freed_count=totals.allocated_count - totals.live_count,
             unmatched_frees=traced.counters.unmatched_frees,
-            growth_bytes_per_s=growth_bytes_per_s(
-                table.total_history, table.began_ns, table.updated_ns, self._window_s
-            ),
+            growth_bytes_per_s=growth_bytes_per_s(table.total_history, *self._growth_window_ns(table)),
             temporary_count=totals.temporary_count,
             peak_live_bytes=totals.peak_live_bytes,
             labels=traced.request.labels,
@@ -200,9 +197,12 @@ class Reporter:
         rows = [row for row in used if named[keys[row]].fingerprint == fingerprint]
         return list(zip(rows, self.sites(traced, name, rows, now_ns), strict=True))
 
+    def _growth_window_ns(self, table: SiteTable) -> tuple[int, int]:
+        return growth_window_ns(table.timeline.edges_ns, self._window_s)
+
     def _look_at(self, traced: TracedProcess, row: int, key: SiteKey) -> _Ranked:
         table = traced.table
-        growth = growth_bytes_per_s(table.history(key), table.began_ns, table.updated_ns, self._window_s)
+        growth = growth_bytes_per_s(table.history(key), *self._growth_window_ns(table))
         return _Ranked(row, key, table.counters(key), growth)
 
     def _ranked(
@@ -231,7 +231,7 @@ class Reporter:
         )
 
     def _site(self, traced: TracedProcess, site: _Ranked, named: NamedStack, now_ns: int) -> SiteReport:
-        blamed = blamed_frame(named.stack.frames)
+        blamed = traced.charging.charged(site.key, named.stack.frames)
         census = traced.census.get(site.key) if traced.census else None
         counters = site.counters
         verdict = traced.verdicts.of(site.row, counters.live_count, counters.allocated_count)

@@ -12,7 +12,8 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,10 @@ from numpy.typing import NDArray
 
 from bpfleakd.analysis.managed_heap import with_managed_heap
 from bpfleakd.analysis.measured_sites import MeasuredSites
-from bpfleakd.analysis.persistence import LEAK_AFTER_S, SiteHistories, persistence_of
+from bpfleakd.analysis.merged_histories import Units, summed
+from bpfleakd.analysis.persistence import LEAK_AFTER_S, SiteHistories, chosen, persistence_of
 from bpfleakd.analysis.process_verdict import FoundGrowth, classify_process
+from bpfleakd.analysis.seen_leaks import SeenLeaks
 from bpfleakd.analysis.stored_history import STORED_VERSION
 from bpfleakd.analysis.verdict import VERDICTS, Classification, Context, classify_sites
 from bpfleakd.kernel.maps import ProcessCounters
@@ -55,6 +58,13 @@ _SHARE_WHEN_ASKED = 0.05
 _BLOCKS_WAITED_FOR = 300_000
 _BLOCKS_A_SITE = 15
 _CHUNK_SITES = 2048
+# Functions whose sums are judged: 20 us each.
+_FUNCTIONS_MAX = 128
+# An evaluation that may fall into the end of a process is of its last moments. The one before is kept for
+# that, but not of very many sites, which take 250 bytes each.
+_LAST_MOMENTS_NS = 2 * _NS_PER_S
+_LATELY_NS = 90 * _NS_PER_S
+_KEPT_TWICE_MAX = 20_000
 # Of fewer sites than that their blocks are looked for, to count them alone.
 _FEW_SHARE = 0.25
 
@@ -75,6 +85,22 @@ class VerdictsCheckpoint:
     lost_blocks: list[tuple[int, int]]
     announced: list[int]
     memory: TimelineCheckpoint | None
+    intervals: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluation:
+    """What was found at `at_ns`: by row of the table, where it is in the classification (-1: it had no live
+    blocks), whether it stands for those that are judged with it, and whether there are such."""
+
+    at_ns: int
+    classification: Classification
+    positions: NDArray[np.intp]
+    leads: NDArray[np.bool_]
+    are_joint: NDArray[np.bool_]
+
+    def position(self, row: int) -> int:
+        return int(self.positions[row]) if row < len(self.positions) else -1
 
 
 class SiteVerdicts:
@@ -89,11 +115,13 @@ class SiteVerdicts:
         self._computed_ns = 0
         self._took_ns = 0
         self._is_wanted = False
-        self._classification: Classification | None = None
+        self._latest: _Evaluation | None = None
+        self._before: _Evaluation | None = None
+        self._is_final = False
         self._measured = MeasuredSites()
+        self._seen_leaks = SeenLeaks()
         self._memory: Timeline | None = None
-        # Where a row of the table is in the judgement; -1: it had no live blocks.
-        self._positions: NDArray[np.intp] = np.zeros(0, np.intp)
+        self._intervals: History | None = None
         self._leaking: set[int] = set()
         self._announced: set[int] = set()
 
@@ -104,6 +132,7 @@ class SiteVerdicts:
             self._lost_blocks.points if self._lost_blocks else [],
             [place for place, row in enumerate(rows.tolist()) if row in self._announced],
             self._memory.checkpoint(_ONLY_ROW) if self._memory else None,
+            self._intervals.points if self._intervals else [],
         )
 
     @classmethod
@@ -114,6 +143,8 @@ class SiteVerdicts:
             verdicts._unmatched_frees = History.of(checkpoint.unmatched_frees)
             verdicts._lost_blocks = History.of(checkpoint.lost_blocks)
         verdicts._announced = set(checkpoint.announced)
+        if checkpoint.intervals:
+            verdicts._intervals = History.of(checkpoint.intervals)
         if checkpoint.memory is not None:
             verdicts._memory = Timeline.restored(checkpoint.memory)
         return verdicts
@@ -126,6 +157,10 @@ class SiteVerdicts:
             self._lost_blocks = History(now_ns, lost_blocks)
         self._unmatched_frees.append(now_ns, counters.unmatched_frees)
         self._lost_blocks.append(now_ns, lost_blocks)
+        interval_bytes = 1 << counters.sample_shift if counters.sample_shift else 0
+        if self._intervals is None:
+            self._intervals = History(now_ns, interval_bytes)
+        self._intervals.append(now_ns, interval_bytes)
         self._lost_frees = counters.losses["free_missed"]
         self._is_sampled = counters.was_sampled
 
@@ -143,6 +178,8 @@ class SiteVerdicts:
 
         Sooner if somebody asks, or has asked and did not wait (`want`).
         """
+        if self._is_final:
+            return False
         asked = asked or self._is_wanted
         busy_ns = round(self._took_ns * processes / (_SHARE_WHEN_ASKED if asked else _SHARE))
         aged_ns = min(round((now_ns - began_ns) * _PAUSE_OF_OBSERVED), _LONGEST_PAUSE_NS)
@@ -152,12 +189,34 @@ class SiteVerdicts:
     def want(self, live_blocks: int, sites: int) -> bool:
         """Somebody asks: whether to compute them now; if that takes long, the next tick is to do it."""
         takes_long = live_blocks + _BLOCKS_A_SITE * sites > _BLOCKS_WAITED_FOR
-        self._is_wanted = self._classification is not None and takes_long
+        self._is_wanted = self._latest is not None and takes_long
         return not self._is_wanted
 
-    def compute(self, table: SiteTable, blocks: Blocks, clock_ns: Callable[[], int]) -> list[int]:
+    def settle(self, ended_ns: int) -> bool:
+        """The process has ended: what was found before is final. False if nothing was found yet.
+
+        What a process frees as it ends (exit handlers, destructors, an interpreter that takes itself down)
+        tells nothing of what it did while it ran, so that an evaluation of its last moments does not count.
+        """
+        before = self._before
+        if before is not None and ended_ns - before.at_ns > _LATELY_NS:
+            before = None
+        if self._latest is None or ended_ns - self._latest.at_ns < _LAST_MOMENTS_NS:
+            self._latest = before or self._latest
+        self._is_final = self._latest is not None
+        return self._is_final
+
+    def compute(
+        self,
+        table: SiteTable,
+        blocks: Blocks,
+        clock_ns: Callable[[], int],
+        units: Units | None = None,
+        functions: Units | None = None,
+    ) -> list[int]:
         """Judge all sites; `blocks` are all that live (LIVE_BLOCK records, kinds by BLOCK_KINDS).
 
+        Rows of one of the `units` are one site. Sites of one of the `functions` are judged on their sum, too.
         Returns the rows of sites that have turned out to leak.
         """
         began_ns = self._computed_ns = clock_ns()
@@ -165,32 +224,76 @@ class SiteVerdicts:
         live = table.columns()[:, COUNTERS.index("live_count")] > 0
         rows = np.flatnonzero(live)
         if not len(rows) or not len(table.timeline):
-            self._classification, self._positions = None, np.full(len(table), -1)
+            self._before, self._latest = self._latest or self._before, None
             return []
         now_s = float(table.since_began_s(table.timeline.edges_ns[-1:])[0])
-        due = self._measured.due(rows, table.since_began_s(table.changed_ns(rows)), now_s)
-        if len(due):
-            survivors, of_survivors = self._survivors(table, blocks, due)
-            for start in range(0, len(due), _CHUNK_SITES):
-                chunk = due[start : start + _CHUNK_SITES]
-                histories = _histories(table, chunk, survivors, of_survivors)
-                self._measured.keep(chunk, persistence_of(histories, self._leak_after_s), now_s)
-        self._classification = classify_sites(
-            self._measured.of(rows, now_s, self._leak_after_s), self._context(table)
-        )
-        self._positions = np.where(live, np.cumsum(live) - 1, -1)
+        changed_ns = table.changed_ns(np.arange(len(table)))
+        if units is not None:
+            rows, changed_ns = np.unique(units.lead[rows]), units.latest(changed_ns)
+        due = self._measured.due(rows, table.since_began_s(changed_ns[rows]), now_s)
+        groups = _several(functions, rows)
+        source = self._source(table, blocks, units, due, functions, groups)
+        for start in range(0, len(due), _CHUNK_SITES):
+            chunk = due[start : start + _CHUNK_SITES]
+            histories = source.histories(chunk, units)
+            self._measured.keep(chunk, persistence_of(histories, self._leak_after_s), now_s)
+        context = self._context(table)
+        found = classify_sites(self._measured.of(rows, now_s, self._leak_after_s), context)
+        positions = np.full(len(table), -1)
+        positions[rows] = np.arange(len(rows))
+        leads = positions >= 0
+        if functions is not None and len(groups):
+            sums = persistence_of(source.histories(groups, functions), self._leak_after_s)
+            of_sums = classify_sites(sums, context)
+            for group, row in enumerate(groups.tolist()):
+                mine = rows[functions.lead[rows] == functions.lead[row]]
+                taken = _settled_by_sum(found, positions[mine], of_sums, group)
+                positions[mine[taken]] = len(rows) + group
+                leads[mine[taken][1:]] = False
+            found = found.joined(of_sums)
+        are_joint = np.zeros(len(table), bool)
+        if units is not None:
+            positions = positions[units.lead]
+            are_joint = np.bincount(units.lead, minlength=len(table))[units.lead] > 1
+        if self._latest is not None and len(rows) <= _KEPT_TWICE_MAX:
+            self._before = self._latest
+        self._latest = _Evaluation(began_ns, found, positions, leads, are_joint)
+        self._keep_unseen(table, rows)
         self._took_ns = clock_ns() - began_ns
         return self._announce(rows)
 
+    def _keep_unseen(self, table: SiteTable, rows: NDArray[np.intp]) -> None:
+        """What was a leak stays one while too little is recorded to see that it is none any more."""
+        assert self._latest is not None
+        found, positions = self._latest.classification, self._latest.positions
+        intervals_bytes = self._intervals_bytes(table)
+        leaks = found.leaks[positions[rows]]
+        for row in rows[leaks].tolist():
+            self._seen_leaks.see(row, found.measured, int(positions[row]))
+        if intervals_bytes is None:
+            return
+        ends_s = table.since_began_s(table.timeline.edges_ns[1:])
+        unseen = self._seen_leaks.unseen(ends_s, intervals_bytes)
+        for row in rows[~leaks].tolist():
+            if row in unseen:
+                found.keep_leak(int(positions[row]), unseen[row].rate_bytes_per_s, unseen[row].seen_s)
+            else:
+                self._seen_leaks.forget(row)
+
     def of(self, row: int, live_count: int, allocated_count: int) -> SiteVerdict:
         """The verdict on the site in a row of the table, which has these counters."""
+        latest = self._latest
+        position = latest.position(row) if latest else -1
+        if latest is not None and position >= 0 and (live_count or self._is_final or latest.are_joint[row]):
+            verdict = latest.classification.of(position)
+            if self._is_final and live_count < latest.classification.measured.live_count[position] / 2:
+                verdict = replace(verdict, reason=f"{verdict.reason}; freed as the process ended")
+            # The rate is that of all who are judged together.
+            return verdict if latest.leads[row] else replace(verdict, leak_bytes_per_s=0.0)
         if live_count == 0 and allocated_count:
             return SiteVerdict(
                 Verdict.CHURN, _NO_BLOCKS, f"all {allocated_count:,} blocks were freed again", 0.0
             )
-        position = int(self._positions[row]) if row < len(self._positions) else -1
-        if self._classification is not None and position >= 0:
-            return self._classification.of(position)
         if allocated_count > live_count:
             # There were none when it was looked at.
             freed = f"{allocated_count - live_count:,} of {allocated_count:,} blocks were freed again"
@@ -215,6 +318,10 @@ class SiteVerdicts:
             commits = np.isin(rows, heap.rows)
             committed = float(rates[commits & (ranks > 0)].sum())
             ranks[commits] = 0
+        if self._latest is not None:
+            # Those that are judged together count once.
+            is_known = rows < len(self._latest.leads)
+            ranks[is_known] *= self._latest.leads[rows[is_known]]
         known = np.isin(rows, suppressed)
         of_suppressed = float(rates[known & (ranks > 0)].sum())
         ranks[known] = 0
@@ -250,7 +357,8 @@ class SiteVerdicts:
         rows = np.array([row for row, _site in sites], np.intp)
         order = np.argsort(rows)
         survivors_of = self._survivors(table, blocks or (), rows)
-        known = _histories(table, rows[order], *survivors_of) if len(rows) else None
+        source = _Source(table, *survivors_of, self._intervals_bytes(table))
+        known = source.histories(rows[order], None) if len(rows) else None
         checkpoint = []
         hidden = set(suppressed.tolist())
         for place, (row, site) in zip(np.argsort(order), sites, strict=True):
@@ -287,6 +395,9 @@ class SiteVerdicts:
             lost_frees=context.lost_frees,
             lost_blocks=context.lost_blocks,
             unread_s=round(context.unread_s, 3),
+            intervals_bytes=tuple(known.intervals_bytes.tolist())
+            if known and known.intervals_bytes is not None
+            else (),
             ends_s=tuple(known.ends_s.tolist()) if known else (),
             memory_s=tuple(memory.ends_s.tolist()) if memory else (),
             memory_bytes=tuple(memory.low_bytes[:, 0].tolist()) if memory else (),
@@ -297,17 +408,19 @@ class SiteVerdicts:
     def ranks(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
         """For sorting rows of the table: 2 for a leak, 1 for what grows, else 0; and their rates."""
         ranks, rates = np.zeros(len(rows), np.int8), np.zeros(len(rows))
-        known = np.flatnonzero(rows < len(self._positions))
-        known = known[self._positions[rows[known]] >= 0]
-        if self._classification is not None:
-            positions = self._positions[rows[known]]
-            codes = self._classification.codes[positions]
-            ranks[known] = np.select(
-                [codes == VERDICTS.index(Verdict.LEAK), codes == VERDICTS.index(Verdict.GROWING)],
-                [_LEAKS, _GROWS],
-                0,
-            )
-            rates[known] = self._classification.leak_bytes_per_s[positions]
+        latest = self._latest
+        if latest is None:
+            return ranks, rates
+        known = np.flatnonzero(rows < len(latest.positions))
+        known = known[latest.positions[rows[known]] >= 0]
+        positions = latest.positions[rows[known]]
+        codes = latest.classification.codes[positions]
+        ranks[known] = np.select(
+            [codes == VERDICTS.index(Verdict.LEAK), codes == VERDICTS.index(Verdict.GROWING)],
+            [_LEAKS, _GROWS],
+            0,
+        )
+        rates[known] = latest.classification.leak_bytes_per_s[positions] * latest.leads[rows[known]]
         return ranks, rates
 
     @staticmethod
@@ -319,6 +432,9 @@ class SiteVerdicts:
             keys = table.keys
             wanted = np.array([keys[row].stack_id for row in rows.tolist()], np.uint64)
             blocks = (batch[np.isin(batch["stack_id"], wanted)] for batch in blocks)
+        last_ns = int(table.timeline.edges_ns[-1])
+        # What was born since the last reading is in no bin yet.
+        blocks = (batch[batch["born_ns"] <= last_ns] for batch in blocks)
         survivors = count_survivors(blocks, table.timeline.edges_ns)
         sites = (SiteKey(BLOCK_KINDS[kind], stack_id) for kind, stack_id in survivors.sites())
         return survivors, np.array([table.row_of(site) for site in sites], np.intp)
@@ -338,12 +454,92 @@ class SiteVerdicts:
         )
 
     def _announce(self, rows: NDArray[np.intp]) -> list[int]:
-        assert self._classification is not None
-        leaking = set(rows[self._classification.codes == VERDICTS.index(Verdict.LEAK)].tolist())
+        assert self._latest is not None
+        leaks = self._latest.classification.leaks[self._latest.positions[rows]] & self._latest.leads[rows]
+        leaking = set(rows[leaks].tolist())
         new = (leaking & self._leaking) - self._announced
         self._announced |= new
         self._leaking = leaking
         return sorted(new)
+
+    def _intervals_bytes(self, table: SiteTable) -> NDArray[np.float64] | None:
+        """The coarsest sampling interval in each bin of the timeline; None if it never changed."""
+        if self._intervals is None or len(self._intervals) < 2:
+            return None
+        times_ns, intervals = np.array(self._intervals.points).T
+        edges_ns = table.timeline.edges_ns
+        at = np.maximum(np.searchsorted(times_ns, edges_ns, side="right") - 1, 0)
+        return np.array(
+            [intervals[first : last + 1].max() for first, last in pairwise(at.tolist())], np.float64
+        )
+
+    def _source(
+        self,
+        table: SiteTable,
+        blocks: Blocks,
+        units: Units | None,
+        due: NDArray[np.intp],
+        functions: Units | None,
+        groups: NDArray[np.intp],
+    ) -> _Source:
+        """The histories of what is to be measured, with one pass over the blocks."""
+        wanted = units.members(due)[0] if units is not None else due
+        if functions is not None and len(groups):
+            wanted = np.union1d(wanted, functions.members(groups)[0])
+        intervals_bytes = self._intervals_bytes(table)
+        if not len(wanted):
+            return _Source(table, count_survivors((), table.timeline.edges_ns), _NO_ROWS, intervals_bytes)
+        return _Source(table, *self._survivors(table, blocks, wanted), intervals_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where histories come from: the table, and who survives with the row of each site (-1: in none)."""
+
+    table: SiteTable
+    survivors: Survivors
+    of_survivors: NDArray[np.intp]
+    intervals_bytes: NDArray[np.float64] | None
+
+    def histories(self, leads: NDArray[np.intp], units: Units | None) -> SiteHistories:
+        """The histories of sites, in the order of their leads, each with those that belong to its unit."""
+        if units is None:
+            return self._of_rows(leads)
+        members, starts = units.members(leads)
+        order = np.argsort(members)
+        histories = self._of_rows(members[order])
+        return summed(chosen(histories, np.argsort(order)), starts)
+
+    def _of_rows(self, rows: NDArray[np.intp]) -> SiteHistories:
+        return replace(
+            _histories(self.table, rows, self.survivors, self.of_survivors),
+            intervals_bytes=self.intervals_bytes,
+        )
+
+
+def _several(functions: Units | None, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The leads of functions that more than one of these rows is charged to, not too many."""
+    if functions is None:
+        return _NO_ROWS
+    leads, counts = np.unique(functions.lead[rows], return_counts=True)
+    return leads[counts > 1][:_FUNCTIONS_MAX]
+
+
+def _settled_by_sum(
+    found: Classification, positions: NDArray[np.intp], sums: Classification, group: int
+) -> NDArray[np.intp]:
+    """Which of the sites at these positions take the verdict of their function's sum.
+
+    A leak that is spread over several paths is one, though none of them may show it; and a path that grows
+    while the sum has stopped has only taken over from another. A sum that fluctuates tells nothing.
+    """
+    codes, code = found.codes[positions], sums.codes[group]
+    grow = np.isin(codes, [VERDICTS.index(each) for each in (Verdict.GROWING, Verdict.PLATEAU)])
+    if code == VERDICTS.index(Verdict.LEAK) and not found.leaks[positions].any():
+        return np.flatnonzero(grow)
+    if code in (VERDICTS.index(Verdict.PLATEAU), VERDICTS.index(Verdict.STEADY)):
+        return np.flatnonzero(found.leaks[positions])
+    return _NO_ROWS
 
 
 def _histories(

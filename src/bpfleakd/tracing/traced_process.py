@@ -31,6 +31,7 @@ from bpfleakd.table.site_table import SiteTable
 from bpfleakd.tracing.attach import GONE, Attachment
 from bpfleakd.tracing.managed_heap import HeapTracking
 from bpfleakd.tracing.runtimes import ProcessRuntimes
+from bpfleakd.tracing.site_charging import SiteCharging
 from bpfleakd.tracing.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.site_verdicts import SiteVerdicts
 
@@ -78,6 +79,7 @@ class TracedProcess:
     verdicts: SiteVerdicts = field(default_factory=SiteVerdicts)
     process_verdict: ProcessVerdict | None = None
     suppressions: SiteSuppressions = field(default_factory=SiteSuppressions)
+    charging: SiteCharging = field(default_factory=SiteCharging)
     _census_due_ns: int = 0
     _mappings_due_ns: int = 0
     _named: OrderedDict[SiteKey, NamedStack] = field(default_factory=OrderedDict)
@@ -159,7 +161,8 @@ class TracedProcess:
             for key, unnamed, stack in zip(wanted, raw, self.symbolizer.symbolize(raw), strict=True):
                 has_names = all(frame.function or frame.kind is FrameKind.NATIVE for frame in stack.frames)
                 final = has_names and self.symbolizer.covers(unnamed.addresses)
-                self._named[key] = NamedStack(stack, fingerprint(key.kind, stack), final)
+                settled = self.charging.fingerprint(key)
+                self._named[key] = NamedStack(stack, settled or fingerprint(key.kind, stack), final)
         for key in keys:
             self._named.move_to_end(key)
         while len(self._named) > max(_NAMED_STACKS_MAX, len(keys)):

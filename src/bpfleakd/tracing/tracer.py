@@ -10,6 +10,7 @@ from dataclasses import replace
 import structlog
 
 from bpfleakd import errors
+from bpfleakd.analysis.callers import NO_RULES, ChargeRules
 from bpfleakd.analysis.persistence import LEAK_AFTER_S
 from bpfleakd.analysis.suppressions import NO_SUPPRESSIONS, Suppressions
 from bpfleakd.kernel.abi import RecordingState
@@ -44,6 +45,7 @@ from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
 from bpfleakd.tracing.report import Reporter
 from bpfleakd.tracing.runtimes import ProcessRuntimes
 from bpfleakd.tracing.sampling import SAMPLED_LIVE_BLOCKS, Sampling, SamplingOptions
+from bpfleakd.tracing.site_charging import SiteCharging, SiteIdentity
 from bpfleakd.tracing.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.site_verdicts import SiteVerdicts
 from bpfleakd.tracing.traced_process import TracedProcess
@@ -80,6 +82,7 @@ class Tracer:
         leak_after_s: float = LEAK_AFTER_S,
         sampling: SamplingOptions,
         suppressions: Suppressions = NO_SUPPRESSIONS,
+        charge_rules: ChargeRules = NO_RULES,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._maps = maps
@@ -93,6 +96,7 @@ class Tracer:
         self._unattended_ns = round(unattended_s * 1e9)
         self._leak_after_s = leak_after_s
         self._suppressions = suppressions
+        self._charge_rules = charge_rules
         self._clock_ns = clock_ns
         self._processes = TracedProcesses()
         self._running = self._processes.running
@@ -241,7 +245,7 @@ class Tracer:
 
     def leave(self) -> None:
         """Close everything, and leave the processes as they are to the next daemon."""
-        self._collector.read(self._clock_ns())
+        self._collector.read(self._clock_ns)
         self._feed.save()
         self._beat(self._clock_ns())
         for traced in self._running.values():
@@ -311,7 +315,7 @@ class Tracer:
         """Read the counters of all sites, notice ends and execs; returns the seconds that it took."""
         began_ns = self._clock_ns()
         self._beat(began_ns)
-        self._collector.read(began_ns)
+        self._collector.read(self._clock_ns)
         self._unwinding.poll()
         self._attacher.poll()
         for traced in list(self._running.values()):
@@ -346,6 +350,7 @@ class Tracer:
         checkpoint: TracedProcessCheckpoint,
         table: SiteTable,
         verdicts: SiteVerdicts | None = None,
+        identities: dict[SiteKey, SiteIdentity] | None = None,
     ) -> TracedProcess:
         """The one place where a traced process is made: of a new attachment, or of an earlier daemon's."""
         pid = attachment.process.id.pid
@@ -358,6 +363,7 @@ class Tracer:
             table=table,
             verdicts=verdicts or SiteVerdicts(self._leak_after_s),
             suppressions=SiteSuppressions(self._suppressions),
+            charging=SiteCharging(self._charge_rules, identities),
             counters=self._maps.process(pid),
             adopted_count=checkpoint.adopted_count,
             gap_s=checkpoint.gap_s,
@@ -367,13 +373,15 @@ class Tracer:
         self._processes.forget_ended(pid)
         return traced
 
-    def _restored(self, attachment: Attachment, now_ns: int) -> tuple[SiteTable, SiteVerdicts | None]:
+    def _restored(
+        self, attachment: Attachment, now_ns: int
+    ) -> tuple[SiteTable, SiteVerdicts | None, dict[SiteKey, SiteIdentity]]:
         try:
             return restored_history(attachment.pins.record("history"), self._leak_after_s, now_ns)
         except ValueError as error:
             log.info("history.begun-anew", pid=attachment.process.id.pid, reason=str(error))
             # Growth is that since now.
-            return SiteTable(now_ns), None
+            return SiteTable(now_ns, knows_past=False), None, {}
 
     def _start_anew(self, id_: ProcessId, request: TracingRequest) -> None:
         """Attach to a process that was traced, without what had been recorded of it."""
@@ -387,7 +395,7 @@ class Tracer:
 
     def _settle_adopted(self, gap_s: float) -> None:
         """Take in what waited, probe what came, and end what ended meanwhile."""
-        self._collector.read(self._clock_ns())
+        self._collector.read(self._clock_ns)
         for traced in list(self._running.values()):
             log.info(
                 "process.adopted",
@@ -428,7 +436,7 @@ class Tracer:
         """Take the probes out, keep the last report, drop the tables."""
         self._attacher.stop(traced.attachment)
         try:
-            self._collector.read(self._clock_ns())
+            self._collector.read(self._clock_ns)
             traced.state = state
             traced.ended_ns = self._clock_ns()
             self.queries.keep_last(traced)

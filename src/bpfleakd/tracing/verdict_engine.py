@@ -44,9 +44,11 @@ class VerdictEngine:
 
     def evaluate(self, traced: TracedProcess) -> None:
         """Compute the verdicts on the sites of a process; leaks that are new go to the log."""
-        leaks = traced.verdicts.compute(traced.table, self.all_blocks(traced), self._clock_ns)[
-            :_LEAKS_ANNOUNCED
-        ]
+        self._settle_identities(traced)
+        table, charging = traced.table, traced.charging
+        leaks = traced.verdicts.compute(
+            table, self.all_blocks(traced), self._clock_ns, charging.units(table), charging.functions(table)
+        )[:_LEAKS_ANNOUNCED]
         self.look_for_suppressed(traced, leaks)
         self._judge_heap(traced)
         traced.process_verdict = self.process_verdict(traced)
@@ -94,6 +96,17 @@ class VerdictEngine:
                 leak_bytes_per_s=heap.growth_bytes_per_s,
                 reason=heap.reason,
             )
+
+    def _settle_identities(self, traced: TracedProcess) -> None:
+        """Find out which sites are the same, and who is to be charged: some more at each evaluation."""
+        table, charging = traced.table, traced.charging
+        charging.learn(table, lambda key: self._maps.stack(traced.pid, key.stack_id))
+        live_bytes = table.columns()[:, COUNTERS.index("live_bytes")]
+        largest = np.argsort(-live_bytes, kind="stable")
+        largest = largest[live_bytes[largest] > 0]
+        attention, rates = traced.verdicts.ranks(largest)
+        order = np.lexsort((live_bytes[largest], rates, attention))[::-1]
+        charging.settle(self.name(traced, charging.unsettled(table, largest[order])))
 
     def look_for_suppressed(self, traced: TracedProcess, rows: Iterable[int] = ()) -> bool:
         """Find out which are suppressed: of these rows, of what leaks or grows, and of the largest sites.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpfleakd.analysis.growth import growth_bytes_per_s
+from bpfleakd.analysis.growth import growth_bytes_per_s, growth_window_ns
 from bpfleakd.table.history import History
 
 S = 1_000_000_000
@@ -21,7 +22,18 @@ def history_of(*points: tuple[float, int]) -> History:
 
 
 def growth(history: History, now_s: float, *, began_s: float = 0, window_s: float = 10) -> float:
-    return growth_bytes_per_s(history, round(began_s * S), round(now_s * S), window_s)
+    """Read at the beginning of the window and at its end."""
+    now_ns, began_ns = round(now_s * S), round(began_s * S)
+    start_ns = max(began_ns, now_ns - round(window_s * S))
+    edges_ns = np.array(sorted({began_ns, min(start_ns, max(now_ns, began_ns)), max(now_ns, began_ns)}))
+    return growth_bytes_per_s(history, *growth_window_ns(edges_ns, window_s))
+
+
+def test_a_time_in_which_nobody_read() -> None:
+    """What came in 23 s without a reading is not what came in the last ten: the window is longer then."""
+    history = history_of((1, 23), (8, 8 * 23), (31, 31 * 23), (32, 32 * 23))
+    edges_ns = np.array([0, 1, 8, 31, 32]) * S
+    assert growth_bytes_per_s(history, *growth_window_ns(edges_ns, 10)) == 23.0
 
 
 def test_steady_growth() -> None:

@@ -102,10 +102,12 @@ def test_the_host_has_a_budget_too(world):
 
 
 def test_whoever_was_attached_by_hand_is_exempt(world):
-    """But counts for the host."""
-    world.percents = {"by hand": (80.0, 80.0, 80.0), "policy": (5.0, 1.0, 0.0)}
-    world.exempt = {"by hand"}
-    assert {change.key for change in world.go_on(50)} == {"policy"}
+    """It neither gives way nor makes others, which cost nothing, give way."""
+    world.percents = {"manual": (80.0, 80.0, 80.0), "policy": (5.0, 1.0, 0.0), "idle": (0.0, 0.0, 0.0)}
+    world.exempt = {"manual"}
+    assert world.go_on(50) == []
+    assert world.budget.host_percent == pytest.approx(85.0)
+    assert world.budget.policy_percent == pytest.approx(5.0)
 
 
 def test_a_process_that_has_calmed_down_is_traced_closely_again(world):

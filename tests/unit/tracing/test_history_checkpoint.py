@@ -66,17 +66,19 @@ class World:
     def restart(self, gap_s: int) -> None:
         self.keeper.forget(self.traced.pid)
         self.clock.go_on(gap_s)
-        self.traced.table, self.traced.verdicts = restored_history(self.record, 45.0, self.clock())
+        self.traced.table, self.traced.verdicts, _identities = restored_history(
+            self.record, 45.0, self.clock()
+        )
 
 
 def test_it_is_written_now_and_then() -> None:
-    """Every ten seconds, and when the daemon leaves."""
+    """After two seconds, then every ten, and when the daemon leaves."""
     world = World()
     texts = []
     for _ in range(35):
         world.go_on(1)
         texts.append(world.text)
-    assert len(set(texts)) == 1 + 3
+    assert len(set(texts)) == 1 + 4
     world.keeper.keep(world.traced, now=True)
     assert world.text != texts[-1]
 

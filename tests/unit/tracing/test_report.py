@@ -14,6 +14,7 @@ from bpfleakd.model.site import AllocationKind, SiteKey, ThreadShare
 from bpfleakd.model.stack import Frame, FrameKind, NamedStack, Stack, StackEnd
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.table.census import SiteCensus
+from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing.report import Reporter, sorted_sites
 from bpfleakd.tracing.traced_process import TracedProcess
 
@@ -64,6 +65,7 @@ class TestOrder:
             began_ns=began_ns,
             now_ns=began_ns,
         )
+        traced.table.update(NOW_NS - 10 * NS_PER_S, [], counter_rows([])[:0].reshape(0, len(COUNTERS)))
         keys = [heap(3), heap(4)]
         traced.table.update(NOW_NS, keys, counter_rows([(700, 7, 900, 9), (100, 1, 900, 9)]))
         return traced

@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from bpfleakd.analysis.merged_histories import Units
 from bpfleakd.analysis.persistence import Persistence, SiteHistories, persistence_of
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import LIVE_BLOCK, RecordingState
@@ -223,3 +224,31 @@ def test_a_suppressed_leak(world: World) -> None:
     suppressed = np.zeros(1, np.intp)
     verdict = world.verdicts.of_process(world.table, (), suppressed)
     assert (verdict.verdict, verdict.leak_bytes_per_s) == (Verdict.UNKNOWN, 0)
+
+
+def test_what_ends_keeps_the_verdict_from_before_its_end(world: World) -> None:
+    """All is freed in the last moments, and even an evaluation of these changes nothing."""
+    world.go_on(70)
+    world.compute()
+    world.go_on(6)
+    world.compute()
+    world.go_on(1)
+    rows = counter_rows([(0, 0, 2300 * world.leaked, world.leaked), (0, 0, 50, 5)])
+    world.table.update(world.clock.now_ns, [LEAK, CHURN], rows)
+    world.verdicts.compute(world.table, [], world.clock)
+    assert world.verdict(0) is Verdict.CHURN
+    assert world.verdicts.settle(world.clock.now_ns)
+    found = world.verdicts.of(0, 0, world.leaked)
+    assert found.verdict is Verdict.LEAK
+    assert found.reason.endswith("; freed as the process ended")
+    assert world.verdicts.of_process(world.table, ()).verdict is Verdict.LEAK
+
+
+def test_sites_that_are_one_have_one_verdict(world: World) -> None:
+    """Each row says so, and the rate is counted once."""
+    world.go_on(70)
+    units = Units.of({0: "same", 1: "same"}, 2)
+    world.verdicts.compute(world.table, world.blocks(), world.clock, units)
+    assert [world.verdict(0), world.verdict(1)] == [Verdict.LEAK, Verdict.LEAK]
+    assert world.verdicts.of_process(world.table, ()).leak_bytes_per_s == pytest.approx(2300, rel=0.1)
+    assert world.verdicts.ranks(np.array([0, 1]))[1] == pytest.approx([2300, 0], rel=0.1)

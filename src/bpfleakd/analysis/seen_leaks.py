@@ -1,0 +1,77 @@
+"""Leaks that were seen while sampling was fine enough, and cannot be now.
+
+Rules:
+  - What was a leak by evidence is remembered, with how often it was seen to grow.
+  - After sampling became coarser it stays one until so much would have been seen of it that its absence tells
+    something: _ENOUGH steps. Until then nothing that is said of it has a foundation but what was seen before.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.analysis.persistence import Persistence
+
+__all__ = ["SeenLeak", "SeenLeaks"]
+
+# None of four steps: 2 % (Poisson).
+_ENOUGH = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLeak:
+    """A leak as it was when it was last seen: blocks of `block_bytes`, so many `steps_per_s`."""
+
+    rate_bytes_per_s: float
+    seen_s: float
+    steps_per_s: float
+    blocks_a_step: float
+    block_bytes: float
+
+
+class SeenLeaks:
+    """Leaks by row of their table. Times are in seconds since the recording began."""
+
+    def __init__(self) -> None:
+        self._leaks: dict[int, SeenLeak] = {}
+
+    def see(self, row: int, measured: Persistence, site: int) -> None:
+        """The site is a leak, by what was measured."""
+        window_s = max(float(measured.window_s[site]), 1.0)
+        steps = max(float(measured.window_steps[site]), 1.0)
+        gained_count = max(float(measured.gained_count[site]), 1.0)
+        block_bytes = max(float(measured.gained_bytes[site]), 1.0) / gained_count
+        seen_s = measured.observed_s - float(measured.silence_s[site])
+        rate = float(measured.rate_bytes_per_s[site])
+        self._leaks[row] = SeenLeak(rate, seen_s, steps / window_s, gained_count / steps, block_bytes)
+
+    def forget(self, row: int) -> None:
+        """It is no leak, for good reasons; nothing if it never was one."""
+        self._leaks.pop(row, None)
+
+    def unseen(
+        self, ends_s: NDArray[np.float64], intervals_bytes: NDArray[np.float64]
+    ) -> dict[int, SeenLeak]:
+        """Those of which hardly anything would have been seen since, given the sampling intervals by bin."""
+        widths_s = np.diff(ends_s, prepend=0.0)
+        return {
+            row: leak
+            for row, leak in self._leaks.items()
+            if _expected_steps(leak, ends_s, widths_s, intervals_bytes) < _ENOUGH
+        }
+
+
+def _expected_steps(
+    leak: SeenLeak,
+    ends_s: NDArray[np.float64],
+    widths_s: NDArray[np.float64],
+    intervals_bytes: NDArray[np.float64],
+) -> float:
+    since_s = np.clip(ends_s - leak.seen_s, 0.0, widths_s)
+    missed = np.where(intervals_bytes > 0, np.exp(-leak.block_bytes / np.maximum(intervals_bytes, 1e-3)), 0.0)
+    seen = 1 - missed ** math.ceil(leak.blocks_a_step)
+    return float((since_s * seen).sum()) * leak.steps_per_s

@@ -1,0 +1,120 @@
+"""Which call sites of a traced process are one, and whom they are charged to.
+
+Rules:
+  - A site's identity is its fingerprint, which is made of names, not of addresses. It is settled once all its
+    frames have names, and kept then, also over a restart: what a JIT has compiled may be gone by that time.
+  - To name a stack takes up to a millisecond, so that some are settled at each evaluation, the largest first.
+  - What is known of callers is learnt from the busiest sites, again and again, and from no names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.analysis.callers import NO_RULES, Callers, ChargeRules, charged_frame
+from bpfleakd.analysis.merged_histories import Units
+from bpfleakd.model.site import SiteKey
+from bpfleakd.model.stack import Frame, NamedStack, RawStack
+from bpfleakd.table.site_table import COUNTERS, SiteTable
+
+__all__ = ["SiteCharging", "SiteIdentity"]
+
+_LIVE_COUNT, _ALLOCATED_COUNT = COUNTERS.index("live_count"), COUNTERS.index("allocated_count")
+# The busiest sites, of each as many addresses: where wrappers are. 400 KB of a process with many.
+_STACKS_MAX = 1_024
+_DEPTH = 16
+# Fewer blocks that were freed again prove nothing.
+_GIVEN_BACK_MIN = 4
+_HELD_SHARE = 0.1
+_SETTLED_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SiteIdentity:
+    """What a site is, whatever its address: its fingerprint, and the function that it is charged to."""
+
+    fingerprint: str
+    module: str | None
+    function: str | None
+
+
+class SiteCharging:
+    """The identities of the sites of one process (some from an earlier daemon), and what its wrappers are."""
+
+    def __init__(
+        self, rules: ChargeRules = NO_RULES, identities: dict[SiteKey, SiteIdentity] | None = None
+    ) -> None:
+        self._rules = rules
+        self._callers = Callers()
+        self._stacks: dict[SiteKey, tuple[int, ...]] = {}
+        self._given_back: set[SiteKey] = set()
+        self._identities = dict(identities or {})
+
+    @property
+    def identities(self) -> dict[SiteKey, SiteIdentity]:
+        """Those that are settled."""
+        return self._identities
+
+    def charged(self, key: SiteKey, frames: Iterable[Frame]) -> Frame | None:
+        """The frame that a site is charged to; None for an empty stack."""
+        return charged_frame(tuple(frames), self._callers, self._rules, is_given_back=key in self._given_back)
+
+    def fingerprint(self, key: SiteKey) -> str | None:
+        """The fingerprint of a site, once it is settled."""
+        known = self._identities.get(key)
+        return known.fingerprint if known else None
+
+    def learn(self, table: SiteTable, stack_of: Callable[[SiteKey], RawStack]) -> None:
+        """Look at who calls what in the busiest sites, and who of them gives back."""
+        columns = table.columns()
+        allocated, live = columns[:, _ALLOCATED_COUNT], columns[:, _LIVE_COUNT]
+        busiest = np.argsort(-allocated, kind="stable")[:_STACKS_MAX]
+        gives_back = (live <= _HELD_SHARE * allocated) & (allocated >= _GIVEN_BACK_MIN)
+        keys = table.keys
+        stacks: dict[SiteKey, tuple[int, ...]] = {}
+        for row in busiest.tolist():
+            key = keys[row]
+            stacks[key] = self._stacks.get(key) or tuple(stack_of(key).addresses[:_DEPTH])
+        self._stacks = stacks
+        self._given_back = {keys[row] for row in busiest[gives_back[busiest]].tolist()}
+        self._callers = Callers(
+            (stacks[keys[row]], int(allocated[row]), keys[row] in self._given_back)
+            for row in busiest.tolist()
+        )
+
+    def unsettled(self, table: SiteTable, rows: NDArray[np.intp]) -> list[SiteKey]:
+        """Some of the sites in these rows, the first first, whose identity is not settled yet."""
+        keys = table.keys
+        found = (keys[row] for row in rows.tolist() if keys[row] not in self._identities)
+        return [key for key, _ in zip(found, range(_SETTLED_AT_ONCE), strict=False)]
+
+    def settle(self, named: dict[SiteKey, NamedStack]) -> None:
+        """Take over the identities of sites that have all their names."""
+        for key, site in named.items():
+            if site.final and site.stack.frames:
+                frame = self.charged(key, site.stack.frames)
+                fingerprint = self.fingerprint(key) or site.fingerprint
+                identity = SiteIdentity(
+                    fingerprint, frame.module if frame else None, frame.function if frame else None
+                )
+                self._identities[key] = identity
+
+    def units(self, table: SiteTable) -> Units | None:
+        """Which rows are the same site; None if there are no such."""
+        rows = self._by_row(table)
+        return Units.of({row: (key.kind, known.fingerprint) for row, key, known in rows}, len(table))
+
+    def functions(self, table: SiteTable) -> Units | None:
+        """Which rows are charged to the same function; None if there are no such."""
+        named = (each for each in self._by_row(table) if each[2].function)
+        return Units.of(
+            {row: (key.kind, known.module, known.function) for row, key, known in named}, len(table)
+        )
+
+    def _by_row(self, table: SiteTable) -> list[tuple[int, SiteKey, SiteIdentity]]:
+        rows = ((table.row_of(key), key, known) for key, known in self._identities.items())
+        return [each for each in rows if each[0] >= 0]

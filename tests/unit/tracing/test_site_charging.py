@@ -1,0 +1,62 @@
+"""Who is charged, and which sites are the same."""
+
+from __future__ import annotations
+
+from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.model.stack import Frame, FrameKind, NamedStack, RawStack, Stack, StackEnd
+from bpfleakd.table.site_table import SiteTable
+from bpfleakd.tracing.site_charging import SiteCharging, SiteIdentity
+
+from .doubles import counter_rows
+
+MALLOC, WRAPPER = 0x10, 0x20
+
+
+def heap(stack_id: int) -> SiteKey:
+    return SiteKey(AllocationKind.HEAP, stack_id)
+
+
+def named(*addresses: int, fingerprint: str, final: bool = True) -> NamedStack:
+    frames = tuple(
+        Frame("malloc" if a == MALLOC else f"f{a:x}", "shop", a, None, a, FrameKind.NATIVE) for a in addresses
+    )
+    return NamedStack(Stack(frames, (None,) * len(frames), None), fingerprint, final)
+
+
+def table_of(*rows: tuple[int, int, int, int]) -> SiteTable:
+    table = SiteTable(0)
+    table.update(1, [heap(n) for n in range(1, 1 + len(rows))], counter_rows(list(rows)))
+    return table
+
+
+def test_sites_of_the_same_name_are_one() -> None:
+    """Those with the same fingerprint, once all their names are known."""
+    table, charging = table_of((9, 9, 9, 9), (9, 9, 9, 9), (9, 9, 9, 9)), SiteCharging()
+    charging.settle({heap(1): named(MALLOC, 0x31, fingerprint="a")})
+    charging.settle({heap(3): named(MALLOC, 0x91, fingerprint="a", final=False)})
+    assert charging.units(table) is None
+    charging.settle({heap(3): named(MALLOC, 0x91, fingerprint="a")})
+    units = charging.units(table)
+    assert units is not None
+    assert units.lead.tolist() == [0, 1, 0]
+
+
+def test_an_identity_is_kept_over_a_restart() -> None:
+    """The code that had the name may be gone by then."""
+    charging = SiteCharging(identities={heap(1): SiteIdentity("a", "shop", "remember")})
+    assert charging.fingerprint(heap(1)) == "a"
+    charging.settle({heap(1): named(MALLOC, 0x31, fingerprint="b")})
+    assert charging.fingerprint(heap(1)) == "a"
+
+
+def test_wrappers_are_learnt_from_who_gives_back() -> None:
+    """Another stack through the same call has freed all that it got."""
+    table, charging = table_of((9, 9, 9, 9), (0, 0, 99, 9)), SiteCharging()
+    stacks = {heap(1): (MALLOC, WRAPPER, 0x31, 0x40), heap(2): (MALLOC, WRAPPER, 0x32, 0x40)}
+    site = named(*stacks[heap(1)], fingerprint="a")
+    before = charging.charged(heap(1), site.stack.frames)
+    charging.learn(table, lambda key: RawStack(stacks[key], StackEnd.BOTTOM))
+    after = charging.charged(heap(1), site.stack.frames)
+    assert [frame.function for frame in (before, after) if frame] == ["f20", "f31"]
+    given_back = charging.charged(heap(2), named(*stacks[heap(2)], fingerprint="b").stack.frames)
+    assert given_back == site.stack.frames[1]
