@@ -49,6 +49,7 @@ __all__ = [
     "open_uprobe_event",
     "program_load",
     "program_machine_code",
+    "program_misses",
     "raw_tracepoint_open",
     "u32",
 ]
@@ -62,6 +63,7 @@ _PERF_TYPE_TRACEPOINT = 2
 _PROGRAM_INFO_BYTES = 256
 _MACHINE_CODE_LENGTH_AT = 16
 _MACHINE_CODE_AT = 24
+_RECURSION_MISSES_AT = 208
 _TRACEFS = Path("/sys/kernel/tracing")
 
 
@@ -343,6 +345,14 @@ def program_machine_code(fd: int) -> bytes:
         if length <= room:
             return bytes(code[:length]) if address else b""
         room = length
+
+
+def program_misses(fd: int) -> int:
+    """How often the kernel has left out a run of a program; 0 where it does not count that."""
+    info = bytearray(_PROGRAM_INFO_BYTES)
+    _bpf(_Command.OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", fd, len(info), _address(info)))
+    (misses,) = struct.unpack_from("=Q", info, _RECURSION_MISSES_AT)
+    return int(misses)
 
 
 def raw_tracepoint_open(program_fd: int, tracepoint: str) -> int:

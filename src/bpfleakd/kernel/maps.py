@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bpfleakd import errors
 from bpfleakd.kernel import abi, bpf
@@ -22,6 +23,7 @@ from bpfleakd.kernel.address_space_events import AddressSpaceEvent, read_space_e
 from bpfleakd.kernel.process_slots import NoSlot, ProcessSlots
 from bpfleakd.kernel.ring import RingReader
 from bpfleakd.kernel.site_reader import SiteReader
+from bpfleakd.kernel.skipped_runs import SkippedRunCounters, SkippedRuns
 from bpfleakd.kernel.unwind_store import UnwindStore
 from bpfleakd.model.stack import RawStack, StackEnd
 from bpfleakd.unwind.rules import PACKED_RULE_BYTES
@@ -89,9 +91,10 @@ class ProcessCounters:
 
 
 class Maps:
-    """All maps of one set of programs. `descriptors` are taken over and closed by `close`."""
+    """All maps of one set of programs. `descriptors` and `skipped` are taken over and closed by `close`."""
 
-    def __init__(self, descriptors: Mapping[str, int]) -> None:
+    def __init__(self, descriptors: Mapping[str, int], skipped: SkippedRunCounters | None = None) -> None:
+        self._skipped = skipped
         self._fds = dict(descriptors)
         self._live_fds: dict[int, int] = {}
         self._slots = ProcessSlots(self._fds["processes"], self._fds["slots"])
@@ -122,7 +125,10 @@ class Maps:
                     f"the map {directory / name} has entries of {key_bytes}+{value_bytes} bytes,"
                     f" not {key_type.itemsize}+{value_type.itemsize}: it is another version's"
                 )
-        return cls(descriptors)
+        try:
+            return cls(descriptors, SkippedRunCounters(directory))
+        except OSError as error:
+            raise errors.KernelError(f"cannot open the programs in {directory}: {error.strerror}") from error
 
     def close(self) -> None:
         """Close all descriptors; the maps live on while they are pinned or in use."""
@@ -130,6 +136,8 @@ class Maps:
         self._slots.close()
         self._space_events.close()
         self._sites.close()
+        if self._skipped:
+            self._skipped.close()
         for fd in (*self._fds.values(), *self._live_fds.values()):
             os.close(fd)
         self._fds.clear()
@@ -218,15 +226,29 @@ class Maps:
         if pid in self._live_fds:
             os.close(self._live_fds.pop(pid))
         for name in ("sites", "stacks", "threads", "unproven_frees"):
-            fd = self._fds[name]
-            value_type = np.dtype(("V", bpf.map_info(fd).value_bytes))
-            # Collected first, since it is the table that is walked.
-            ours = [
-                keys[(keys["tgid"] if keys.dtype.names else keys >> 32) == pid]
-                for keys, _values in bpf.map_batches(fd, PINNED_MAPS[name][0], value_type, _BATCH_ENTRIES)
-            ]
-            for keys in ours:
-                bpf.map_delete_many(fd, keys)
+            self._remove_keys(name, lambda keys: _processes_of(keys) == pid)
+
+    def skipped_runs(self) -> SkippedRuns:
+        """What the kernel has left out of the programs that are run once for an event."""
+        return self._skipped.read() if self._skipped else SkippedRuns()
+
+    def remove_ended_threads(self, pids: Collection[int]) -> None:
+        """Remove what is kept of threads of these processes that have ended."""
+
+        def has_ended(key: int) -> bool:
+            pid, tid = key >> 32, key & 0xFFFFFFFF
+            return pid in pids and not Path(f"/proc/{pid}/task/{tid}").exists()
+
+        for name in ("threads", "unproven_frees"):
+            self._remove_keys(name, lambda keys: np.array([has_ended(key) for key in keys.tolist()], bool))
+
+    def _remove_keys(self, name: str, chosen: Callable[[np.ndarray], NDArray[np.bool_]]) -> None:
+        fd = self._fds[name]
+        value_type = np.dtype(("V", bpf.map_info(fd).value_bytes))
+        batches = bpf.map_batches(fd, PINNED_MAPS[name][0], value_type, _BATCH_ENTRIES)
+        # Collected first, since it is the table that is walked.
+        for keys in [keys[chosen(keys)] for keys, _values in batches]:
+            bpf.map_delete_many(fd, keys)
 
     def live_blocks(self, pid: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Batches of (addresses, LIVE_BLOCK records) of a process; overwritten by the next batch."""
@@ -290,3 +312,8 @@ class Maps:
     def changed_sites(self) -> tuple[np.ndarray, np.ndarray]:
         """The sites that changed since the last call, and maybe others: arrays of SITE_KEY and of SITE."""
         return self._sites.read()
+
+
+def _processes_of(keys: np.ndarray) -> np.ndarray:
+    """The tgid of each key, which is a struct or (tgid, tid) in one number."""
+    return keys["tgid"] if keys.dtype.names else keys >> 32

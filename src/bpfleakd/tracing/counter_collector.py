@@ -13,6 +13,7 @@ from bpfleakd import errors
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import Maps
+from bpfleakd.kernel.skipped_runs import SkippedRuns
 from bpfleakd.model.site import SiteKey
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.table.site_table import COUNTERS
@@ -53,6 +54,7 @@ class CounterCollector:
         self._feed = feed
         self._sampling = sampling
         self._processes = population
+        self._skipped = SkippedRuns()
 
     def read(self, clock_ns: Callable[[], int]) -> int:
         """Bring all tables up to now; returns the time that they are of.
@@ -61,6 +63,7 @@ class CounterCollector:
         """
         # First, so that a peak of the heap can be told from those that the events bring.
         counters = {pid: self._maps.process(pid) for pid in self._processes.running}
+        self._make_up_for(self._maps.skipped_runs())
         for pid in self._feed.read():
             if pid in self._processes.running:
                 self.follow_libraries(self._processes.running[pid])
@@ -68,7 +71,8 @@ class CounterCollector:
         for pid, traced in self._processes.running.items():
             site_keys, columns = changed.of(pid)
             if not traced.is_gone:
-                self._spaces.repair(pid, traced.counters.losses["event_full"])
+                lost = traced.counters.losses["event_full"] + self._skipped.address_space_changes
+                self._spaces.repair(pid, lost)
             space = self._spaces.map_of(pid)
             traced.unrecorded_regions = space.unrecorded_count if space else 0
             space_keys, space_columns = space.counters() if space else ([], columns[:0])
@@ -95,6 +99,19 @@ class CounterCollector:
             if now_ns - began_ns <= _STALLED_NS:
                 break
         return _ChangedSites(*_latest(readings)), now_ns
+
+    def _make_up_for(self, skipped: SkippedRuns) -> None:
+        """Find out what runs of programs would have told that the kernel has left out."""
+        if skipped == self._skipped:
+            return
+        before, self._skipped = self._skipped, skipped
+        log.warning("programs.skipped", **skipped._asdict())
+        if skipped.thread_ends != before.thread_ends:
+            self._maps.remove_ended_threads(self._processes.running.keys())
+        if skipped.execs != before.execs:
+            for pid, traced in self._processes.running.items():
+                if traced.has_other_stack():
+                    self._maps.set_state(pid, RecordingState.EXECED)
 
     def follow_libraries(self, traced: TracedProcess) -> None:
         """Probe, unwind and name what a process has loaded meanwhile."""

@@ -137,6 +137,17 @@ class TracedProcess:
         poll.register(self.attachment.pidfd, select.POLLIN)
         return bool(poll.poll(0))
 
+    def has_other_stack(self) -> bool:
+        """Whether the main thread's stack ends elsewhere than at the attach: the process has called exec."""
+        before = _stack_end(self.attachment.mappings)
+        if self.is_gone or before is None:
+            return False
+        try:
+            return _stack_end(read_mappings(self.pid)) != before
+        except errors.BpfleakdError:
+            # It has just ended.
+            return False
+
     def take_census(self, maps: Maps, space: AddressMap | None, clock_ns: Callable[[], int]) -> None:
         """Count blocks and regions by thread and age, unless the last census is recent."""
         now_ns = clock_ns()
@@ -204,3 +215,7 @@ def _is_at(probe: ProbedFunction, mapping: Mapping) -> bool:
     size_bytes = mapping.end - mapping.start
     is_inside = mapping.offset <= probe.offset < mapping.offset + size_bytes
     return mapping.executable and mapping.path == probe.module and is_inside
+
+
+def _stack_end(mappings: Iterable[Mapping]) -> int | None:
+    return next((mapping.end for mapping in mappings if mapping.path == "[stack]"), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,6 +12,7 @@ from bpfleakd import errors
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import ProcessCounters
+from bpfleakd.kernel.skipped_runs import SkippedRuns
 from bpfleakd.model.mapping import CodeMapping, Mapping
 from bpfleakd.model.probe import FunctionRole, ProbedFunction
 from bpfleakd.model.process import ProcessId, TracingRequest
@@ -78,6 +79,8 @@ class FakeMaps:
     def __init__(self) -> None:
         self.processes: dict[int, FakeProcess] = {}
         self.last_beat = 0, 0
+        self.skipped = SkippedRuns()
+        self.swept: list[set[int]] = []
 
     def process(self, pid: int) -> ProcessCounters:
         process = self.processes[pid]
@@ -93,6 +96,15 @@ class FakeMaps:
             sample_shift=process.sample_shift,
             was_sampled=process.was_sampled,
         )
+
+    def skipped_runs(self) -> SkippedRuns:
+        return self.skipped
+
+    def set_state(self, pid: int, state: RecordingState) -> None:
+        self.processes[pid].state = state
+
+    def remove_ended_threads(self, pids: Collection[int]) -> None:
+        self.swept.append(set(pids))
 
     def live_descriptor(self, pid: int) -> int:
         """Standard input: what would read the map is another process."""
@@ -224,6 +236,7 @@ class FakeAttacher:
         self.attached: set[int] = set()
         self.followed: list[int] = []
         self.refused: set[int] = set()
+        self.mappings: dict[int, tuple[Mapping, ...]] = {}
 
     def attach(
         self,
@@ -239,7 +252,8 @@ class FakeAttacher:
         self._maps.processes[pid] = FakeProcess()
         self.attached.add(pid)
         start_ticks = read_process(pid).id.start_ticks
-        return an_attachment(pid, pidfd=os.pidfd_open(pid), start_ticks=start_ticks)
+        attachment = an_attachment(pid, pidfd=os.pidfd_open(pid), start_ticks=start_ticks)
+        return replace(attachment, mappings=self.mappings.get(pid, ()))
 
     def follow(self, attachment: Attachment, mappings: tuple[Mapping, ...]) -> Attachment:
         self.followed.append(attachment.process.id.pid)

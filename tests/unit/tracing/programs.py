@@ -9,20 +9,26 @@ from pathlib import Path
 
 from ..elf.building import compiled
 
-__all__ = ["running", "without_main_thread"]
+__all__ = ["running", "started", "without_main_thread"]
+
+
+@contextmanager
+def started(*command: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program; yields when it has printed a line."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout
+            child.stdout.readline()
+            yield child
+        finally:
+            child.kill()
 
 
 @contextmanager
 def running(*command: str | Path) -> Iterator[int]:
     """Start a program, by default a shell that waits; yields its pid when it has printed a line."""
-    waiting = ("sh", "-c", "echo; read nothing")
-    with subprocess.Popen(command or waiting, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        try:
-            assert child.stdout
-            child.stdout.readline()
-            yield child.pid
-        finally:
-            child.kill()
+    with started(*(command or ("sh", "-c", "echo; read nothing"))) as child:
+        yield child.pid
 
 
 def without_main_thread(directory: Path) -> Path:

@@ -9,14 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from bpfleakd import errors
 from bpfleakd.analysis.suppressions import Suppressions, parse_suppressions
 from bpfleakd.kernel.abi import RecordingState
+from bpfleakd.kernel.skipped_runs import SkippedRuns
 from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.process import ProcessState, TracingRequest
 from bpfleakd.model.report import LeakReport, SortKey, SuppressedSites
 from bpfleakd.model.stack import RawStack, StackEnd
+from bpfleakd.process.mappings import read_mappings
 from bpfleakd.queries.scan_reply import ScanReply
 from bpfleakd.queries.scans import ScanOptions
 from bpfleakd.tracing.report import Reporter
@@ -24,7 +27,7 @@ from bpfleakd.tracing.sampling import SamplingOptions
 from bpfleakd.tracing.tracer import Tracer
 
 from .doubles import Clock, FakeAttacher, FakeMaps, FakeSymbolizer, FakeUnwinding
-from .programs import running, without_main_thread
+from .programs import running, started, without_main_thread
 
 EXACT = TracingRequest()
 
@@ -117,6 +120,47 @@ class TestTracing:
             live = {row.process.pid: row.process.live_bytes for row in world.tracer.overview.processes()}
             assert live == {pid: 23, other: 108}
             assert functions(world, other) == ["function_1", "function_2"]
+
+    def test_ends_of_threads_that_were_left_out_are_made_up_for(self, world: World, pid: int) -> None:
+        """Once, for the processes that are traced; runs of other programs do not matter here."""
+        world.tracer.start(pid, EXACT)
+        world.tracer.tick()
+        assert world.maps.swept == []
+        world.maps.skipped = SkippedRuns(thread_ends=2)
+        world.tracer.tick()
+        world.tracer.tick()
+        world.maps.skipped = SkippedRuns(address_space_changes=5, thread_ends=2)
+        world.tracer.tick()
+        assert world.maps.swept == [{pid}]
+
+    def test_an_exec_that_was_left_out_is_found(self, world: World) -> None:
+        """By the stack, which is another; a process that did not call exec is traced as before."""
+        execing = ("sh", "-c", "echo; read go; exec sh -c 'echo; read nothing'")
+        with ExitStack() as stack:
+            staying = stack.enter_context(running())
+            child = stack.enter_context(started(*execing))
+            for pid in (staying, child.pid):
+                world.attacher.mappings[pid] = tuple(read_mappings(pid))
+                world.tracer.start(pid, EXACT)
+            assert child.stdin
+            assert child.stdout
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+            child.stdout.readline()
+            world.maps.skipped = SkippedRuns(execs=1)
+            world.tracer.tick()
+            world.tracer.tick()
+            assert world.states() == {staying: ProcessState.TRACED, child.pid: ProcessState.EXECED}
+
+    def test_changes_of_address_spaces_that_were_left_out_are_read(self, world: World, pid: int) -> None:
+        """The map is compared with /proc, as when the ring was full."""
+        world.tracer.start(pid, EXACT)
+        with capture_logs() as logs:
+            world.maps.skipped = SkippedRuns(address_space_changes=3)
+            world.tracer.tick()
+            world.tracer.tick()
+        assert [entry["lost"] for entry in logs if entry["event"] == "space.repaired"] == [3]
+        assert [entry["event"] for entry in logs].count("programs.skipped") == 1
 
     def test_growth_between_ticks(self, world: World, pid: int) -> None:
         """Bytes gained over the window, by CLOCK_MONOTONIC."""
