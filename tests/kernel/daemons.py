@@ -63,6 +63,7 @@ class Daemon:
         self.log_path = self.directory / "daemon.log"
         self._process: subprocess.Popen | None = None
         self._seen = KernelObjects()
+        self._refusal = "no socket"
         self._config_path = self.directory / "bpfleakd.yaml"
 
     # -- its life ------------------------------------------------------------------------------------------
@@ -76,7 +77,9 @@ class Daemon:
                 raise DaemonFailed(self._process.returncode, self.log)
             if time.monotonic() > deadline:
                 self.kill()
-                raise DaemonFailed(None, f"it did not answer within {_START_TIMEOUT_S} s\n{self.log}")
+                raise DaemonFailed(
+                    None, f"it did not answer within {_START_TIMEOUT_S} s: {self._refusal}\n{self.log}"
+                )
             time.sleep(0.02)
         self.note_objects()
         return self
@@ -248,7 +251,8 @@ class Daemon:
             return False
         try:
             self.ps()
-        except ControlFailed:
+        except ControlFailed as failure:
+            self._refusal = str(failure)
             return False
         return True
 

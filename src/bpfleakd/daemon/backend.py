@@ -6,6 +6,7 @@ It lives in the worker's thread (worker.py); only its `snapshot` may be looked a
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -26,7 +27,7 @@ from bpfleakd.daemon.symbolizers import Symbolizers
 from bpfleakd.daemon.worker import Worker
 from bpfleakd.kernel.loader import Capacities
 from bpfleakd.kernel.probes.cost import measure_price
-from bpfleakd.kernel.programs import AttachMethod, WalkerKind
+from bpfleakd.kernel.programs import AttachMethod, WalkerKind, unexpected_fallbacks
 from bpfleakd.kernel.session import KernelSession
 from bpfleakd.model.daemon import DaemonStats, GuardStats
 from bpfleakd.model.metrics import MetricsSnapshot
@@ -207,6 +208,8 @@ class Backend:
             passed_over=kernel.passed_over,
             was_compiled=kernel.was_compiled,
         )
+        for name, reason in unexpected_fallbacks(kernel.passed_over, os.uname().release).items():
+            log.warning("kernel.fallback", passed_over=name, reason=reason)
         unwinding = Unwinding(kernel.maps.unwind, kernel.pins.record("unwinding"), self._cache_directory)
         self._tracer = Tracer(
             kernel.maps,

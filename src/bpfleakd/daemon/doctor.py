@@ -44,7 +44,7 @@ _SEE_IF_BCC = "import bcc; bcc.BPF; print(bcc.__version__, 'in', bcc.__file__)"
 _IMPORT_TIMEOUT_S = 30.0
 
 
-def _available_attach_methods() -> tuple[str, ...]:
+def _available_attach_methods() -> tuple[tuple[str, ...], dict[str, str]]:
     # Here, since it brings the kernel side along.
     from bpfleakd.kernel.loader import available_methods
 
@@ -63,11 +63,13 @@ def run_checks(
     proc_root: Path = Path("/proc"),
     sys_root: Path = Path("/sys"),
     uname: os.uname_result | None = None,
-    attach_methods: Callable[[], tuple[str, ...]] = _available_attach_methods,
+    attach_methods: Callable[[], tuple[tuple[str, ...], dict[str, str]]] = _available_attach_methods,
     process_events: Callable[[], object] = _subscribe_for_once,
 ) -> tuple[Check, ...]:
-    """Run every check, from the ground up. `attach_methods` tries which of them the kernel has,
-    `process_events` subscribes to them and raises if they are not to be had.
+    """Run every check, from the ground up.
+
+    `attach_methods` tries which of them the kernel has, and says why it has not got the others
+    (kernel.loader.available_methods); `process_events` subscribes to them and raises if that is not possible.
     """
     uname = uname or os.uname()
     return (
@@ -82,7 +84,7 @@ def run_checks(
         _lockdown(sys_root / "kernel/security/lockdown"),
         _uprobes(sys_root / "bus/event_source/devices/uprobe/type"),
         _bcc(sys.executable),
-        _attach_method(attach_methods),
+        _attach_method(attach_methods, uname.release),
         _tool("addr2line", "names source lines"),
         _tool("c++filt", "demangles C++ names"),
         _daemon(socket_path),
@@ -236,10 +238,10 @@ def _bcc(python: str) -> Check:
     return Check("bcc", FAIL, last_line, install)
 
 
-def _attach_method(available: Callable[[], tuple[str, ...]]) -> Check:
+def _attach_method(available: Callable[[], tuple[tuple[str, ...], dict[str, str]]], release: str) -> Check:
     name = "attach method"
     try:
-        methods = available()
+        methods, passed_over = available()
     except BpfleakdError as error:
         return Check(name, FAIL, error.message, error.hint)
     except Exception as error:
@@ -247,15 +249,21 @@ def _attach_method(available: Callable[[], tuple[str, ...]]) -> Check:
         return Check(
             name, FAIL, f"{type(error).__name__}: {error}", "start `bpfleakd` in a terminal: it says more"
         )
+    from bpfleakd.kernel.programs import since, unexpected_fallbacks
+
+    unexpected = unexpected_fallbacks(passed_over, release)
+    reasons = [
+        f"; no {each}: {reason if each in unexpected else f'it came with Linux {since(each)}'}"
+        for each, reason in passed_over.items()
+    ]
     if not methods:
-        return Check(
-            name,
-            FAIL,
-            "none of session, multi and perf works",
-            "start `bpfleakd` in a terminal: it says more",
-        )
+        detail = "none of session, multi and perf works" + "".join(reasons)
+        return Check(name, FAIL, detail, "start `bpfleakd` in a terminal: it says more")
     others = f" (also: {', '.join(methods[1:])})" if methods[1:] else ""
-    return Check(name, OK, f"{methods[0]}{others}")
+    detail = f"{methods[0]}{others}{''.join(reasons)}"
+    if unexpected:
+        return Check(name, WARN, detail, "tracing works, but costs more than it has to: please report this")
+    return Check(name, OK, detail)
 
 
 def _tool(name: str, purpose: str) -> Check:

@@ -76,7 +76,7 @@ class Capacities:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What is pinned: how to attach, and what each method that was passed over lacked."""
+    """What is pinned: how to attach, and why methods and walkers that are better were passed over."""
 
     method: AttachMethod
     walker: WalkerKind
@@ -138,10 +138,13 @@ def _loaded(reply: dict[str, Any]) -> Loaded:
     )
 
 
-def available_methods() -> tuple[AttachMethod, ...]:
-    """The methods that work on this machine, best first; nothing is pinned."""
+def available_methods() -> tuple[tuple[AttachMethod, ...], dict[str, str]]:
+    """The methods that work on this machine, best first, and what was passed over, with the reason.
+
+    Nothing is pinned.
+    """
     reply = run_child(__spec__.name, _request(None, Capacities(8, 64, 64, 64), None, None))
-    return tuple(AttachMethod(name) for name in reply["methods"])
+    return tuple(AttachMethod(name) for name in reply["methods"]), reply["passed_over"]
 
 
 def _request(
@@ -161,11 +164,11 @@ def _request(
 def main(request: dict[str, Any]) -> dict[str, Any]:
     """Load what the request names; with no directory only tell which methods work."""
     capacities = Capacities(**request["capacities"])
-    walker = WalkerKind(request["walker"] or _best_walker())
+    passed_over: dict[str, str] = {}
+    walker = WalkerKind(request["walker"] or _best_walker(passed_over))
     cache_directory = request.get("cache_directory")
     cache = CompileCache(Path(cache_directory) if cache_directory else None)
     working: list[AttachMethod] = []
-    passed_over: dict[str, str] = {}
     for method in map(AttachMethod, request["methods"]):
         # A map of programs only takes those of one attach type, so that each method has its own module.
         module = _Module(capacities, walker, method, cache)
@@ -185,7 +188,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
                 "was_compiled": module.was_compiled,
             }
     if request["directory"] is None:
-        return {"methods": working}
+        return {"methods": working, "passed_over": passed_over}
     raise errors.KernelUnsupported(
         "this kernel has no way to attach uprobes that works: "
         + "; ".join(f"{name}: {reason}" for name, reason in passed_over.items()),
@@ -193,12 +196,16 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def _best_walker() -> WalkerKind:
-    """may_goto if the kernel knows the instruction: its verifier is asked with a loop of nothing else."""
+def _best_walker(passed_over: dict[str, str]) -> WalkerKind:
+    """may_goto if the kernel knows the instruction: its verifier is asked with a loop of nothing else.
+
+    Otherwise the reason goes into `passed_over`.
+    """
     program = bytes.fromhex("b700000000000000 e500000000000000 9500000000000000")
     try:
         os.close(bpf.program_load(ProgramType.KPROBE, program, AttachType.NONE, "may_goto"))
-    except OSError:
+    except OSError as error:
+        passed_over[WalkerKind.MAY_GOTO] = error.strerror or str(error)
         return WalkerKind.TAIL_CALLS
     return WalkerKind.MAY_GOTO
 

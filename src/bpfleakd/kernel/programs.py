@@ -10,6 +10,8 @@ The three ways to attach, best first:
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -26,6 +28,8 @@ __all__ = [
     "lasting_programs",
     "programs_of",
     "shared_programs_of",
+    "since",
+    "unexpected_fallbacks",
 ]
 
 
@@ -44,6 +48,27 @@ class WalkerKind(StrEnum):
     """One program walks the whole stack (Linux 6.9)."""
     TAIL_CALLS = "tail_calls"
     """Each program walks a part and calls the next."""
+
+
+# The first release of Linux with it. uprobe multi came with 6.6, but looked at threads instead of processes.
+_SINCE: Mapping[str, tuple[int, int]] = {
+    AttachMethod.SESSION: (6, 13),
+    AttachMethod.MULTI: (6, 10),
+    AttachMethod.PERF: (5, 15),
+    WalkerKind.MAY_GOTO: (6, 9),
+    WalkerKind.TAIL_CALLS: (5, 15),
+}
+
+
+def since(name: str) -> str:
+    """The first release of Linux that has an attach method or kind of walker, such as "6.13"."""
+    return ".".join(map(str, _SINCE[name]))
+
+
+def unexpected_fallbacks(passed_over: Mapping[str, str], release: str) -> dict[str, str]:
+    """Of what was passed over, by name and with the reason: that which Linux has in this release."""
+    version = tuple(int(part) for part in re.findall(r"\d+", release)[:2])
+    return {name: reason for name, reason in passed_over.items() if version >= _SINCE[name]}
 
 
 class Covered(StrEnum):

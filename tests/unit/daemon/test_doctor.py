@@ -37,7 +37,7 @@ def machine(tmp_path: Path):
             proc_root=tmp_path / "proc",
             sys_root=tmp_path / "sys",
             uname=os.uname_result(("Linux", "host", release, "version", architecture)),
-            attach_methods=lambda: ("session", "multi", "perf"),
+            attach_methods=lambda: (("session", "multi", "perf"), {}),
             process_events=lambda: None,
         )
         assert len({check.name for check in found}) == len(found)
@@ -197,19 +197,45 @@ def test_a_python_that_does_not_run_is_no_crash(tmp_path):
 
 def test_attach_methods():
     """The best first; a kernel with none, or a check that fails itself, is told in words."""
-    assert doctor._attach_method(lambda: ("session", "multi")).detail == "session (also: multi)"
-    assert doctor._attach_method(lambda: ("perf",)).detail == "perf"
-    assert doctor._attach_method(lambda: ()).status == FAIL
 
-    def refuses() -> tuple[str, ...]:
+    def check(methods: tuple[str, ...], passed_over: dict[str, str], release: str = "6.18.5-amd64") -> Check:
+        return doctor._attach_method(lambda: (methods, passed_over), release)
+
+    assert check(("session", "multi"), {}).detail == "session (also: multi)"
+    assert check(("perf",), {}).detail == "perf"
+    assert check((), {"perf": "no"}).status == FAIL
+
+    def refuses() -> tuple[tuple[str, ...], dict[str, str]]:
         raise KernelUnsupported("the fact", "the way out")
 
-    assert doctor._attach_method(refuses) == Check("attach method", FAIL, "the fact", "the way out")
+    assert doctor._attach_method(refuses, "6.1") == Check("attach method", FAIL, "the fact", "the way out")
 
-    def breaks() -> tuple[str, ...]:
+    def breaks() -> tuple[tuple[str, ...], dict[str, str]]:
         raise ZeroDivisionError("oh")
 
-    assert doctor._attach_method(breaks).detail == "ZeroDivisionError: oh"
+    assert doctor._attach_method(breaks, "6.1").detail == "ZeroDivisionError: oh"
+
+
+def test_a_fallback_is_told_with_its_cause():
+    """What the kernel has not got yet is no news, anything else a warning."""
+
+    def check(release: str) -> Check:
+        passed_over = {"session": "Invalid argument", "may_goto": "it does not end"}
+        return doctor._attach_method(lambda: (("multi", "perf"), passed_over), release)
+
+    assert check("6.8.0-60-generic") == Check(
+        "attach method",
+        OK,
+        "multi (also: perf); no session: it came with Linux 6.13; no may_goto: it came with Linux 6.9",
+    )
+    found = check("6.12.5-amd64")
+    assert (found.status, found.detail) == (
+        WARN,
+        "multi (also: perf); no session: it came with Linux 6.13; no may_goto: it does not end",
+    )
+    assert check("7.3.4+deb13-cloud-amd64").detail == (
+        "multi (also: perf); no session: Invalid argument; no may_goto: it does not end"
+    )
 
 
 def test_process_events():

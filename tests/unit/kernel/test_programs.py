@@ -17,6 +17,8 @@ from bpfleakd.kernel.programs import (
     continuations_of,
     programs_of,
     shared_programs_of,
+    since,
+    unexpected_fallbacks,
 )
 
 
@@ -93,3 +95,13 @@ def test_shared_probes_can_walk_on(method: AttachMethod, walker: WalkerKind) -> 
     assert all(program.attach_type is AttachType.NONE for program in shared)
     if walker is WalkerKind.TAIL_CALLS:
         assert set(shared) <= set(programs_of(method))
+
+
+def test_what_a_kernel_has_not_got_is_no_unexpected_fallback():
+    """Each method and walker has a release that it came with; distributions add their own numbers."""
+    passed_over = {"session": "EINVAL", "multi": "a free was not seen", "may_goto": "EINVAL"}
+    assert unexpected_fallbacks(passed_over, "6.1.0-50-cloud-amd64") == {}
+    assert unexpected_fallbacks(passed_over, "6.8.0-60-generic") == {}
+    assert unexpected_fallbacks(passed_over, "6.12.90+deb12-rt-amd64").keys() == {"multi", "may_goto"}
+    assert unexpected_fallbacks(passed_over, "7.3-rc1") == passed_over
+    assert {since(name) for name in (*AttachMethod, *WalkerKind)} == {"5.15", "6.9", "6.10", "6.13"}
