@@ -128,7 +128,10 @@ def _reason(memory: Trend | None, grows: bool, found_growth: FoundGrowth, share:
     sites = "1 call site leaks" if leaks == 1 else f"{leaks:,} call sites leak"
     found = f"{sites} {human_rate(leak_rate)}" if leaks else "no call site leaks"
     if memory is None:
-        return found if leaks else "watched too shortly to tell"
+        if leaks or found_growth.growing_bytes_per_s <= 0:
+            return found if leaks else "watched too shortly to tell"
+        rate = human_rate(found_growth.growing_bytes_per_s)
+        return f"call sites grow {rate}; watched too shortly to tell whether they leak"
     if not grows or share is None:
         return f"{found}; the memory of the process does not grow{' yet' if leaks else ''}"
     suppressed = found_growth.suppressed_bytes_per_s

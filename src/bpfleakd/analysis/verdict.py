@@ -68,6 +68,8 @@ _REPLACED_MIN = 10
 _LOSSY = 0.7
 _SURVIVORS_UNKNOWN = 0.8
 _UNSEEN = 0.5
+# Where a smaller share of old blocks lives, the share alone would read as the opposite of a leak.
+_FEW_SHARE = 0.5
 # Less of the time observed is not worth a word.
 _UNREAD_SHARE = 0.02
 
@@ -244,6 +246,9 @@ def _why_leak(m: Persistence, site: int) -> str:
     old_share = m.old_share[site]
     if np.isnan(old_share):
         return f"{grown}, {_count(m.gained_count[site])} blocks"
+    if old_share < _FEW_SHARE:
+        # Most blocks of such a site are freed soon; what tells is that the rest stays.
+        return f"{grown}; of old blocks as many stay as of younger ones ({_share(old_share)})"
     return f"{grown}; {_share(old_share)} of old blocks still live"
 
 

@@ -81,6 +81,8 @@ class TracedProcess:
     suppressions: SiteSuppressions = field(default_factory=SiteSuppressions)
     charging: SiteCharging = field(default_factory=SiteCharging)
     _census_due_ns: int = 0
+    _announce_due_ns: int = 0
+    _leaks_waiting: list[int] = field(default_factory=list)
     _mappings_due_ns: int = 0
     _named: OrderedDict[SiteKey, NamedStack] = field(default_factory=OrderedDict)
 
@@ -114,6 +116,15 @@ class TracedProcess:
         stacks = self.symbolizer.symbolize([RawStack((address,), StackEnd.BOTTOM) for address in addresses])
         frames = [stack.frames[-1] for stack in stacks]
         return frozenset((frame.module, frame.function) for frame in frames if frame.function)
+
+    def leaks_to_announce(self, found: list[int], now_ns: int, pause_ns: int) -> list[int]:
+        """The rows of leaks to log now: those `found` and those that waited, once in a pause."""
+        self._leaks_waiting += found
+        if not self._leaks_waiting or now_ns < self._announce_due_ns:
+            return []
+        leaks, self._leaks_waiting = self._leaks_waiting, []
+        self._announce_due_ns = now_ns + pause_ns
+        return leaks
 
     def note_threads(self, names: dict[int, str]) -> None:
         """Take over the names of the threads that exist now; those that ended keep theirs, up to a limit."""

@@ -27,6 +27,7 @@ log = structlog.get_logger()
 
 # A program that leaks everywhere need not fill the log.
 _LEAKS_ANNOUNCED = 20
+_ANNOUNCE_PAUSE_NS = 600_000_000_000
 # Sites that are named at a time to find those that are suppressed: a millisecond or so each.
 _LOOKED_AT = 32
 
@@ -46,9 +47,10 @@ class VerdictEngine:
         """Compute the verdicts on the sites of a process; leaks that are new go to the log."""
         self._settle_identities(traced)
         table, charging = traced.table, traced.charging
-        leaks = traced.verdicts.compute(
+        found = traced.verdicts.compute(
             table, self.all_blocks(traced), self._clock_ns, charging.units(table), charging.functions(table)
-        )[:_LEAKS_ANNOUNCED]
+        )
+        leaks = traced.leaks_to_announce(found, self._clock_ns(), _ANNOUNCE_PAUSE_NS)[:_LEAKS_ANNOUNCED]
         self.look_for_suppressed(traced, leaks)
         self._judge_heap(traced)
         traced.process_verdict = self.process_verdict(traced)

@@ -313,3 +313,13 @@ class TestEnd:
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
             assert self.ended(pidfd)
             os.close(pidfd)
+
+
+def test_leaks_are_logged_together_and_seldom() -> None:
+    """What is found within ten minutes of the last lines waits for the next ones."""
+    traced, pause_ns = a_traced(), 600
+    assert traced.leaks_to_announce([3], 1_000, pause_ns) == [3]
+    assert traced.leaks_to_announce([5, 7], 1_100, pause_ns) == []
+    assert traced.leaks_to_announce([], 1_599, pause_ns) == []
+    assert traced.leaks_to_announce([9], 1_600, pause_ns) == [5, 7, 9]
+    assert traced.leaks_to_announce([], 9_999, pause_ns) == []

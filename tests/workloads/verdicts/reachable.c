@@ -4,7 +4,7 @@
 
 struct node {
 	struct node *next;
-	char text[40];
+	char text[240];
 };
 
 static struct node *list;
@@ -19,7 +19,7 @@ SITE_FUNCTION static void remember(void)
 
 SITE_FUNCTION static void forget(void)
 {
-	void *block = malloc(100);
+	void *block = malloc(300);
 
 	KEEP(block);
 }

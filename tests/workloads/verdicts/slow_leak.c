@@ -29,7 +29,7 @@ int main(void)
 	for (long round = 0;; round++) {
 		/* A hundredth of a second. */
 		for (int i = 0; i < 250; i++) {
-			void *block = request(64);
+			void *block = request(1000);
 
 			if (round % 100 || i)
 				free(block);
