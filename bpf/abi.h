@@ -114,6 +114,78 @@ struct sampling_curve {
 	__u32 points[CURVE_STEPS + 1];
 };
 
+/*
+ * CPython: where an interpreter keeps its threads and frames, all offsets in bytes.
+ * src/bpfleakd/runtimes/cpython/layout.py says what they mean and where they come from. `loop_count` 0: there is no
+ * interpreter, or none whose layout is trusted.
+ */
+#define PYTHON_LOOPS 4
+#define PYTHON_FRAME_BYTES 128	/* the part of a frame that is read, at most */
+#define PYTHON_COPY_WORDS 128	/* a power of 2; less than a page */
+#define PYTHON_COPY_BYTES (PYTHON_COPY_WORDS * 8)
+#define PYTHON_CODE_WORDS 16	/* a power of 2 */
+#define PYTHON_CODE_BYTES 80	/* the head of a code object, to its first line */
+
+enum python_instruction {
+	INSTRUCTION_BYTES,
+	INSTRUCTION_UNITS,
+	INSTRUCTION_POINTER,
+};
+
+enum python_entry {
+	ENTRY_EACH,
+	ENTRY_FLAG,
+	ENTRY_OWNER,
+};
+
+struct python_loop {
+	__u64 start;
+	__u64 end;
+};
+
+struct python {
+	__u32 loop_count;
+	__u8 instruction_kind;
+	__u8 entry_kind;
+	/* Where the tid is in what a state's thread id points to; 0: the thread id is the tid. */
+	__u16 thread_id_at;
+	/* The pid namespace that tids are of; inode 0: the daemon's. */
+	__u64 namespace_device;
+	__u64 namespace_inode;
+	__u64 runtime;
+	__u64 code_type;
+	__u64 text_start;
+	__u64 text_end;
+	struct python_loop loops[PYTHON_LOOPS];
+	__u16 interpreters_head;
+	__u16 interpreter_next;
+	__u16 threads_head;
+	__u16 thread_next;
+	__u16 thread_id;
+	__u16 frame_path;
+	/* Where that leads to another pointer, otherwise NO_SECOND_STEP. */
+	__u16 frame_path_second;
+	__u16 frame_bytes;
+	__u16 frame_code;
+	__u16 frame_previous;
+	__u16 frame_instruction;
+	__u16 frame_entry;
+	/* What tells a code object from another that later has its address: its first line and two of its pointers. */
+	__u16 code_checks[3];
+	__u16 code_adaptive;
+};
+
+#define NO_SECOND_STEP 0xffff
+
+/*
+ * The word of a Python frame in a stack: this bit, which no address has; the code object's address in 16 bytes;
+ * the instruction in units of two bytes, all ones if that is not known; and bits of a hash of the code object.
+ */
+#define PYTHON_FRAME (1ULL << 63)
+#define PYTHON_CODE_SHIFT 20
+#define PYTHON_UNIT_BITS 14
+#define PYTHON_CHECK_BITS 6
+
 #define HIT_COUNTERS 8		/* a power of 2 */
 #define HIT_COUNTER_WORDS 8	/* a cache line each */
 
@@ -152,6 +224,8 @@ struct process {
 	 * Every HIT_COUNTER_WORDSth word counts.
 	 */
 	__u64 probe_hits[HIT_COUNTERS * HIT_COUNTER_WORDS];
+	/* Written by the daemon, loop_count last. */
+	struct python python;
 };
 
 /*
@@ -207,9 +281,17 @@ struct stack_key {
 	__u64 stack_id;
 };
 
+/*
+ * `checks` are hashes over the code objects of PYTHON_SEGMENT_FRAMES Python frames each, innermost first, the last
+ * over all further ones.
+ */
+#define PYTHON_SEGMENTS 8	/* a power of 2 */
+#define PYTHON_SEGMENT_FRAMES 4
+
 struct stack {
 	__u32 depth;
 	__u32 end;
+	__u32 checks[PYTHON_SEGMENTS];
 	__u64 frames[MAX_FRAMES];
 };
 
@@ -299,6 +381,38 @@ struct unwind_mappings {
 #define STACK_COPY_WORDS 256	/* a power of 2, of a page at most */
 #define STACK_COPY_BYTES (STACK_COPY_WORDS * 8)
 
+enum python_phase {
+	/* The next frame is a native one. */
+	PYTHON_NATIVE,
+	/* Looking for the thread's state; the next frame is an evaluation loop's. */
+	PYTHON_SEARCH,
+	/* Among the frames that one evaluation loop runs. */
+	PYTHON_RUN,
+	/* Behind the last of them. */
+	PYTHON_RUN_ENDS,
+	/* Not tried again in this walk: the thread has no state, or a frame was not what it should be. */
+	PYTHON_GIVEN_UP,
+};
+
+/*
+ * `frame` is the next Python frame. `rejoin_depth` and `rejoin_hash` are those of the walk after the last Python
+ * frame, as long as only the interpreter's own code was met since (`rejoin_depth` 0: other code was, too).
+ */
+struct python_walk {
+	__u32 phase;
+	__u32 rejoin_depth;
+	__u64 rejoin_hash;
+	__u64 frame;
+	__u64 state;
+	__u64 interpreter;
+	/* The hash over all code objects. */
+	__u64 check;
+	__u32 run_depth;
+	__u32 states_seen;
+	__u32 count;
+	__u32 reserved;
+};
+
 /*
  * Where a walk is. `exact`: ip is that of an instruction, otherwise it is a return address, one behind
  * the call.
@@ -313,10 +427,14 @@ struct walk_state {
 	__u32 end;
 	/* Whether a frame pointer was followed in place of a table that is still to come. */
 	__u32 guessed;
+	struct python_walk python;
 };
 
 struct walk_scratch {
 	struct walk_state walk;
+	__u64 python_copy_address;
+	__u64 python_copy[PYTHON_COPY_WORDS];
+	__u64 python_code[PYTHON_CODE_WORDS];
 	__u64 copy_address;
 	__u64 copy[STACK_COPY_WORDS];
 	__u64 number;
@@ -372,6 +490,9 @@ struct thread {
 	__u64 last_address;
 	/* What a function that calls another to free it has just been given; the other's probe is next. */
 	__u64 released;
+	/* The state that Python has of the thread, and its thread id as it says there; 0: not known. */
+	__u64 python_state;
+	__u64 python_thread_id;
 	struct walk_scratch scratch;
 	struct stack stack;
 };

@@ -249,7 +249,7 @@ static __always_inline int record_block(struct process *process, void *blocks, u
 static __always_inline int walk_and_record(struct pt_regs *ctx, struct process *process, u32 slot,
 					   void *blocks, u64 id, struct thread *thread)
 {
-	walk_on(thread, mappings_of(slot));
+	walk_on(thread, &process->python, mappings_of(slot));
 #ifdef WALK_BY_TAIL_CALLS
 	if (thread->scratch.walk.end == WALK_GOES_ON)
 		/* Does not return, unless there have been too many. */

@@ -91,7 +91,7 @@ static __always_inline int walk_and_report(struct syscall_exit *ctx, struct proc
 {
 	u64 stack_id;
 
-	walk_on(thread, mappings_of(slot));
+	walk_on(thread, &process->python, mappings_of(slot));
 #ifdef WALK_BY_TAIL_CALLS
 	if (thread->scratch.walk.end == WALK_GOES_ON)
 		space_continuations.call(ctx, 0);

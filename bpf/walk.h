@@ -270,6 +270,8 @@ static __always_inline u64 hash_frame(u64 hash, u64 ip)
 	return (hash ^ ip) * multiplier;
 }
 
+#include "python.h"
+
 /*
  * Begin a walk at the registers of a return: `function_ip` is the first frame, ip the second, so that the
  * immediate caller is known whatever follows. With `function_ip` 0 it begins at ip, which is exact.
@@ -288,6 +290,7 @@ static __always_inline void begin_walk_at(struct thread *thread, u64 function_ip
 	walk->depth = function_ip ? 1 : 0;
 	walk->end = WALK_GOES_ON;
 	walk->guessed = false;
+	begin_python(thread, walk);
 }
 
 static __always_inline void begin_walk(struct thread *thread, u64 function_ip, struct pt_regs *ctx)
@@ -295,26 +298,42 @@ static __always_inline void begin_walk(struct thread *thread, u64 function_ip, s
 	begin_walk_at(thread, function_ip, PT_REGS_IP(ctx), PT_REGS_SP(ctx), PT_REGS_FP(ctx));
 }
 
+static __always_inline void push_frame(struct thread *thread, volatile struct walk_state *walk, u64 word)
+{
+	u32 depth = walk->depth;
+
+	thread->stack.frames[depth & (MAX_FRAMES - 1)] = word;
+	walk->depth = depth + 1;
+	walk->hash = hash_frame(walk->hash, word);
+}
+
 /*
  * Walk on, into thread->stack. Afterwards walk.end is the reason why it ended, or WALK_GOES_ON if this
  * program has done its share. `mappings` NULL: all by frame pointers.
  */
-static __always_inline void walk_on(struct thread *thread, struct unwind_mappings *mappings)
+static __always_inline void walk_on(struct thread *thread, struct python *python,
+				    struct unwind_mappings *mappings)
 {
 	volatile struct walk_state *walk = &thread->scratch.walk;
-	u32 depth, round = 0;
+	u32 round = 0;
+	u64 word;
 	int end;
 
 	for (;;) {
-		depth = walk->depth;
-		if (depth >= MAX_FRAMES) {
+		if (walk->depth >= MAX_FRAMES) {
 			walk->end = END_DEPTH;
 			break;
 		}
 		BOUND(round, FRAMES_A_PROGRAM, out);
-		thread->stack.frames[depth & (MAX_FRAMES - 1)] = walk->ip;
-		walk->depth = depth + 1;
-		walk->hash = hash_frame(walk->hash, walk->ip);
+		switch (next_is_python(thread, python, walk, &word)) {
+		case PYTHON_WORD:
+			push_frame(thread, walk, word);
+			continue;
+		case PYTHON_SEARCHES:
+			continue;
+		case NATIVE_WORD:
+			push_frame(thread, walk, walk->ip);
+		}
 		end = step(&thread->scratch, mappings, walk);
 		if (end >= 0) {
 			walk->end = end;
@@ -334,6 +353,8 @@ static __always_inline u64 end_walk(struct thread *thread)
 	volatile struct walk_state *walk = &thread->scratch.walk;
 
 	thread->stack.depth = walk->depth;
+	if (walk->python.count)
+		walk->hash = hash_frame(walk->hash, walk->python.check);
 	thread->stack.end = walk->end == WALK_GOES_ON ? END_DEPTH : walk->end;
 	if (walk->guessed && thread->stack.end != END_READ_FAULT) {
 		thread->stack.end = END_TABLE_PENDING;

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from bpfleakd.analysis.c_library import is_c_library_function
-from bpfleakd.analysis.managed_code import is_own_method, is_runtime
+from bpfleakd.analysis.managed_code import interpreted_caller, is_own_method, is_runtime
 from bpfleakd.model.stack import Frame
 
 __all__ = ["blamed_frame"]
@@ -56,6 +56,9 @@ def blamed_frame(frames: Sequence[Frame], allocators_file: str | None = None) ->
     `allocators_file` is that of the allocator, where `frames` are only the outer ones of a stack.
     """
     allocators_file = allocators_file or (frames[0].module if frames else None)
+    interpreted = interpreted_caller(frames)
+    if interpreted is not None:
+        return interpreted
     for index, frame in enumerate(frames):
         if not _is_tool(frame, allocators_file):
             return _caller_of_runtime(frames[index:]) or frame

@@ -31,5 +31,5 @@ def _identity(frame: Frame, build_id: str | None) -> str:
     if frame.kind is FrameKind.NATIVE and frame.offset is not None:
         return f"{build_id or frame.module}+{frame.offset:x}"
     if frame.function:
-        return frame.function
+        return f"{frame.function} {frame.location}" if frame.kind is FrameKind.INTERPRETED else frame.function
     return "?"

@@ -15,6 +15,7 @@ behind AllocHGlobal takes, is the doing of the method that asked for it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from bpfleakd.model.stack import Frame, FrameKind
 
@@ -25,7 +26,8 @@ _DOTNET_STUB = re.compile(r"stub<\d+> .*")
 _MARSHALLING_STUB = "dynamicClass.IL_STUB_"
 
 _RUNTIME_FILE = re.compile(
-    r"lib(?:coreclr|clrjit|clrgc|System\.[\w.]+|jvm|java|nio|monosgen-[\d.]+)\.so(?:\.\d+)*"
+    r"(?:lib)?python3\.\d+[a-z]*(?:\.so[\d.]*)?"
+    r"|lib(?:coreclr|clrjit|clrgc|System\.[\w.]+|jvm|java|nio|monosgen-[\d.]+)\.so(?:\.\d+)*"
     r"|(?:System\.[\w.]+|mscorlib)\.dll"
 )
 # In whatever file: Node.js has V8 in its executable.
@@ -46,6 +48,16 @@ def is_dotnet_stub(name: str) -> bool:
 def is_own_method(frame: Frame) -> bool:
     """Whether a frame is a managed method of the program, not of its run-time or class library."""
     return frame.kind is FrameKind.JIT and frame.function is not None and not is_runtime(frame)
+
+
+def interpreted_caller(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost function of an interpreted program, before that of the interpreter's library; or None.
+
+    What an extension, or a C library that it calls, allocates is the doing of the function that called it.
+    """
+    interpreted = [frame for frame in frames if frame.kind is FrameKind.INTERPRETED and frame.function]
+    own = (frame for frame in interpreted if not is_runtime(frame))
+    return next(own, interpreted[0] if interpreted else None)
 
 
 def is_runtime(frame: Frame) -> bool:

@@ -191,7 +191,7 @@ class _Frames:
         return number
 
     def _kind(self, frame: Frame) -> CodeKind:
-        if frame.kind is FrameKind.JIT:
+        if frame.kind in (FrameKind.JIT, FrameKind.INTERPRETED):
             return CodeKind.JIT
         if frame.module is None:
             return CodeKind.UNKNOWN

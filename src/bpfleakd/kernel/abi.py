@@ -34,7 +34,15 @@ __all__ = [
     "MAX_FRAMES",
     "MAX_SAMPLE_SHIFT",
     "MAX_UNWIND_MAPPINGS",
+    "NO_SECOND_STEP",
     "PROCESS",
+    "PYTHON",
+    "PYTHON_CHECK_BITS",
+    "PYTHON_CODE_SHIFT",
+    "PYTHON_FRAME",
+    "PYTHON_FRAME_BYTES",
+    "PYTHON_LOOPS",
+    "PYTHON_UNIT_BITS",
     "SAMPLING_CURVE",
     "SITE",
     "SITE_KEY",
@@ -115,6 +123,49 @@ STACK_ENDS = (
     StackEnd.TABLE_PENDING,
 )
 
+PYTHON_LOOPS = 4
+PYTHON_FRAME_BYTES = 128
+PYTHON_COPY_WORDS = 128
+PYTHON_CODE_WORDS = 16
+PYTHON_SEGMENTS = 8
+PYTHON_SEGMENT_FRAMES = 4
+PYTHON_CODE_BYTES = 80
+NO_SECOND_STEP = 0xFFFF
+PYTHON_FRAME = 1 << 63
+PYTHON_CODE_SHIFT = 20
+PYTHON_UNIT_BITS = 14
+PYTHON_CHECK_BITS = 6
+
+PYTHON_LOOP = np.dtype([("start", "u8"), ("end", "u8")])
+PYTHON = np.dtype(
+    [
+        ("loop_count", "u4"),
+        ("instruction_kind", "u1"),
+        ("entry_kind", "u1"),
+        ("thread_id_at", "u2"),
+        ("namespace_device", "u8"),
+        ("namespace_inode", "u8"),
+        ("runtime", "u8"),
+        ("code_type", "u8"),
+        ("text_start", "u8"),
+        ("text_end", "u8"),
+        ("loops", PYTHON_LOOP, (PYTHON_LOOPS,)),
+        ("interpreters_head", "u2"),
+        ("interpreter_next", "u2"),
+        ("threads_head", "u2"),
+        ("thread_next", "u2"),
+        ("thread_id", "u2"),
+        ("frame_path", "u2"),
+        ("frame_path_second", "u2"),
+        ("frame_bytes", "u2"),
+        ("frame_code", "u2"),
+        ("frame_previous", "u2"),
+        ("frame_instruction", "u2"),
+        ("frame_entry", "u2"),
+        ("code_checks", "u2", (3,)),
+        ("code_adaptive", "u2"),
+    ]
+)
 PROCESS = np.dtype(
     [
         ("tgid", "u4"),
@@ -134,6 +185,7 @@ PROCESS = np.dtype(
         ("peak_live_bytes", "i8"),
         ("last_allocations", "u8", (64,)),
         ("probe_hits", "u8", (HIT_COUNTERS * HIT_COUNTER_WORDS,)),
+        ("python", PYTHON),
     ]
 )
 SAMPLING_CURVE = np.dtype([("points", "u4", (CURVE_STEPS + 1,))])
@@ -154,7 +206,14 @@ SITE = np.dtype(
 )
 CHANGED_SITE = np.dtype([*SITE_KEY.descr, ("reading", "u4"), ("reserved", "u4")])
 STACK_KEY = np.dtype([("tgid", "u8"), ("stack_id", "u8")])
-STACK = np.dtype([("depth", "u4"), ("end", "u4"), ("frames", "u8", (MAX_FRAMES,))])
+STACK = np.dtype(
+    [
+        ("depth", "u4"),
+        ("end", "u4"),
+        ("checks", "u4", (PYTHON_SEGMENTS,)),
+        ("frames", "u8", (MAX_FRAMES,)),
+    ]
+)
 LIVE_BLOCK = np.dtype(
     [
         ("size", "u8"),

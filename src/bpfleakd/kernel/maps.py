@@ -21,10 +21,12 @@ from bpfleakd import errors
 from bpfleakd.kernel import abi, bpf
 from bpfleakd.kernel.address_space_events import AddressSpaceEvent, read_space_events
 from bpfleakd.kernel.process_slots import NoSlot, ProcessSlots
+from bpfleakd.kernel.python_row import python_row
 from bpfleakd.kernel.ring import RingReader
 from bpfleakd.kernel.site_reader import SiteReader
 from bpfleakd.kernel.skipped_runs import SkippedRunCounters, SkippedRuns
 from bpfleakd.kernel.unwind_store import UnwindStore
+from bpfleakd.model.python_walk import PythonWalk
 from bpfleakd.model.stack import RawStack, StackEnd
 from bpfleakd.unwind.rules import PACKED_RULE_BYTES
 
@@ -195,6 +197,10 @@ class Maps:
             self._slots.set_word(pid, "was_sampled", 1)
         self._slots.set_word(pid, "sample_shift", shift)
 
+    def set_python(self, pid: int, walk: PythonWalk) -> None:
+        """Record the Python frames of a process from now on. Raises ValueError if the walker cannot."""
+        self._slots.set_python(pid, python_row(walk))
+
     def slot_of(self, pid: int) -> int:
         """The place of a process in the maps. KeyError if it was not added."""
         return self._slots.slot_of(pid)
@@ -276,7 +282,8 @@ class Maps:
             return RawStack((), StackEnd.LOST)
         stack = np.frombuffer(value, abi.STACK)[0]
         depth = int(stack["depth"])
-        return RawStack(tuple(stack["frames"][:depth].tolist()), abi.STACK_ENDS[int(stack["end"])])
+        end = abi.STACK_ENDS[int(stack["end"])]
+        return RawStack(tuple(stack["frames"][:depth].tolist()), end, tuple(stack["checks"].tolist()))
 
     # All processes
 

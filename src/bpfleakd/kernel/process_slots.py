@@ -102,6 +102,19 @@ class ProcessSlots:
     def _taken(self) -> list[int]:
         return list(self._slots.values())
 
+    def set_python(self, pid: int, python: np.void) -> None:
+        """Tell the stack walker of a process' Python (abi.PYTHON); nothing, if the process has no slot."""
+        slot = self._slots.get(pid)
+        if slot is None:
+            return
+        row = self._rows["python"][slot : slot + 1]
+        # The programs look at the rest only where there is a loop.
+        row["loop_count"] = 0
+        for name in abi.PYTHON.names or ():
+            if name != "loop_count":
+                row[name] = python[name]
+        row["loop_count"] = python["loop_count"]
+
     def set_word(self, pid: int, field: str, value: int) -> None:
         """Write a field of a process; nothing, if it has no slot."""
         slot = self._slots.get(pid)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Method", "MethodSource"]
+__all__ = ["FrameNames", "Method", "MethodSource"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +34,19 @@ class MethodSource(Protocol):
 
     def find(self, address: int) -> Sequence[Method]:
         """The methods at an address, innermost (inlined) first; empty if unknown."""
+
+
+class FrameNames(Protocol):
+    """Names for the words that the stack walker records for frames without an address of their own."""
+
+    def note(self, words: Iterable[int]) -> None:
+        """Read what these words stand for now, because it may be gone when they are shown."""
+
+    def find(self, words: Sequence[int], checks: Sequence[int]) -> Sequence[tuple[Method, ...] | None]:
+        """The methods of each of a stack's frames, innermost first; None for one that cannot be told.
+
+        `checks` are RawStack.checks. A frame that the runtime itself does not show is empty.
+        """
+
+    def address_of(self, word: int) -> int:
+        """The address in the process of what a word stands for."""

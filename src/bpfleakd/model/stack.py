@@ -13,6 +13,7 @@ class FrameKind(StrEnum):
 
     NATIVE = "native"
     JIT = "jit"
+    INTERPRETED = "interpreted"
     VDSO = "vdso"
     UNKNOWN = "unknown"
 
@@ -34,11 +35,13 @@ class RawStack:
     """A stack as the kernel side recorded it, innermost first.
 
     `addresses[0]` is the probed allocator function itself (an exact program counter); the others are
-    return addresses, so that the call is at `address - 1`.
+    return addresses, so that the call is at `address - 1`. A word with the highest bit set is no address but
+    a frame of an interpreter; `checks` are what the names of these are checked with.
     """
 
     addresses: tuple[int, ...]
     end: StackEnd
+    checks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

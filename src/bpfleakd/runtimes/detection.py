@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from collections.abc import Mapping as Mapping_
+from types import MappingProxyType
 
 import structlog
 
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.process.process import ProcessInfo
+from bpfleakd.runtimes.cpython.runtime import detect_cpython
 from bpfleakd.runtimes.dotnet.runtime import detect_dotnet
 from bpfleakd.runtimes.runtime import Runtime
 
@@ -18,20 +21,28 @@ log = structlog.get_logger()
 # The runtime of a process with these mappings; None if it is another.
 Detector = Callable[[ProcessInfo, Sequence[Mapping]], Runtime | None]
 
-DETECTORS: tuple[Detector, ...] = (detect_dotnet,)
+# By the name of the runtime.
+DETECTORS: dict[str, Detector] = {".NET": detect_dotnet, "CPython": detect_cpython}
 
 
 def detect(
-    process: ProcessInfo, mappings: Sequence[Mapping], detectors: Sequence[Detector] = DETECTORS
+    process: ProcessInfo,
+    mappings: Sequence[Mapping],
+    known: Collection[str] = (),
+    detectors: Mapping_[str, Detector] = MappingProxyType(DETECTORS),
 ) -> tuple[Runtime, ...]:
-    """The runtimes of a process. One that cannot be examined is logged: the process is native then."""
+    """The runtimes of a process but those `known` by name. One that cannot be examined is logged: the process
+    is native then.
+    """
     found = []
-    for detector in detectors:
+    for name, detector in detectors.items():
+        if name in known:
+            continue
         try:
             runtime = detector(process, mappings)
         except Exception:
             # It reads what the process controls.
-            log.exception("runtime.not-examined", pid=process.id.pid, detector=detector.__module__)
+            log.exception("runtime.not-examined", pid=process.id.pid, runtime=name)
             continue
         if runtime is not None:
             found.append(runtime)

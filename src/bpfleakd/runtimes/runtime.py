@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bpfleakd.model.method import Method, MethodSource
+from bpfleakd.model.method import FrameNames, MethodSource
+from bpfleakd.model.python_walk import PythonWalk
 
 __all__ = [
     "FrameSource",
@@ -43,11 +44,12 @@ class TypeCount:
     live_count: int
 
 
-class FrameSource(Protocol):
-    """Names for the words that the stack walker records for frames without an address of their own."""
+class FrameSource(FrameNames, Protocol):
+    """Frames without an address of their own: how the stack walker passes them, and their names."""
 
-    def find(self, word: int) -> Sequence[Method]:
-        """The methods of such a frame, innermost first; empty if it cannot be read or fails its checks."""
+    @property
+    def walk(self) -> PythonWalk:
+        """What the stack walker is to be told."""
 
 
 class LiveHeapSource(Protocol):

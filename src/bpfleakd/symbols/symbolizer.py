@@ -4,8 +4,8 @@ Rules:
 - The first address of a stack is exact. All others are return addresses: what is looked up is the byte
   before, what is shown is the address itself.
 - Code in an ELF file is named by its symbols, code in the vdso by our own vdso, code in any other memory
-  by the perf map, and where that has nothing by the language runtime. Everything else is unknown, and never
-  guessed.
+  by the perf map, and where that has nothing by the language runtime. Frames of an interpreter are named by
+  that. Everything else is unknown, and never guessed.
 - Names are remembered by mapping and address, those of run-time compiled code only until the perf map or the
   runtime's methods change. What no mapping covers is not remembered: the caller reads the mappings again. It
   is counted if they do not cover it then either.
@@ -18,17 +18,18 @@ Not thread-safe. A call may wait for addr2line, so that it does not belong into 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from bpfleakd.elf.vdso import VDSO
 from bpfleakd.model.mapping import CodeMapping, Mapping
-from bpfleakd.model.method import MethodSource
+from bpfleakd.model.method import FrameNames, MethodSource
 from bpfleakd.model.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.printable import printable
 from bpfleakd.process.mapped_files import OpenedFile
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.demangle import Demangler
+from bpfleakd.symbols.interpreted_frames import interpreted_frames, is_interpreted
 from bpfleakd.symbols.jit_frames import jit_frame, method_frames
 from bpfleakd.symbols.mapping_index import IndexedMapping, MappingIndex
 from bpfleakd.symbols.module_cache import DebugSearch, Module, ModuleCache
@@ -91,6 +92,7 @@ class Symbolizer:
         self._known_jit: BoundedCache[_Key, _Named] = BoundedCache(frames_max)
         self._jit_generation: tuple[int, ...] = ()
         self._methods: Sequence[MethodSource] = ()
+        self._frames: FrameNames | None = None
         self._updates = 0
         self._not_covered: BoundedCache[int, int] = BoundedCache(frames_max)
 
@@ -114,6 +116,10 @@ class Symbolizer:
         self._methods = sources
         self._jit_generation = ()
 
+    def use_frames(self, source: FrameNames | None) -> None:
+        """Ask this for the names of an interpreter's frames."""
+        self._frames = source
+
     def hold_files(self, mappings: Sequence[Mapping]) -> None:
         """Open the files of mapped code now: those of a container are gone with its last process."""
         for mapping in mappings:
@@ -130,13 +136,16 @@ class Symbolizer:
 
     def covers(self, addresses: Iterable[int]) -> bool:
         """Whether all these addresses (exact ones or return addresses) are in mappings that are known."""
-        return all(self._space.find(address) or self._space.find(address - 1) for address in addresses)
+        return all(
+            is_interpreted(address) or self._space.find(address) or self._space.find(address - 1)
+            for address in addresses
+        )
 
     def symbolize(self, stacks: Sequence[RawStack]) -> list[Stack]:
         """Name stacks, in their order. Never fails: what cannot be named has a frame without names."""
         stacks = [self._without_strays(stack) for stack in stacks]
         named = self._named({place for stack in stacks for place in _places(stack)})
-        return [_stack(stack, named) for stack in stacks]
+        return [_stack(stack, named, interpreted_frames(stack, self._frames)) for stack in stacks]
 
     def close(self) -> None:
         """Let go of what belongs to this process alone."""
@@ -150,7 +159,7 @@ class Symbolizer:
         if kept == len(stack.addresses):
             return stack
         end = StackEnd.FRAME_POINTER_END if stack.end is StackEnd.BOTTOM else stack.end
-        return RawStack(stack.addresses[:kept], end)
+        return RawStack(stack.addresses[:kept], end, stack.checks)
 
     def _note_not_covered(self, address: int) -> None:
         first_noted = self._not_covered.get(address)
@@ -232,7 +241,8 @@ class Symbolizer:
 def _places(stack: RawStack) -> Iterable[_Place]:
     if stack.end is StackEnd.LOST:
         return ()
-    return ((address, index == 0) for index, address in enumerate(stack.addresses))
+    places = ((address, index == 0) for index, address in enumerate(stack.addresses))
+    return (place for place in places if not is_interpreted(place[0]))
 
 
 def _code_address(place: _Place) -> int:
@@ -255,11 +265,16 @@ def _file_name(mapping: Mapping) -> str:
     return printable(mapping.path.rsplit("/", 1)[-1])
 
 
-def _stack(stack: RawStack, named: dict[_Place, _Named]) -> Stack:
+def _stack(
+    stack: RawStack, named: dict[_Place, _Named], interpreted: Iterator[tuple[Frame, ...]]
+) -> Stack:
     frames: list[Frame] = []
     build_ids: list[str | None] = []
-    for place in _places(stack):
-        found, build_id = named[place]
+    addresses = () if stack.end is StackEnd.LOST else stack.addresses
+    for index, address in enumerate(addresses):
+        found, build_id = (
+            (next(interpreted), None) if is_interpreted(address) else named[(address, index == 0)]
+        )
         frames += found
         build_ids += [build_id] * len(found)
     truncated = None if stack.end is StackEnd.BOTTOM else stack.end

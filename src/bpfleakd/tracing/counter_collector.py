@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import structlog
@@ -76,6 +77,9 @@ class CounterCollector:
             space = self._spaces.map_of(pid)
             traced.unrecorded_regions = space.unrecorded_count if space else 0
             space_keys, space_columns = space.counters() if space else ([], columns[:0])
+            traced.runtimes.note_stacks(
+                (key.stack_id for key in site_keys + space_keys), partial(self._maps.stack, pid)
+            )
             traced.table.update(now_ns, site_keys + space_keys, np.concatenate([columns, space_columns]))
             before, traced.counters = traced.counters, counters[pid]
             self._sampling.adapt(pid, traced.counters, traced.table.heap_allocated_bytes, now_ns)
@@ -125,7 +129,7 @@ class CounterCollector:
             return
         traced.attachment = self._attacher.follow(traced.attachment, mappings)
         traced.symbolizer.update_mappings(mappings)
-        traced.follow_runtimes(mappings, time.monotonic_ns())
+        traced.follow_runtimes(self._maps, mappings, time.monotonic_ns())
         self._unwinding.follow(traced.pid, mappings, wait_s=0.0)
         log.info("process.libraries-changed", pid=traced.pid, mappings=len(mappings))
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 import structlog
 
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.method import MethodSource
+from bpfleakd.model.stack import RawStack
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.detection import detect
-from bpfleakd.runtimes.runtime import Retained, Runtime
+from bpfleakd.runtimes.runtime import FrameSource, Retained, Runtime
 from bpfleakd.tracing.managed_heap import HeapTracking
 
 __all__ = ["ProcessRuntimes"]
+
+# Reading one takes some 20 us.
+_STACKS_NOTED_AT_ONCE = 500
 
 log = structlog.get_logger()
 
@@ -26,6 +31,8 @@ class ProcessRuntimes:
         self._runtimes: list[Runtime] = []
         self._failed: list[Runtime] = []
         self.heap = HeapTracking()
+        self._noted: set[int] = set()
+        self._to_note: dict[int, None] = {}
 
     def __iter__(self) -> Iterator[Runtime]:
         return iter(self._runtimes)
@@ -40,10 +47,26 @@ class ProcessRuntimes:
         """What would give more than is known."""
         return tuple(need for runtime in self._runtimes for need in runtime.needs)
 
+    @property
+    def frames(self) -> FrameSource | None:
+        """What names the frames of an interpreter; the first, if there are several."""
+        return next((runtime.frames for runtime in self._runtimes if runtime.frames is not None), None)
+
+    def note_stacks(self, stack_ids: Iterable[int], stack_of: Callable[[int], RawStack]) -> None:
+        """Have the frames of new stacks read before they are gone, some at each call."""
+        frames = self.frames
+        if frames is None:
+            return
+        self._to_note.update(dict.fromkeys(number for number in stack_ids if number not in self._noted))
+        for number in list(islice(self._to_note, _STACKS_NOTED_AT_ONCE)):
+            del self._to_note[number]
+            self._noted.add(number)
+            frames.note(stack_of(number).addresses)
+
     def follow(self, mappings: Sequence[Mapping]) -> bool:
         """Find runtimes that have come; returns whether there are some."""
         known = {runtime.name for runtime in (*self._runtimes, *self._failed)}
-        found = [one for one in detect(self._process, mappings) if one.name not in known]
+        found = detect(self._process, mappings, known)
         for runtime in found:
             log.info("runtime.found", pid=self._process.id.pid, runtime=runtime.name, version=runtime.version)
         self._runtimes += found

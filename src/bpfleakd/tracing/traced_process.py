@@ -201,10 +201,13 @@ class TracedProcess:
         self.symbolizer.close()
         self.runtimes.close()
 
-    def follow_runtimes(self, mappings: Sequence[Mapping], now_ns: int) -> None:
+    def follow_runtimes(self, maps: Maps, mappings: Sequence[Mapping], now_ns: int) -> None:
         """Find the language runtimes that the process has loaded."""
         if self.runtimes.follow(mappings):
             self.symbolizer.use_methods(self.runtimes.methods)
+            self.symbolizer.use_frames(self.runtimes.frames)
+            if self.runtimes.frames is not None:
+                maps.set_python(self.pid, self.runtimes.frames.walk)
         self.runtimes.refresh(now_ns)
 
     def _refresh_mappings(self, stacks: Iterable[RawStack], now_ns: int) -> None:

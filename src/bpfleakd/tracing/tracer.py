@@ -369,7 +369,7 @@ class Tracer:
             gap_s=checkpoint.gap_s,
         )
         if not traced.is_gone:
-            traced.follow_runtimes(attachment.mappings, self._clock_ns())
+            traced.follow_runtimes(self._maps, attachment.mappings, self._clock_ns())
         self._processes.forget_ended(pid)
         return traced
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bpfleakd.model.stack import Frame, FrameKind
 
-__all__ = ["jit", "native", "unknown"]
+__all__ = ["interpreted", "jit", "native", "unknown"]
 
 
 def native(
@@ -15,6 +15,12 @@ def native(
 
 def jit(function: str, module: str | None = None, *, address: int = 0x7F00_0000_1000) -> Frame:
     return Frame(function, module, None, None, address, FrameKind.JIT)
+
+
+def interpreted(
+    function: str | None, module: str | None = "shop", location: str | None = "shop.py:17"
+) -> Frame:
+    return Frame(function, module, None, location, 0x7F00_0000_3000, FrameKind.INTERPRETED)
 
 
 def unknown(address: int = 0x7F00_0000_2000) -> Frame:

@@ -14,7 +14,7 @@ from bpfleakd.analysis.blame import blamed_frame
 from bpfleakd.model.stack import Frame
 
 from ..elf.building import compiled, output_of
-from .frames import jit, native, unknown
+from .frames import interpreted, jit, native, unknown
 
 MALLOC = native("malloc", "libc.so.6")
 MAIN = native("main")
@@ -370,3 +370,20 @@ def test_a_long_name_costs_little() -> None:
     ):
         blamed_frame([native(name)])
     assert time.perf_counter() - began < 1
+
+
+def test_a_python_function_is_charged_with_what_its_interpreter_allocates():
+    """Before extensions and C libraries that it calls, and before the interpreter's own library."""
+    stack = [
+        native("malloc", "libc.so.6"),
+        native("CRYPTO_malloc", "libcrypto.so.3"),
+        native("new_context", "_ssl.cpython-311-x86_64-linux-gnu.so"),
+        interpreted("create_default_context", "python3.11", "ssl.py:764"),
+        interpreted("Client.connect", "shop", "shop.py:17"),
+        interpreted("main", "shop", "shop.py:99"),
+        native("_start", "python3.11"),
+    ]
+    assert blamed_frame(stack) == stack[4]
+    assert blamed_frame([*stack[:4], stack[-1]]) == stack[3]
+    unnamed = interpreted(None, None, None)
+    assert blamed_frame([stack[0], unnamed, *stack[4:]]) == stack[4]

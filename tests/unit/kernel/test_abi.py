@@ -18,6 +18,7 @@ from bpfleakd.kernel.address_space_events import read_space_events
 from bpfleakd.kernel.compilation.source import bpf_directory
 from bpfleakd.model.probe import FunctionRole
 from bpfleakd.model.stack import StackEnd
+from bpfleakd.runtimes.cpython.layout import EntryKind, InstructionKind
 from bpfleakd.table.estimates import BYTES_VARIANCE_UNIT, COUNT_VARIANCE_UNIT
 from bpfleakd.unwind.rules import GAP_NUMBER, PACKED_RULE_BYTES, CfaKind, RbpKind, UnwindRule, pack
 from bpfleakd.unwind.table import PAGE_BITS, ROW_ADDRESS_MASK
@@ -25,7 +26,15 @@ from bpfleakd.unwind.table import PAGE_BITS, ROW_ADDRESS_MASK
 from ..elf.building import output_of
 
 # What only the programs look into.
-BPF_ONLY = {"unproven_frees", "walk_state", "walk_scratch", "pending_syscall", "thread", "unwind_shard"}
+BPF_ONLY = {
+    "python_walk",
+    "unproven_frees",
+    "walk_state",
+    "walk_scratch",
+    "pending_syscall",
+    "thread",
+    "unwind_shard",
+}
 # Mirrored by a class of its own, and compared by a test of its own.
 MIRRORED_ELSEWHERE = {"unwind_rule"}
 
@@ -38,9 +47,11 @@ ENUMS: dict[str, tuple[str, Sequence[str]]] = {
     "loss": ("LOSS_", [*(reason.upper() for reason in abi.LOSS_REASONS), "KINDS"]),
     "stack_end": ("END_", [end.name for end in abi.STACK_ENDS]),
     "cfa_kind": ("CFA_", [kind.name for kind in CfaKind]),
+    "python_instruction": ("INSTRUCTION_", [kind.name for kind in InstructionKind]),
+    "python_entry": ("ENTRY_", [kind.name for kind in EntryKind]),
     "rbp_kind": ("RBP_", [kind.name for kind in RbpKind]),
 }
-BPF_ONLY_ENUMS = {"space_phase"}
+BPF_ONLY_ENUMS = {"python_phase", "space_phase"}
 
 SIGNED, UNSIGNED, COMPOUND = 1, 0, -1
 

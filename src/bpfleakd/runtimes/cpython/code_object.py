@@ -1,0 +1,132 @@
+"""A code object in another process: its function, file and lines.
+
+All of it is untrusted: sizes are bounded, types are checked by their type object, texts are made printable.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bpfleakd.printable import printable, shortened
+from bpfleakd.process.remote_memory import RemoteMemory
+from bpfleakd.runtimes.cpython.layout import Layout
+from bpfleakd.runtimes.cpython.line_table import line_at
+from bpfleakd.runtimes.cpython.texts import TextReader
+
+__all__ = ["CodeObject", "CodeReader", "ObjectTypes", "hash_of"]
+
+_LENGTH = 16  # PyVarObject.ob_size
+_BYTES_DATA = 32  # PyBytesObject.ob_sval
+_LINES_MAX_BYTES = 4 << 20
+_NAME_SHOWN = 256
+_FILE_SHOWN = 1024
+_MURMUR = 0xC6A4A7935BD1E995
+_WORD_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class CodeObject:
+    """What a code object says. `check` is the hash that the stack walker makes of it.
+
+    `first_traced` is the unit of the bytecode from which on a frame is one for Python's own tracebacks, too:
+    before it (3.11 and later) the interpreter prepares the call, or runs a helper of its own.
+    """
+
+    function: str
+    file: str
+    first_line: int
+    lines: bytes
+    first_traced: int
+    version: tuple[int, int]
+    check: int
+
+    def line(self, offset_bytes: int) -> int | None:
+        """The line of the instruction at that offset of the bytecode."""
+        return line_at(self.version, self.lines, self.first_line, offset_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectTypes:
+    """The addresses of PyCode_Type, PyUnicode_Type, PyBytes_Type and PyType_Type."""
+
+    code: int
+    text: int
+    data: int
+    type: int
+
+
+def check_of(lines: int, constants: int, names: int) -> int:
+    """The hash of a code object by the three words of Layout.code_checks: note_code of bpf/python.h."""
+    return _hashed(names, lines ^ constants << 16 & _WORD_MASK)
+
+
+def hash_of(checks: Iterable[int]) -> int:
+    """The hash of 32 bits over the hashes of code objects, innermost first: RawStack.checks."""
+    value = 0
+    for check in checks:
+        value = _hashed(value, check) & 0xFFFFFFFF
+    return value
+
+
+def _hashed(value: int, word: int) -> int:
+    """hash_frame of bpf/walk.h: a step of MurmurHash64A."""
+    word = word * _MURMUR & _WORD_MASK
+    word ^= word >> 47
+    word = word * _MURMUR & _WORD_MASK
+    return (value ^ word) * _MURMUR & _WORD_MASK
+
+
+class CodeReader:
+    """Reads code objects."""
+
+    def __init__(self, memory: RemoteMemory, layout: Layout, types: ObjectTypes) -> None:
+        self._memory = memory
+        self._layout = layout
+        self._types = types
+        self._texts = TextReader(memory, layout, types.text)
+
+    def read(self, address: int) -> CodeObject | None:
+        """The code object at an address; None if there is none, or what is there is not plausible."""
+        try:
+            return self._read(address)
+        except (OSError, ValueError):
+            return None
+
+    def _read(self, address: int) -> CodeObject | None:
+        layout, memory = self._layout, self._memory
+        if not self._is(address, self._types.code):
+            return None
+        name = layout.code_name if layout.code_qualname is None else layout.code_qualname
+        first_line = memory.word(address + layout.code_firstlineno) & 0xFFFFFFFF
+        file = self._texts.read(memory.word(address + layout.code_filename))
+        code = CodeObject(
+            function=shortened(printable(self._texts.read(memory.word(address + name))), _NAME_SHOWN),
+            file=shortened(printable(file), _FILE_SHOWN),
+            first_line=first_line,
+            lines=self._bytes(memory.word(address + layout.code_lines)),
+            first_traced=self._first_traced(address),
+            version=layout.version,
+            check=check_of(*(memory.word(address + offset) for offset in layout.code_checks)),
+        )
+        # It may have been freed while it was read.
+        return code if self._is(address, self._types.code) else None
+
+    def _is(self, address: int, type_address: int) -> bool:
+        """Whether there is an object of that type, which has not been freed as far as can be seen."""
+        count, found = struct.unpack("<QQ", self._memory.read(address, 16))
+        # 3.14 has flags in the upper half; elsewhere there is only something after the memory was freed.
+        is_counted = bool(count & 0xFFFFFFFF) and (self._layout.version >= (3, 14) or count >> 32 == 0)
+        return is_counted and found == type_address
+
+    def _first_traced(self, address: int) -> int:
+        """`_co_firsttraceable`, which has been 16 bytes before the bytecode since it is there (3.11)."""
+        adaptive = self._layout.code_adaptive
+        return self._memory.word(address + adaptive - 16) & 0xFFFFFFFF if adaptive else 0
+
+    def _bytes(self, address: int) -> bytes:
+        size_bytes = self._memory.word(address + _LENGTH)
+        if not self._is(address, self._types.data) or size_bytes > _LINES_MAX_BYTES:
+            raise ValueError("no table of lines")
+        return self._memory.read(address + _BYTES_DATA, size_bytes)

@@ -1,0 +1,95 @@
+"""Which native code is the evaluation loop: `_PyEval_EvalFrameDefault` and its cold part.
+
+The compiler may split the rarely used half of a function into a part of its own elsewhere
+(`_PyEval_EvalFrameDefault.cold`), which a stripped file does not name. It is found by the jumps that lead
+from the named half into the middle of code that has an FDE of its own: calls go to the start of a function,
+only jumps within one go elsewhere.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.elf.image import ElfImage
+from bpfleakd.elf.named_symbols import find_symbols
+
+__all__ = ["code_ranges"]
+
+_LOOP = "_PyEval_EvalFrameDefault"
+_SIZE_MAX_BYTES = 4 << 20
+_RANGES_MAX = 4
+# Distinct places in one FDE that jumps lead to. Bytes that are no jump look like one into the text rarely.
+_TARGETS_MIN = 2
+_CANDIDATES_MAX = 16
+
+# Version 1; pcrel sdata4, udata4, datarel sdata4; then the address of .eh_frame and the number of pairs.
+_HEADER = struct.Struct("<4BiI")
+_ENCODINGS = [1, 0x1B, 0x03, 0x3B]
+_PAIR_BYTES = 8
+
+
+def code_ranges(image: ElfImage) -> tuple[tuple[int, int], ...]:
+    """The (start, end) of the evaluation loop in the file's own addresses; empty where there is none.
+
+    Raises `BadElf`.
+    """
+    symbol = find_symbols(image, [_LOOP]).get(_LOOP)
+    if symbol is None or not 0 < symbol.size_bytes <= _SIZE_MAX_BYTES:
+        return ()
+    start, end = symbol.vaddr, symbol.vaddr + symbol.size_bytes
+    targets = _jump_targets(image.read(start, symbol.size_bytes), start)
+    targets = np.unique(targets[(targets < start) | (targets >= end)])
+    starts, fdes = _functions(image)
+    if not len(starts):
+        return ((start, end),)
+    indexes = np.searchsorted(starts, targets, side="right") - 1
+    inside = (indexes >= 0) & (targets > starts[indexes])
+    hits = Counter(indexes[inside].tolist()).most_common(_CANDIDATES_MAX)
+    cold = []
+    for index in (index for index, count in hits if count >= _TARGETS_MIN):
+        low, high = int(starts[index]), int(starts[index]) + _range_bytes(image, int(fdes[index]))
+        # The last function before a gap would take in all that jumps into the gap.
+        if np.count_nonzero((targets > low) & (targets < high)) >= _TARGETS_MIN:
+            cold.append((low, high))
+    return ((start, end), *cold[: _RANGES_MAX - 1])
+
+
+def _functions(image: ElfImage) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each function begins, ascending, and where its FDE is.
+
+    From the table in .eh_frame_hdr (Linux Standard Base 5.0, 10.6.2), in the encoding that linkers write.
+    """
+    nothing = np.empty(0, np.int64)
+    section = image.section(".eh_frame_hdr")
+    if section is None or len(section.data) < _HEADER.size:
+        return nothing, nothing
+    *encodings, _, count = _HEADER.unpack_from(section.data)
+    if encodings != _ENCODINGS:
+        return nothing, nothing
+    count = min(count, (len(section.data) - _HEADER.size) // _PAIR_BYTES)
+    pairs = np.frombuffer(section.data, "<i4", 2 * count, _HEADER.size).astype(np.int64) + section.vaddr
+    return pairs[0::2], pairs[1::2]
+
+
+def _range_bytes(image: ElfImage, fde_vaddr: int) -> int:
+    """The length of an FDE's function: its fourth word, in the encoding that linkers write."""
+    raw = image.read(fde_vaddr + 12, 4)
+    return int.from_bytes(raw, "little") if len(raw) == 4 else 0
+
+
+def _jump_targets(code: bytes, vaddr: int) -> NDArray[np.int64]:
+    """Where the bytes lead that could be `jmp rel32` (E9) or `jcc rel32` (0F 80 to 0F 8F)."""
+    data = np.frombuffer(code, np.uint8)
+    if len(data) < 8:
+        return np.empty(0, np.int64)
+    at = np.arange(len(data) - 6)
+    jumps = at[data[at] == 0xE9]
+    conditional = at[(data[at] == 0x0F) & (data[at + 1] & 0xF0 == 0x80)] + 1
+    after = np.concatenate([jumps, conditional]) + 1
+    words = np.ndarray(len(data) - 3, "<i4", code, strides=(1,))
+    targets: NDArray[np.int64] = vaddr + after + 4 + words[after].astype(np.int64)
+    return targets

@@ -1,0 +1,113 @@
+"""Names for the words that the stack walker records for Python frames.
+
+A word holds the address of a code object, and a code object may be freed and its memory used again. So a name
+is given only if what is at the address now, or was when it was read first, is what the walker saw: each word
+holds some bits of a hash of the code object, and the stack the hashes over every few frames, which have to be
+right as a whole. Frames that fail have no name.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+
+from bpfleakd.model.method import Method
+from bpfleakd.model.python_walk import PythonWalk
+from bpfleakd.runtimes.cpython.code_object import CodeObject, CodeReader, hash_of
+from bpfleakd.runtimes.cpython.files import module_of
+
+__all__ = ["PYTHON_FRAME", "PythonFrames", "code_address"]
+
+# bpf/abi.h; kernel/abi.py mirrors it, and a test compares these with it.
+PYTHON_FRAME = 1 << 63
+_CODE_SHIFT, _UNIT_BITS, _CHECK_BITS = 20, 14, 6
+_UNIT_BYTES = 2
+_UNKNOWN_UNIT = (1 << _UNIT_BITS) - 1
+
+_SEGMENT_FRAMES = 4
+
+_ADDRESSES_MAX = 32_768
+# How many code objects that were at one address are remembered, and how many choices of them are tried.
+_CODES_AT_ADDRESS_MAX = 4
+_CHOICES_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    code: CodeObject
+    bits: int
+
+
+class PythonFrames:
+    """Names frames of one process; those of the standard library are of `interpreter_module`.
+
+    Code objects are remembered by address, up to a limit; `note` reads them early.
+    """
+
+    def __init__(self, reader: CodeReader, interpreter_module: str, walk: PythonWalk) -> None:
+        self._reader = reader
+        self._interpreter_module = interpreter_module
+        self.walk = walk
+        self._known: OrderedDict[int, tuple[_Known, ...]] = OrderedDict()
+
+    def address_of(self, word: int) -> int:
+        """The address of a frame's code object."""
+        return code_address(word)
+
+    def note(self, words: Iterable[int]) -> None:
+        """Read the code objects of these frames now, because they may be gone when they are shown."""
+        for word in words:
+            if word & PYTHON_FRAME:
+                self._codes_of(word)
+
+    def find(self, words: Sequence[int], checks: Sequence[int]) -> list[tuple[Method, ...] | None]:
+        """The methods of a stack's Python frames, innermost first; None for those that cannot be told.
+
+        Empty for a frame that Python itself does not show either.
+        `checks` are the stack's hashes over the code objects of each segment of frames.
+        """
+        methods: list[tuple[Method, ...] | None] = []
+        for number, check in enumerate(checks):
+            begin = number * _SEGMENT_FRAMES
+            end = begin + _SEGMENT_FRAMES if number + 1 < len(checks) else len(words)
+            methods += self._segment(words[begin:end], check)
+        return methods
+
+    def _segment(self, words: Sequence[int], check: int) -> list[tuple[Method, ...] | None]:
+        choices = [self._codes_of(word) for word in words]
+        for chosen in islice(product(*choices), _CHOICES_MAX):
+            if hash_of(code.check for code in chosen) == check:
+                return [self._method(word, code) for word, code in zip(words, chosen, strict=True)]
+        return [None] * len(words)
+
+    def _codes_of(self, word: int) -> list[CodeObject]:
+        address, bits = code_address(word), word & ((1 << _CHECK_BITS) - 1)
+        known = self._known.get(address, ())
+        if not any(one.bits == bits for one in known):
+            code = self._reader.read(address)
+            found = _Known(code, _bits_of(code.check)) if code else None
+            if found is not None and found not in known:
+                known = (found, *known)[:_CODES_AT_ADDRESS_MAX]
+                self._known[address] = known
+                if len(self._known) > _ADDRESSES_MAX:
+                    self._known.popitem(last=False)
+        return [one.code for one in known if one.bits == bits]
+
+    def _method(self, word: int, code: CodeObject) -> tuple[Method, ...]:
+        unit = word >> _CHECK_BITS & _UNKNOWN_UNIT
+        if unit < code.first_traced:
+            return ()
+        line = None if unit == _UNKNOWN_UNIT else code.line(unit * _UNIT_BYTES)
+        module = module_of(code.file, self._interpreter_module)
+        return (Method(code.function, module, code.file.rsplit("/", 1)[-1], line or code.first_line),)
+
+
+def code_address(word: int) -> int:
+    """The address of the code object of a frame's word."""
+    return (word & ~PYTHON_FRAME) >> _CODE_SHIFT << 4
+
+
+def _bits_of(check: int) -> int:
+    return check >> (64 - _CHECK_BITS)

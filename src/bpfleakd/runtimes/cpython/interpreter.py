@@ -1,0 +1,202 @@
+"""A CPython interpreter in a process: where it is, its version, and whether its layout can be trusted.
+
+Rules:
+- The interpreter is the mapped file that defines `_PyRuntime` and `_PyEval_EvalFrameDefault`.
+- From 3.13 on its layout is what it states itself (`_Py_DebugOffsets`); before, that of its minor version.
+- A layout is trusted after it has led to the truth: from `_PyRuntime` to thread states whose thread ids are
+  threads of the process, and in the type `code` to members at the offsets that the layout has. An interpreter
+  that fails any of this has no Python frames, and `Untrusted` says why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from bpfleakd.elf.image import ElfImage
+from bpfleakd.elf.named_symbols import NamedSymbol, find_symbols
+from bpfleakd.errors import BadElf
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.process.remote_memory import RemoteMemory
+from bpfleakd.runtimes.cpython.code_object import ObjectTypes
+from bpfleakd.runtimes.cpython.evaluation_loop import code_ranges
+from bpfleakd.runtimes.cpython.layout import DEBUG_OFFSETS_BYTES, Layout, layout_of, stated_layout
+
+__all__ = ["Interpreter", "Untrusted", "find_interpreter", "thread_states"]
+
+_RUNTIME, _LOOP, _VERSION = "_PyRuntime", "_PyEval_EvalFrameDefault", "Py_Version"
+_TYPES = ("PyCode_Type", "PyUnicode_Type", "PyBytes_Type", "PyType_Type")
+_NEEDED = {_RUNTIME, _LOOP, *_TYPES}
+_FILE_NAME = re.compile(r"(?:^|/)(?:lib)?python3\.(\d{1,2})[a-z]*(?:\.so(?:\.[\d.]+)?)?$")
+_MAYBE = re.compile(r"python|pypy", re.IGNORECASE)
+_PYPY = re.compile(r"(?:^|/)(?:lib)?pypy3?[\d.]*(?:-c)?(?:\.so(?:\.[\d.]+)?)?$")
+
+_TYPE_MEMBERS = 240  # PyTypeObject.tp_members
+_MEMBER_BYTES, _MEMBER_OFFSET = 40, 16  # PyMemberDef
+_MEMBERS_MAX = 64
+_NAME_MAX_BYTES = 64
+_INTERPRETERS_MAX, _THREADS_MAX = 64, 4096
+# glibc's struct pthread has held the tid at the same place since 2.4 (nptl/descr.h).
+_PTHREAD_TID = 720
+
+
+class Untrusted(Exception):
+    """Why the Python frames of a process cannot be read: a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """An interpreter whose layout has been checked. All addresses are those of the process.
+
+    `loop` are the ranges of the evaluation loop, `text` that of the file's code. `thread_id_at` is where the
+    tid is in what a thread state's thread id points to; None: the thread id is the tid.
+    """
+
+    layout: Layout
+    runtime: int
+    types: ObjectTypes
+    loop: tuple[tuple[int, int], ...]
+    text: tuple[int, int]
+    thread_id_at: int | None
+
+    @property
+    def version(self) -> str:
+        """Major and minor version."""
+        return "{}.{}".format(*self.layout.version)
+
+
+def find_interpreter(
+    mappings: Sequence[Mapping],
+    open_image: Callable[[Mapping], AbstractContextManager[ElfImage]],
+    memory: RemoteMemory,
+    tids: Callable[[], Collection[int]],
+) -> Interpreter | None:
+    """The interpreter of a process, checked; None if it has none.
+
+    `tids` are its threads, as its own pid namespace numbers them. Raises Untrusted.
+    """
+    for mapping in mappings:
+        if not (mapping.executable and _MAYBE.search(mapping.path)):
+            continue
+        if _PYPY.search(mapping.path):
+            raise Untrusted("PyPy is not supported: only CPython's frames can be read")
+        try:
+            with open_image(mapping) as image:
+                symbols = find_symbols(image, [*_NEEDED, _VERSION])
+                if symbols.keys() >= _NEEDED:
+                    return _interpreter(mapping, image, symbols, memory, tids)
+        except (BadElf, OSError):
+            continue
+    return None
+
+
+def _interpreter(
+    mapping: Mapping,
+    image: ElfImage,
+    symbols: dict[str, NamedSymbol],
+    memory: RemoteMemory,
+    tids: Callable[[], Collection[int]],
+) -> Interpreter:
+    vaddr = image.vaddr_of(mapping.offset)
+    if vaddr is None:
+        raise Untrusted("the interpreter's file does not hold the code that is mapped")
+    bias = mapping.start - vaddr
+    runtime = symbols[_RUNTIME].vaddr + bias
+    try:
+        version = _stated_version(memory, symbols.get(_VERSION), bias) or _version_in(mapping.path)
+        layout = _layout(memory, runtime, version)
+        types = ObjectTypes(*(symbols[name].vaddr + bias for name in _TYPES))
+        _check_code_type(memory, types.code, layout)
+        thread_id_at = _check_threads(memory, runtime, layout, tids())
+    except (OSError, ValueError) as error:
+        raise Untrusted(f"the interpreter's memory is not as expected: {error}") from error
+    return Interpreter(
+        layout=layout,
+        runtime=runtime,
+        types=types,
+        loop=tuple((start + bias, end + bias) for start, end in code_ranges(image)),
+        text=(mapping.start, mapping.end),
+        thread_id_at=thread_id_at,
+    )
+
+
+def _stated_version(memory: RemoteMemory, symbol: NamedSymbol | None, bias: int) -> tuple[int, int] | None:
+    """`Py_Version` is PY_VERSION_HEX of the running interpreter, from 3.11 on."""
+    if symbol is None:
+        return None
+    number = memory.word(symbol.vaddr + bias)
+    return number >> 24 & 0xFF, number >> 16 & 0xFF
+
+
+def _version_in(path: str) -> tuple[int, int]:
+    match = _FILE_NAME.search(path)
+    if match is None:
+        raise Untrusted("the Python version cannot be told from the name of the interpreter's file")
+    return 3, int(match[1])
+
+
+def _layout(memory: RemoteMemory, runtime: int, version: tuple[int, int]) -> Layout:
+    layout: Layout | None
+    if version >= (3, 13):
+        layout, is_free_threaded = stated_layout(memory.read(runtime, DEBUG_OFFSETS_BYTES))
+        if is_free_threaded:
+            raise Untrusted("free-threaded builds of Python are not supported")
+        if layout is not None and layout.version != version:
+            layout = None
+    else:
+        layout = layout_of(version)
+    if layout is None:
+        raise Untrusted("Python {}.{} is not supported: 3.9 to 3.14 are".format(*version))
+    return layout
+
+
+def _check_code_type(memory: RemoteMemory, code_type: int, layout: Layout) -> None:
+    """The type's own table of members says where they are (Objects/codeobject.c, code_memberlist)."""
+    expected = {
+        b"co_argcount": layout.code_argcount,
+        b"co_firstlineno": layout.code_firstlineno,
+        b"co_filename": layout.code_filename,
+        b"co_name": layout.code_name,
+    }
+    found: dict[bytes, int] = {}
+    table = memory.word(code_type + _TYPE_MEMBERS)
+    for index in range(_MEMBERS_MAX):
+        name = memory.word(table + index * _MEMBER_BYTES)
+        if not name:
+            break
+        offset = memory.word(table + index * _MEMBER_BYTES + _MEMBER_OFFSET)
+        found[memory.text(name, _NAME_MAX_BYTES)] = offset
+    if any(found.get(name) != offset for name, offset in expected.items()):
+        raise Untrusted("the layout of Python's code objects is not that of its version")
+
+
+def _check_threads(memory: RemoteMemory, runtime: int, layout: Layout, tids: Collection[int]) -> int | None:
+    states = list(thread_states(memory, runtime, layout))
+    if not states:
+        raise Untrusted("Python has no threads yet, or is about to end")
+    ids = [memory.word(state + layout.thread_id) for state in states]
+    at = None
+    if not layout.has_native_thread_id:
+        at = _PTHREAD_TID
+        ids = [int.from_bytes(memory.read(id_ + at, 4), "little") for id_ in ids]
+    # One may have ended meanwhile, or be about to begin.
+    if not any(id_ in tids for id_ in ids):
+        raise Untrusted("the threads that Python knows are not those of the process")
+    return at
+
+
+def thread_states(memory: RemoteMemory, runtime: int, layout: Layout) -> Iterator[int]:
+    """The addresses of the thread states of all interpreters. Raises OSError."""
+    interpreter = memory.word(runtime + layout.interpreters_head)
+    for _ in range(_INTERPRETERS_MAX):
+        if not interpreter:
+            return
+        state = memory.word(interpreter + layout.threads_head)
+        for _ in range(_THREADS_MAX):
+            if not state:
+                break
+            yield state
+            state = memory.word(state + layout.thread_next)
+        interpreter = memory.word(interpreter + layout.interpreter_next)

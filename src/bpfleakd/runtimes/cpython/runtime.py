@@ -1,0 +1,113 @@
+"""CPython as a runtime of a traced process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from bpfleakd import pid_namespace
+from bpfleakd.elf.image import ElfImage
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.process.mapped_files import open_mapped
+from bpfleakd.process.mappings import read_mappings
+from bpfleakd.process.process import ProcessInfo
+from bpfleakd.process.remote_memory import RemoteMemory
+from bpfleakd.runtimes.cpython.code_object import CodeReader
+from bpfleakd.runtimes.cpython.frames import PythonFrames
+from bpfleakd.runtimes.cpython.interpreter import Interpreter, Untrusted, find_interpreter
+from bpfleakd.runtimes.cpython.object_types import TypeNames
+from bpfleakd.runtimes.cpython.types import PythonTypes
+from bpfleakd.runtimes.cpython.walker import python_walk
+
+__all__ = ["CPython", "detect_cpython"]
+
+PROC = Path("/proc")
+
+
+class CPython:
+    """An interpreter that is trusted, or the reason why it is not: then it has no frames."""
+
+    name = "CPython"
+    methods = None
+    live_heap = None
+    allocations = None
+
+    def __init__(self, memory: RemoteMemory, pid: int, found: Interpreter | Untrusted) -> None:
+        """`memory` is taken over."""
+        self._memory = memory
+        self._reason: str | None = None
+        self.version = "?"
+        self.frames: PythonFrames | None = None
+        self.types: PythonTypes | None = None
+        if isinstance(found, Untrusted):
+            self._reason = str(found)
+            return
+        self.version = found.version
+        try:
+            walk = python_walk(found, _namespace(pid))
+        except (OSError, ValueError) as error:
+            self._reason = str(error)
+            return
+        reader = CodeReader(memory, found.layout, found.types)
+        self.frames = PythonFrames(reader, f"python{self.version}", walk)
+        names = TypeNames(memory, found.layout, found.types)
+        self.types = PythonTypes(pid, found.layout.version, names, lambda: read_mappings(pid))
+
+    @property
+    def needs(self) -> Sequence[str]:
+        """Why there are no Python frames."""
+        return (f"no Python frames: {self._reason}",) if self._reason else ()
+
+    def close(self) -> None:
+        """Close the way to the process' memory; names that are known stay."""
+        self._memory.close()
+
+
+def detect_cpython(process: ProcessInfo, mappings: Sequence[Mapping]) -> CPython | None:
+    """The interpreter of a process; None if there is none, or the process has ended."""
+    pid = process.id.pid
+    try:
+        memory = RemoteMemory(pid)
+    except OSError:
+        return None
+    found: Interpreter | Untrusted | None
+    try:
+        found = find_interpreter(
+            mappings,
+            partial(_open_image, pid),
+            memory,
+            lambda: _tids(pid),
+        )
+    except Untrusted as error:
+        found = error
+    if found is None:
+        memory.close()
+        return None
+    return CPython(memory, pid, found)
+
+
+def _namespace(pid: int) -> os.stat_result | None:
+    """The pid namespace of a process, None if it is the daemon's. Raises OSError."""
+    namespace = os.stat(PROC / str(pid) / "ns/pid")
+    return None if namespace.st_ino == pid_namespace.own().st_ino else namespace
+
+
+@contextmanager
+def _open_image(pid: int, mapping: Mapping) -> Iterator[ElfImage]:
+    """The file that is mapped. Raises BadElf or OSError."""
+    file = open_mapped(pid, mapping, str(pid))
+    with ElfImage.open(file.descriptor) as image:
+        yield image
+
+
+def _tids(pid: int) -> set[int]:
+    """The threads of a process, as its own pid namespace numbers them (NSpid of proc_pid_status(5))."""
+    tids = set()
+    for task in (PROC / str(pid) / "task").iterdir():
+        for line in (task / "status").read_text(errors="replace").splitlines():
+            if line.startswith("NSpid:"):
+                tids.add(int(line.split()[-1]))
+    return tids

@@ -1,0 +1,36 @@
+"""Python's str in another process."""
+
+from __future__ import annotations
+
+import struct
+
+from bpfleakd.process.remote_memory import RemoteMemory
+from bpfleakd.runtimes.cpython.layout import Layout
+
+__all__ = ["TextReader"]
+
+_OB_TYPE, _LENGTH, _STATE = 8, 16, 32
+_MAX_CHARACTERS = 4096
+_ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+
+
+class TextReader:
+    """Reads str objects in their compact form (PEP 393), as names and files always are."""
+
+    def __init__(self, memory: RemoteMemory, layout: Layout, text_type: int) -> None:
+        self._memory = memory
+        self._layout = layout
+        self._text_type = text_type
+
+    def read(self, address: int) -> str:
+        """The text, cut at some length. Raises OSError, or ValueError if there is no such object."""
+        layout = self._layout
+        head = self._memory.read(address, layout.compact_bytes)
+        kind_of_object, length = struct.unpack_from("<QQ", head, _OB_TYPE)
+        state = head[_STATE]
+        kind, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
+        if kind_of_object != self._text_type or not is_compact or kind not in _ENCODINGS:
+            raise ValueError("not a compact str")
+        data = layout.ascii_bytes if is_ascii else layout.compact_bytes
+        raw = self._memory.read(address + data, min(length, _MAX_CHARACTERS) * kind)
+        return raw.decode(_ENCODINGS[kind], errors="replace")

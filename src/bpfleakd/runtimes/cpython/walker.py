@@ -1,0 +1,61 @@
+"""An interpreter as the stack walker is told of it."""
+
+from __future__ import annotations
+
+import os
+
+from bpfleakd.model.python_walk import PythonWalk
+from bpfleakd.runtimes.cpython.interpreter import Interpreter
+from bpfleakd.runtimes.cpython.layout import EntryKind, Layout
+
+__all__ = ["python_walk"]
+
+# struct python of bpf/abi.h has 16 bits for an offset, and the walker room for so much of a frame.
+_OFFSET_MAX = 0xFFFE
+_FRAME_BYTES_MAX = 128
+
+
+def python_walk(interpreter: Interpreter, namespace: os.stat_result | None) -> PythonWalk:
+    """What the walker needs. `namespace` is the process' pid namespace if it is not the daemon's.
+
+    Raises ValueError if an offset is larger than the walker can use.
+    """
+    layout = interpreter.layout
+    walk = PythonWalk(
+        loops=interpreter.loop,
+        instruction_kind=int(layout.instruction_kind),
+        entry_kind=int(layout.entry_kind),
+        thread_id_at=interpreter.thread_id_at or 0,
+        namespace_device=namespace.st_dev if namespace else 0,
+        namespace_inode=namespace.st_ino if namespace else 0,
+        runtime=interpreter.runtime,
+        code_type=interpreter.types.code,
+        text_start=interpreter.text[0],
+        text_end=interpreter.text[1],
+        interpreters_head=layout.interpreters_head,
+        interpreter_next=layout.interpreter_next,
+        threads_head=layout.threads_head,
+        thread_next=layout.thread_next,
+        thread_id=layout.thread_id,
+        frame_path=layout.frame_path[0],
+        frame_path_second=layout.frame_path[1] if len(layout.frame_path) > 1 else None,
+        frame_bytes=_frame_bytes(layout),
+        frame_code=layout.frame_code,
+        frame_previous=layout.frame_previous,
+        frame_instruction=layout.frame_instruction,
+        frame_entry=layout.frame_entry,
+        code_checks=layout.code_checks,
+        code_adaptive=layout.code_adaptive,
+    )
+    offsets = (layout.interpreters_head, layout.interpreter_next, layout.threads_head, layout.thread_id)
+    if max(offsets) > _OFFSET_MAX or walk.frame_bytes > _FRAME_BYTES_MAX:
+        raise ValueError("its structures are larger than the stack walker can read")
+    return walk
+
+
+def _frame_bytes(layout: Layout) -> int:
+    """What is read of a frame: up to its last field that is used, in whole words."""
+    ends = [layout.frame_code + 8, layout.frame_previous + 8, layout.frame_instruction + 8]
+    if layout.entry_kind is not EntryKind.EACH:
+        ends.append(layout.frame_entry + 1)
+    return -(-max(ends) // 8) * 8

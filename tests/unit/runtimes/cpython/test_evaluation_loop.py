@@ -1,0 +1,77 @@
+"""The evaluation loop's code, in a library that is laid out like an interpreter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bpfleakd.elf.image import ElfImage
+from bpfleakd.runtimes.cpython.evaluation_loop import code_ranges
+
+from ...elf.building import assembled, compiled, nm, output_of
+
+# What GCC expects to run rarely lies apart, behind an FDE of its own. The loop jumps into its middle, and
+# to the beginning of other functions.
+SOURCE = """
+    .text
+    .globl _PyEval_EvalFrameDefault
+    .type _PyEval_EvalFrameDefault, @function
+_PyEval_EvalFrameDefault:
+    .cfi_startproc
+    cmp $1, %edi
+    je .Lfirst
+    cmp $2, %edi
+    jne .Lback
+    jmp .Lsecond
+.Lback:
+    cmp $3, %edi
+    je other
+    cmp $4, %edi
+    je another
+    ret
+    .cfi_endproc
+    .size _PyEval_EvalFrameDefault, .-_PyEval_EvalFrameDefault
+    .globl other
+    .type other, @function
+other:
+    .cfi_startproc
+    ret
+    .cfi_endproc
+    .size other, .-other
+    .section .text.unlikely, "ax", @progbits
+    .type another, @function
+another:
+    .cfi_startproc
+    ret
+    .cfi_endproc
+    .size another, .-another
+cold:
+    .cfi_startproc
+    nop
+.Lfirst:
+    nop
+.Lsecond:
+    nop
+    jmp .Lback
+    .cfi_endproc
+cold_end:
+    .size cold, .-cold
+"""
+
+
+def test_the_cold_part_is_found(tmp_path: Path) -> None:
+    """Where it is, also when the file is stripped; no other function is taken for it."""
+    library = assembled(tmp_path, SOURCE)
+    symbols = nm(library)
+    stripped = tmp_path / "stripped"
+    output_of("strip", "-o", stripped, library)
+    for path in (library, stripped):
+        with ElfImage.open(path) as image:
+            (start, _), *others = code_ranges(image)
+        assert start == symbols["_PyEval_EvalFrameDefault"]
+        assert others == [(symbols["cold"], symbols["cold_end"])]
+
+
+def test_a_program_without_a_loop_has_no_ranges(tmp_path: Path) -> None:
+    """And is no mistake."""
+    with ElfImage.open(compiled(tmp_path, "int main(void) { return 0; }")) as image:
+        assert code_ranges(image) == ()
