@@ -20,7 +20,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: ## Install packages, mount tracefs and bpffs, make .venv (as root; FOR=run, demo, test or bench)
+setup: ## Install packages, mount tracefs and bpffs, make .venv (as root; FOR=run, demo, test, vm or bench)
 	@$(if $(filter setup,$(MAKECMDGOALS)),,SETUP_QUIET=yes) scripts/setup $(FOR)
 
 .PHONY: demo
@@ -60,10 +60,22 @@ test-stress: FOR := test
 test-stress: setup ## Targets that end, exec and fork at any moment; the daemon's own memory (5 minutes, as root)
 	$(PYTHON) -m pytest tests/stress -v -rP $(PYTEST_ARGS)
 
+# A release of Debian's suites (6.1, 6.12-rt) or a package; none, voluntary, lazy or full: scripts/test-vm.
+KERNEL ?= 6.1
+PREEMPT ?=
+VM_MATRIX ?= 6.1 6.12 6.12-rt 6.18:lazy 6.18:full 7.3:lazy 7.3:full 7.3-rt
+
 .PHONY: test-vm
-test-vm: FOR := test
-test-vm: setup ## The core of the kernel tests on Debian's kernel 6.1, in qemu (as root)
-	scripts/test-vm
+test-vm: FOR := vm
+test-vm: setup ## Preemption and what kernels differ in, on KERNEL (6.1) with PREEMPT, in qemu (as root)
+	KERNEL=$(KERNEL) PREEMPT=$(PREEMPT) scripts/test-vm
+
+.PHONY: test-vm-matrix
+test-vm-matrix: FOR := vm
+test-vm-matrix: setup ## The same on every kernel of VM_MATRIX (KERNEL or KERNEL:PREEMPT), one after the other
+	@failed=; for each in $(VM_MATRIX); do preempt=$${each#*:}; [ "$$preempt" != "$$each" ] || preempt=; \
+		KERNEL=$${each%:*} PREEMPT=$$preempt scripts/test-vm || failed="$$failed $$each"; done; \
+		[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
 .PHONY: fuzz
 fuzz: FOR := test

@@ -1,0 +1,1 @@
+"""What only other kernels show: `make test-vm` runs it in qemu."""

@@ -1,0 +1,7 @@
+"""Daemons and programs as the kernel tests have them."""
+
+from __future__ import annotations
+
+from ..kernel.conftest import _machine, daemon, workload
+
+__all__ = ["_machine", "daemon", "workload"]
