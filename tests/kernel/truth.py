@@ -7,8 +7,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
+from bpfleakd.analysis.blame import blamed_frame
+from bpfleakd.model.stack import Frame
+
 __all__ = [
     "FIGURES",
+    "allocating_function",
     "by_function",
     "expect_ledger",
     "expect_no_losses",
@@ -37,17 +43,28 @@ def short_name(function: str | None) -> str | None:
 
 
 def by_function(report: dict[str, Any]) -> dict[str | None, dict[str, int]]:
-    """The sums over the sites of each blamed function."""
+    """The sums over the sites of each function that allocates, as a ledger has them."""
     sums: dict[str | None, dict[str, int]] = defaultdict(lambda: dict.fromkeys(FIGURES, 0))
     for site in report["sites"]:
         for figure in FIGURES:
-            sums[short_name(site["function"])][figure] += site[figure]
+            sums[allocating_function(site)][figure] += site[figure]
     return dict(sums)
 
 
+def allocating_function(site: dict[str, Any]) -> str | None:
+    """The innermost function outside of allocators: whom a site is charged to if no function is a wrapper.
+
+    `function` may be further out, since what serves many callers of the workload is one.
+    """
+    if not site["stack"]:
+        return short_name(site["function"])
+    frame = blamed_frame(msgspec.convert(site["stack"], list[Frame], strict=False))
+    return short_name(frame.function) if frame else None
+
+
 def site_of(report: dict[str, Any], function: str) -> dict[str, Any]:
-    """The largest site that blames `function`."""
-    sites = [site for site in report["sites"] if short_name(site["function"]) == function]
+    """The largest site in which `function` allocates."""
+    sites = [site for site in report["sites"] if allocating_function(site) == function]
     assert sites, f"nobody blames {function}, but {sorted(map(str, by_function(report)))}"
     return max(sites, key=lambda site: site["live_bytes"])
 
