@@ -194,16 +194,16 @@ class Daemon:
             raise ControlFailed(texts, done.returncode, done.stderr)
         return done.stdout
 
-    def attach(self, pid: int) -> None:
-        self.control("attach", pid)
+    def attach(self, pid: int, *options: str) -> None:
+        self.control("attach", pid, *options)
         self.note_objects()
 
-    def attach_with_tables(self, pid: int) -> None:
+    def attach_with_tables(self, pid: int, *options: str) -> None:
         """Attach and have all unwind tables: a slow machine may take longer for them than an attach waits."""
         before = self.log.count("unwind.not-ready")
-        self.attach(pid)
+        self.attach(pid, *options)
         if self.log.count("unwind.not-ready") > before:
-            wait_until(lambda: self.process(pid)["process"]["attached_s"] > 10, 20)
+            wait_until(lambda: self.process(pid)["process"]["attached_s"] > 10 * PATIENCE, 20)
 
     def detach(self, pid: int) -> None:
         self.note_objects()

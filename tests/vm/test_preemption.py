@@ -49,7 +49,7 @@ def test_every_count_size_and_frame_is_right(tracing, workload, method, walker):
     """However often the threads preempt each other, whatever they are attached by."""
     tracer = tracing(method, walker)
     program = workload("preempted", THREADS)
-    tracer.attach(program.pid)
+    tracer.attach_with_tables(program.pid)
 
     ledger = program.step(BLOCKS, timeout_s=300)
 
@@ -68,7 +68,7 @@ def test_what_is_sampled_is_right(tracing, workload, method):
     """Estimates are near the truth, and nothing is left when all is freed."""
     tracer = tracing(method, "auto", sampling={"interval_bytes": INTERVAL_BYTES})
     program = workload("preempted", THREADS)
-    tracer.control("attach", program.pid, "--mode", "sampled")
+    tracer.attach_with_tables(program.pid, "--mode", "sampled")
 
     ledger = program.step(BLOCKS, timeout_s=300)
 
@@ -86,7 +86,7 @@ def test_a_second_process_shares_probes(tracing, workload):
     tracer = tracing("auto", "auto")
     programs = [workload("preempted", THREADS // 2) for _ in range(2)]
     for program in programs:
-        tracer.attach(program.pid)
+        tracer.attach_with_tables(program.pid)
 
     for program in programs:
         program.start_step(BLOCKS)
