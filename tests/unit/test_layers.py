@@ -62,7 +62,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("cli.bpfleakd", "config_file"): "and reads its configuration",
     ("cli.bpfleakd", "kernel"): "and brings the compiler's child on its way before it imports the rest",
     ("cli.commands.doctor", "daemon"): "it examines the machine, also where no daemon runs",
-    ("tracing.tracer", "queries"): "the tracing loop owns the queries so far",
 }
 
 # Who imports a third party; whatever is not named here may be imported by nobody. "": anybody.

@@ -37,7 +37,7 @@ _HEADERS_MAX_BYTES = 16 << 10
 
 
 class ApiServer:
-    """Serves `service` until `stop`. Without a `tcp_address` only on the unix socket, /metrics included."""
+    """Serves `service` until `stop`. Without `tcp` (address, port) only on the unix socket, also /metrics."""
 
     def __init__(
         self,
@@ -46,8 +46,7 @@ class ApiServer:
         *,
         socket_path: Path,
         socket_group: str | None = None,
-        tcp_address: str | None = None,
-        tcp_port: int = 0,
+        tcp: tuple[str, int] | None = None,
         details: bool = False,
         deadlines: Deadlines | None = None,
     ) -> None:
@@ -55,8 +54,7 @@ class ApiServer:
         self._exposition = exposition
         self._socket_path = socket_path
         self._socket_group = socket_group
-        self._tcp_address = tcp_address
-        self._tcp_port = tcp_port
+        self._tcp = tcp
         self._details = details
         self._deadlines = deadlines or Deadlines()
         self._inode = 0
@@ -73,9 +71,9 @@ class ApiServer:
             self._inode = self._socket_path.lstat().st_ino
             undo.callback(self._unlink)
             apps = [(unix, create_app(self._service, self._exposition, read_only=False))]
-            if self._tcp_address is not None:
-                tcp = await bind_tcp(self._tcp_address, self._tcp_port)
-                self._tcp_port = tcp.getsockname()[1]
+            if self._tcp is not None:
+                tcp = await bind_tcp(*self._tcp)
+                self._tcp = self._tcp[0], tcp.getsockname()[1]
                 undo.enter_context(contextlib.closing(tcp))
                 local_names_only = ipaddress.ip_address(tcp.getsockname()[0]).is_loopback
                 reading = create_app(
@@ -91,7 +89,7 @@ class ApiServer:
             listening = _Listening(listener, app, self._deadlines, queued=listener is not unix)
             await listening.start()
             self._running.append(listening)
-        log.info("api.listening", socket=self._socket_path, tcp=self._tcp_address, port=self.tcp_port)
+        log.info("api.listening", socket=self._socket_path, address=self._tcp)
 
     async def stop(self) -> None:
         """Answer what was asked, close the sockets and remove the socket file. May be called twice."""
@@ -103,7 +101,7 @@ class ApiServer:
     @property
     def tcp_port(self) -> int | None:
         """The TCP port, as bound (port 0 lets the kernel choose); None without TCP."""
-        return None if self._tcp_address is None else self._tcp_port
+        return None if self._tcp is None else self._tcp[1]
 
     def _unlink(self) -> None:
         """Remove the socket file, unless it is another daemon's by now."""

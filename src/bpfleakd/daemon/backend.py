@@ -32,8 +32,11 @@ from bpfleakd.kernel.session import KernelSession
 from bpfleakd.model.daemon import DaemonStats, GuardStats
 from bpfleakd.model.metrics import MetricsSnapshot
 from bpfleakd.model.process import ProcessId, ProcessRow, ProcessState, TracingMode, TracingRequest
-from bpfleakd.model.report import LeakReport
 from bpfleakd.process.memory_sampler import own_resident_bytes
+from bpfleakd.queries.overview import Overview
+from bpfleakd.queries.process_queries import ProcessQueries
+from bpfleakd.queries.report import Reporter
+from bpfleakd.queries.verdict_engine import VerdictEngine
 from bpfleakd.state.reports import ReportStore
 from bpfleakd.supervision.budget import BudgetLimits
 from bpfleakd.supervision.growth_watch import GrowthOptions
@@ -46,9 +49,10 @@ from bpfleakd.supervision.tracing_control import LEVELS, TracingControl
 from bpfleakd.suppressions import read_suppressions
 from bpfleakd.tracing.attach import Attacher
 from bpfleakd.tracing.checkpoint import read_request
-from bpfleakd.tracing.report import Reporter
+from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.sampling import SamplingOptions
-from bpfleakd.tracing.tracer import Tracer
+from bpfleakd.tracing.traced_process import TracedProcess
+from bpfleakd.tracing.tracer import Tracer, TracingOptions
 from bpfleakd.tracing.unwinding import Unwinding
 
 __all__ = ["Backend"]
@@ -74,6 +78,8 @@ class Backend:
         self._symbolizers = Symbolizers()
         self._kernel: KernelSession | None = None
         self._tracer: Tracer | None = None
+        self._queries: ProcessQueries | None = None
+        self._overview: Overview | None = None
         self._reports: ReportStore | None = None
         self._supervision: Supervision | None = None
         self._guard: OverheadGuard | None = None
@@ -86,6 +92,16 @@ class Backend:
     def tracer(self) -> Tracer:
         """What traces."""
         return _opened(self._tracer)
+
+    @property
+    def queries(self) -> ProcessQueries:
+        """What can be asked about a process."""
+        return _opened(self._queries)
+
+    @property
+    def overview(self) -> Overview:
+        """All processes at a glance."""
+        return _opened(self._overview)
 
     @property
     def reports(self) -> ReportStore:
@@ -129,6 +145,14 @@ class Backend:
             self._kernel = None
             raise
 
+    def attach(self, pid: int, mode: TracingMode) -> ProcessRow:
+        """Trace a process because a user asks for it. Raises what Tracer.start raises."""
+        return self.queries.row(self.supervisor.attach(pid, time.monotonic_ns(), mode))
+
+    def detach(self, pid: int) -> ProcessRow:
+        """Stop tracing a process. Raises NotAttached."""
+        return self.queries.row(self.supervisor.detach(pid, time.monotonic_ns()))
+
     def close(self, *, keep: bool) -> None:
         """Detach from everything and unload, or `keep` all for the next daemon."""
         if self._tracer is not None:
@@ -155,11 +179,11 @@ class Backend:
 
     def processes(self) -> tuple[ProcessRow, ...]:
         """Every process that is traced or ended lately, with what tracing costs it."""
-        return self._annotated(self.tracer.overview.processes())
+        return self._annotated(self.overview.processes())
 
     def stats(self) -> DaemonStats:
         """The daemon's own figures."""
-        return replace(self.tracer.overview.stats(), process_events=self.supervision.stats())
+        return replace(self.overview.stats(), process_events=self.supervision.stats())
 
     def refresh_snapshot(self) -> None:
         """Have the metrics show what is now: after every tick, or less often where that takes long.
@@ -175,7 +199,7 @@ class Backend:
         self._snapshot_traced = traced
 
     def _take_snapshot(self) -> None:
-        snapshot = self.tracer.overview.snapshot()
+        snapshot = self.overview.snapshot()
         self.snapshot = replace(
             snapshot,
             daemon=self.stats(),
@@ -211,7 +235,7 @@ class Backend:
         for name, reason in unexpected_fallbacks(kernel.passed_over, os.uname().release).items():
             log.warning("kernel.fallback", passed_over=name, reason=reason)
         unwinding = Unwinding(kernel.maps.unwind, kernel.pins.record("unwinding"), self._cache_directory)
-        self._tracer = Tracer(
+        self._tracer = tracer = Tracer(
             kernel.maps,
             Attacher(
                 kernel.maps,
@@ -223,21 +247,22 @@ class Backend:
             ),
             unwinding,
             kernel.watch_address_spaces,
-            Reporter(config.history.window_s, kernel.method),
             self._symbolizers.of,
-            attach_method=kernel.method,
-            # More than are exported, so that one that gives way still has figures.
-            top_sites=2 * config.metrics.top_sites,
-            unattended_s=config.unattended_s,
-            keep_report=self._keep_report,
-            leak_after_s=config.history.leak_after_s,
-            sampling=SamplingOptions(
-                config.sampling.target_events_per_s,
-                config.sampling.interval_bytes,
+            TracingOptions(
+                SamplingOptions(config.sampling.target_events_per_s, config.sampling.interval_bytes),
+                config.unattended_s,
+                config.history.leak_after_s,
+                self.suppressions,
+                ChargeRules(config.blame.skip, config.blame.stop),
             ),
-            suppressions=self.suppressions,
-            charge_rules=ChargeRules(config.blame.skip, config.blame.stop),
         )
+        reporter = Reporter(config.history.window_s, kernel.method)
+        engine = VerdictEngine(reporter, tracer.traced_count)
+        self._queries = ProcessQueries(tracer, engine, reporter)
+        # More sites than are exported, so that one that gives way still has figures.
+        top_sites = 2 * config.metrics.top_sites
+        self._overview = Overview(tracer, reporter, attach_method=kernel.method, top_sites=top_sites)
+        tracer.observers += [engine, self._queries, self._overview, _ReportKeeper(self._reports)]
         self.tracer.adopt(kernel.pins.processes(), replaced)
         self._supervision = Supervision(
             config, self._worker, self._tracer, self.watcher, loop, self._attached
@@ -245,7 +270,7 @@ class Backend:
         now_ns = time.monotonic_ns()
         began_ns = {
             row.process.pid: now_ns - round(row.process.attached_s * 1e9)
-            for row in self.tracer.overview.processes()
+            for row in self.overview.processes()
             if row.process.state == ProcessState.TRACED
         }
         self._supervision.supervisor.adopt(began_ns, now_ns)
@@ -258,8 +283,16 @@ class Backend:
             measure_price=lambda: measure_price(kernel.linker, kernel.maps),
         )
 
-    def _keep_report(self, id_: ProcessId, report: LeakReport) -> None:
-        self.reports.keep(id_, report, time.time())
+
+class _ReportKeeper(TracingObserver):
+    """Stores the last report of each process."""
+
+    def __init__(self, reports: ReportStore) -> None:
+        self._reports = reports
+
+    def ended(self, traced: TracedProcess) -> None:
+        if traced.final is not None:
+            self._reports.keep(traced.attachment.process.id, traced.final, time.time())
 
 
 def _opened(part: _Part | None) -> _Part:

@@ -132,8 +132,7 @@ class Daemon:
             exporter.expose,
             socket_path=self._config.socket,
             socket_group=self._config.socket_group,
-            tcp_address=metrics.address if metrics.enabled else None,
-            tcp_port=metrics.port,
+            tcp=(metrics.address, metrics.port) if metrics.enabled else None,
             details=metrics.details,
         )
 

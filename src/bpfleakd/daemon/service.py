@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -78,12 +77,12 @@ class DaemonService:
         await self._worker.call(self._backend.close, keep=keep)
 
     async def attach(self, pid: int, mode: TracingMode = TracingMode.EXACT) -> ProcessRow:
-        row = await self._worker.call(lambda: self._backend.supervisor.attach(pid, time.monotonic_ns(), mode))
+        row = await self._worker.call(lambda: self._backend.attach(pid, mode))
         self._attached()
         return row
 
     async def detach(self, pid: int) -> ProcessRow:
-        return await self._worker.call(lambda: self._backend.supervisor.detach(pid, time.monotonic_ns()))
+        return await self._worker.call(lambda: self._backend.detach(pid))
 
     async def processes(self) -> tuple[ProcessRow, ...]:
         return await self._worker.call(self._backend.processes)
@@ -181,4 +180,4 @@ class DaemonService:
         return took_s
 
     async def _ask(self, question: Callable[[ProcessQueries], _Answer]) -> _Answer:
-        return await self._worker.call(lambda: question(self._backend.tracer.queries))
+        return await self._worker.call(lambda: question(self._backend.queries))

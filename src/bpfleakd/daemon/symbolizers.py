@@ -33,10 +33,9 @@ class Symbolizers:
         root = Path(f"/proc/{pid}/root")
         owner = f"{pid}@{process.id.start_ticks}"
         symbolizer = Symbolizer(
-            pid,
+            owner,
             lambda mapping: open_mapped(pid, mapping, owner),
             self._modules,
-            owner=owner,
             debug_in_root=None
             if has_our_root(pid)
             else lambda image, path: debug_file_in_root(image, path, root),
@@ -50,10 +49,10 @@ class Symbolizers:
 
     def _of_files(self, attachment: Attachment) -> Symbolizer:
         """Its files, where they are still what was mapped."""
-        pid = attachment.process.id.pid
+        owner = str(attachment.process.id)
         symbolizer = Symbolizer(
-            pid,
-            lambda mapping: open_unchanged(mapping, str(attachment.process.id)),
+            owner,
+            lambda mapping: open_unchanged(mapping, owner),
             self._modules,
             demangler=self._demangler,
             lines=self._lines,

@@ -132,7 +132,8 @@ class ProcessRow:
     `probe_hits` is how often the process ran into a program of ours, `load_percent` what that costs it, in
     percent of a core. `adopted_count` daemons took it over from one that had ended; `gap_s` is how long it
     was without any, in all. `limited` is why it is not traced as it should be, or "". `process_verdict` is
-    the last one on the process; None before the first. `request` is how it is to be traced.
+    the last one on the process; None before the first. `request` is how it is to be traced;
+    `set_aside` is the error because of which it is not looked at for a while, or "".
     """
 
     process: ProcessSummary
@@ -146,4 +147,5 @@ class ProcessRow:
     load_percent: float = 0.0
     limited: str = ""
     request: TracingRequest = TracingRequest()
+    set_aside: str = ""
     process_verdict: ProcessVerdict | None = None

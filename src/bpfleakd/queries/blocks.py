@@ -7,21 +7,20 @@ for: what they take can be had back at any time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bpfleakd import errors
 from bpfleakd.kernel.abi import KINDS
-from bpfleakd.kernel.maps import Maps
 from bpfleakd.model.blocks import BlockReport, BlocksReport, SiteBlocks
 from bpfleakd.model.process import ProcessSummary
 from bpfleakd.model.report import SuppressedSites
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
-from bpfleakd.model.stack import NamedStack
-from bpfleakd.table.address_map import AddressMap, LiveRegion
+from bpfleakd.table.address_map import LiveRegion
 from bpfleakd.table.blocks import BlockSelection, SelectedSite, even_shares
+from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.regions import BLOCK_KINDS, regions_as_blocks
 from bpfleakd.tracing.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.traced_process import TracedProcess
@@ -35,13 +34,15 @@ _Region = tuple[SiteKey, LiveRegion]
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The blocks of a process at `now_ns`; `name` gives the stacks of sites."""
+    """The blocks of a process at `now_ns`."""
 
-    traced: TracedProcess
-    maps: Maps
-    space: AddressMap | None
-    name: Callable[[Iterable[SiteKey]], dict[SiteKey, NamedStack]]
+    view: ProcessView
     now_ns: int
+
+    @property
+    def traced(self) -> TracedProcess:
+        """The process."""
+        return self.view.traced
 
     def report(
         self,
@@ -89,7 +90,7 @@ class Blocks:
     def _keys_of(self, site: str) -> set[SiteKey]:
         table = self.traced.table
         used = [table.keys[row] for row in table.used_rows.tolist()]
-        keys = {key for key, named in self.name(used).items() if named.fingerprint == site}
+        keys = {key for key, named in self.view.name(used).items() if named.fingerprint == site}
         if not keys:
             raise _no_such_site(self.traced.pid, site)
         return keys
@@ -110,17 +111,17 @@ class Blocks:
         born_until_ns = self.now_ns - round(older_than_s * _NS_PER_S) if older_than_s else None
         selection = BlockSelection(limit, born_until_ns=born_until_ns, stack_ids=stack_ids)
         if keys is None or any(key.kind in KINDS for key in keys):
-            for addresses, blocks in self.maps.live_blocks(self.traced.pid):
+            for addresses, blocks in self.view.maps.live_blocks(self.traced.pid):
                 selection.add(addresses, blocks)
-        regions = self.space.live_regions() if self.space else []
+        space = self.view.space
+        regions = space.live_regions() if space else []
         selection.add(*regions_as_blocks([region for region in regions if _is_wanted(region[0], keys)]))
         return selection
 
     def _site_blocks(self, sites: Sequence[SelectedSite]) -> Iterable[SiteBlocks]:
         keys = [SiteKey(BLOCK_KINDS[site.kind], site.stack_id) for site in sites]
-        named = self.name(keys)
-        pid = self.traced.pid
-        self.traced.charging.learn(self.traced.table, lambda key: self.maps.stack(pid, key.stack_id))
+        named = self.view.name(keys)
+        self.view.learn_charging()
         for key, site in zip(keys, sites, strict=True):
             stack = named[key].stack
             yield SiteBlocks(
@@ -129,15 +130,14 @@ class Blocks:
                 caller=self.traced.charging.charged(key, stack.frames),
                 live_bytes=site.live_bytes,
                 live_count=site.live_count,
-                blocks=tuple(self._block(*row) for row in site.listed.tolist()),
+                blocks=tuple(map(self._block, site.listed.tolist())),
                 left_out_count=site.recorded_count - len(site.listed),
                 stack=stack.frames,
                 truncated=stack.truncated,
             )
 
-    def _block(
-        self, address: int, size: int, weight: int, born_ns: int, _stack_id: int, tid: int, _kind: int
-    ) -> BlockReport:
+    def _block(self, row: tuple[int, ...]) -> BlockReport:
+        address, size, weight, born_ns, _stack_id, tid, _kind = row
         age_s = round(max(0, self.now_ns - born_ns) / _NS_PER_S, 3)
         comm = self.traced.thread_names.get(tid, "")
         return BlockReport(address, size, age_s, tid, comm, round(weight / max(size, 1), 3))

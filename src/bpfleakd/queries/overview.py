@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from bpfleakd import __version__
 from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.metrics import MetricsSnapshot, ProcessUsage
 from bpfleakd.model.process import ProcessRow, ProcessState
-from bpfleakd.model.report import SortKey
+from bpfleakd.model.report import SiteReport, SortKey
 from bpfleakd.process.memory_sampler import read_anonymous_bytes
 from bpfleakd.process.process import thread_commands
-from bpfleakd.tracing.address_space_feed import AddressSpaceFeed
-from bpfleakd.tracing.counter_collector import CounterCollector
-from bpfleakd.tracing.report import Reporter, sorted_sites
+from bpfleakd.queries.report import Reporter, sorted_sites
+from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.table_fill import table_entries
 from bpfleakd.tracing.traced_process import TracedProcess
-from bpfleakd.tracing.traced_processes import TracedProcesses
-from bpfleakd.tracing.verdict_engine import VerdictEngine
+from bpfleakd.tracing.tracer import Tracer
 
 __all__ = ["Overview"]
 
@@ -31,51 +28,37 @@ class _Totals:
     ended: int = 0
 
 
-class Overview:
+class Overview(TracingObserver):
     """Shows all processes as of the last tick. `top_sites` is how many sites a process has in a snapshot."""
 
-    def __init__(
-        self,
-        population: TracedProcesses,
-        reading: CounterCollector,
-        verdict_engine: VerdictEngine,
-        reporter: Reporter,
-        feed: AddressSpaceFeed,
-        *,
-        attach_method: str,
-        top_sites: int,
-        clock_ns: Callable[[], int],
-    ) -> None:
-        self._processes = population
-        self._collector = reading
-        self._verdict_engine = verdict_engine
+    def __init__(self, tracer: Tracer, reporter: Reporter, *, attach_method: str, top_sites: int) -> None:
+        self._tracer = tracer
+        self._processes = tracer.processes
         self._reporter = reporter
-        self._feed = feed
         self._attach_method = attach_method
         self._top_sites = top_sites
-        self._clock_ns = clock_ns
-        self._started_ns = clock_ns()
+        self._started_ns = tracer.clock_ns()
         self._totals = _Totals()
         # Whose last figures are not in any snapshot yet.
         self._just_ended: list[TracedProcess] = []
 
-    def note_attached(self) -> None:
+    def attached(self, traced: TracedProcess) -> None:
         """Count an attach."""
         self._totals.attached += 1
 
-    def note_tick(self, took_s: float) -> None:
+    def ticked(self, took_s: float) -> None:
         """Count a tick."""
         self._totals.ticks += 1
         self._totals.last_tick_s = took_s
 
-    def note_ended(self, traced: TracedProcess) -> None:
+    def ended(self, traced: TracedProcess) -> None:
         """Have the last figures of a process in the next snapshot."""
         self._just_ended.append(traced)
         self._totals.ended += 1
 
     def processes(self) -> tuple[ProcessRow, ...]:
         """Every process that is traced, then those that ended lately."""
-        now_ns = self._clock_ns()
+        now_ns = self._tracer.clock_ns()
         return tuple(
             self._reporter.row(traced, now_ns)
             for traced in (*self._processes.running.values(), *self._processes.ended.values())
@@ -86,7 +69,7 @@ class Overview:
         return DaemonStats(
             version=__version__,
             attach_method=self._attach_method,
-            uptime_s=(self._clock_ns() - self._started_ns) / 1e9,
+            uptime_s=(self._tracer.clock_ns() - self._started_ns) / 1e9,
             ticks=self._totals.ticks,
             last_tick_s=self._totals.last_tick_s,
             processes_attached_total=self._totals.attached,
@@ -99,18 +82,21 @@ class Overview:
         Taken every few ticks, since it names the largest sites while the process is there to be asked. Of one
         that was detached and runs on, it has the last report; of one that has ended, once.
         """
-        now_ns = self._clock_ns()
+        now_ns = self._tracer.clock_ns()
         running = self._processes.running.values()
-        top_sites = {}
+        top_sites: dict[int, tuple[SiteReport, ...]] = {}
         usage = {}
         for traced in running:
-            threads = thread_commands(traced.pid)
-            traced.note_threads(threads)
-            anonymous_bytes = read_anonymous_bytes(traced.attachment.process.id)
-            usage[traced.pid] = ProcessUsage(anonymous_bytes, len(threads))
-            top_sites[traced.pid] = self._reporter.report(
-                traced, self._verdict_engine.namer(traced), now_ns, SortKey.VERDICT, self._top_sites
-            ).sites
+            if traced.is_set_aside(now_ns):
+                continue
+            with traced.isolated(self._tracer.clock_ns):
+                threads = thread_commands(traced.pid)
+                traced.note_threads(threads)
+                anonymous_bytes = read_anonymous_bytes(traced.attachment.process.id)
+                usage[traced.pid] = ProcessUsage(anonymous_bytes, len(threads))
+                view = self._tracer.view(traced)
+                report = self._reporter.report(view, now_ns, SortKey.VERDICT, self._top_sites)
+                top_sites[traced.pid] = report.sites
         kept, self._just_ended = self._just_ended, []
         told = {id(traced) for traced in kept}
         kept += [each for each in self._processes.ended.values() if id(each) not in told and _runs_on(each)]
@@ -131,7 +117,7 @@ class Overview:
                 traced.pid: traced.process_verdict for traced in running if traced.process_verdict is not None
             },
             table_entries=entries,
-            ring_used_share=self._feed.used_share,
+            ring_used_share=self._tracer.ring_used_share,
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +11,12 @@ import numpy as np
 from bpfleakd.analysis.diff import compared
 from bpfleakd.analysis.grouping import grouped
 from bpfleakd.analysis.merging import merged_sites
-from bpfleakd.kernel.maps import Maps
 from bpfleakd.model.address_space import AddressSpaceReport
 from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.difference import ComparedState, DiffReport
 from bpfleakd.model.groups import GroupedReport, GroupKey
 from bpfleakd.model.history import StoredHistory
-from bpfleakd.model.process import ProcessState
+from bpfleakd.model.process import ProcessRow, ProcessState
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SortKey
 from bpfleakd.model.scan import ScanReport
@@ -27,15 +25,15 @@ from bpfleakd.process.memory_limits import read_memory_limits
 from bpfleakd.process.process import thread_commands
 from bpfleakd.queries.blocks import Blocks, narrowed, without_suppressed
 from bpfleakd.queries.history_at import LiveFigures, changed_rows, figures_at, report_at
+from bpfleakd.queries.report import Reporter, sorted_sites
 from bpfleakd.queries.scan_reply import ScanReply
 from bpfleakd.queries.scans import PendingScan, ScanOptions, reachable_sites, scan_report
-from bpfleakd.tracing.address_maps import AddressMaps
-from bpfleakd.tracing.counter_collector import CounterCollector
-from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
-from bpfleakd.tracing.report import Reporter, sorted_sites
+from bpfleakd.queries.verdict_engine import VerdictEngine
+from bpfleakd.tracing.observer import TracingObserver
+from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.traced_process import TracedProcess
-from bpfleakd.tracing.traced_processes import TracedProcesses, memory_is_gone
-from bpfleakd.tracing.verdict_engine import VerdictEngine
+from bpfleakd.tracing.traced_processes import memory_is_gone
+from bpfleakd.tracing.tracer import Tracer
 
 __all__ = ["ProcessQueries"]
 
@@ -46,28 +44,18 @@ _FINAL_BLOCKS = 10_000
 _COMPARED_SITES = 1_000
 
 
-class ProcessQueries:
+class ProcessQueries(TracingObserver):
     """Answers from the tables as they are now, which are read for it, or from the last report."""
 
-    def __init__(
-        self,
-        maps: Maps,
-        population: TracedProcesses,
-        reading: CounterCollector,
-        verdict_engine: VerdictEngine,
-        reporter: Reporter,
-        spaces: AddressMaps,
-        memory: MemoryBreakdown,
-        clock_ns: Callable[[], int],
-    ) -> None:
-        self._maps = maps
-        self._processes = population
-        self._collector = reading
-        self._verdict_engine = verdict_engine
+    def __init__(self, tracer: Tracer, engine: VerdictEngine, reporter: Reporter) -> None:
+        self._tracer = tracer
+        self._processes = tracer.processes
+        self._engine = engine
         self._reporter = reporter
-        self._spaces = spaces
-        self._memory = memory
-        self._clock_ns = clock_ns
+
+    def row(self, traced: TracedProcess) -> ProcessRow:
+        """A process as `ps` shows it."""
+        return self._reporter.row(traced, self._tracer.clock_ns())
 
     def report(self, pid: int, *, limit: int | None, sort: SortKey, suppress: bool = True) -> LeakReport:
         """The largest sites of a process, or its last report if it ended. Raises NotAttached.
@@ -78,7 +66,7 @@ class ProcessQueries:
         final = traced.final if suppress else traced.final_unsuppressed
         if final is not None:
             return replace(final, sites=sorted_sites(final.sites, sort, limit))
-        self._collector.read(self._clock_ns)
+        self._tracer.collect()
         found = self._live_report(traced, limit, sort, suppress=suppress)
         return self._reporter.with_retained(traced, found, sort, limit)
 
@@ -109,10 +97,10 @@ class ProcessQueries:
             if suppress and site is None:
                 kept = without_suppressed(kept, traced.suppressions)
             return narrowed(kept, site=site, older_than_s=older_than_s, limit=limit)
-        self._collector.read(self._clock_ns)
+        self._tracer.collect()
         traced.note_threads(thread_commands(pid))
         if suppress:
-            self._verdict_engine.look_for_suppressed(traced)
+            self._engine.look_for_suppressed(self._tracer.view(traced))
         return self._blocks(traced, site=site, older_than_s=older_than_s, limit=limit, suppress=suppress)
 
     def begin_scan(self, pid: int, options: ScanOptions, *, trust_heap: bool = True) -> PendingScan:
@@ -121,9 +109,9 @@ class ProcessQueries:
         `trust_heap`: heap memory that is in no block, as far as that can be known, holds no pointers.
         """
         traced = self._processes.find_with_memory(pid)
-        self._collector.read(self._clock_ns)
-        heap = self._spaces.heap_since_attach(pid) if trust_heap else []
-        return PendingScan(traced, self._maps, options, heap)
+        self._tracer.collect()
+        view = self._tracer.view(traced)
+        return PendingScan(view, options, view.heap_since_attach() if trust_heap else [])
 
     def finish_scan(self, scan: PendingScan, reply: ScanReply) -> ScanReport | None:
         """What a scan has found; None if memory was not the heap's that was taken for it.
@@ -133,8 +121,9 @@ class ProcessQueries:
         traced = scan.traced
         if self._processes.find_with_memory(traced.pid) is not traced:
             raise memory_is_gone(traced.pid)
-        now_ns = self._collector.read(self._clock_ns)
-        heap = self._spaces.heap_since_attach(traced.pid)
+        now_ns = self._tracer.collect()
+        view = self._tracer.view(traced)
+        heap = view.heap_since_attach()
         if not all(
             any(low <= first and last <= high for low, high in heap) for first, last in reply.dismissed
         ):
@@ -142,13 +131,7 @@ class ProcessQueries:
         traced.thread_names.update(thread_commands(traced.pid))
         traced.reachable = reachable_sites(reply)
         traced.scanned_ns = reply.now_ns
-        return scan_report(
-            traced,
-            scan.options,
-            reply,
-            self._reporter.summary(traced, now_ns),
-            self._verdict_engine.namer(traced),
-        )
+        return scan_report(view, scan.options, reply, self._reporter.summary(traced, now_ns))
 
     def history(
         self, pid: int, *, limit: int | None, site: str | None = None, survivors: bool = True
@@ -158,17 +141,17 @@ class ProcessQueries:
         Without `survivors` no block is read. Raises NotAttached, and NoSuchProcess if it ended.
         """
         traced = self._processes.find_with_memory(pid)
-        now_ns = self._collector.read(self._clock_ns)
-        namer = self._verdict_engine.namer(traced)
+        now_ns = self._tracer.collect()
+        view = self._tracer.view(traced)
         if site is None:
-            sites = self._reporter.ranked_sites(traced, namer, now_ns, SortKey.VERDICT, limit)
+            sites = self._reporter.ranked_sites(view, now_ns, SortKey.VERDICT, limit)
         else:
-            sites = self._reporter.sites_named(traced, namer, now_ns, site)
+            sites = self._reporter.sites_named(view, now_ns, site)
         limits = read_memory_limits(pid)
         comm = traced.attachment.process.comm
-        self._verdict_engine.look_for_suppressed(traced)
+        self._engine.look_for_suppressed(view)
         hidden = traced.suppressions.rows
-        blocks = self._verdict_engine.all_blocks(traced) if survivors else None
+        blocks = view.all_blocks() if survivors else None
         return traced.verdicts.history(traced.table, blocks, limits, sites, comm, hidden)
 
     def compare(
@@ -179,18 +162,17 @@ class ProcessQueries:
         Raises NotAttached, NoSuchProcess if it ended, and NoSuchTime.
         """
         traced = self._processes.find_with_memory(pid)
-        now_ns = self._collector.read(self._clock_ns)
-        table, adopted = traced.table, traced.table.began_ns > traced.attached_ns
+        now_ns = self._tracer.collect()
+        table, adopted = traced.table, traced.table.began_ns > traced.since.attached_ns
         before, after = (
             figures_at(table, ago_s, now_ns, pid=pid, was_adopted=adopted) for ago_s in (from_ago_s, to_ago_s)
         )
         changed = changed_rows(before, after)
-        while self._verdict_engine.look_for_suppressed(
-            traced, traced.suppressions.shown(changed)[:limit].tolist()
-        ):
+        view = self._tracer.view(traced)
+        while self._engine.look_for_suppressed(view, traced.suppressions.shown(changed)[:limit].tolist()):
             pass
         rows = traced.suppressions.shown(changed)[:limit].tolist()
-        named = self._reporter.sites(traced, self._verdict_engine.namer(traced), rows, now_ns)
+        named = self._reporter.sites(view, rows, now_ns)
         process, sites = self._reporter.summary(traced, now_ns), dict(zip(rows, named, strict=True))
 
         def merged(figures: LiveFigures) -> LeakReport:
@@ -216,21 +198,22 @@ class ProcessQueries:
     def address_space(self, pid: int) -> AddressSpaceReport:
         """What the memory of a process is made of. Raises NotAttached, and NoSuchProcess if it ended."""
         traced = self._processes.find_with_memory(pid)
-        now_ns = self._collector.read(self._clock_ns)
-        return self._memory.report(
+        now_ns = self._tracer.collect()
+        return self._tracer.memory.report(
             pid,
-            self._spaces.map_of(pid),
+            self._tracer.view(traced).space,
             traced.table,
-            attached_s=(now_ns - traced.attached_ns) / 1e9,
+            attached_s=(now_ns - traced.since.attached_ns) / 1e9,
             events_lost=traced.counters.losses["event_full"],
         )
 
-    def keep_last(self, traced: TracedProcess) -> None:
-        """Ask, of a process that is about to be let go of, what may be asked of it later."""
+    def ending(self, view: ProcessView) -> None:
+        """Take, of a process whose tables are about to be dropped, what may be asked of it later."""
+        traced = view.traced
         ended_ns = None if traced.state is ProcessState.DETACHED else traced.ended_ns
         is_settled = ended_ns is not None and traced.verdicts.settle(ended_ns)
-        if not is_settled and traced.verdicts.is_due(self._clock_ns(), traced.table.began_ns, asked=True):
-            self._verdict_engine.evaluate(traced)
+        if not is_settled and traced.verdicts.is_due(view.clock_ns(), traced.table.began_ns, asked=True):
+            self._engine.evaluate(view)
         final = self._live_report(traced, _FINAL_SITES, SortKey.VERDICT)
         traced.final = self._reporter.with_retained(traced, final, SortKey.VERDICT, _FINAL_SITES)
         traced.final_unsuppressed = traced.final
@@ -246,28 +229,21 @@ class ProcessQueries:
     def _live_report(
         self, traced: TracedProcess, limit: int | None, sort: SortKey, *, suppress: bool = True
     ) -> LeakReport:
-        now_ns = self._clock_ns()
-        traced.take_census(self._maps, self._spaces.map_of(traced.pid), self._clock_ns)
+        view = self._tracer.view(traced)
+        now_ns = view.clock_ns()
+        view.take_census()
         table = traced.table
         is_due = traced.verdicts.is_due(now_ns, table.began_ns, asked=True)
         if is_due and traced.verdicts.want(table.totals.live_count, table.used_count):
-            self._verdict_engine.evaluate(traced)
+            self._engine.evaluate(view)
         traced.note_threads(thread_commands(traced.pid))
-        self._verdict_engine.look_for_suppressed(traced)
-        report = self._reporter.report(
-            traced, self._verdict_engine.namer(traced), now_ns, sort, limit, suppress=suppress
-        )
-        return replace(report, process_verdict=self._verdict_engine.process_verdict(traced))
+        self._engine.look_for_suppressed(view)
+        report = self._reporter.report(view, now_ns, sort, limit, suppress=suppress)
+        return replace(report, process_verdict=self._engine.process_verdict(traced))
 
     def _blocks(self, traced: TracedProcess, **wanted: Any) -> BlocksReport:
-        now_ns = traced.ended_ns or self._clock_ns()
-        blocks = Blocks(
-            traced,
-            self._maps,
-            self._spaces.map_of(traced.pid),
-            self._verdict_engine.namer(traced),
-            now_ns,
-        )
+        now_ns = traced.ended_ns or self._tracer.clock_ns()
+        blocks = Blocks(self._tracer.view(traced), now_ns)
         return blocks.report(self._reporter.summary(traced, now_ns), **wanted)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 from bpfleakd.analysis.suppressions import Suppressions
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.child import Child
-from bpfleakd.kernel.maps import Maps
 from bpfleakd.model.process import ProcessSummary
 from bpfleakd.model.scan import (
     ReachabilitySums,
@@ -24,6 +23,7 @@ from bpfleakd.model.site import SiteKey
 from bpfleakd.model.stack import NamedStack
 from bpfleakd.queries.scan_reply import ScanReply, ScanRequest, SiteSums
 from bpfleakd.reachability.classification import KINDS, is_reachable
+from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.traced_process import TracedProcess
 
 __all__ = ["PendingScan", "ScanOptions", "reachable_sites", "scan_report"]
@@ -56,16 +56,14 @@ class ScanOptions:
 class PendingScan:
     """A scan that is prepared in the tracing thread, and run in another one."""
 
-    def __init__(
-        self, traced: TracedProcess, maps: Maps, options: ScanOptions, heap: Sequence[tuple[int, int]] = ()
-    ) -> None:
+    def __init__(self, view: ProcessView, options: ScanOptions, heap: Sequence[tuple[int, int]] = ()) -> None:
         """`heap` is where the allocators have put blocks since the attach, and only they."""
-        self.traced = traced
+        traced = self.traced = view.traced
         self.options = options
         process = traced.attachment.process.id
         # A descriptor of its own: the process may end meanwhile, and its table be dropped.
-        self._live_fd = os.dup(maps.live_descriptor(process.pid))
-        self._threads_fd = os.dup(maps.threads_descriptor)
+        self._live_fd = os.dup(view.maps.live_descriptor(process.pid))
+        self._threads_fd = os.dup(view.maps.threads_descriptor)
         self._request = ScanRequest(
             pid=process.pid,
             start_ticks=process.start_ticks,
@@ -105,18 +103,15 @@ class PendingScan:
 
 
 def scan_report(
-    traced: TracedProcess,
-    options: ScanOptions,
-    reply: ScanReply,
-    process: ProcessSummary,
-    name: Callable[[Iterable[SiteKey]], dict[SiteKey, NamedStack]],
+    view: ProcessView, options: ScanOptions, reply: ScanReply, process: ProcessSummary
 ) -> ScanReport:
     """The answer in names: sites that lose blocks, the worst first."""
     sums = {_key(site): _sums(site) for site in reply.sites}
     losing = sorted(
         (site for site in reply.sites if any(site.counts[1:])), key=lambda site: _badness(sums[_key(site)])
     )[:_SITES_MAX]
-    named = name([_key(site) for site in losing])
+    traced = view.traced
+    named = view.name([_key(site) for site in losing])
     sites = _merged(_site(site, named[_key(site)], reply.now_ns, traced) for site in losing)
     patterns = {site.site: options.suppressions.match(site.stack) for site in sites}
     return ScanReport(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bpfleakd.model.process import MANUAL, ProcessId, TracingMode
 from bpfleakd.model.supervision import SupervisionState
@@ -26,17 +26,17 @@ class ManagedProcess:
     """
 
     pid: int
-    inherited: Rule | None = None
-    id: ProcessId | None = None
-    comm: str = ""
-    decision: Decision | None = None
-    state: SupervisionState = SupervisionState.DECIDING
-    reason: str = ""
-    manual_mode: TracingMode | None = None
-    watched: bool = False
-    retries: int = 0
-    opening: Open | None = None
-    window_end_ns: int | None = None
+    inherited: Rule | None = field(default=None, init=False)
+    id: ProcessId | None = field(default=None, init=False)
+    comm: str = field(default="", init=False)
+    decision: Decision | None = field(default=None, init=False)
+    state: SupervisionState = field(default=SupervisionState.DECIDING, init=False)
+    reason: str = field(default="", init=False)
+    manual_mode: TracingMode | None = field(default=None, init=False)
+    watched: bool = field(default=False, init=False)
+    retries: int = field(default=0, init=False)
+    opening: Open | None = field(default=None, init=False)
+    window_end_ns: int | None = field(default=None, init=False)
 
     @property
     def manual(self) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
-from bpfleakd.model.process import MANUAL, ProcessRow, TracingMode, TracingRequest
+from bpfleakd.model.process import MANUAL, TracingMode, TracingRequest
 from bpfleakd.model.process_events import ProcessChange, ProcessEvent
 from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.process.policy import Decision, Policy, Subject
@@ -26,6 +26,7 @@ from bpfleakd.process.processes import ProcessStat
 from bpfleakd.supervision.managed_process import Agenda, ManagedProcess
 from bpfleakd.supervision.reconciler import Reconciler
 from bpfleakd.supervision.watching import Open, Watcher
+from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.tracer import Tracer
 
 __all__ = ["Processes", "Supervisor"]
@@ -158,9 +159,9 @@ class Supervisor:
 
     # What somebody does by hand
 
-    def attach(self, pid: int, now_ns: int, mode: TracingMode = TracingMode.EXACT) -> ProcessRow:
+    def attach(self, pid: int, now_ns: int, mode: TracingMode = TracingMode.EXACT) -> TracedProcess:
         """Trace a process because a user asked for it. Raises what Tracer.start raises."""
-        row = self._tracer.start(pid, TracingRequest(mode, MANUAL))
+        traced = self._tracer.start(pid, TracingRequest(mode, MANUAL))
         self._take_in(now_ns)
         stat = self._processes.stat(pid)
         if stat is not None:
@@ -169,12 +170,12 @@ class Supervisor:
             process.begin_anew()
             process.manual_mode = mode
             process.be(SupervisionState.TRACED)
-        return row
+        return traced
 
-    def detach(self, pid: int, now_ns: int) -> ProcessRow:
+    def detach(self, pid: int, now_ns: int) -> TracedProcess:
         """Stop tracing a process, until it ends. Raises NotAttached."""
         was_traced = self._tracer.request_of(pid) is not None
-        row = self._tracer.detach(pid)
+        traced = self._tracer.detach(pid)
         self._take_in(now_ns)
         process = self._known.get(pid)
         if was_traced and process is not None:
@@ -183,7 +184,7 @@ class Supervisor:
             process.manual_mode = TracingMode.OFF
             process.be(SupervisionState.DETACHED)
             self._agenda.drop(pid)
-        return row
+        return traced
 
     def evict(self, pid: int, reason: str, now_ns: int) -> None:
         """Stop tracing a process that takes too much, and keep its report.

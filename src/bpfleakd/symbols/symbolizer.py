@@ -57,10 +57,11 @@ _Key: TypeAlias = tuple[int, int, bool]
 
 # Its caller is known from the registers.
 _CERTAIN_FRAMES = 2
+_FRAMES_MAX = 8_192
 
 
 class Symbolizer:
-    """Names the stacks of process `pid`.
+    """Names the stacks of a process.
 
     `open_file` opens the file of a mapping, now; `owner` stands for the process, and `debug_in_root` finds
     debug files that only it sees. `modules`, `demangler` and `lines` are shared and stay open on `close`; the
@@ -70,31 +71,28 @@ class Symbolizer:
 
     def __init__(
         self,
-        pid: int,
+        owner: str,
         open_file: Callable[[Mapping], OpenedFile],
         modules: ModuleCache,
         *,
-        owner: str = "",
         debug_in_root: DebugSearch | None = None,
         perf_map: PerfMap | None = None,
         demangler: Demangler | None = None,
         lines: SourceLines | None = None,
-        frames_max: int = 8_192,
     ) -> None:
-        self.pid = pid
         self.unknown_addresses = 0
-        self._files = ProcessFiles(open_file, modules, owner or str(pid), debug_in_root)
+        self._files = ProcessFiles(open_file, modules, owner, debug_in_root)
         self._perf_map = perf_map
         self._demangler = demangler
         self._lines = lines
         self._space = MappingIndex()
-        self._known: BoundedCache[_Key, _Named] = BoundedCache(frames_max)
-        self._known_jit: BoundedCache[_Key, _Named] = BoundedCache(frames_max)
+        self._known: BoundedCache[_Key, _Named] = BoundedCache(_FRAMES_MAX)
+        self._known_jit: BoundedCache[_Key, _Named] = BoundedCache(_FRAMES_MAX)
         self._jit_generation: tuple[int, ...] = ()
         self._methods: Sequence[MethodSource] = ()
         self._frames: FrameNames | None = None
         self._updates = 0
-        self._not_covered: BoundedCache[int, int] = BoundedCache(frames_max)
+        self._not_covered: BoundedCache[int, int] = BoundedCache(_FRAMES_MAX)
 
     @property
     def losses(self) -> dict[str, int]:
@@ -265,9 +263,7 @@ def _file_name(mapping: Mapping) -> str:
     return printable(mapping.path.rsplit("/", 1)[-1])
 
 
-def _stack(
-    stack: RawStack, named: dict[_Place, _Named], interpreted: Iterator[tuple[Frame, ...]]
-) -> Stack:
+def _stack(stack: RawStack, named: dict[_Place, _Named], interpreted: Iterator[tuple[Frame, ...]]) -> Stack:
     frames: list[Frame] = []
     build_ids: list[str | None] = []
     addresses = () if stack.end is StackEnd.LOST else stack.addresses

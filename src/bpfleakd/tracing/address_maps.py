@@ -45,14 +45,14 @@ _HUGE_PAGE_BYTES = 2 << 20
 class _MappedProcess:
     map: AddressMap
     program_break: int
-    in_allocator: dict[int, bool] = field(default_factory=dict)
+    in_allocator: dict[int, bool] = field(default_factory=dict, init=False)
     lost: int = 0
     broken: bool = False
     last_event_ns: int = 0
     peak_live_bytes: int = 0
     position: int = 0
     # Whether memory was taken for an allocator by a call whose entry was not seen.
-    is_unsure: bool = False
+    is_unsure: bool = field(default=False, init=False)
 
     def note_heap(self, peak_bytes: int) -> None:
         """So much was live in the heap while the map was as it is."""
@@ -96,7 +96,7 @@ class AddressMaps:
 
     def restore(self, pid: int, checkpoint: AddressMapCheckpoint) -> None:
         """Go on where an earlier daemon stopped. Raises ValueError or LookupError if that makes no sense."""
-        self._processes[pid] = _MappedProcess(
+        process = self._processes[pid] = _MappedProcess(
             AddressMap.restored(checkpoint.map),
             checkpoint.program_break,
             lost=checkpoint.lost,
@@ -104,8 +104,8 @@ class AddressMaps:
             last_event_ns=checkpoint.last_event_ns,
             peak_live_bytes=checkpoint.peak_live_bytes,
             position=checkpoint.position,
-            is_unsure=True,
         )
+        process.is_unsure = True
 
     def checkpoint(self, pid: int, position: int, *, stale: bool) -> AddressMapCheckpoint:
         """What to write down of a process of which all reports before `position` were taken in."""
@@ -154,14 +154,24 @@ class AddressMaps:
             if process is None or event.position < process.position:
                 continue
             self._changed.add(event.pid)
-            process.note_heap(event.heap_peak_bytes)
-            process.last_event_ns = event.time_ns
-            if event.stack_id and self._is_allocators(process, event):
-                event = replace(event, inside_allocator=True)
-                process.is_unsure |= _gives_memory(process, event)
-            if _apply(process, event):
-                mapped_code.add(event.pid)
+            try:
+                if self._take_in(process, event):
+                    mapped_code.add(event.pid)
+            except Exception:
+                # A bug of ours, or what the process did to us: its map is repaired, and the others go on.
+                if not process.broken:
+                    log.exception("space.broken", pid=event.pid, syscall=event.syscall)
+                process.broken = True
         return mapped_code
+
+    def _take_in(self, process: _MappedProcess, event: AddressSpaceEvent) -> bool:
+        """Returns whether new code of a file was mapped."""
+        process.note_heap(event.heap_peak_bytes)
+        process.last_event_ns = event.time_ns
+        if event.stack_id and self._is_allocators(process, event):
+            event = replace(event, inside_allocator=True)
+            process.is_unsure |= _gives_memory(process, event)
+        return _apply(process, event)
 
     def _is_allocators(self, process: _MappedProcess, event: AddressSpaceEvent) -> bool:
         known = process.in_allocator.get(event.stack_id)
@@ -183,17 +193,20 @@ class AddressMaps:
         return process.peak_live_bytes
 
     def repair(self, pid: int, lost: int) -> None:
-        """Bring a map into line if reports were lost since: `lost` is the process' counter of them."""
+        """Bring a map into line if reports were lost since: `lost` is the process' counter of them.
+
+        Raises what read_mappings raises, except NoSuchProcess; then it is to be called again.
+        """
         process = self._processes.get(pid)
         if process is None or (process.lost == lost and not process.broken):
             return
-        process.lost, process.broken = lost, False
-        self._changed.add(pid)
         try:
             differing_bytes = process.map.resynchronise(read_mappings(pid))
-        except errors.BpfleakdError:
+        except errors.NoSuchProcess:
             # It has ended: its last report shows the map as it was.
-            return
+            differing_bytes = 0
+        process.lost, process.broken = lost, False
+        self._changed.add(pid)
         log.warning("space.repaired", pid=pid, lost=lost, differing_bytes=differing_bytes)
 
 

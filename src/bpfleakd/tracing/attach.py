@@ -31,13 +31,14 @@ from bpfleakd.kernel.pins import PinnedSet, ProcessPins
 from bpfleakd.kernel.probes.links import Linker, close_all
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.probe import FunctionRole, ProbedFunction
-from bpfleakd.model.process import ProcessId, TracingRequest
+from bpfleakd.model.process import ProcessId, TracingMode, TracingRequest
 from bpfleakd.process.allocators import ALLOCATORS
 from bpfleakd.process.mapped_files import FileKey
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo, check_traceable, is_hosts_init, read_process
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint, write_request
 from bpfleakd.tracing.discovery import Discovery, ProbedFile
+from bpfleakd.tracing.sampling import SAMPLED_LIVE_BLOCKS
 from bpfleakd.tracing.unwinding import ATTACH_WAIT_S, Unwinding
 
 __all__ = ["GONE", "Attacher", "Attachment", "LinkedFile"]
@@ -133,12 +134,10 @@ class Attacher:
         request: TracingRequest,
         *,
         expected: ProcessId | None = None,
-        live_blocks_max: int | None = None,
         tables_wait_s: float = ATTACH_WAIT_S,
     ) -> Attachment:
         """Start recording process `pid`, if it is the one `expected`, with the room that is requested.
 
-        `live_blocks_max` None sets no other limit to that.
         Unwind tables are waited for so long at most; those that take longer follow. Raises NoSuchProcess,
         TargetRefused, NoAllocator, BadElf, AccessDenied, CapacityError or KernelError; then nothing is left
         behind.
@@ -154,8 +153,8 @@ class Attacher:
             _refuse_go(process)
             files = self._probed_files(process, mappings)
             room = request.live_blocks or self._live_blocks
-            if live_blocks_max is not None:
-                room = min(room, live_blocks_max)
+            if request.mode is TracingMode.SAMPLED:
+                room = min(room, SAMPLED_LIVE_BLOCKS)
             making = _Making(process, pidfd, mappings, files, request)
             return self._link_all(making, room, tables_due_s)
         except BaseException:
@@ -166,7 +165,7 @@ class Attacher:
         """Go on with a process that an earlier daemon attached to.
 
         GONE is its pidfd if it has ended or called exec: then the tables are to be read and dropped. Raises
-        ValueError if what is pinned is not whole, or OSError; `discard` removes it then.
+        ValueError if what is pinned is not whole, OSError or NoSuchProcess; `discard` removes it then.
         """
         pid = pins.id.pid
         kept = read_checkpoint(pins.record(_RECORD), _AttachmentCheckpoint)
@@ -175,6 +174,8 @@ class Attacher:
         state = self._maps.process(pid).state
         if state is RecordingState.STOPPED:
             raise ValueError("it was being attached or detached")
+        if state is RecordingState.UNATTENDED:
+            raise ValueError("the programs had stopped recording: no daemon for too long")
         opened = pins.open_links()
         links = tuple(link for links in opened.values() for link in links)
         pidfd = GONE if state is RecordingState.EXECED else _hold_again(kept.process)
@@ -182,7 +183,14 @@ class Attacher:
         files = tuple(file for file in kept.files if file.number in opened)
         for file in files:
             self._linker.adopt(file.id[:2], pid, opened[file.number])
-        return Attachment(kept.process, pidfd, links, kept.mappings, files, pins)
+        attachment = Attachment(kept.process, pidfd, links, kept.mappings, files, pins)
+        try:
+            if pidfd != GONE:
+                self._unwinding.follow(pid, read_mappings(pid), wait_s=0.0)
+        except BaseException:
+            self.release(attachment)
+            raise
+        return attachment
 
     def discard(self, pins: ProcessPins) -> None:
         """Remove all that is pinned of a process, and its tables."""

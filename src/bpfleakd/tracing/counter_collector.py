@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -13,15 +12,13 @@ from numpy.typing import NDArray
 from bpfleakd import errors
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
-from bpfleakd.kernel.maps import Maps
+from bpfleakd.kernel.maps import Maps, ProcessCounters
 from bpfleakd.kernel.skipped_runs import SkippedRuns
 from bpfleakd.model.site import SiteKey
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.table.site_table import COUNTERS
-from bpfleakd.tracing.address_maps import AddressMaps
-from bpfleakd.tracing.address_space_feed import AddressSpaceFeed
 from bpfleakd.tracing.attach import Attacher
-from bpfleakd.tracing.sampling import Sampling
+from bpfleakd.tracing.recorded_state import RecordedState
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.traced_processes import TracedProcesses
 from bpfleakd.tracing.unwinding import Unwinding
@@ -43,66 +40,77 @@ class CounterCollector:
         maps: Maps,
         attacher: Attacher,
         unwinding: Unwinding,
-        spaces: AddressMaps,
-        feed: AddressSpaceFeed,
-        sampling: Sampling,
-        population: TracedProcesses,
+        state: RecordedState,
+        processes: TracedProcesses,
+        clock_ns: Callable[[], int],
     ) -> None:
         self._maps = maps
         self._attacher = attacher
         self._unwinding = unwinding
-        self._spaces = spaces
-        self._feed = feed
-        self._sampling = sampling
-        self._processes = population
+        self._state = state
+        self._processes = processes
+        self._clock_ns = clock_ns
         self._skipped = SkippedRuns()
 
-    def read(self, clock_ns: Callable[[], int]) -> int:
-        """Bring all tables up to now; returns the time that they are of.
+    def collect(self) -> int:
+        """Bring all tables up to now, but those of processes that are set aside.
 
-        That is when the counters were read, not when this was begun: a daemon may be stalled in between.
+        Returns the time that they are of. That is when the counters were read, not when this was begun: a
+        daemon may be stalled in between.
         """
         # First, so that a peak of the heap can be told from those that the events bring.
         counters = {pid: self._maps.process(pid) for pid in self._processes.running}
         self._make_up_for(self._maps.skipped_runs())
-        for pid in self._feed.read():
-            if pid in self._processes.running:
-                self.follow_libraries(self._processes.running[pid])
-        changed, now_ns = self._changed_sites(clock_ns)
+        for pid in self._state.feed.read():
+            if traced := self._processes.running.get(pid):
+                traced.followed_changes = None
+        changed, now_ns = self._changed_sites()
         for pid, traced in self._processes.running.items():
-            site_keys, columns = changed.of(pid)
-            if not traced.is_gone:
-                lost = traced.counters.losses["event_full"] + self._skipped.address_space_changes
-                self._spaces.repair(pid, lost)
-            space = self._spaces.map_of(pid)
-            traced.unrecorded_regions = space.unrecorded_count if space else 0
-            space_keys, space_columns = space.counters() if space else ([], columns[:0])
-            traced.runtimes.note_stacks(
-                (key.stack_id for key in site_keys + space_keys), partial(self._maps.stack, pid)
-            )
-            traced.table.update(now_ns, site_keys + space_keys, np.concatenate([columns, space_columns]))
-            before, traced.counters = traced.counters, counters[pid]
-            self._sampling.adapt(pid, traced.counters, traced.table.heap_allocated_bytes, now_ns)
-            heap_peak_bytes = traced.counters.heap_peak_bytes
-            traced.verdicts.note(now_ns, traced.counters)
-            traced.table.note_peak(self._spaces.peak_live_bytes(pid, heap_peak_bytes, now_ns))
-            if traced.counters.library_changes != before.library_changes:
-                self.follow_libraries(traced)
+            if not traced.is_set_aside(now_ns):
+                with traced.isolated(self._clock_ns):
+                    self._take(traced, counters[pid], *changed.of(pid), now_ns)
         return now_ns
 
-    def _changed_sites(self, clock_ns: Callable[[], int]) -> tuple[_ChangedSites, int]:
+    def _changed_sites(self) -> tuple[_ChangedSites, int]:
         """What has changed, and when it was read.
 
         Where that took long, nobody knows which moment the counters are of: they are read once more.
         """
         readings = []
         for _ in range(_READINGS_MAX):
-            began_ns = clock_ns()
+            began_ns = self._clock_ns()
             readings.append(self._maps.changed_sites())
-            now_ns = clock_ns()
+            now_ns = self._clock_ns()
             if now_ns - began_ns <= _STALLED_NS:
                 break
         return _ChangedSites(*_latest(readings)), now_ns
+
+    def _take(
+        self,
+        traced: TracedProcess,
+        counters: ProcessCounters,
+        site_keys: list[SiteKey],
+        columns: NDArray[np.int64],
+        now_ns: int,
+    ) -> None:
+        pid, address_maps = traced.pid, self._state.address_maps
+        if not traced.is_gone:
+            lost = traced.counters.losses["event_full"] + self._skipped.address_space_changes
+            address_maps.repair(pid, lost)
+        space = address_maps.map_of(pid)
+        traced.unrecorded_regions = space.unrecorded_count if space else 0
+        space_keys, space_columns = space.counters() if space else ([], columns[:0])
+        traced.runtimes.note_stacks(
+            (key.stack_id for key in site_keys + space_keys), partial(self._maps.stack, pid)
+        )
+        traced.table.update(now_ns, site_keys + space_keys, np.concatenate([columns, space_columns]))
+        traced.counters = counters
+        self._state.sampling.adapt(pid, counters, traced.table.heap_allocated_bytes, now_ns)
+        traced.verdicts.note(now_ns, counters)
+        traced.table.note_peak(address_maps.peak_live_bytes(pid, counters.heap_peak_bytes, now_ns))
+        if traced.followed_changes != counters.library_changes:
+            self.follow_libraries(traced)
+            traced.followed_changes = counters.library_changes
 
     def _make_up_for(self, skipped: SkippedRuns) -> None:
         """Find out what runs of programs would have told that the kernel has left out."""
@@ -114,8 +122,9 @@ class CounterCollector:
             self._maps.remove_ended_threads(self._processes.running.keys())
         if skipped.execs != before.execs:
             for pid, traced in self._processes.running.items():
-                if traced.has_other_stack():
-                    self._maps.set_state(pid, RecordingState.EXECED)
+                with traced.isolated(self._clock_ns):
+                    if traced.has_other_stack():
+                        self._maps.set_state(pid, RecordingState.EXECED)
 
     def follow_libraries(self, traced: TracedProcess) -> None:
         """Probe, unwind and name what a process has loaded meanwhile."""
@@ -124,12 +133,12 @@ class CounterCollector:
             return
         try:
             mappings = read_mappings(traced.pid)
-        except errors.BpfleakdError:
+        except errors.NoSuchProcess:
             # It has just ended, which the next tick notices.
             return
         traced.attachment = self._attacher.follow(traced.attachment, mappings)
         traced.symbolizer.update_mappings(mappings)
-        traced.follow_runtimes(self._maps, mappings, time.monotonic_ns())
+        traced.follow_runtimes(self._maps, mappings, self._clock_ns())
         self._unwinding.follow(traced.pid, mappings, wait_s=0.0)
         log.info("process.libraries-changed", pid=traced.pid, mappings=len(mappings))
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import select
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
+import structlog
 
 from bpfleakd import errors
 from bpfleakd.analysis.fingerprint import fingerprint
 from bpfleakd.kernel.abi import KINDS, RecordingState
 from bpfleakd.kernel.maps import Maps, ProcessCounters
+from bpfleakd.model.address_space import UseSummary
 from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.mapping import CodeMapping, Mapping
 from bpfleakd.model.probe import ProbedFunction
@@ -22,6 +25,7 @@ from bpfleakd.model.report import LeakReport
 from bpfleakd.model.site import SiteKey
 from bpfleakd.model.stack import FrameKind, NamedStack, RawStack, StackEnd
 from bpfleakd.model.verdict import ProcessVerdict
+from bpfleakd.printable import printable
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.symbols.symbolizer import LOSS_REASONS as NAMING_LOSS_REASONS
 from bpfleakd.symbols.symbolizer import Symbolizer
@@ -35,16 +39,44 @@ from bpfleakd.tracing.site_charging import SiteCharging
 from bpfleakd.tracing.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.site_verdicts import SiteVerdicts
 
-__all__ = ["TracedProcess"]
+__all__ = ["SetAside", "TracedProcess", "TracedSince"]
+
+log = structlog.get_logger()
 
 _NS_PER_S = 1_000_000_000
 # A census of a million blocks takes a third of a second: at most a tenth of the time goes into them.
 _CENSUS_SHARE = 0.1
 _CENSUS_PAUSE_NS = _NS_PER_S // 2
+# A process that something went wrong with is looked at again after this, and twice as long each time.
+_PAUSE_NS = 2 * _NS_PER_S
+_PAUSE_MAX_NS = 300 * _NS_PER_S
 # The maps of a process are read again for addresses that nothing covers, but no more often than this.
 _MAPPINGS_PAUSE_NS = _NS_PER_S
 _NAMED_STACKS_MAX = 4096
 _THREAD_NAMES_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class TracedSince:
+    """When a process was attached, and what happened to its daemons since.
+
+    `memory` is what it was made of then. `adopted_count` daemons took it over from another; together they
+    found it alone for `gap_s`. It is written down for the next daemon.
+    """
+
+    attached_ns: int
+    memory: tuple[UseSummary, ...] = ()
+    adopted_count: int = 0
+    gap_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A process that is not looked at until `until_ns`, because something went wrong with it."""
+
+    reason: str
+    until_ns: int
+    pause_ns: int
 
 
 @dataclass(slots=True)
@@ -53,38 +85,40 @@ class TracedProcess:
     `final_unsuppressed` with the sites that are suppressed; the blocks are with them.
 
     `reachable` is what the last scan for lost blocks, at `scanned_ns`, has found of its sites.
-    `adopted_count` daemons took it over from another; together they found it alone for `gap_s`.
     """
 
     attachment: Attachment
+    request: TracingRequest
+    since: TracedSince
     symbolizer: Symbolizer
-    attached_ns: int
     table: SiteTable
     counters: ProcessCounters
-    runtimes: ProcessRuntimes
-    request: TracingRequest = field(default_factory=TracingRequest)
-    state: ProcessState = ProcessState.TRACED
-    ended_ns: int | None = None
-    final: LeakReport | None = None
-    final_unsuppressed: LeakReport | None = None
-    final_blocks: BlocksReport | None = None
-    final_code: tuple[CodeMapping, ...] = ()
-    census: dict[SiteKey, SiteCensus] | None = None
-    unrecorded_regions: int = 0
-    thread_names: dict[int, str] = field(default_factory=dict)
-    reachable: dict[SiteKey, bool | None] = field(default_factory=dict)
-    scanned_ns: int | None = None
-    adopted_count: int = 0
-    gap_s: float = 0.0
     verdicts: SiteVerdicts = field(default_factory=SiteVerdicts)
-    process_verdict: ProcessVerdict | None = None
-    suppressions: SiteSuppressions = field(default_factory=SiteSuppressions)
-    charging: SiteCharging = field(default_factory=SiteCharging)
-    _census_due_ns: int = 0
-    _announce_due_ns: int = 0
-    _leaks_waiting: list[int] = field(default_factory=list)
-    _mappings_due_ns: int = 0
-    _named: OrderedDict[SiteKey, NamedStack] = field(default_factory=OrderedDict)
+    runtimes: ProcessRuntimes = field(init=False)
+    suppressions: SiteSuppressions = field(default_factory=SiteSuppressions, init=False)
+    charging: SiteCharging = field(default_factory=SiteCharging, init=False)
+    state: ProcessState = field(default=ProcessState.TRACED, init=False)
+    set_aside: SetAside | None = field(default=None, init=False)
+    followed_changes: int | None = field(default=None, init=False)
+    ended_ns: int | None = field(default=None, init=False)
+    final: LeakReport | None = field(default=None, init=False)
+    final_unsuppressed: LeakReport | None = field(default=None, init=False)
+    final_blocks: BlocksReport | None = field(default=None, init=False)
+    final_code: tuple[CodeMapping, ...] = field(default=(), init=False)
+    census: dict[SiteKey, SiteCensus] | None = field(default=None, init=False)
+    unrecorded_regions: int = field(default=0, init=False)
+    thread_names: dict[int, str] = field(default_factory=dict, init=False)
+    reachable: dict[SiteKey, bool | None] = field(default_factory=dict, init=False)
+    scanned_ns: int | None = field(default=None, init=False)
+    process_verdict: ProcessVerdict | None = field(default=None, init=False)
+    _census_due_ns: int = field(default=0, init=False)
+    _announce_due_ns: int = field(default=0, init=False)
+    _leaks_waiting: list[int] = field(default_factory=list, init=False)
+    _mappings_due_ns: int = field(default=0, init=False)
+    _named: OrderedDict[SiteKey, NamedStack] = field(default_factory=OrderedDict, init=False)
+
+    def __post_init__(self) -> None:
+        self.runtimes = ProcessRuntimes(self.attachment.process)
 
     @property
     def pid(self) -> int:
@@ -101,6 +135,26 @@ class TracedProcess:
         """All that was missed of the process, by reason: by the programs, the address map and the names."""
         naming = dict.fromkeys(NAMING_LOSS_REASONS, 0) | self.symbolizer.losses
         return {**self.counters.losses, "region_full": self.unrecorded_regions, **naming}
+
+    def is_set_aside(self, now_ns: int) -> bool:
+        """Whether it is to be left alone for a while."""
+        return self.set_aside is not None and now_ns < self.set_aside.until_ns
+
+    @contextmanager
+    def isolated(self, clock_ns: Callable[[], int]) -> Iterator[None]:
+        """Errors with this process end here: it is set aside, for longer each time, and the others go on."""
+        try:
+            yield
+        except Exception as error:
+            before = self.set_aside
+            pause_ns = min(2 * before.pause_ns, _PAUSE_MAX_NS) if before else _PAUSE_NS
+            reason = printable(f"{type(error).__name__}: {error}")
+            self.set_aside = SetAside(reason, clock_ns() + pause_ns, pause_ns)
+            is_known = before is not None and before.reason == reason
+            details = {} if is_known else {"exc_info": error}
+            log.error(
+                "process.set-aside", pid=self.pid, reason=reason, pause_s=pause_ns // _NS_PER_S, **details
+            )
 
     def probed_functions(self) -> frozenset[tuple[str | None, str]]:
         """Module and function of what allocates and frees, as frames have them.
@@ -192,7 +246,7 @@ class TracedProcess:
         return {key: self._named[key] for key in keys}
 
     def drop_caches(self) -> None:
-        """Let go of what can be had again."""
+        """Drop what can be computed again."""
         self._named.clear()
         self.census = None
 

@@ -71,8 +71,7 @@ def running(
         metrics,
         socket_path=socket_path,
         socket_group=group,
-        tcp_address="127.0.0.1" if tcp is True else tcp or None,
-        tcp_port=0,
+        tcp=("127.0.0.1" if tcp is True else tcp, 0) if tcp else None,
         details=details,
         deadlines=deadlines,
     )

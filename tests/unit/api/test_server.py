@@ -295,7 +295,7 @@ def test_a_port_in_use_is_an_error_that_names_the_key(path):
         with pytest.raises(
             errors.ConfigError, match=rf"metrics\.port: 127\.0\.0\.1:{port} is in use"
         ) as caught:
-            start_only(path, tcp_address="127.0.0.1", tcp_port=port)
+            start_only(path, tcp=("127.0.0.1", port))
     assert "metrics.enabled: false" in caught.value.hint
     assert not path.exists()
 
@@ -303,9 +303,9 @@ def test_a_port_in_use_is_an_error_that_names_the_key(path):
 def test_an_address_of_another_machine_is_an_error_that_names_the_key(path):
     """192.0.2.0/24 is nobody's (RFC 5737)."""
     with pytest.raises(errors.ConfigError, match=r"^metrics\.address: cannot listen on 192\.0\.2\.1:9797"):
-        start_only(path, tcp_address="192.0.2.1", tcp_port=9797)
+        start_only(path, tcp=("192.0.2.1", 9797))
     with pytest.raises(errors.ConfigError, match=r"^metrics\.address: no\.such\.host\.invalid is no address"):
-        start_only(path, tcp_address="no.such.host.invalid", tcp_port=9797)
+        start_only(path, tcp=("no.such.host.invalid", 9797))
 
 
 def test_a_port_can_be_had_again_at_once(path):
@@ -315,7 +315,7 @@ def test_a_port_can_be_had_again_at_once(path):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         connection.request("GET", "/v1/status")
         connection.getresponse().read()
-    start_only(path, tcp_address="127.0.0.1", tcp_port=port)
+    start_only(path, tcp=("127.0.0.1", port))
     connection.close()
 
 

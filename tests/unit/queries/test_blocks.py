@@ -11,11 +11,11 @@ from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.stack import NamedStack, RawStack, StackEnd
 from bpfleakd.queries.blocks import Blocks, narrowed
+from bpfleakd.queries.report import Reporter
 from bpfleakd.table.address_map import AddressMap
-from bpfleakd.tracing.report import Reporter
 from bpfleakd.tracing.traced_process import TracedProcess
 
-from ..tracing.doubles import NS_PER_S, FakeMaps, FakeProcess, a_traced
+from ..tracing.doubles import NS_PER_S, FakeMaps, FakeProcess, View, a_traced
 
 PID = 4_711
 NOW_NS = 100 * NS_PER_S
@@ -51,7 +51,8 @@ class World:
 
     def report(self, **options: object) -> BlocksReport:
         wanted = {"site": None, "older_than_s": 0.0, "limit": 1_000, **options}
-        blocks = Blocks(self.traced, self.maps, self.space, self._name, NOW_NS)  # type: ignore[arg-type]
+        view = View(self.traced, self.maps, self.space, self._name)
+        blocks = Blocks(view, NOW_NS)  # type: ignore[arg-type]
         return blocks.report(Reporter(10, "session").summary(self.traced, NOW_NS), **wanted)  # type: ignore[arg-type]
 
     def fingerprint(self, key: SiteKey) -> str:

@@ -11,12 +11,12 @@ from bpfleakd.kernel.abi import LIVE_BLOCK, LOSS_REASONS
 from bpfleakd.model.scan import Reachability, ReachabilitySums, ScanCaveat, ScanMethod, ScanReport
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.stack import NamedStack, RawStack, StackEnd
+from bpfleakd.queries.report import Reporter
 from bpfleakd.queries.scan_reply import ScanReply, ScanRequest, reply_of
 from bpfleakd.queries.scans import ScanOptions, reachable_sites, scan_report
 from bpfleakd.reachability.classification import KINDS
-from bpfleakd.tracing.report import Reporter
 
-from ..tracing.doubles import NS_PER_S, FakeMaps, FakeProcess, a_traced
+from ..tracing.doubles import NS_PER_S, FakeMaps, FakeProcess, View, a_traced
 
 PID = 4_711
 NOW_NS = 1_000 * NS_PER_S
@@ -74,7 +74,8 @@ def a_report(
         }
 
     options = ScanOptions(0.0, True, 0.2, 100, suppressions or Suppressions())
-    return scan_report(traced, options, reply, Reporter(10, "session").summary(traced, NOW_NS), name)
+    process = Reporter(10, "session").summary(traced, NOW_NS)
+    return scan_report(View(traced, names=name), options, reply, process)  # type: ignore[arg-type]
 
 
 def test_sums_by_site_and_kind() -> None:

@@ -65,7 +65,7 @@ def mappings_of(pid: int | str) -> list[Mapping]:
 
 
 def symbolizer_of(mappings: list[Mapping], **options: object) -> Symbolizer:
-    symbolizer = Symbolizer(23, lambda mapping: open_file(Path(mapping.path)), ModuleCache(), **options)
+    symbolizer = Symbolizer("23", lambda mapping: open_file(Path(mapping.path)), ModuleCache(), **options)
     symbolizer.update_mappings(mappings)
     return symbolizer
 
@@ -219,9 +219,9 @@ class TestLive:
             assert child.stdout is not None
             child.stdout.readline()
             returned, main = (int(word, 16) for word in child.stdout.readline().split())
-            symbolizer = Symbolizer(child.pid, lambda m: open_mapped(child.pid, m, "child"), ModuleCache())
+            symbolizer = Symbolizer("child", lambda m: open_mapped(child.pid, m, "child"), ModuleCache())
             symbolizer.update_mappings(mappings_of(child.pid))
-            late = Symbolizer(child.pid, lambda m: open_mapped(child.pid, m, "child"), ModuleCache())
+            late = Symbolizer("child", lambda m: open_mapped(child.pid, m, "child"), ModuleCache())
             late.update_mappings(mappings_of(child.pid))
             assert functions(symbolizer, main, returned) == ["main", "leak"]
             child.communicate("\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,12 +17,11 @@ from bpfleakd.model.mapping import CodeMapping, Mapping
 from bpfleakd.model.probe import FunctionRole, ProbedFunction
 from bpfleakd.model.process import ProcessId, TracingRequest
 from bpfleakd.model.site import SiteKey
-from bpfleakd.model.stack import Frame, FrameKind, RawStack, Stack, StackEnd
+from bpfleakd.model.stack import Frame, FrameKind, NamedStack, RawStack, Stack, StackEnd
 from bpfleakd.process.process import ProcessInfo, read_process
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.attach import Attachment, LinkedFile
-from bpfleakd.tracing.runtimes import ProcessRuntimes
-from bpfleakd.tracing.traced_process import TracedProcess
+from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
 
 __all__ = [
     "NS_PER_S",
@@ -34,6 +33,7 @@ __all__ = [
     "FakeRecord",
     "FakeSymbolizer",
     "FakeUnwinding",
+    "View",
     "a_traced",
     "an_attachment",
     "counter_rows",
@@ -244,7 +244,6 @@ class FakeAttacher:
         request: TracingRequest,
         *,
         expected: ProcessId | None,
-        live_blocks_max: int | None,
         tables_wait_s: float,
     ) -> Attachment:
         if pid in self.refused:
@@ -375,9 +374,27 @@ def a_traced(
     counters = ProcessCounters(RecordingState.RECORDING, 13, 0, losses)
     return TracedProcess(
         attachment=an_attachment(),
+        request=TracingRequest(),
+        since=TracedSince(began_ns),
         symbolizer=FakeSymbolizer(),  # type: ignore[arg-type]
-        attached_ns=began_ns,
         table=table,
         counters=counters,
-        runtimes=ProcessRuntimes(an_attachment().process),
     )
+
+
+@dataclass(frozen=True)
+class View:
+    """tracing.process_view.ProcessView of a process, with names and an address map as a test has them."""
+
+    traced: TracedProcess
+    maps: object = None
+    space: object = None
+    names: Callable[[Iterable[SiteKey]], dict[SiteKey, NamedStack]] | None = None
+    now_ns: int = 0
+
+    def name(self, keys: Iterable[SiteKey]) -> dict[SiteKey, NamedStack]:
+        assert self.names is not None
+        return self.names(keys)
+
+    def clock_ns(self) -> int:
+        return self.now_ns

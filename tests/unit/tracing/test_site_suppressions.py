@@ -10,12 +10,12 @@ from bpfleakd.analysis.suppressions import parse_suppressions
 from bpfleakd.model.report import SortKey, SuppressedSites
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.stack import NamedStack
-from bpfleakd.tracing.report import Reporter
+from bpfleakd.queries.report import Reporter
 from bpfleakd.tracing.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.traced_process import TracedProcess
 
-from .doubles import NS_PER_S, a_traced
-from .test_report import heap, named
+from ..queries.test_report import heap, named
+from .doubles import NS_PER_S, View, a_traced
 
 NOW_NS = 100 * NS_PER_S
 
@@ -34,7 +34,7 @@ def by_number(keys: Iterable[SiteKey]) -> dict[SiteKey, NamedStack]:
 
 def report_of(traced: TracedProcess, limit: int | None = None, *, suppress: bool = True):
     reporter = Reporter(window_s=10, attach_method="session")
-    return reporter.report(traced, by_number, NOW_NS, SortKey.LIVE, limit, suppress=suppress)
+    return reporter.report(View(traced, names=by_number), NOW_NS, SortKey.LIVE, limit, suppress=suppress)  # type: ignore[arg-type]
 
 
 def test_left_out_and_counted() -> None:

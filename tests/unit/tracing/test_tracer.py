@@ -16,15 +16,21 @@ from bpfleakd.analysis.suppressions import Suppressions, parse_suppressions
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.skipped_runs import SkippedRuns
 from bpfleakd.model.groups import GroupKey
+from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.process import ProcessState, TracingRequest
 from bpfleakd.model.report import LeakReport, SortKey, SuppressedSites
 from bpfleakd.model.stack import RawStack, StackEnd
 from bpfleakd.process.mappings import read_mappings
+from bpfleakd.queries.overview import Overview
+from bpfleakd.queries.process_queries import ProcessQueries
+from bpfleakd.queries.report import Reporter
 from bpfleakd.queries.scan_reply import ScanReply
 from bpfleakd.queries.scans import ScanOptions
-from bpfleakd.tracing.report import Reporter
+from bpfleakd.queries.verdict_engine import VerdictEngine
+from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.sampling import SamplingOptions
-from bpfleakd.tracing.tracer import Tracer
+from bpfleakd.tracing.traced_process import TracedProcess
+from bpfleakd.tracing.tracer import Tracer, TracingOptions
 
 from .doubles import Clock, FakeAttacher, FakeMaps, FakeSymbolizer, FakeUnwinding
 from .programs import running, started, without_main_thread
@@ -32,8 +38,18 @@ from .programs import running, started, without_main_thread
 EXACT = TracingRequest()
 
 
+class Keeper(TracingObserver):
+    """Keeps the last reports."""
+
+    def __init__(self, kept: list[tuple[int, LeakReport | None]]) -> None:
+        self._kept = kept
+
+    def ended(self, traced: TracedProcess) -> None:
+        self._kept.append((traced.pid, traced.final))
+
+
 class World:
-    """A monitor and all that it stands on."""
+    """A tracer and all that it stands on."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -48,15 +64,15 @@ class World:
             self.attacher,  # type: ignore[arg-type]
             self.unwinding,  # type: ignore[arg-type]
             self.watched.append,
-            Reporter(window_s=10, attach_method="session"),
             self._symbolizer_of,  # type: ignore[arg-type]
-            attach_method="session",
-            top_sites=3,
-            unattended_s=900,
-            keep_report=lambda id_, report: self.kept.append((id_.pid, report)),
-            sampling=SamplingOptions(target_per_s=1_000),
-            clock_ns=self.clock,
+            TracingOptions(SamplingOptions(target_per_s=1_000), unattended_s=900),
+            self.clock,
         )
+        reporter = Reporter(window_s=10, attach_method="session")
+        engine = VerdictEngine(reporter, self.tracer.traced_count)
+        self.queries = ProcessQueries(self.tracer, engine, reporter)
+        self.overview = Overview(self.tracer, reporter, attach_method="session", top_sites=3)
+        self.tracer.observers += [engine, self.queries, self.overview, Keeper(self.kept)]
 
     def _symbolizer_of(self, attachment) -> FakeSymbolizer:
         return self.symbolizers.setdefault(attachment.process.id.pid, FakeSymbolizer())
@@ -75,7 +91,7 @@ class World:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
     def states(self) -> dict[int, ProcessState]:
-        return {row.process.pid: row.process.state for row in self.tracer.overview.processes()}
+        return {row.process.pid: row.process.state for row in self.overview.processes()}
 
 
 @pytest.fixture
@@ -94,7 +110,7 @@ def pid() -> Iterator[int]:
 
 def functions(world: World, pid: int, **options: object) -> list[str | None]:
     wanted = {"limit": None, "sort": SortKey.LIVE, **options}
-    return [site.function for site in world.tracer.queries.report(pid, **wanted).sites]
+    return [site.function for site in world.queries.report(pid, **wanted).sites]
 
 
 class TestTracing:
@@ -102,12 +118,12 @@ class TestTracing:
 
     def test_figures_are_read_when_they_are_asked_for(self, world: World, pid: int) -> None:
         """A report does not wait for the next tick; a row shows the last reading."""
-        row = world.tracer.start(pid, EXACT)
+        row = world.queries.row(world.tracer.start(pid, EXACT))
         assert (row.process.state, row.process.live_bytes, row.sites) == (ProcessState.TRACED, 0, 0)
         world.allocates(pid, s1=23, s2=101)
-        assert world.tracer.overview.processes()[0].process.live_bytes == 0
+        assert world.overview.processes()[0].process.live_bytes == 0
         assert functions(world, pid) == ["function_2", "function_1"]
-        assert world.tracer.overview.processes()[0].process.live_bytes == 124
+        assert world.overview.processes()[0].process.live_bytes == 124
 
     def test_processes_do_not_mix(self, world: World, pid: int) -> None:
         """Each has the sites that are its own."""
@@ -117,7 +133,7 @@ class TestTracing:
             world.allocates(pid, s1=23)
             world.allocates(other, s1=101, s2=7)
             world.tracer.tick()
-            live = {row.process.pid: row.process.live_bytes for row in world.tracer.overview.processes()}
+            live = {row.process.pid: row.process.live_bytes for row in world.overview.processes()}
             assert live == {pid: 23, other: 108}
             assert functions(world, other) == ["function_1", "function_2"]
 
@@ -169,16 +185,16 @@ class TestTracing:
             world.clock.go_on(1)
             world.allocates(pid, s1=23 * second)
             world.tracer.tick()
-        (site,) = world.tracer.queries.report(pid, limit=1, sort=SortKey.GROWTH).sites
+        (site,) = world.queries.report(pid, limit=1, sort=SortKey.GROWTH).sites
         assert site.growth_bytes_per_s == 23.0
-        assert world.tracer.overview.processes()[0].process.growth_bytes_per_s == 23.0
+        assert world.overview.processes()[0].process.growth_bytes_per_s == 23.0
 
     def test_a_snapshot_has_the_largest_sites(self, world: World, pid: int) -> None:
         """As many as the metrics show, and every process."""
         world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=1, s2=2, s3=3, s4=4, s5=5)
         world.tracer.tick()
-        snapshot = world.tracer.overview.snapshot()
+        snapshot = world.overview.snapshot()
         assert [site.live_bytes for site in snapshot.top_sites[pid]] == [5, 4, 3]
         assert [row.process.pid for row in snapshot.processes] == [pid]
         assert snapshot.daemon.ticks == 1
@@ -187,9 +203,9 @@ class TestTracing:
         """A limit is of the groups."""
         world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23, s2=101, s3=7)
-        groups = world.tracer.queries.groups(pid, by=GroupKey.MODULE, limit=1, sort=SortKey.LIVE).groups
+        groups = world.queries.groups(pid, by=GroupKey.MODULE, limit=1, sort=SortKey.LIVE).groups
         assert [(group.group, group.live_bytes, len(group.sites)) for group in groups] == [("shop", 131, 3)]
-        (thread,) = world.tracer.queries.groups(pid, by=GroupKey.THREAD, limit=None, sort=SortKey.LIVE).groups
+        (thread,) = world.queries.groups(pid, by=GroupKey.THREAD, limit=None, sort=SortKey.LIVE).groups
         assert (thread.group, thread.live_bytes, thread.live_count) == (str(pid), 131, 3)
 
     def test_blocks(self, world: World, pid: int) -> None:
@@ -197,7 +213,7 @@ class TestTracing:
         world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23, s2=101)
         world.clock.go_on(7)
-        report = world.tracer.queries.blocks(pid, site=None, older_than_s=5.0, limit=1)
+        report = world.queries.blocks(pid, site=None, older_than_s=5.0, limit=1)
         assert (report.live_bytes, report.live_count, report.left_out_count) == (124, 2, 1)
         (site,) = report.sites
         assert (site.blocks[0].size_bytes, site.blocks[0].age_s, site.blocks[0].tid) == (101, 7.0, pid)
@@ -213,13 +229,13 @@ class TestTracing:
         world.tracer.tick()
         process.heap_peak_bytes = 101
         world.tracer.tick()
-        assert world.tracer.overview.processes()[0].process.peak_live_bytes == 1009
+        assert world.overview.processes()[0].process.peak_live_bytes == 1009
 
     def test_nothing_is_traced(self, world: World) -> None:
         """A tick and a snapshot of nothing at all."""
         assert world.tracer.tick() == 0.0
-        assert world.tracer.overview.processes() == ()
-        assert world.tracer.overview.snapshot().top_sites == {}
+        assert world.overview.processes() == ()
+        assert world.overview.snapshot().top_sites == {}
 
     def test_libraries_that_come(self, world: World, pid: int) -> None:
         """After dlopen the mappings are read again, for names and for the walker."""
@@ -229,6 +245,68 @@ class TestTracing:
         world.tracer.tick()
         assert world.symbolizers[pid].updates == 1
         assert world.unwinding.followed == [pid]
+
+
+class TestSettingAside:
+    """What goes wrong with one process is no matter of the others."""
+
+    @pytest.fixture
+    def unreadable(self, monkeypatch: pytest.MonkeyPatch) -> dict[int, Exception]:
+        """Processes whose mappings cannot be read, with what happens then."""
+        found: dict[int, Exception] = {}
+
+        def read(pid: int) -> tuple[Mapping, ...]:
+            if pid in found:
+                raise found[pid]
+            return ()
+
+        monkeypatch.setattr("bpfleakd.tracing.counter_collector.read_mappings", read)
+        return found
+
+    @pytest.mark.parametrize("error", [errors.AccessDenied("no"), OSError(5, "I/O error"), KeyError(23)])
+    def test_mappings_that_cannot_be_read_for_a_while(
+        self, world: World, pid: int, unreadable: dict[int, Exception], error: Exception
+    ) -> None:
+        """The process is tried again after longer and longer pauses; then it is as if nothing had been."""
+        with running() as other:
+            for process in (pid, other):
+                world.tracer.start(process, EXACT)
+            unreadable[pid] = error
+            world.maps.processes[pid].library_changes += 1
+            tries = []
+            for second in range(60):
+                world.allocates(other, s1=23 + second)
+                tries.append(self._is_tried(world, pid))
+                rows = {row.process.pid: row for row in world.overview.processes()}
+                assert type(error).__name__ in rows[pid].set_aside
+                assert (rows[other].set_aside, rows[other].process.live_bytes) == ("", 23 + second)
+                assert set(world.overview.snapshot().top_sites) >= {other}
+                world.clock.go_on(1)
+            assert [second for second, tried in enumerate(tries) if tried] == [0, 2, 6, 14, 30]
+            del unreadable[pid]
+            world.clock.go_on(3)
+            world.allocates(pid, s2=101)
+            world.tracer.tick()
+            rows = {row.process.pid: row for row in world.overview.processes()}
+            assert (rows[pid].set_aside, rows[pid].process.live_bytes) == ("", 101)
+            assert world.attacher.followed == [pid]
+
+    def test_its_end_is_noticed(self, world: World, pid: int, unreadable: dict[int, Exception]) -> None:
+        """Set aside or not."""
+        world.tracer.start(pid, EXACT)
+        unreadable[pid] = errors.AccessDenied("no")
+        world.maps.processes[pid].library_changes += 1
+        world.tracer.tick()
+        world.kill(pid)
+        world.tracer.tick()
+        assert world.states() == {pid: ProcessState.EXITED}
+
+    @staticmethod
+    def _is_tried(world: World, pid: int) -> bool:
+        traced = world.tracer.processes.running[pid]
+        before = traced.set_aside
+        world.tracer.tick()
+        return traced.set_aside is not before
 
 
 class TestAttaching:
@@ -264,7 +342,7 @@ class TestAttaching:
         """The last figures are the answer, and the process is forgotten."""
         world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23)
-        row = world.tracer.detach(pid)
+        row = world.queries.row(world.tracer.detach(pid))
         assert (row.process.state, row.process.live_bytes) == (ProcessState.DETACHED, 23)
         assert world.attacher.attached == set()
         assert world.symbolizers[pid].closed
@@ -298,10 +376,10 @@ class TestEnd:
         assert world.attacher.attached == set()
         assert functions(world, pid) == ["function_2", "function_1"]
         assert functions(world, pid, limit=1) == ["function_2"]
-        (last,) = world.tracer.overview.snapshot().processes
+        (last,) = world.overview.snapshot().processes
         assert (last.process.state, last.process.live_bytes) == (ProcessState.EXITED, 124)
-        assert world.tracer.overview.snapshot().processes == ()
-        row = world.tracer.detach(pid)
+        assert world.overview.snapshot().processes == ()
+        row = world.queries.row(world.tracer.detach(pid))
         assert (row.process.state, row.process.live_bytes) == (ProcessState.EXITED, 124)
         assert world.states() == {}
 
@@ -313,18 +391,18 @@ class TestEnd:
 
         assert world.attacher.attached == set()
         assert functions(world, pid) == ["function_2", "function_1"]
-        snapshot = world.tracer.overview.snapshot()
+        snapshot = world.overview.snapshot()
         assert [row.process.state for row in snapshot.processes] == [ProcessState.DETACHED]
         assert [site.live_bytes for site in snapshot.top_sites[pid]] == [101, 23]
         with pytest.raises(errors.NotAttached):
-            world.tracer.queries.address_space(pid)
+            world.queries.address_space(pid)
 
         world.tracer.start(pid, EXACT)
-        assert [row.process.live_bytes for row in world.tracer.overview.snapshot().processes] == [0]
+        assert [row.process.live_bytes for row in world.overview.snapshot().processes] == [0]
         world.tracer.stop(pid)
         world.kill(pid)
-        assert len(world.tracer.overview.snapshot().processes) == 1
-        assert world.tracer.overview.snapshot().processes == ()
+        assert len(world.overview.snapshot().processes) == 1
+        assert world.overview.snapshot().processes == ()
         assert world.states() == {pid: ProcessState.DETACHED}
 
     def test_blocks_are_kept(self, world: World, pid: int) -> None:
@@ -335,15 +413,15 @@ class TestEnd:
         world.kill(pid)
         world.tracer.tick()
         world.clock.go_on(1000)
-        report = world.tracer.queries.blocks(pid, site=None, older_than_s=0.0, limit=1)
+        report = world.queries.blocks(pid, site=None, older_than_s=0.0, limit=1)
         assert (report.process.state, report.live_bytes, report.left_out_count) == (
             ProcessState.EXITED,
             124,
             1,
         )
         assert [block.age_s for block in report.sites[0].blocks] == [7.0]
-        assert world.tracer.queries.blocks(pid, site=None, older_than_s=8.0, limit=1).sites == ()
-        groups = world.tracer.queries.groups(pid, by=GroupKey.FUNCTION, limit=None, sort=SortKey.LIVE).groups
+        assert world.queries.blocks(pid, site=None, older_than_s=8.0, limit=1).sites == ()
+        groups = world.queries.groups(pid, by=GroupKey.FUNCTION, limit=None, sort=SortKey.LIVE).groups
         assert [group.live_bytes for group in groups] == [101, 23]
 
     def test_time_stops(self, world: World, pid: int) -> None:
@@ -353,7 +431,7 @@ class TestEnd:
         world.kill(pid)
         world.tracer.tick()
         world.clock.go_on(101)
-        assert world.tracer.overview.processes()[0].process.attached_s == 23.0
+        assert world.overview.processes()[0].process.attached_s == 23.0
 
     def test_exec(self, world: World, pid: int) -> None:
         """The new program's libraries say nothing of the old one's stacks: its names stay what they were."""
@@ -394,7 +472,7 @@ class TestEnd:
                 world.kill(pid)
                 world.tracer.tick()
             assert list(world.states()) == pids[2:]
-            assert world.tracer.overview.stats().processes_ended_total == 18
+            assert world.overview.stats().processes_ended_total == 18
 
     def test_close(self, world: World, pid: int) -> None:
         """The daemon's end takes all probes out and closes all files."""
@@ -419,7 +497,7 @@ class TestPast:
                 world.allocates(pid, s2=23)
             world.maps.processes[pid].sites[4] = (7, 1, 7, 1) if second < 40 else (0, 0, 7, 1)
             world.tracer.tick()
-        report = world.tracer.queries.compare(pid, from_ago_s=30, to_ago_s=0)
+        report = world.queries.compare(pid, from_ago_s=30, to_ago_s=0)
         assert [
             (site.function, site.change.value, site.before_count, site.after_bytes) for site in report.sites
         ] == [
@@ -434,8 +512,8 @@ class TestPast:
         assert report.after.resolution_s == 0
         assert (report.before.left_out_bytes, report.after.left_out_bytes) == (0, 0)
         # between two times of the past, and from the start
-        assert world.tracer.queries.compare(pid, from_ago_s=50, to_ago_s=30).sites == ()
-        whole = world.tracer.queries.compare(pid, from_ago_s=None, to_ago_s=0)
+        assert world.queries.compare(pid, from_ago_s=50, to_ago_s=30).sites == ()
+        whole = world.queries.compare(pid, from_ago_s=None, to_ago_s=0)
         assert {site.change.value for site in whole.sites} == {"new"}
         assert whole.after.live_bytes == 200_000_007 + 100_000_007 + 23
 
@@ -444,7 +522,7 @@ class TestPast:
         world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=1_000, s2=23, s3=101)
         world.clock.go_on(1)
-        report = world.tracer.queries.compare(pid, from_ago_s=None, to_ago_s=0, limit=1)
+        report = world.queries.compare(pid, from_ago_s=None, to_ago_s=0, limit=1)
         assert [site.function for site in report.sites] == ["function_1"]
         assert (report.left_out_sites, report.after.left_out_bytes) == (2, 124)
 
@@ -453,7 +531,7 @@ class TestPast:
         world.tracer.start(pid, EXACT)
         world.clock.go_on(5)
         with pytest.raises(errors.NoSuchTime, match="traced for 5"):
-            world.tracer.queries.compare(pid, from_ago_s=600, to_ago_s=0)
+            world.queries.compare(pid, from_ago_s=600, to_ago_s=0)
 
 
 class TestSuppressions:
@@ -467,21 +545,21 @@ class TestSuppressions:
         world.clock.go_on(1)
         world.tracer.tick()
         known = {"^function_2$": SuppressedSites(1, 101, 1)}
-        report = world.tracer.queries.report(pid, limit=None, sort=SortKey.LIVE)
+        report = world.queries.report(pid, limit=None, sort=SortKey.LIVE)
         assert report.suppressed == known
         assert functions(world, pid) == ["function_1", "function_3"]
         assert functions(world, pid, suppress=False) == ["function_2", "function_1", "function_3"]
         assert report.process.live_bytes == 131
-        assert [site.live_bytes for site in world.tracer.overview.snapshot().top_sites[pid]] == [23, 7]
-        blocks = world.tracer.queries.blocks(pid, site=None, older_than_s=0, limit=100)
+        assert [site.live_bytes for site in world.overview.snapshot().top_sites[pid]] == [23, 7]
+        blocks = world.queries.blocks(pid, site=None, older_than_s=0, limit=100)
         assert (blocks.live_bytes, blocks.suppressed) == (30, known)
         assert len(blocks.sites) == 2
-        whole = world.tracer.queries.blocks(pid, site=None, older_than_s=0, limit=100, suppress=False)
+        whole = world.queries.blocks(pid, site=None, older_than_s=0, limit=100, suppress=False)
         assert (whole.live_bytes, len(whole.sites), whole.suppressed) == (131, 3, {})
-        groups = world.tracer.queries.groups(pid, by=GroupKey.FUNCTION, limit=None, sort=SortKey.LIVE)
+        groups = world.queries.groups(pid, by=GroupKey.FUNCTION, limit=None, sort=SortKey.LIVE)
         assert [group.group for group in groups.groups] == ["function_1", "function_3"]
         assert groups.suppressed == known
-        changes = world.tracer.queries.compare(pid, from_ago_s=None, to_ago_s=0)
+        changes = world.queries.compare(pid, from_ago_s=None, to_ago_s=0)
         assert [site.function for site in changes.sites] == ["function_1", "function_3"]
         assert (changes.left_out_sites, changes.after.left_out_bytes) == (1, 101)
 
@@ -493,15 +571,15 @@ class TestSuppressions:
         world.tracer.stop(pid)
         assert functions(world, pid) == ["function_1"]
         assert functions(world, pid, suppress=False) == ["function_2", "function_1"]
-        blocks = world.tracer.queries.blocks(pid, site=None, older_than_s=0, limit=100)
+        blocks = world.queries.blocks(pid, site=None, older_than_s=0, limit=100)
         assert (blocks.live_bytes, blocks.live_count, blocks.left_out_count) == (23, 1, 0)
         assert blocks.suppressed == {"^function_2$": SuppressedSites(1, 101, 1)}
         (hidden,) = [
             site.site
-            for site in world.tracer.queries.report(pid, limit=None, sort=SortKey.LIVE, suppress=False).sites
+            for site in world.queries.report(pid, limit=None, sort=SortKey.LIVE, suppress=False).sites
             if site.function == "function_2"
         ]
-        assert world.tracer.queries.blocks(pid, site=hidden, older_than_s=0, limit=100).live_bytes == 101
+        assert world.queries.blocks(pid, site=hidden, older_than_s=0, limit=100).live_bytes == 101
 
     def test_others_at_a_reload(self, world: World, pid: int) -> None:
         """What was suppressed is shown, and the other way round."""
@@ -519,7 +597,7 @@ def test_a_scan_of_a_heap_that_was_given_back(world: World):
     with running() as pid:
         world.tracer.start(pid, EXACT)
         world.tracer.tick()
-        queries = world.tracer.queries
+        queries = world.queries
         scan = queries.begin_scan(pid, ScanOptions(0.0, True, 0.2, 0, Suppressions()))
         reply = ScanReply(world.clock.now_ns, "stopped", [], 0.1, 0.2, 4_096, 0, 0, [], [], 4_096)
         assert queries.finish_scan(scan, reply).known_heap_bytes == 4_096
@@ -532,7 +610,7 @@ def test_the_course_of_a_call_site_reads_no_block(world: World, monkeypatch: pyt
         world.tracer.start(pid, EXACT)
         world.allocates(pid, s1=23, s2=101)
         world.tracer.tick()
-        queries = world.tracer.queries
+        queries = world.queries
         wanted = queries.report(pid, limit=None, sort=SortKey.LIVE).sites[1]
         read = []
         monkeypatch.setattr(world.maps, "live_blocks", lambda pid: iter(read.append(pid) or ()))

@@ -58,9 +58,13 @@ def processes_view(processes: Sequence[ProcessRow], *, width: int | None = None)
         for row in processes
         if row.adopted_count
     ]
-    return Group(
-        processes_table(processes, width=width), *missed, *gaps, *map(_cost, filter(_is_dear, processes))
-    )
+    aside = [
+        Text(f"{row.process.pid} is set aside after an error: {printable(row.set_aside)}", style="yellow")
+        for row in processes
+        if row.set_aside
+    ]
+    costs = map(_cost, filter(_is_dear, processes))
+    return Group(processes_table(processes, width=width), *missed, *gaps, *aside, *costs)
 
 
 def processes_table(

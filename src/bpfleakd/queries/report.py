@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from bpfleakd.model.verdict import Verdict
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.estimates import bytes_stderr, count_stderr
 from bpfleakd.table.site_table import COUNTERS, SiteTable
+from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.retained import retained_sites, retained_types
 from bpfleakd.tracing.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.traced_process import TracedProcess
@@ -77,7 +78,7 @@ class Reporter:
             exe=process.exe,
             live_bytes=totals.live_bytes,
             live_count=totals.live_count,
-            attached_s=round((until_ns - traced.attached_ns) / _NS_PER_S, 3),
+            attached_s=round((until_ns - traced.since.attached_ns) / _NS_PER_S, 3),
             mode=(TracingMode.SAMPLED if traced.counters.was_sampled else TracingMode.EXACT).value,
             state=traced.state,
             allocated_bytes=totals.allocated_bytes,
@@ -101,34 +102,35 @@ class Reporter:
             sites=traced.table.used_count,
             probes=traced.attachment.probes,
             losses=traced.losses,
-            adopted_count=traced.adopted_count,
-            gap_s=traced.gap_s,
+            adopted_count=traced.since.adopted_count,
+            gap_s=traced.since.gap_s,
             probe_hits=traced.counters.probe_hits,
             limited=traced.request.limited,
+            set_aside=traced.set_aside.reason if traced.set_aside else "",
             request=traced.request,
             process_verdict=traced.final.process_verdict if traced.final else traced.process_verdict,
         )
 
     def report(
         self,
-        traced: TracedProcess,
-        name: Callable[[list[SiteKey]], dict[SiteKey, NamedStack]],
+        view: ProcessView,
         now_ns: int,
         sort: SortKey,
         limit: int | None,
         *,
         suppress: bool = True,
     ) -> LeakReport:
-        """The process and its `limit` largest sites; `name` gives the stacks of sites.
+        """The process and its `limit` largest sites.
 
         Those that are suppressed are left out, and summed up, unless `suppress` is false.
         """
+        traced = view.traced
         suppressions = traced.suppressions if suppress else None
         while True:
             # Different stacks of run-time compiled code may have one fingerprint and become one site, so that
             # a few more than the limit are looked at.
             ranked = self._ranked(traced, sort, None if limit is None else 2 * limit + 8, suppressions)
-            named = name([site.key for site in ranked])
+            named = view.name([site.key for site in ranked])
             if suppressions is None:
                 break
             if not suppressions.look_at((site.row, site.key.kind, named[site.key]) for site in ranked):
@@ -160,42 +162,39 @@ class Reporter:
 
     def sites(
         self,
-        traced: TracedProcess,
-        name: Callable[[list[SiteKey]], dict[SiteKey, NamedStack]],
+        view: ProcessView,
         rows: list[int],
         now_ns: int,
     ) -> list[SiteReport]:
         """The sites in these rows of the table, one by one."""
-        keys = traced.table.keys
+        traced, keys = view.traced, view.traced.table.keys
         ranked = [self._look_at(traced, row, keys[row]) for row in rows]
-        named = name([site.key for site in ranked])
+        named = view.name([site.key for site in ranked])
         return [self._site(traced, site, named[site.key], now_ns) for site in ranked]
 
     def ranked_sites(
         self,
-        traced: TracedProcess,
-        name: Callable[[list[SiteKey]], dict[SiteKey, NamedStack]],
+        view: ProcessView,
         now_ns: int,
         sort: SortKey,
         limit: int | None,
     ) -> list[tuple[int, SiteReport]]:
         """The `limit` largest sites with their rows in the table, one by one."""
-        rows = [site.row for site in self._ranked(traced, sort, limit)]
-        return list(zip(rows, self.sites(traced, name, rows, now_ns), strict=True))
+        rows = [site.row for site in self._ranked(view.traced, sort, limit)]
+        return list(zip(rows, self.sites(view, rows, now_ns), strict=True))
 
     def sites_named(
         self,
-        traced: TracedProcess,
-        name: Callable[[list[SiteKey]], dict[SiteKey, NamedStack]],
+        view: ProcessView,
         now_ns: int,
         fingerprint: str,
     ) -> list[tuple[int, SiteReport]]:
         """The sites with a fingerprint, with their rows in the table: more than one only of JIT code."""
-        keys = traced.table.keys
-        used = traced.table.used_rows.tolist()
-        named = name([keys[row] for row in used])
+        keys = view.traced.table.keys
+        used = view.traced.table.used_rows.tolist()
+        named = view.name([keys[row] for row in used])
         rows = [row for row in used if named[keys[row]].fingerprint == fingerprint]
-        return list(zip(rows, self.sites(traced, name, rows, now_ns), strict=True))
+        return list(zip(rows, self.sites(view, rows, now_ns), strict=True))
 
     def _growth_window_ns(self, table: SiteTable) -> tuple[int, int]:
         return growth_window_ns(table.timeline.edges_ns, self._window_s)

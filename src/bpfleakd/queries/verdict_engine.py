@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import structlog
-from numpy.typing import NDArray
 
-from bpfleakd.kernel.maps import Maps
-from bpfleakd.model.site import SiteKey
-from bpfleakd.model.stack import NamedStack
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.process.memory_limits import read_memory_limits
+from bpfleakd.process.memory_sampler import read_anonymous_bytes
+from bpfleakd.queries.report import Reporter
 from bpfleakd.table.site_table import COUNTERS
-from bpfleakd.tracing.address_maps import AddressMaps
 from bpfleakd.tracing.managed_heap import commits_managed_heap, may_commit_heap
-from bpfleakd.tracing.regions import regions_as_blocks
-from bpfleakd.tracing.report import Reporter
+from bpfleakd.tracing.observer import TracingObserver
+from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.traced_process import TracedProcess
 
 __all__ = ["VerdictEngine"]
@@ -32,33 +28,38 @@ _ANNOUNCE_PAUSE_NS = 600_000_000_000
 _LOOKED_AT = 32
 
 
-class VerdictEngine:
-    """Judges processes by their tables, and names what is to be said of them."""
+class VerdictEngine(TracingObserver):
+    """Computes verdicts from the tables, as often as they need it, and finds what is suppressed."""
 
-    def __init__(
-        self, maps: Maps, spaces: AddressMaps, reporter: Reporter, clock_ns: Callable[[], int]
-    ) -> None:
-        self._maps = maps
-        self._spaces = spaces
+    def __init__(self, reporter: Reporter, traced_count: Callable[[], int]) -> None:
+        """`traced_count` processes share the time that verdicts may take."""
         self._reporter = reporter
-        self._clock_ns = clock_ns
+        self._traced_count = traced_count
 
-    def evaluate(self, traced: TracedProcess) -> None:
+    def collected(self, view: ProcessView) -> None:
+        """Compute the verdicts of a process if they are due."""
+        traced, now_ns = view.traced, view.clock_ns()
+        memory_bytes = read_anonymous_bytes(traced.attachment.process.id)
+        traced.verdicts.note_memory(now_ns, traced.table.began_ns, memory_bytes)
+        if traced.verdicts.is_due(now_ns, traced.table.began_ns, processes=self._traced_count()):
+            self.evaluate(view)
+
+    def evaluate(self, view: ProcessView) -> None:
         """Compute the verdicts on the sites of a process; leaks that are new go to the log."""
-        self._settle_identities(traced)
+        traced = view.traced
+        self._settle_identities(view)
         table, charging = traced.table, traced.charging
         found = traced.verdicts.compute(
-            table, self.all_blocks(traced), self._clock_ns, charging.units(table), charging.functions(table)
+            table, view.all_blocks(), view.clock_ns, charging.units(table), charging.functions(table)
         )
-        leaks = traced.leaks_to_announce(found, self._clock_ns(), _ANNOUNCE_PAUSE_NS)[:_LEAKS_ANNOUNCED]
-        self.look_for_suppressed(traced, leaks)
-        self._judge_heap(traced)
+        leaks = traced.leaks_to_announce(found, view.clock_ns(), _ANNOUNCE_PAUSE_NS)[:_LEAKS_ANNOUNCED]
+        self.look_for_suppressed(view, leaks)
+        self._classify_heap(view)
         traced.process_verdict = self.process_verdict(traced)
         leaks = np.setdiff1d(traced.suppressions.shown(np.array(leaks, np.intp)), traced.heap.rows).tolist()
         if not leaks:
             return
-        report = self._reporter.sites(traced, self.namer(traced), leaks, self._clock_ns())
-        for site in report:
+        for site in self._reporter.sites(view, leaks, view.clock_ns()):
             log.warning(
                 "site.leak",
                 pid=traced.pid,
@@ -70,15 +71,18 @@ class VerdictEngine:
                 reason=site.reason,
             )
 
-    def process_verdict(self, traced: TracedProcess) -> ProcessVerdict:
+    @staticmethod
+    def process_verdict(traced: TracedProcess) -> ProcessVerdict:
         """The verdict on a process, of the last verdicts on its sites and heap, under its limits now."""
         limits = read_memory_limits(traced.pid)
         return traced.verdicts.of_process(traced.table, limits, traced.suppressions.rows, traced.heap)
 
-    def _judge_heap(self, traced: TracedProcess) -> None:
-        """Judge the managed heap, and find the sites that commit it among those that grow."""
+    @staticmethod
+    def _classify_heap(view: ProcessView) -> None:
+        """Make the verdict on the managed heap, and find the sites that commit it among those that grow."""
+        traced = view.traced
         before = traced.heap.heap
-        traced.runtimes.judge_heap(self._clock_ns(), traced.verdicts.leak_after_s)
+        traced.runtimes.judge_heap(view.clock_ns(), traced.verdicts.leak_after_s)
         heap, table = traced.heap.heap, traced.table
         if heap is None:
             return
@@ -86,7 +90,7 @@ class VerdictEngine:
         attention, _rates = traced.verdicts.ranks(used)
         keys = table.keys
         rising = [row for row in used[attention > 0].tolist() if may_commit_heap(keys[row])]
-        named = self.name(traced, [keys[row] for row in rising])
+        named = view.name(keys[row] for row in rising)
         commits = [row for row in rising if commits_managed_heap(keys[row], named[keys[row]].stack.frames)]
         traced.heap.rows = np.array(commits, np.intp)
         if heap.verdict is Verdict.LEAK and (before is None or before.verdict is not Verdict.LEAK):
@@ -99,44 +103,30 @@ class VerdictEngine:
                 reason=heap.reason,
             )
 
-    def _settle_identities(self, traced: TracedProcess) -> None:
+    @staticmethod
+    def _settle_identities(view: ProcessView) -> None:
         """Find out which sites are the same, and who is to be charged: some more at each evaluation."""
-        table, charging = traced.table, traced.charging
-        charging.learn(table, lambda key: self._maps.stack(traced.pid, key.stack_id))
+        view.learn_charging()
+        table, charging = view.traced.table, view.traced.charging
         live_bytes = table.columns()[:, COUNTERS.index("live_bytes")]
         largest = np.argsort(-live_bytes, kind="stable")
         largest = largest[live_bytes[largest] > 0]
-        attention, rates = traced.verdicts.ranks(largest)
+        attention, rates = view.traced.verdicts.ranks(largest)
         order = np.lexsort((live_bytes[largest], rates, attention))[::-1]
-        charging.settle(self.name(traced, charging.unsettled(table, largest[order])))
+        charging.settle(view.name(charging.unsettled(table, largest[order])))
 
-    def look_for_suppressed(self, traced: TracedProcess, rows: Iterable[int] = ()) -> bool:
+    @staticmethod
+    def look_for_suppressed(view: ProcessView, rows: Iterable[int] = ()) -> bool:
         """Find out which are suppressed: of these rows, of what leaks or grows, and of the largest sites.
 
         Returns whether there are some that were not known to be.
         """
-        table, suppressions = traced.table, traced.suppressions
+        table, suppressions = view.traced.table, view.traced.suppressions
         used = suppressions.unknown(table.used_rows)
-        attention, rates = traced.verdicts.ranks(used)
+        attention, rates = view.traced.verdicts.ranks(used)
         live_bytes = table.columns()[used, COUNTERS.index("live_bytes")]
         order = np.lexsort((live_bytes, rates, attention))[::-1]
         wanted = [*rows, *used[order[:_LOOKED_AT]].tolist()]
         keys = table.keys
-        named = self.name(traced, [keys[row] for row in wanted])
+        named = view.name(keys[row] for row in wanted)
         return suppressions.look_at((row, keys[row].kind, named[keys[row]]) for row in wanted)
-
-    def all_blocks(self, traced: TracedProcess) -> Iterator[NDArray[np.void]]:
-        """All blocks and mappings of a process: batches of LIVE_BLOCK records, kinds by BLOCK_KINDS."""
-        space = self._spaces.map_of(traced.pid)
-        return chain(
-            (values for _addresses, values in self._maps.live_blocks(traced.pid)),
-            [regions_as_blocks(space.live_regions())[1]] if space else [],
-        )
-
-    def name(self, traced: TracedProcess, keys: Iterable[SiteKey]) -> dict[SiteKey, NamedStack]:
-        """The stacks of sites, with names as good as they can be had now."""
-        return traced.named_stacks(self._maps, keys, self._clock_ns())
-
-    def namer(self, traced: TracedProcess) -> Callable[[Iterable[SiteKey]], dict[SiteKey, NamedStack]]:
-        """What names the stacks of one process."""
-        return lambda keys: self.name(traced, keys)

@@ -13,13 +13,13 @@ from bpfleakd.model.report import LeakReport, SortKey
 from bpfleakd.model.site import AllocationKind, SiteKey, ThreadShare
 from bpfleakd.model.stack import Frame, FrameKind, NamedStack, Stack, StackEnd
 from bpfleakd.model.verdict import Verdict
+from bpfleakd.queries.report import Reporter, sorted_sites
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.site_table import COUNTERS
-from bpfleakd.tracing.report import Reporter, sorted_sites
 from bpfleakd.tracing.traced_process import TracedProcess
 
 from ..samples import a_site
-from .doubles import NS_PER_S, a_traced, counter_rows
+from ..tracing.doubles import NS_PER_S, View, a_traced, counter_rows
 
 NOW_NS = 100 * NS_PER_S
 Namer = Callable[[Iterable[SiteKey]], dict[SiteKey, NamedStack]]
@@ -47,7 +47,9 @@ def report_of(
     name: Namer = by_its_number,
     now_ns: int = NOW_NS,
 ) -> LeakReport:
-    return Reporter(window_s=10, attach_method="session").report(traced, name, now_ns, sort, limit)
+    return Reporter(window_s=10, attach_method="session").report(
+        View(traced, names=name), now_ns, sort, limit
+    )  # type: ignore[arg-type]
 
 
 def functions(report: LeakReport) -> list[str | None]:

@@ -1,0 +1,60 @@
+"""What a query may see of a traced process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.model.site import SiteKey
+from bpfleakd.model.stack import NamedStack
+from bpfleakd.table.address_map import AddressMap
+from bpfleakd.tracing.address_maps import AddressMaps
+from bpfleakd.tracing.regions import regions_as_blocks
+from bpfleakd.tracing.traced_process import TracedProcess
+
+__all__ = ["ProcessView"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessView:
+    """A process, its address map, its names and the time (CLOCK_MONOTONIC)."""
+
+    traced: TracedProcess
+    maps: Maps
+    address_maps: AddressMaps
+    clock_ns: Callable[[], int]
+
+    @property
+    def space(self) -> AddressMap | None:
+        """Who mapped what; None once the process is not traced any more."""
+        return self.address_maps.map_of(self.traced.pid)
+
+    def heap_since_attach(self) -> list[tuple[int, int]]:
+        """Where the allocators have put blocks since the attach, and only they."""
+        return self.address_maps.heap_since_attach(self.traced.pid)
+
+    def name(self, keys: Iterable[SiteKey]) -> dict[SiteKey, NamedStack]:
+        """The stacks of sites, with the best names that there are now."""
+        return self.traced.named_stacks(self.maps, keys, self.clock_ns())
+
+    def learn_charging(self) -> None:
+        """Find out which callers give back what they allocate, and so are not to be charged."""
+        pid = self.traced.pid
+        self.traced.charging.learn(self.traced.table, lambda key: self.maps.stack(pid, key.stack_id))
+
+    def take_census(self) -> None:
+        """Count blocks and regions by thread and age, unless the last census is recent."""
+        self.traced.take_census(self.maps, self.space, self.clock_ns)
+
+    def all_blocks(self) -> Iterator[NDArray[np.void]]:
+        """All blocks and mappings: batches of LIVE_BLOCK records, kinds by BLOCK_KINDS."""
+        space = self.space
+        return chain(
+            (values for _addresses, values in self.maps.live_blocks(self.traced.pid)),
+            [regions_as_blocks(space.live_regions())[1]] if space else [],
+        )

@@ -1,0 +1,131 @@
+"""What is kept of the traced processes beside their tables: address maps, memory at the attach, sampling.
+
+All of it outlives the daemon. The programs count on without one, so that nothing that they count is missing;
+what needs a daemon is done by the next:
+  - reports of the address space wait in their ring; what found no room there is repaired (address_maps.py);
+  - libraries that were loaded meanwhile are probed then, and what their allocators did is not known;
+  - a process that ended, or called exec, gets its last report then, with the names that can still be found;
+  - a process that nobody read for so long that the programs stopped is attached to again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import structlog
+
+from bpfleakd import errors
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.process import TracingRequest
+from bpfleakd.model.site import SiteKey
+from bpfleakd.process.mappings import read_mappings
+from bpfleakd.table.site_table import SiteTable
+from bpfleakd.tracing.address_maps import AddressMaps
+from bpfleakd.tracing.address_space_feed import AddressSpaceFeed
+from bpfleakd.tracing.attach import GONE, Attachment
+from bpfleakd.tracing.checkpoint import read_checkpoint, write_if_possible
+from bpfleakd.tracing.history_checkpoint import HistoryCheckpoints, restored_history
+from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
+from bpfleakd.tracing.sampling import Sampling, SamplingOptions
+from bpfleakd.tracing.site_charging import SiteIdentity
+from bpfleakd.tracing.site_verdicts import SiteVerdicts
+from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
+
+__all__ = ["History", "RecordedState"]
+
+log = structlog.get_logger()
+
+_SINCE = "traced"
+
+# What was read of the sites of a process, the verdicts on them, and who is charged for them.
+History: TypeAlias = tuple[SiteTable, SiteVerdicts, dict[SiteKey, SiteIdentity]]
+
+
+class RecordedState:
+    """Of all traced processes, from `begin` or `resume` to `forget`. `clock_ns` is CLOCK_MONOTONIC."""
+
+    def __init__(
+        self,
+        maps: Maps,
+        address_maps: AddressMaps,
+        sampling: SamplingOptions,
+        leak_after_s: float,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self.address_maps = address_maps
+        self.feed = AddressSpaceFeed(maps, address_maps, clock_ns)
+        self.memory = MemoryBreakdown()
+        self.sampling = Sampling(maps, sampling)
+        self._histories = HistoryCheckpoints(clock_ns)
+        self._leak_after_s = leak_after_s
+        self._clock_ns = clock_ns
+
+    def begin(self, attachment: Attachment, request: TracingRequest) -> TracedSince:
+        """Take on a process that has just been attached."""
+        pid = attachment.process.id.pid
+        self.address_maps.follow(pid, _mappings_of(attachment))
+        self.feed.keep(pid, attachment.pins.record("space"))
+        since = TracedSince(self._clock_ns(), self.memory.follow(attachment.process))
+        write_if_possible(attachment.pins, _SINCE, since)
+        self.sampling.begin(pid, request, since.attached_ns)
+        return since
+
+    def resume(self, attachment: Attachment, request: TracingRequest, gap_s: float) -> TracedSince:
+        """Continue with a process of another daemon, which had ended `gap_s` before. Raises OSError."""
+        pid, pins = attachment.process.id.pid, attachment.pins
+        try:
+            before = read_checkpoint(record := pins.record(_SINCE), TracedSince)
+        except ValueError:
+            # The daemon was killed between the begin of the recording and this record.
+            before = TracedSince(self._clock_ns())
+        finally:
+            record.close()
+        since = replace(before, adopted_count=before.adopted_count + 1, gap_s=before.gap_s + gap_s)
+        write_if_possible(pins, _SINCE, since)
+        self.memory.restore(attachment.process, since.memory)
+        record = pins.record("space")
+        try:
+            self.feed.restore(pid, record)
+        except (ValueError, LookupError) as error:
+            log.warning("space.lost", pid=pid, reason=str(error))
+            self.address_maps.follow(pid, _mappings_of(attachment))
+            self.feed.keep(pid, record)
+        self.sampling.resume(pid, request, self._clock_ns())
+        return since
+
+    def new_history(self, *, knows_past: bool = True) -> History:
+        """The history of a process of which nothing was read yet; it `knows_past` from its attach on."""
+        return SiteTable(self._clock_ns(), knows_past=knows_past), SiteVerdicts(self._leak_after_s), {}
+
+    def restored_history(self, attachment: Attachment) -> History:
+        """The history that an earlier daemon wrote down, or a new one: growth is that since now."""
+        try:
+            record = attachment.pins.record("history")
+            return restored_history(record, self._leak_after_s, self._clock_ns())
+        except ValueError as error:
+            log.info("history.begun-anew", pid=attachment.process.id.pid, reason=str(error))
+            return self.new_history(knows_past=False)
+
+    def write_history(self, traced: TracedProcess, *, now: bool = False) -> None:
+        """Write down the history of a process, if it is time to, or `now`."""
+        self._histories.keep(traced, now=now)
+
+    def forget(self, pid: int) -> None:
+        """The process is not traced any more, or by another daemon from now on."""
+        self.feed.forget(pid)
+        self._histories.forget(pid)
+        self.memory.forget(pid)
+        self.sampling.forget(pid)
+
+
+def _mappings_of(attachment: Attachment) -> Sequence[Mapping]:
+    """The mappings after the recording began, so that no change falls between the two."""
+    if attachment.pidfd == GONE:
+        return attachment.mappings
+    try:
+        return read_mappings(attachment.process.id.pid)
+    except errors.BpfleakdError:
+        return attachment.mappings
