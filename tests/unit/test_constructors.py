@@ -8,7 +8,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "bpfleakd"
 PARAMETERS_MAX = 7
-PLAIN = {"int", "float", "bool", "str", "bytes", "memoryview", "None"}
+PLAIN = {"int", "float", "bool", "str", "bytes", "memoryview", "None", "Row", "Flags"}  # the last: arrays
 
 
 def classes() -> Iterator[tuple[str, ast.ClassDef]]:

@@ -6,24 +6,34 @@ same fingerprint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from operator import attrgetter
+from typing import TypeVar
 
 from bpfleakd.analysis.verdict import VERDICTS
 from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import ThreadShare
 from bpfleakd.table.estimates import stderr_of_sum
 
-__all__ = ["merged_sites"]
+__all__ = ["merged", "merged_sites"]
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+def merged(items: Iterable[T], key: Callable[[T], K], add: Callable[[T, T], T]) -> list[T]:
+    """Items with the same key as one, by adding the later to the earlier, in the order of their first."""
+    found: dict[K, T] = {}
+    for item in items:
+        known = found.get(key(item))
+        found[key(item)] = item if known is None else add(known, item)
+    return list(found.values())
 
 
 def merged_sites(sites: Iterable[SiteReport]) -> list[SiteReport]:
     """Sites with the same fingerprint as one, in the order of their first."""
-    merged: dict[str, SiteReport] = {}
-    for site in sites:
-        known = merged.get(site.site)
-        merged[site.site] = _sum(known, site) if known else site
-    return list(merged.values())
+    return merged(sites, attrgetter("site"), _sum)
 
 
 def _sum(one: SiteReport, other: SiteReport) -> SiteReport:
@@ -60,11 +70,8 @@ def _summed_counts(one: int | None, other: int | None) -> int | None:
 
 
 def _summed_threads(shares: Iterable[ThreadShare]) -> tuple[ThreadShare, ...]:
-    threads: dict[int, ThreadShare] = {}
-    for share in shares:
-        known = threads.get(share.tid)
-        threads[share.tid] = share if known is None else _sum_of_shares(known, share)
-    return tuple(sorted(threads.values(), key=lambda share: (-share.live_bytes, share.tid)))
+    threads = merged(shares, attrgetter("tid"), _sum_of_shares)
+    return tuple(sorted(threads, key=lambda share: (-share.live_bytes, share.tid)))
 
 
 def _sum_of_shares(one: ThreadShare, other: ThreadShare) -> ThreadShare:

@@ -38,7 +38,7 @@ __all__ = [
     "WatchedList",
 ]
 
-# The modes that a process can be attached in by hand.
+# The modes that a process a user can attach in.
 ATTACH_MODES = (TracingMode.EXACT, TracingMode.SAMPLED, TracingMode.AUTO)
 
 # How many blocks a list of them has: unless another number is asked for, and at most.

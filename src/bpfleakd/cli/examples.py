@@ -39,7 +39,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("bpfleakctl diff before.json after.json", "between two that `top --json --limit 0` wrote"),
     ),
     "reports": (
-        ("bpfleakctl reports", "what is kept of processes that ended or were let go"),
+        ("bpfleakctl reports", "what is kept of processes that ended or were detached"),
         ("bpfleakctl reports --show 7", "one of them"),
     ),
     "maps": (("bpfleakctl maps --pid 4711", "what its resident memory is made of, and what explains it"),),

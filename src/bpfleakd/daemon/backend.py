@@ -1,4 +1,4 @@
-"""All that traces: the loaded programs, the tracer, the supervision, the guard and the kept reports.
+"""All that traces: programs, tracer, queries, supervision, overhead guard and stored reports.
 
 It lives in the worker's thread (worker.py); only its `snapshot` may be looked at from another.
 """

@@ -22,9 +22,9 @@ from bpfleakd.process.identity import read_labels
 from bpfleakd.process.policy import Subject
 from bpfleakd.process.processes import ProcessStat, Scanner, list_processes, read_stat
 from bpfleakd.process.subject import ProcSubject
+from bpfleakd.supervision.growth_watcher import GrowthWatcher
 from bpfleakd.supervision.process_event_feed import ProcessEventFeed
 from bpfleakd.supervision.supervisor import Supervisor
-from bpfleakd.supervision.watching import Watcher
 from bpfleakd.tracing.tracer import Tracer
 
 __all__ = ["Supervision"]
@@ -56,7 +56,7 @@ class Supervision:
         config: Config,
         worker: Worker,
         tracer: Tracer,
-        watcher: Watcher,
+        watcher: GrowthWatcher,
         loop: asyncio.AbstractEventLoop,
         attached: Callable[[], None],
     ) -> None:

@@ -61,5 +61,5 @@ class Symbolizers:
         return symbolizer
 
     def shed(self) -> None:
-        """Let go of what can be had again."""
+        """Drop what can be computed again."""
         self._modules.drop_symbols()

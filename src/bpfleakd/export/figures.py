@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -11,7 +10,7 @@ from bpfleakd.model.metrics import MetricLabel
 from bpfleakd.model.process import ProcessSummary
 from bpfleakd.printable import printable, shortened
 
-__all__ = ["Counter", "Gauge", "label_text", "label_value", "stderr_of_sum"]
+__all__ = ["Counter", "Gauge", "label_text", "label_value"]
 
 _LABEL_CHARS = 128
 
@@ -37,11 +36,6 @@ class Counter(Generic[T]):
     unit: str
     documentation: str
     value: Callable[[T], float]
-
-
-def stderr_of_sum(stderrs: Iterable[float]) -> float:
-    """The standard error of a sum of independent estimates."""
-    return math.hypot(*stderrs)
 
 
 _LABELS: dict[MetricLabel, Callable[[ProcessSummary], str | None]] = {

@@ -44,7 +44,7 @@ def guard_families(guard: GuardStats, limits: ExportedLimits) -> Iterator[Metric
     yield budget
     yield GaugeMetricFamily(
         "bpfleakd_memory_limit_bytes",
-        "What the daemon itself may have resident before it lets go of caches and processes.",
+        "What the daemon itself may have resident before it drops caches and detaches processes.",
         limits.memory_bytes,
         unit="bytes",
     )
@@ -63,11 +63,11 @@ def guard_families(guard: GuardStats, limits: ExportedLimits) -> Iterator[Metric
     )
     yield CounterMetricFamily(
         "bpfleakd_processes_evicted",
-        "Processes let go of, since tracing cost them, or the daemon, too much.",
+        "Processes detached because tracing cost them, or the daemon, too much.",
         guard.evicted_total,
     )
     yield CounterMetricFamily(
         "bpfleakd_caches_dropped",
-        "How often caches were let go of, since the daemon took too much memory.",
+        "How often caches were dropped because the daemon took too much memory.",
         guard.caches_dropped_total,
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bpfleakd.export.figures import Counter, Gauge, stderr_of_sum
+from bpfleakd.export.figures import Counter, Gauge
 from bpfleakd.model.metrics import ProcessUsage
 from bpfleakd.model.process import ProcessRow
 from bpfleakd.model.verdict import ProcessVerdict
+from bpfleakd.table.estimates import stderr_of_sum
 
 __all__ = ["PROCESS_COUNTERS", "PROCESS_GAUGES", "ExportedProcess"]
 

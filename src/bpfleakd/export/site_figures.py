@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bpfleakd.export.figures import Counter, Gauge, stderr_of_sum
+from bpfleakd.export.figures import Counter, Gauge
 from bpfleakd.model.report import SiteReport
+from bpfleakd.table.estimates import stderr_of_sum
 
 __all__ = ["SITE_COUNTERS", "SITE_GAUGES"]
 

@@ -1,7 +1,7 @@
 """The links to the system calls that change address spaces, there while a process is traced.
 
 A syscall tracepoint makes every call of every process go the longer way, so that the links are not kept for
-nobody. To let go of them takes a grace period of the kernel's for each, half a second together on a busy
+nobody. To detach them takes a grace period of the kernel's for each, half a second together on a busy
 machine: that is done `_LINGER_S` after the last process, in case another one follows, and in a thread of its
 own.
 """
@@ -45,7 +45,7 @@ class AddressSpaceLinks:
             self._detach()
 
     def want(self, wanted: bool) -> None:
-        """Link them now, or let go of them soon. Raises KernelError if the tracepoints are not to be had."""
+        """Link them now, or detach them soon. Raises KernelError if the tracepoints are not to be had."""
         if self._detaching is not None and wanted:
             self._detaching.cancel()
             self._detaching = None

@@ -64,7 +64,7 @@ class Blob:
         self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the memory; the text stays as long as the pin does."""
+        """Unmap the memory; the text stays as long as the pin does."""
         if self._memory is not None:
             self._memory.close()
             self._memory = None

@@ -131,7 +131,7 @@ class KernelSession:
         return self._linker
 
     def watch_address_spaces(self, wanted: bool) -> None:
-        """Link the programs to the calls that change address spaces, or let go of them soon.
+        """Link the programs to the calls that change address spaces, or detach them soon.
 
         Only while a process is traced. Raises KernelError if the tracepoints are not to be had.
         """

@@ -15,7 +15,8 @@ class GuardStats:
 
     A run into a probe costs a program `hit_ns`, a block that is recorded `record_ns` more; all traced
     processes together pay `host_load_percent` of a core. `cheaper_total` counts processes recorded more
-    sparsely, `given_up_total` those let go of, `caches_shed_total` how often the daemon had too much memory.
+    sparsely, `evicted_total` those detached for it, `caches_dropped_total` how often the daemon had too much
+    memory.
     """
 
     hit_ns: float = 0.0

@@ -15,7 +15,7 @@ class SupervisionState(StrEnum):
 
     DECIDING: it has just started, or executed something. OFF: nothing, by the policy. WATCHED: its memory is
     sampled from /proc. ATTACHING: about to be traced. TRACED. WAITING: it should be traced, but a limit was
-    reached. REFUSED: it should be traced, but cannot be. DETACHED: somebody detached it by hand.
+    reached. REFUSED: it should be traced, but cannot be. DETACHED: a user detached it.
     """
 
     DECIDING = "deciding"

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 
 from bpfleakd import errors
+from bpfleakd.analysis.merging import merged
 from bpfleakd.kernel.abi import KINDS
 from bpfleakd.model.blocks import BlockReport, BlocksReport, SiteBlocks
 from bpfleakd.model.process import ProcessSummary
@@ -70,12 +72,13 @@ class Blocks:
         others = [] if largest_sites is None or keys is None else self._live_besides(keys)
         summed: list[SelectedSite | SiteCounters] = [*sites, *others]
         recorded_count = sum(one.recorded_count for one in sites) + sum(one.live_count for one in others)
+        of_sites = merged(self._site_blocks(listed), attrgetter("site"), _sum)
         return BlocksReport(
             process=process,
             older_than_s=older_than_s,
             live_bytes=sum(one.live_bytes for one in summed),
             live_count=sum(one.live_count for one in summed),
-            sites=_merged(self._site_blocks(listed)),
+            sites=tuple(sorted(of_sites, key=lambda site: site.live_bytes, reverse=True)),
             left_out_sites=len(sites) - len(listed) + len(others),
             left_out_count=recorded_count - sum(len(chosen.listed) for chosen in listed),
             losses=self.traced.losses,
@@ -215,15 +218,6 @@ def _older(site: SiteBlocks, older_than_s: float) -> SiteBlocks:
 
 def _is_wanted(key: SiteKey, keys: set[SiteKey] | None) -> bool:
     return key.kind is not AllocationKind.FILE if keys is None else key in keys
-
-
-def _merged(sites: Iterable[SiteBlocks]) -> tuple[SiteBlocks, ...]:
-    """Sites with the same fingerprint as one; the largest first."""
-    merged: dict[str, SiteBlocks] = {}
-    for site in sites:
-        known = merged.get(site.site)
-        merged[site.site] = site if known is None else _sum(known, site)
-    return tuple(sorted(merged.values(), key=lambda site: site.live_bytes, reverse=True))
 
 
 def _sum(one: SiteBlocks, other: SiteBlocks) -> SiteBlocks:

@@ -6,7 +6,9 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from operator import attrgetter
 
+from bpfleakd.analysis.merging import merged
 from bpfleakd.analysis.suppressions import Suppressions
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.child import Child
@@ -112,7 +114,8 @@ def scan_report(
     )[:_SITES_MAX]
     traced = view.traced
     named = view.name([_key(site) for site in losing])
-    sites = _merged(_site(site, named[_key(site)], reply.now_ns, traced) for site in losing)
+    scanned = (_site(site, named[_key(site)], reply.now_ns, traced) for site in losing)
+    sites = sorted(merged(scanned, attrgetter("site"), _sum), key=lambda site: _badness(site.sums))
     patterns = {site.site: options.suppressions.match(site.stack) for site in sites}
     return ScanReport(
         process=process,
@@ -204,15 +207,6 @@ def _site(site: SiteSums, named: NamedStack, now_ns: int, traced: TracedProcess)
         stack=named.stack.frames,
         truncated=named.stack.truncated,
     )
-
-
-def _merged(sites: Iterable[ScannedSite]) -> list[ScannedSite]:
-    """Sites with the same fingerprint as one."""
-    merged: dict[str, ScannedSite] = {}
-    for site in sites:
-        known = merged.get(site.site)
-        merged[site.site] = site if known is None else _sum(known, site)
-    return sorted(merged.values(), key=lambda site: _badness(site.sums))
 
 
 def _sum(one: ScannedSite, other: ScannedSite) -> ScannedSite:

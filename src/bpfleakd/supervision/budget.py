@@ -112,10 +112,6 @@ class Budget(Generic[K]):
         account = self._accounts.get(key)
         return account.level if account else 0
 
-    def forget(self, key: K) -> None:
-        """It is no longer traced: the next time begins at level 0."""
-        self._accounts.pop(key, None)
-
     def round(self, now_s: float, usages: Iterable[tuple[K, Usage]]) -> list[Change[K]]:
         """Take the totals of all traced processes; return who changes. Whoever is not in it is forgotten."""
         present = dict(usages)

@@ -1,14 +1,22 @@
 """Automatic tracing: every process lightly, and those that grow closely for a while.
 
-`GrowthWatcher` is the watcher that the supervisor asks at each tick (watching.py): it reads the
-anonymous memory of some processes, judges their growth, and asks for windows of tracing. What came of a
-window is for the tracer to keep.
+The supervisor knows which processes there are, and alone attaches and detaches. `GrowthWatcher` reads the
+memory of those that the policy gives to it, judges their growth, and asks for windows of tracing.
+
+    supervisor ── add, remove ──────────────▶ watcher      a process came, went, or is not to be watched
+    supervisor ── step(now) at each tick ───▶ watcher
+               ◀── [Open, Close, …] ─────────              what it wants
+    supervisor ── opened, closed, failed ───▶ watcher      what came of it
+    supervisor ── resumed ──────────────────▶ watcher      a window that an earlier daemon opened
+
+All of it happens in the one thread that traces. `step` takes milliseconds for 1,000 processes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import structlog
 
@@ -20,9 +28,8 @@ from bpfleakd.process.process import command_of
 from bpfleakd.supervision.growth_watch import Growth, GrowthOptions, GrowthWatch
 from bpfleakd.supervision.look_schedule import LookOptions, LookSchedule
 from bpfleakd.supervision.reading_rounds import ReadingRounds
-from bpfleakd.supervision.watching import Action, Close, Open
 
-__all__ = ["AutoOptions", "GrowthWatcher"]
+__all__ = ["Action", "AutoOptions", "Close", "GrowthWatcher", "Open"]
 
 log = structlog.get_logger()
 
@@ -32,6 +39,27 @@ _READINGS_A_STEP = 1_000
 _FASTEST = 10
 # A reading that differs by less than this part of the least growth that counts is not a change.
 _CHANGE = 1 / 8
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Attach in this mode, for `window_s` seconds; `reason` is shown ("grows by 3 MiB/s")."""
+
+    process: ProcessId
+    mode: TracingMode
+    window_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Detach before the window is over; nothing if it is closed."""
+
+    process: ProcessId
+    reason: str
+
+
+Action: TypeAlias = Open | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +80,10 @@ class _Watched:
 
 
 class GrowthWatcher:
-    """Watches processes (watching.Watcher). `read` gives the memory of one, None if it has none."""
+    """Watches processes. `read` gives the memory of one, None if it has none.
+
+    A process is added with `watch` (it is never to be attached: no Open for it) or with `auto`.
+    """
 
     def __init__(
         self,

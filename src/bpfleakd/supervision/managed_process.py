@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from bpfleakd.model.process import MANUAL, ProcessId, TracingMode
 from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.process.policy import Decision, Rule
-from bpfleakd.supervision.watching import Open
+from bpfleakd.supervision.growth_watcher import Open
 
 __all__ = ["Agenda", "ManagedProcess"]
 

@@ -1,7 +1,7 @@
 """What the daemon does when it takes more memory than it may: figures in, a step out.
 
 First the caches go, which costs time and no figure; if that was not enough, the process that takes the most
-room is let go of, and after a while the next. Times are of any clock that only rises.
+room is detached, and after a while the next. Times are of any clock that only rises.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["MemoryCap", "MemoryStep"]
 
 # Memory that was freed is given back within a few ticks.
 _SETTLE_S = 5.0
-# Caches that were shed so lately cannot be what is too much.
+# Caches that were dropped so lately cannot be what is too much.
 _CACHES_S = 60.0
 
 

@@ -1,14 +1,13 @@
 """The guard: tracing costs the traced no more than their budgets, the daemon takes no more than its memory.
 
-At each tick it takes the accounts (analysis/budget.py); what is too dear is recorded more sparsely, or let go
-of. What somebody attached by hand is exempt from that, but not from the cap on memory.
+At each tick it takes the accounts (budget.py); what costs too much is recorded more sparsely, or detached.
+What a user attached is exempt from that, but not from the cap on memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 import structlog
 
@@ -16,43 +15,15 @@ from bpfleakd import errors
 from bpfleakd.model.daemon import GuardStats
 from bpfleakd.model.probe import ProbeCost
 from bpfleakd.model.process import ProcessRow
-from bpfleakd.supervision.budget import CONSERVATIVE_COST, Budget, BudgetLimits, Change, Usage
+from bpfleakd.supervision.budget import CONSERVATIVE_COST, Budget, BudgetLimits, Change
 from bpfleakd.supervision.memory_cap import MemoryCap, MemoryStep
+from bpfleakd.supervision.tracing_control import Guarded, TracingControl
 
-__all__ = ["Guarded", "OverheadGuard", "TracingControl"]
+__all__ = ["OverheadGuard"]
 
 log = structlog.get_logger()
 
 _NS_PER_S = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Guarded:
-    """A traced process as the guard sees it; `sites` is what the daemon has to remember of it."""
-
-    pid: int
-    usage: Usage
-    sites: int
-
-
-class TracingControl(Protocol):
-    """Who traces, as far as the guard interferes."""
-
-    def guarded(self) -> Sequence[Guarded]:
-        """All traced processes."""
-        ...
-
-    def set_level(self, pid: int, level: int, reason: str) -> None:
-        """Record fewer blocks of a process the higher the level; 0 is as the policy says."""
-        ...
-
-    def evict(self, pid: int, reason: str, now_ns: int) -> None:
-        """Stop tracing it, keep its report, and do not begin again by oneself."""
-        ...
-
-    def drop_caches(self) -> None:
-        """Let go of whatever can be had again."""
-        ...
 
 
 class OverheadGuard:
@@ -64,7 +35,7 @@ class OverheadGuard:
 
     def __init__(
         self,
-        governor: TracingControl,
+        control: TracingControl,
         limits: BudgetLimits,
         cap: MemoryCap,
         *,
@@ -72,7 +43,7 @@ class OverheadGuard:
         resident_bytes: Callable[[], int],
         measure_price: Callable[[], ProbeCost],
     ) -> None:
-        self._governor = governor
+        self._control = control
         self._budget: Budget[int] = Budget(limits, CONSERVATIVE_COST, levels)
         self._cap = cap
         self._levels = levels
@@ -86,7 +57,7 @@ class OverheadGuard:
 
     def tick(self, now_ns: int) -> None:
         """Take the accounts, and act on them."""
-        guarded = self._governor.guarded()
+        guarded = self._control.guarded()
         if guarded and not self._is_priced:
             self._price()
         now_s = now_ns / _NS_PER_S
@@ -136,7 +107,7 @@ class OverheadGuard:
             return
         self._cheaper_total += change.is_cheaper
         log.info("process.level", pid=pid, level=level, reason=change.reason)
-        self._governor.set_level(pid, level, change.reason if level else "")
+        self._control.set_level(pid, level, change.reason if level else "")
 
     def _keep_cap(self, now_ns: int, guarded: Sequence[Guarded]) -> None:
         resident_bytes = self._resident_bytes()
@@ -146,7 +117,7 @@ class OverheadGuard:
             log.warning(
                 "memory.caches-shed", resident_bytes=resident_bytes, limit_bytes=self._cap.limit_bytes
             )
-            self._governor.drop_caches()
+            self._control.drop_caches()
         elif step is MemoryStep.RELEASE_LARGEST and guarded:
             largest = max(guarded, key=lambda process: process.sites)
             mib = 1 << 20
@@ -157,4 +128,4 @@ class OverheadGuard:
         self._evicted_total += 1
         self._reasons[pid] = reason
         log.warning("process.given-up", pid=pid, reason=reason)
-        self._governor.evict(pid, reason, now_ns)
+        self._control.evict(pid, reason, now_ns)

@@ -14,8 +14,8 @@ from bpfleakd import errors
 from bpfleakd.model.process import ProcessId, TracingMode, TracingRequest
 from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.process.policy import Decision
+from bpfleakd.supervision.growth_watcher import GrowthWatcher, Open
 from bpfleakd.supervision.managed_process import Agenda, ManagedProcess
-from bpfleakd.supervision.watching import Open, Watcher
 from bpfleakd.tracing.tracer import Tracer
 from bpfleakd.tracing.unwinding import ATTACH_WAIT_S
 
@@ -40,7 +40,7 @@ class Reconciler:
     At most `traced_max` processes are traced at once by the policy.
     """
 
-    def __init__(self, tracer: Tracer, watcher: Watcher, agenda: Agenda, traced_max: int) -> None:
+    def __init__(self, tracer: Tracer, watcher: GrowthWatcher, agenda: Agenda, traced_max: int) -> None:
         self._tracer = tracer
         self._watcher = watcher
         self._agenda = agenda

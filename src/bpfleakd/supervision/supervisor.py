@@ -7,7 +7,7 @@ Rules:
   - The newest state wins. Looking is put off a little, and what has ended by then is dropped unseen: a burst
     of short processes costs a dictionary entry each.
   - Only `work` attaches and detaches, and one process at a time, so that questions get their turn in between.
-  - What somebody does by hand goes before the policy: attached, until exec or the end; detached, until the
+  - Manual attach and detach override the policy: attached, until exec or the end; detached, until the
     end.
 """
 
@@ -23,9 +23,9 @@ from bpfleakd.model.process_events import ProcessChange, ProcessEvent
 from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.process.policy import Decision, Policy, Subject
 from bpfleakd.process.processes import ProcessStat
+from bpfleakd.supervision.growth_watcher import GrowthWatcher, Open
 from bpfleakd.supervision.managed_process import Agenda, ManagedProcess
 from bpfleakd.supervision.reconciler import Reconciler
-from bpfleakd.supervision.watching import Open, Watcher
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.tracer import Tracer
 
@@ -62,7 +62,7 @@ class Supervisor:
         self,
         policy: Policy,
         tracer: Tracer,
-        watcher: Watcher,
+        watcher: GrowthWatcher,
         processes: Processes,
         events: Callable[[], Iterable[ProcessEvent]],
         *,
@@ -133,7 +133,7 @@ class Supervisor:
                 self._agenda.set(stat.id.pid, now_ns + place)
 
     def use(self, policy: Policy, now_ns: int) -> None:
-        """Decide anew about every process, by another policy. What was done by hand stays."""
+        """Decide anew about every process, by another policy. Manual attach and detach stay."""
         self._policy = policy
         self.rescan(now_ns)
 
@@ -157,10 +157,11 @@ class Supervisor:
             if not process.manual and decision.mode is TracingMode.AUTO:
                 self._reconciler.resume_window(process, decision, since_ns, now_ns)
 
-    # What somebody does by hand
+    # What a user asks for
 
     def attach(self, pid: int, now_ns: int, mode: TracingMode = TracingMode.EXACT) -> TracedProcess:
         """Trace a process because a user asked for it. Raises what Tracer.start raises."""
+        self._tracer.still_traced(pid)
         traced = self._tracer.start(pid, TracingRequest(mode, MANUAL))
         self._take_in(now_ns)
         stat = self._processes.stat(pid)

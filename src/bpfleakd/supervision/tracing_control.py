@@ -5,26 +5,35 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from bpfleakd.supervision.budget import Usage
-from bpfleakd.supervision.overhead_guard import Guarded
 from bpfleakd.supervision.supervisor import Supervisor
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.tracer import Tracer
 
-__all__ = ["LEVELS", "TracingControl"]
+__all__ = ["LEVELS", "Guarded", "TracingControl"]
 
 # As the policy says, sampled, sampled more sparsely, and not traced at all.
 LEVELS = 4
 
 
-class TracingControl:
-    """overhead_guard.TracingControl. `shed` are further caches than the tracer's."""
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A traced process as the guard sees it; `sites` is what the daemon has to remember of it."""
 
-    def __init__(self, tracer: Tracer, supervisor: Supervisor, shed: Sequence[Callable[[], None]]) -> None:
+    pid: int
+    usage: Usage
+    sites: int
+
+
+class TracingControl:
+    """Measures, limits and ends the tracing of processes. `caches` drop further caches than the tracer's."""
+
+    def __init__(self, tracer: Tracer, supervisor: Supervisor, caches: Sequence[Callable[[], None]]) -> None:
         self._tracer = tracer
         self._supervisor = supervisor
-        self._shed = shed
+        self._caches = caches
 
     def guarded(self) -> Sequence[Guarded]:
         """All traced processes."""
@@ -39,18 +48,18 @@ class TracingControl:
         return Usage(counters.probe_hits, counters.recorded, is_exempt, traced.request.level)
 
     def set_level(self, pid: int, level: int, reason: str) -> None:
-        """Sample it, and at higher levels more sparsely."""
+        """Record fewer blocks of a process the higher the level, for this reason; 0 is as the policy says."""
         self._tracer.set_level(pid, level, reason)
 
     def evict(self, pid: int, reason: str, now_ns: int) -> None:
-        """Stop tracing a process."""
+        """Stop tracing a process, keep its report, and do not begin again without being asked."""
         self._supervisor.evict(pid, reason, now_ns)
 
     def drop_caches(self) -> None:
-        """Let go of names, old reports and symbols, and give the memory back."""
+        """Drop names, old reports and symbols, and give the memory back."""
         self._tracer.drop_caches()
-        for shed in self._shed:
-            shed()
+        for drop in self._caches:
+            drop()
         gc.collect()
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
         if trim is not None:

@@ -84,7 +84,7 @@ class Module:
         return self._symbols.size_bytes if self._symbols else 0
 
     def drop_symbols(self) -> None:
-        """Let go of the symbols, which are read again when an address is asked for."""
+        """Drop the symbols, which are read again when an address is asked for."""
         self._symbols = None
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class ModuleCache:
         return self._modules[key]
 
     def drop_symbols(self) -> None:
-        """Let go of all symbols, which are read again when an address is asked for."""
+        """Drop all symbols, which are read again when an address is asked for."""
         for module in self._modules.values():
             module.drop_symbols()
 

@@ -92,7 +92,7 @@ class PerfMap:
         return {name: count for name, count in losses.items() if count}
 
     def close(self) -> None:
-        """Let go of the file. Names are not found any more after that."""
+        """Close the file. Names are not found any more after that."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

@@ -146,7 +146,7 @@ class Symbolizer:
         return [_stack(stack, named, interpreted_frames(stack, self._frames)) for stack in stacks]
 
     def close(self) -> None:
-        """Let go of what belongs to this process alone."""
+        """Release what belongs to this process alone."""
         if self._perf_map:
             self._perf_map.close()
 

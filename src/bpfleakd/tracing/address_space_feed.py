@@ -11,15 +11,15 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
-from typing import Protocol
 
 import structlog
 
-from bpfleakd.kernel.address_space_events import AddressSpaceEvent
+from bpfleakd.kernel.blob import Blob
+from bpfleakd.kernel.maps import Maps
 from bpfleakd.tracing.address_maps import AddressMapCheckpoint, AddressMaps
-from bpfleakd.tracing.checkpoint import CheckpointBlob, read_checkpoint, write_checkpoint
+from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
 
 __all__ = ["AddressSpaceFeed"]
 
@@ -32,38 +32,24 @@ _PIECES_MAX = 50_000
 _STALE_PAUSE_NS = 60_000_000_000
 
 
-class Ring(Protocol):
-    """The ring of reports (kernel/maps.py)."""
-
-    def space_events(self) -> Iterator[AddressSpaceEvent]: ...
-
-    @property
-    def space_position(self) -> int: ...
-
-    @property
-    def space_unreleased_share(self) -> float: ...
-
-    def release_space_events(self) -> None: ...
-
-
 class AddressSpaceFeed:
     """Feeds `spaces` from `ring`. `clock_ns` is CLOCK_MONOTONIC."""
 
-    def __init__(self, ring: Ring, spaces: AddressMaps, clock_ns: Callable[[], int]) -> None:
+    def __init__(self, ring: Maps, spaces: AddressMaps, clock_ns: Callable[[], int]) -> None:
         self._ring = ring
         self._spaces = spaces
         self._clock_ns = clock_ns
-        self._records: dict[int, CheckpointBlob] = {}
+        self._records: dict[int, Blob] = {}
         self._stale_due_ns: dict[int, int] = {}
         self._due_ns = 0
-        # How much of the ring was taken (0 to 1) when it was read last, before anything was let go of.
+        # How much of the ring was taken (0 to 1) when it was read last, before anything was released.
         self.used_share = 0.0
 
-    def keep(self, pid: int, record: CheckpointBlob) -> None:
+    def keep(self, pid: int, record: Blob) -> None:
         """From now on, write the map of a process to `record`."""
         self._records[pid] = record
 
-    def restore(self, pid: int, record: CheckpointBlob) -> None:
+    def restore(self, pid: int, record: Blob) -> None:
         """Go on with the map in `record`. Raises ValueError or LookupError if it makes no sense."""
         self._spaces.restore(pid, read_checkpoint(record, AddressMapCheckpoint))
         self.keep(pid, record)
@@ -91,7 +77,7 @@ class AddressSpaceFeed:
         return mapped_code
 
     def save(self) -> None:
-        """Write down what changed, and let go of the reports."""
+        """Write down what changed, and release the reports."""
         began_ns = self._clock_ns()
         position = self._ring.space_position
         for pid in self._spaces.take_changed():

@@ -199,7 +199,7 @@ class Attacher:
         self._linker.forget(pins.id.pid)
 
     def drop_unused(self) -> None:
-        """Let go of what an earlier daemon left and no process that was adopted uses."""
+        """Drop what an earlier daemon left and no process that was adopted uses."""
         self._linker.drop_unused()
 
     def poll(self) -> None:

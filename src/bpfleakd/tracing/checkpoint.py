@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
 
+from bpfleakd.kernel.blob import Blob
 from bpfleakd.kernel.pins import ProcessPins
 from bpfleakd.model.process import TracingRequest
 
 __all__ = [
-    "CheckpointBlob",
     "read_checkpoint",
     "read_request",
     "write_checkpoint",
@@ -30,27 +30,7 @@ T = TypeVar("T")
 _JSON_BEGIN = b"{"
 
 
-class CheckpointBlob(Protocol):
-    """Bytes that outlive the daemon (kernel/blob.py)."""
-
-    def read(self) -> bytes | None:
-        """The bytes; None if there are none."""
-        ...
-
-    def write(self, text: bytes) -> None:
-        """Replace them. Raises OSError."""
-        ...
-
-    def remove(self) -> None:
-        """Have none any more."""
-        ...
-
-    def close(self) -> None:
-        """Let go of them, as they are."""
-        ...
-
-
-def read_checkpoint(record: CheckpointBlob, kind: type[T]) -> T:
+def read_checkpoint(record: Blob, kind: type[T]) -> T:
     """The value in a record. Raises ValueError if there is none of this kind."""
     text = record.read()
     if text is None:
@@ -63,7 +43,7 @@ def read_checkpoint(record: CheckpointBlob, kind: type[T]) -> T:
         raise ValueError(f"the record cannot be read: {error}") from error
 
 
-def write_checkpoint(record: CheckpointBlob, value: Any) -> None:
+def write_checkpoint(record: Blob, value: Any) -> None:
     """Write a value down. Raises OSError."""
     try:
         text = msgspec.msgpack.encode(value)

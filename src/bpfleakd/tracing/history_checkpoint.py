@@ -18,10 +18,11 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from bpfleakd.kernel.blob import Blob
 from bpfleakd.model.site import SiteKey
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.table.table_checkpoint import TableCheckpoint
-from bpfleakd.tracing.checkpoint import CheckpointBlob, read_checkpoint, write_checkpoint
+from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
 from bpfleakd.tracing.site_charging import SiteIdentity
 from bpfleakd.tracing.site_verdicts import SiteVerdicts, VerdictsCheckpoint
 from bpfleakd.tracing.traced_process import TracedProcess
@@ -50,7 +51,7 @@ class HistoryCheckpoints:
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns
-        self._records: dict[int, CheckpointBlob] = {}
+        self._records: dict[int, Blob] = {}
         self._due_ns: dict[int, int] = {}
 
     def keep(self, traced: TracedProcess, *, now: bool = False) -> None:
@@ -87,7 +88,7 @@ class HistoryCheckpoints:
 
 
 def restored_history(
-    record: CheckpointBlob, leak_after_s: float, now_ns: int
+    record: Blob, leak_after_s: float, now_ns: int
 ) -> tuple[SiteTable, SiteVerdicts, dict[SiteKey, SiteIdentity]]:
     """Table, verdicts and identities as they were kept. ValueError if they cannot be gone on with."""
     try:

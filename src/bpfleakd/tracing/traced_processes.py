@@ -47,11 +47,11 @@ class TracedProcesses:
             self.ended.popitem(last=False)
 
     def forget_ended(self, pid: int) -> None:
-        """Let go of the last report of a process, if there is one."""
+        """Drop the last report of a process, if there is one."""
         self.ended.pop(pid, None)
 
     def drop_ended(self) -> None:
-        """Let go of all last reports but the newest."""
+        """Drop all last reports but the newest."""
         while len(self.ended) > _ENDED_WHEN_SHORT:
             self.ended.popitem(last=False)
 

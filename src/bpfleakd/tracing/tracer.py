@@ -102,10 +102,10 @@ class Tracer:
     ) -> TracedProcess:
         """Start tracing: the process `expected`, if one is, in the way that is requested.
 
-        A request without labels gets those that the process has now. Raises AlreadyAttached and what
-        Attacher.attach raises.
+        A request without labels gets those that the process has now. Raises AlreadyAttached, also of one that
+        has ended since the last tick (`still_traced` looks), and what Attacher.attach raises.
         """
-        if self.still_traced(pid):
+        if pid in self._running:
             raise errors.AlreadyAttached(f"process {pid} is being traced already", "`bpfleakctl ps` shows it")
         if request.labels == ProcessLabels():
             request = replace(request, labels=read_labels(pid))

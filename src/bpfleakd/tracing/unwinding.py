@@ -22,11 +22,12 @@ import structlog
 
 from bpfleakd import errors
 from bpfleakd.elf.vdso import VDSO
+from bpfleakd.kernel.blob import Blob
 from bpfleakd.kernel.unwind_store import Piece, StoreFull, TableMapping, UnwindStore
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.process.mapped_files import FileKey, OpenedFile, open_mapped
 from bpfleakd.process.process import instance_of
-from bpfleakd.tracing.checkpoint import CheckpointBlob, read_checkpoint, write_checkpoint
+from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
 from bpfleakd.unwind.table import PAGE_BYTES
 from bpfleakd.unwind.worker import BuiltTable, build_tables
 
@@ -92,7 +93,7 @@ class Unwinding:
     """Tables of all traced processes. Used from the tracing thread; only the builder runs beside it."""
 
     def __init__(
-        self, store: UnwindStore, record: CheckpointBlob | None = None, cache_directory: Path | None = None
+        self, store: UnwindStore, record: Blob | None = None, cache_directory: Path | None = None
     ) -> None:
         """`record` None: no other daemon is going to take the tables over."""
         self._store = store

@@ -4,6 +4,5 @@
                                                                                             │
     kernel maps <── rules.RuleSet, table.UnwindTable <── build (cache on disk) <────────────┘
 
-`walk` is the unwinder itself in Python: the reference that the BPF program is compared with. Everything
-here is for x86-64 (another machine is another set of rules) and none of it touches the kernel.
+Everything here is for x86-64 (another machine is another set of rules) and none of it touches the kernel.
 """

@@ -11,9 +11,8 @@ from bpfleakd.model.process import ProcessId, TracingMode
 from bpfleakd.model.watching import WatchState
 from bpfleakd.process.policy import Decision
 from bpfleakd.supervision.growth_watch import GrowthOptions
-from bpfleakd.supervision.growth_watcher import AutoOptions, GrowthWatcher
+from bpfleakd.supervision.growth_watcher import AutoOptions, Close, GrowthWatcher, Open
 from bpfleakd.supervision.look_schedule import LookOptions
-from bpfleakd.supervision.watching import Close, Open
 
 MIB = 1 << 20
 NS_PER_S = 1_000_000_000

@@ -15,8 +15,8 @@ from bpfleakd.model.process_events import ProcessChange, ProcessEvent
 from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.process.policy import Decision, Match, Policy, Rule
 from bpfleakd.process.processes import ProcessStat
+from bpfleakd.supervision.growth_watcher import Action, Close, Open
 from bpfleakd.supervision.supervisor import Supervisor
-from bpfleakd.supervision.watching import Action, Close, Open
 
 MS = 1_000_000
 S = 1_000 * MS

@@ -396,5 +396,9 @@ class View:
         assert self.names is not None
         return self.names(keys)
 
+    def learn_charging(self) -> None:
+        maps, pid = self.maps, self.traced.pid
+        self.traced.charging.learn(self.traced.table, lambda key: maps.stack(pid, key.stack_id))
+
     def clock_ns(self) -> int:
         return self.now_ns

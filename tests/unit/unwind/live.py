@@ -19,9 +19,9 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
 from bpfleakd.unwind.build import table_of
 from bpfleakd.unwind.table import UnwindTable
-from bpfleakd.unwind.walk import FindTable, FrameRegisters, ReadU64
 
 from .readelf import need_tool
+from .reference_walk import FindTable, FrameRegisters, ReadU64
 
 __all__ = ["Snapshot", "finder", "gdb_stacks", "gdb_steps", "memory_of", "sleeping"]
 

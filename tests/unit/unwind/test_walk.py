@@ -9,9 +9,9 @@ import pytest
 from bpfleakd.model.stack import StackEnd
 from bpfleakd.unwind.build import build_table
 from bpfleakd.unwind.table import UnwindTable
-from bpfleakd.unwind.walk import FrameRegisters, walk
 
 from .hand_made import DEF_CFA_RBP_16, RBP_AT_MINUS_16, EhFrame, def_cfa_offset
+from .reference_walk import FrameRegisters, walk
 
 BIAS = 0x7000_0000_0000
 STACK = 0x7FFF_0000_0000

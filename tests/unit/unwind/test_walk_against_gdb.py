@@ -9,10 +9,10 @@ import pytest
 
 from bpfleakd.model.stack import StackEnd
 from bpfleakd.unwind.rules import STOP, CfaKind
-from bpfleakd.unwind.walk import FindTable, walk
 
 from .compiling import Program, compiled
 from .live import Snapshot, finder, gdb_stacks, gdb_steps, memory_of, sleeping
+from .reference_walk import FindTable, walk
 
 PYTHON_PROGRAM = """
 import functools, re, time

@@ -1,4 +1,4 @@
-"""`bpfleakctl reports`: the reports that the daemon keeps of processes that ended or were let go.
+"""`bpfleakctl reports`: the reports that the daemon keeps of processes that ended or were detached.
 
 `--show ID --json` prints what `bpfleakctl top --json` printed, so that `bpfleakctl diff` takes it.
 """

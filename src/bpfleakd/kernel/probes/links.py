@@ -110,7 +110,7 @@ class Linker:
             self._owners.setdefault(file, set()).add(pid)
 
     def drop_unused(self) -> None:
-        """Let go of what an earlier daemon left that is of no process that was adopted."""
+        """Drop what an earlier daemon left that is of no process that was adopted."""
         if self._shared:
             self._shared.drop_unused()
 

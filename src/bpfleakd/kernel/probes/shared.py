@@ -138,13 +138,13 @@ class SharedProbes:
         self.sweep()
 
     def drop_unused(self) -> None:
-        """Let go of all that no process uses, such as what an earlier daemon has left."""
+        """Drop all that no process uses, such as what an earlier daemon has left."""
         self._unused.clear()
         self._drop_others()
         self.sweep()
 
     def sweep(self) -> None:
-        """Let go of what nobody has used for a while; called at every tick."""
+        """Drop what nobody has used for a while; called at every tick."""
         now = time.monotonic()
         lingering = {file: since for file, since in self._unused.items() if now - since < self._linger_s}
         if len(lingering) < len(self._unused):
@@ -197,7 +197,7 @@ class SharedProbes:
         self._unused.setdefault(file, time.monotonic())
 
     def _drop_others(self) -> None:
-        """Let go of what is of no file that is in use, or was a moment ago."""
+        """Drop what is of no file that is in use, or was a moment ago."""
         kept = tuple(map(_prefix, (*self._users, *self._unused)))
         anchored = [pin.name for pin in self._directory.iterdir()] if self._directory.is_dir() else []
         for name in {*_defined(self._group), *anchored}:
