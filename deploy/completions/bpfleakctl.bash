@@ -5,7 +5,7 @@
 #    source ~/.local/share/bash_completion/bpfleakctl
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_bpfleakctl_subparsers=(attach detach ps policy top report scan diff reports maps history analyze flamegraph pprof speedscope collapsed doctor)
+_shtab_bpfleakctl_subparsers=(attach detach ps policy top report scan types diff reports maps history analyze flamegraph pprof speedscope collapsed doctor)
 
 _shtab_bpfleakctl_attach_option_strings=(-h --help --mode --socket)
 _shtab_bpfleakctl_detach_option_strings=(-h --help --socket)
@@ -14,6 +14,7 @@ _shtab_bpfleakctl_policy_option_strings=(-h --help --json --socket)
 _shtab_bpfleakctl_top_option_strings=(-h --help --pid --once --json --limit --sort --group --interval --stacks --no-suppressions --socket)
 _shtab_bpfleakctl_report_option_strings=(-h --help --pid --site --older-than --limit --json --no-suppressions --socket)
 _shtab_bpfleakctl_scan_option_strings=(-h --help --pid --older-than --no-stop --stop-limit --blocks --limit --json --socket)
+_shtab_bpfleakctl_types_option_strings=(-h --help --pid --yes --json --socket)
 _shtab_bpfleakctl_diff_option_strings=(-h --help --pid --from --to --limit --stacks --json --socket)
 _shtab_bpfleakctl_reports_option_strings=(-h --help --pid --show --limit --json --socket)
 _shtab_bpfleakctl_maps_option_strings=(-h --help --pid --json --socket)
@@ -39,6 +40,8 @@ _shtab_bpfleakctl_report___pid_COMPGEN=_bpfleakctl_traced
 _shtab_bpfleakctl_report___socket_COMPGEN=_shtab_compgen_files
 _shtab_bpfleakctl_scan___pid_COMPGEN=_bpfleakctl_traced
 _shtab_bpfleakctl_scan___socket_COMPGEN=_shtab_compgen_files
+_shtab_bpfleakctl_types___pid_COMPGEN=_bpfleakctl_traced
+_shtab_bpfleakctl_types___socket_COMPGEN=_shtab_compgen_files
 _shtab_bpfleakctl_diff_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_bpfleakctl_diff_pos_1_COMPGEN=_shtab_compgen_files
 _shtab_bpfleakctl_diff___pid_COMPGEN=_bpfleakctl_traced
@@ -78,7 +81,7 @@ _shtab_bpfleakctl_top___sort_choices=(verdict growth live count)
 _shtab_bpfleakctl_top___group_choices=(site function module thread stack)
 _shtab_bpfleakctl_flamegraph___value_choices=(live-bytes live-count allocated-bytes allocated-count growth)
 _shtab_bpfleakctl_collapsed___value_choices=(live-bytes live-count allocated-bytes allocated-count growth)
-_shtab_bpfleakctl_pos_0_choices=(attach detach ps policy top report scan diff reports maps history analyze flamegraph pprof speedscope collapsed doctor)
+_shtab_bpfleakctl_pos_0_choices=(attach detach ps policy top report scan types diff reports maps history analyze flamegraph pprof speedscope collapsed doctor)
 
 _shtab_bpfleakctl_attach__h_nargs=0
 _shtab_bpfleakctl_attach___help_nargs=0
@@ -106,6 +109,10 @@ _shtab_bpfleakctl_scan___help_nargs=0
 _shtab_bpfleakctl_scan___no_stop_nargs=0
 _shtab_bpfleakctl_scan___blocks_nargs=0
 _shtab_bpfleakctl_scan___json_nargs=0
+_shtab_bpfleakctl_types__h_nargs=0
+_shtab_bpfleakctl_types___help_nargs=0
+_shtab_bpfleakctl_types___yes_nargs=0
+_shtab_bpfleakctl_types___json_nargs=0
 _shtab_bpfleakctl_diff__h_nargs=0
 _shtab_bpfleakctl_diff___help_nargs=0
 _shtab_bpfleakctl_diff___json_nargs=0

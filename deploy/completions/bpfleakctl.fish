@@ -50,7 +50,7 @@ function _shtab_bpfleakctl_using
   test "$_shtab_bpfleakctl_cmdpath" = "$argv"
 end
 
-set -g _shtab_bpfleakctl_commands attach detach ps policy top report scan diff reports maps history analyze flamegraph pprof speedscope collapsed doctor
+set -g _shtab_bpfleakctl_commands attach detach ps policy top report scan types diff reports maps history analyze flamegraph pprof speedscope collapsed doctor
 set -g _shtab_bpfleakctl_opts_with_value --against --from --group --interval --limit --mode --older-than --output --pid --show --site --socket --sort --stacks --stop-limit --to --value -o
 
 complete -c bpfleakctl -e
@@ -109,6 +109,12 @@ complete -c bpfleakctl -n '_shtab_bpfleakctl_using scan' -l blocks -d 'list the 
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using scan' -l limit -x -d 'blocks to list, oldest first (1000)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using scan' -l json -d 'print JSON (docs/json.md)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using scan' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a types -d 'Count the objects of a managed heap by type (.NET).'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -s h -l help -d 'show this help message and exit'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l pid -xka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'a traced process'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l yes -d 'do not ask: the process stands still for it'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l json -d 'print JSON (docs/json.md)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a diff -d 'Compare two times, or two reports: call sites that are new, grew, shrank or'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using diff' -s h -l help -d 'show this help message and exit'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using diff' -l pid -xka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'a traced process; with BEFORE, as it is now'

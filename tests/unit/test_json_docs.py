@@ -16,7 +16,7 @@ from bpfleakd.model.difference import ComparedState, DiffReport, SiteChange, Sit
 from bpfleakd.model.groups import GroupedReport, SiteGroup
 from bpfleakd.model.history import StoredHistory, StoredSite
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
-from bpfleakd.model.managed import ManagedHeap, TypeFigures
+from bpfleakd.model.managed import ManagedHeap, TypeFigures, TypeRow, TypesPrice, TypesReport
 from bpfleakd.model.mapping import CodeMapping
 from bpfleakd.model.probe import FunctionRole, ProbedFunction
 from bpfleakd.model.process import (
@@ -51,6 +51,9 @@ DOCS = (Path(__file__).parents[2] / "docs/json.md").read_text()
 
 _TYPES = [
     TypeFigures,
+    TypeRow,
+    TypesPrice,
+    TypesReport,
     AddressSpaceReport,
     BlockReport,
     BlocksReport,

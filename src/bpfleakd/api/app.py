@@ -16,6 +16,8 @@
     GET    /v1/reports/{number}             StoredReport
     GET    /v1/processes/{pid}/profile      HeapProfile
     GET    /debug/pprof/heap?pid=N          gzipped pprof; without a pid of the one process that is traced
+    GET    /v1/processes/{pid}/types        TypesPrice
+    POST   /v1/processes/{pid}/types        TypesReport
     POST   /v1/processes/{pid}/scan         ScanReport; ?older_than_s=T&stop=true|false&stop_limit_s=T&limit=K
     GET    /v1/processes/{pid}/flamegraph   a tree of frames; ?value=live-bytes|live-count|growth|allocated-…
     GET    /v1/targets                      what to scrape profiles of, for Prometheus' HTTP service discovery
@@ -134,6 +136,8 @@ def create_app(
         routes.append(_route("/v1/processes/{pid}", "DELETE", api.detach))
         # It stops the process for a moment.
         routes.append(_route("/v1/processes/{pid}/scan", "POST", api.scan))
+        routes.append(_route("/v1/processes/{pid}/types", "GET", api.types_price))
+        routes.append(_route("/v1/processes/{pid}/types", "POST", api.types))
     return Starlette(
         routes=routes,
         middleware=[
@@ -214,6 +218,15 @@ class _Api:
             stop_limit_s=seconds(request, "stop_limit_s", STOP_LIMIT_S, STOP_LIMIT_MAX_S),
             limit=limit_of(request, BLOCKS_LISTED_MAX, lowest=0) or 0,
         )
+        return await self._rendered(json_answer, found)
+
+    async def types_price(self, request: Request) -> Response:
+        only_parameters(request)
+        return json_answer(await self._service.types_price(pid_of(request)))
+
+    async def types(self, request: Request) -> Response:
+        only_parameters(request)
+        found = await self._service.types(pid_of(request))
         return await self._rendered(json_answer, found)
 
     async def history(self, request: Request) -> Response:

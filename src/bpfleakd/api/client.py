@@ -30,6 +30,7 @@ from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.groups import GroupedReport, GroupKey
 from bpfleakd.model.history import StoredHistory
+from bpfleakd.model.managed import TypesPrice, TypesReport
 from bpfleakd.model.process import ProcessRow, TracingMode
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SortKey
@@ -176,6 +177,15 @@ class DaemonClient:
         }
         timeout_s = max(self._timeout_s, _SCAN_TIMEOUT_S)
         return self._request("POST", f"/v1/processes/{pid}/scan?{urlencode(query)}", ScanReport, timeout_s)
+
+    def types_price(self, pid: int) -> TypesPrice:
+        """Return how long a process will stand still if its objects are counted by type."""
+        return self._request("GET", f"/v1/processes/{pid}/types", TypesPrice)
+
+    def types(self, pid: int) -> TypesReport:
+        """Count the objects of a managed heap by type, for which the process stands still."""
+        timeout_s = max(self._timeout_s, _SCAN_TIMEOUT_S)
+        return self._request("POST", f"/v1/processes/{pid}/types", TypesReport, timeout_s)
 
     def history(self, pid: int, *, limit: int | None = None) -> StoredHistory:
         """Return what the verdicts on the `limit` first call sites (all for None) are made of."""

@@ -14,6 +14,7 @@ from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.groups import GroupedReport, GroupKey
 from bpfleakd.model.history import StoredHistory
+from bpfleakd.model.managed import TypesPrice, TypesReport
 from bpfleakd.model.process import ProcessRow, TracingMode
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SortKey
@@ -136,6 +137,14 @@ class Service(Protocol):
 
         The process is stopped for at most `stop_limit_s`, or not at all.
         """
+        ...
+
+    async def types_price(self, pid: int) -> TypesPrice:
+        """Return how long a process will stand still if its objects are counted by type."""
+        ...
+
+    async def types(self, pid: int) -> TypesReport:
+        """Count the objects of a managed heap by type, for which the process stands still."""
         ...
 
     async def history(

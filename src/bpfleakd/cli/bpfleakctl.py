@@ -32,6 +32,7 @@ from bpfleakd.cli.commands import (
     scan,
     speedscope,
     top,
+    types,
 )
 from bpfleakd.cli.examples import add_examples
 from bpfleakd.errors import BpfleakdError
@@ -49,6 +50,7 @@ _COMMANDS = (
     top,
     report,
     scan,
+    types,
     diff,
     reports,
     maps,

@@ -30,6 +30,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "report": (
         ("bpfleakctl report --pid 4711 --older-than 10m", "blocks that nobody has freed for ten minutes"),
     ),
+    "types": (
+        ("bpfleakctl types --pid 1234", "which objects fill the heap, after it was said what that costs"),
+        ("bpfleakctl types --pid 1234 --yes --json", "the same in a script"),
+    ),
     "scan": (
         ("bpfleakctl scan --pid 4711", "stop it for 200 ms at most, and look for blocks without a pointer"),
         ("bpfleakctl scan --pid 4711 --no-stop --blocks", "without stopping it; list the blocks"),

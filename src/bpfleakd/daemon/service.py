@@ -18,6 +18,7 @@ from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.groups import GroupedReport, GroupKey
 from bpfleakd.model.history import StoredHistory
+from bpfleakd.model.managed import TypesPrice, TypesReport
 from bpfleakd.model.metrics import MetricsSnapshot
 from bpfleakd.model.process import ProcessRow, TracingMode
 from bpfleakd.model.profile import HeapProfile
@@ -26,6 +27,7 @@ from bpfleakd.model.scan import ScanReport
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 from bpfleakd.model.supervision import SupervisedProcess
 from bpfleakd.model.watching import WatchedProcess
+from bpfleakd.queries.heap_types import read_types
 from bpfleakd.queries.process_queries import ProcessQueries
 from bpfleakd.queries.scans import PendingScan, ScanOptions
 from bpfleakd.suppressions import read_suppressions
@@ -148,6 +150,17 @@ class DaemonService:
             return await self._ask(lambda queries: queries.finish_scan(scan, reply))
         finally:
             self._scan = None
+
+    async def types_price(self, pid: int) -> TypesPrice:
+        return await self._ask(lambda queries: queries.types_price(pid))
+
+    async def types(self, pid: int) -> TypesReport:
+        async with self._scanning:
+            source = await self._ask(lambda queries: queries.type_source(pid))
+            began_s = time.monotonic()
+            counts = await asyncio.to_thread(read_types, source)
+            took_s = time.monotonic() - began_s
+            return await self._ask(lambda queries: queries.note_types(pid, counts, took_s))
 
     async def history(
         self, pid: int, *, limit: int | None, site: str | None = None, survivors: bool = True

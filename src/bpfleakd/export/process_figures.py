@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bpfleakd.export.figures import Counter, Gauge
+from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.metrics import ProcessUsage
 from bpfleakd.model.process import ProcessRow
 from bpfleakd.model.verdict import ProcessVerdict
@@ -15,11 +16,13 @@ __all__ = ["PROCESS_COUNTERS", "PROCESS_GAUGES", "ExportedProcess"]
 
 @dataclass(frozen=True, slots=True)
 class ExportedProcess:
-    """A traced process with what /proc says of it (None once it is gone), and the verdict on it, if any."""
+    """A traced process with what /proc says of it (None once it is gone), the verdict on it, if any, and its
+    managed heap, if a runtime tells of it."""
 
     traced: ProcessRow
     usage: ProcessUsage | None
     verdict: ProcessVerdict | None
+    managed: ManagedHeap | None = None
 
 
 def _room_bytes(row: ExportedProcess) -> float | None:
@@ -109,6 +112,12 @@ PROCESS_GAUGES: tuple[Gauge[ExportedProcess], ...] = (
         "bytes",
         "Anonymous memory that is resident or swapped out, as /proc says: what live bytes are to explain.",
         lambda row: row.usage.anonymous_bytes if row.usage else None,
+    ),
+    Gauge(
+        "managed_live_bytes",
+        "bytes",
+        "What the last collection of the managed heap left alive (.NET); none before the first.",
+        lambda row: row.managed.live_bytes if row.managed else None,
     ),
     Gauge(
         "threads",

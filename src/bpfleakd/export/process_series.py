@@ -119,7 +119,12 @@ class ProcessSeries:
     def update(self, snapshot: MetricsSnapshot, now_s: float) -> Shown:
         """What to export until the next tick."""
         rows = [
-            ExportedProcess(row, snapshot.usage.get(row.process.pid), snapshot.verdicts.get(row.process.pid))
+            ExportedProcess(
+                row,
+                snapshot.usage.get(row.process.pid),
+                snapshot.verdicts.get(row.process.pid),
+                snapshot.managed.get(row.process.pid),
+            )
             for row in _one_per_pid(snapshot.processes)
         ]
         pids = {row.traced.process.pid for row in rows}

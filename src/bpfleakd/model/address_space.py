@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.mapping import Mapping
 
 __all__ = [
@@ -111,3 +112,4 @@ class AddressSpaceReport:
     shares: MemoryShares
     jit_modules: tuple[JitModule, ...]
     losses: dict[str, int]
+    managed: ManagedHeap | None = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bpfleakd.model.verdict import Verdict
 
-__all__ = ["ManagedHeap", "TypeFigures"]
+__all__ = ["ManagedHeap", "TypeFigures", "TypeRow", "TypesPrice", "TypesReport"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +35,39 @@ class ManagedHeap:
     collections: int
     full_collections: int
     growth_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TypesPrice:
+    """What it costs to count the objects of a heap by type: the process stands still for about `stops_s`.
+
+    None where that cannot be told, because nobody knows how large the heap is.
+    """
+
+    pid: int
+    comm: str
+    runtime: str
+    stops_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRow:
+    """All objects of one type, their own bytes. The changes are since the last count; None before."""
+
+    type: str
+    live_bytes: int
+    live_count: int
+    change_bytes: int | None
+    change_count: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TypesReport:
+    """The answer to "what is in the managed heap", most bytes first. The last count was `since_s` ago."""
+
+    pid: int
+    comm: str
+    runtime: str
+    took_s: float
+    since_s: float | None
+    types: tuple[TypeRow, ...]

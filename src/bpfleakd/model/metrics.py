@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from bpfleakd.model.daemon import DaemonStats, GuardStats
+from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.process import ProcessRow
 from bpfleakd.model.report import SiteReport
 from bpfleakd.model.verdict import ProcessVerdict
@@ -37,9 +38,9 @@ class ProcessUsage:
 class MetricsSnapshot:
     """What the metrics are made of: every traced process with its largest call sites, and who is watched.
 
-    `usage` and `verdicts` are by pid, of processes that run. `table_entries` is how full each of the
-    kernel's tables is; `ring_used_share` (0 to 1) how much of the ring of address space events waited at the
-    last tick.
+    `usage`, `verdicts` and `managed` are by pid, of processes that run. `table_entries` is how full each of
+    the kernel's tables is; `ring_used_share` (0 to 1) how much of the ring of address space events waited at
+    the last tick.
     """
 
     daemon: DaemonStats
@@ -49,5 +50,6 @@ class MetricsSnapshot:
     guard: GuardStats = field(default_factory=GuardStats)
     usage: dict[int, ProcessUsage] = field(default_factory=dict)
     verdicts: dict[int, ProcessVerdict] = field(default_factory=dict)
+    managed: dict[int, ManagedHeap] = field(default_factory=dict)
     table_entries: dict[str, int] = field(default_factory=dict)
     ring_used_share: float = 0.0

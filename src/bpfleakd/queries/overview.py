@@ -116,6 +116,7 @@ class Overview(TracingObserver):
             verdicts={
                 traced.pid: traced.process_verdict for traced in running if traced.process_verdict is not None
             },
+            managed={traced.pid: traced.heap.heap for traced in running if traced.heap.heap is not None},
             table_entries=entries,
             ring_used_share=self._tracer.ring_used_share,
         )

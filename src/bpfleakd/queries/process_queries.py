@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.difference import ComparedState, DiffReport
 from bpfleakd.model.groups import GroupedReport, GroupKey
 from bpfleakd.model.history import StoredHistory
+from bpfleakd.model.managed import TypesPrice, TypesReport
 from bpfleakd.model.process import ProcessRow, ProcessState
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SortKey
@@ -24,11 +26,13 @@ from bpfleakd.model.site import AllocationKind
 from bpfleakd.process.memory_limits import read_memory_limits
 from bpfleakd.process.process import thread_commands
 from bpfleakd.queries.blocks import Blocks, narrowed, without_suppressed
+from bpfleakd.queries.heap_types import noted_types, source_of, types_price
 from bpfleakd.queries.history_at import LiveFigures, changed_rows, figures_at, report_at
 from bpfleakd.queries.report import Reporter, sorted_sites
 from bpfleakd.queries.scan_reply import ScanReply
 from bpfleakd.queries.scans import PendingScan, ScanOptions, reachable_sites, scan_report
 from bpfleakd.queries.verdict_engine import VerdictEngine
+from bpfleakd.runtimes.runtime import TypeCount, TypeSource
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.traced_process import TracedProcess
@@ -199,13 +203,26 @@ class ProcessQueries(TracingObserver):
         """What the memory of a process is made of. Raises NotAttached, and NoSuchProcess if it ended."""
         traced = self._processes.find_with_memory(pid)
         now_ns = self._tracer.collect()
-        return self._tracer.memory.report(
+        report = self._tracer.memory.report(
             pid,
             self._tracer.view(traced).space,
             traced.table,
             attached_s=(now_ns - traced.since.attached_ns) / 1e9,
             events_lost=traced.counters.losses["event_full"],
         )
+        return replace(report, managed=traced.heap.heap)
+
+    def types_price(self, pid: int) -> TypesPrice:
+        """What it costs to count the objects of a managed heap. Raises NotAttached, TargetRefused."""
+        return types_price(self._processes.find_with_memory(pid))
+
+    def type_source(self, pid: int) -> TypeSource:
+        """What counts the objects of a managed heap. Raises NotAttached, TargetRefused."""
+        return source_of(self._processes.find_with_memory(pid))
+
+    def note_types(self, pid: int, counts: Sequence[TypeCount], took_s: float) -> TypesReport:
+        """The answer to a count. Raises NoSuchProcess if the process has ended meanwhile."""
+        return noted_types(self._processes.find_with_memory(pid), counts, took_s, self._tracer.clock_ns())
 
     def ending(self, view: ProcessView) -> None:
         """Take, of a process whose tables are about to be dropped, what may be asked of it later."""

@@ -19,7 +19,7 @@ from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.estimates import bytes_stderr, count_stderr
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.process_view import ProcessView
-from bpfleakd.tracing.retained import retained_sites, retained_types
+from bpfleakd.tracing.retained import retained_sites
 from bpfleakd.tracing.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.traced_process import TracedProcess
 
@@ -143,7 +143,7 @@ class Reporter:
             suppressed=suppressions.sums(traced.table) if suppressions else {},
             build_ids=_build_ids(named.values()),
             managed=traced.heap.heap,
-            types=retained_types(traced.runtimes.retained),
+            types=traced.runtimes.types,
             notes=traced.runtimes.needs,
         )
 

@@ -16,6 +16,7 @@ __all__ = [
     "Retained",
     "RetainedSource",
     "Runtime",
+    "RuntimeFailure",
     "TypeCount",
     "TypeSource",
 ]
@@ -95,14 +96,18 @@ class RetainedSource(Protocol):
         """What stayed alive, most bytes first."""
 
 
+class RuntimeFailure(Exception):
+    """A runtime cannot be asked. The message is the end of a sentence about the process."""
+
+
 class TypeSource(Protocol):
     """Bytes and count by type, on request only, because it may stop the process."""
 
-    def price_s(self) -> float:
-        """How long the process will stand still, in seconds, estimated before it is paid."""
+    def price_s(self) -> float | None:
+        """How long the process will stand still, in seconds, about; None if that cannot be told."""
 
     def read(self) -> Sequence[TypeCount]:
-        """All types, most bytes first."""
+        """All types, most bytes first. Waits for the process, so not on the tick. Raises RuntimeFailure."""
 
 
 class Runtime(Protocol):

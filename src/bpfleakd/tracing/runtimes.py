@@ -7,6 +7,7 @@ from itertools import islice
 
 import structlog
 
+from bpfleakd.model.managed import TypeFigures
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.method import MethodSource
 from bpfleakd.model.stack import RawStack
@@ -14,6 +15,8 @@ from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.detection import detect
 from bpfleakd.runtimes.runtime import FrameSource, Retained, Runtime
 from bpfleakd.tracing.managed_heap import HeapTracking
+from bpfleakd.tracing.retained import retained_types
+from bpfleakd.tracing.type_counts import TypeCounts
 
 __all__ = ["ProcessRuntimes"]
 
@@ -24,13 +27,17 @@ log = structlog.get_logger()
 
 
 class ProcessRuntimes:
-    """The runtimes of one process, from the attach or their loading to the end, with its managed `heap`."""
+    """The runtimes of one process, from the attach or their loading to the end, with its managed `heap`.
+
+    `counts` are those of its objects by type, once somebody has asked for them.
+    """
 
     def __init__(self, process: ProcessInfo) -> None:
         self._process = process
         self._runtimes: list[Runtime] = []
         self._failed: list[Runtime] = []
         self.heap = HeapTracking()
+        self.counts: TypeCounts | None = None
         self._noted: set[int] = set()
         self._to_note: dict[int, None] = {}
 
@@ -62,6 +69,16 @@ class ProcessRuntimes:
             del self._to_note[number]
             self._noted.add(number)
             frames.note(stack_of(number).addresses)
+
+    @property
+    def type_runtime(self) -> Runtime | None:
+        """The runtime that can count its objects by type."""
+        return next((one for one in self._runtimes if one.types is not None), None)
+
+    @property
+    def types(self) -> tuple[TypeFigures, ...]:
+        """What is known of types: of the last count, or by samples."""
+        return self.counts.figures if self.counts is not None else retained_types(self.retained)
 
     def follow(self, mappings: Sequence[Mapping]) -> bool:
         """Find runtimes that have come; returns whether there are some."""

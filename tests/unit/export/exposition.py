@@ -10,8 +10,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from bpfleakd.export.guard_metrics import ExportedLimits
 from bpfleakd.export.process_series import SeriesOptions
 from bpfleakd.export.prometheus import PrometheusExporter
+from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.metrics import MetricLabel, ProcessUsage
 from bpfleakd.model.process_events import ProcessEventStats
+from bpfleakd.model.verdict import Verdict
 from bpfleakd.model.watching import WatchSummary
 
 from ..samples import a_process_verdict, a_site, a_snapshot, a_traced_process, a_watched_process
@@ -45,6 +47,7 @@ def every_family(labels: tuple[MetricLabel, ...] = (MetricLabel.COMM,)) -> list[
         watch=WatchSummary(907, 5, 2, 13, (a_watched_process(),)),
         usage={row.process.pid: ProcessUsage(9_000_011, 7)},
         verdicts={row.process.pid: a_process_verdict()},
+        managed={row.process.pid: ManagedHeap(".NET", Verdict.STEADY, "", 4_711, 9, 2, 0.0)},
         table_entries=dict.fromkeys(LIMITS.tables, 7),
     )
     exporter = PrometheusExporter(snapshot, SeriesOptions(labels), limits=LIMITS)

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bpfleakd.cli.render.losses import loss_lines
+from bpfleakd.cli.render.managed import heap_line
 from bpfleakd.model.address_space import AddressSpaceReport, JitModule, MemoryShares, MemoryUse
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration
@@ -31,6 +32,8 @@ _JIT_FIGURES_WIDTH = 23
 def maps_view(report: AddressSpaceReport, *, width: int | None) -> RenderableType:
     """Return the tables one under the other; `width` is the terminal's (None: as wide as it gets)."""
     parts: list[RenderableType] = [_header(report), _totals(report)]
+    if report.managed:
+        parts.append(Text(heap_line(report.managed)))
     parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
     parts += [_uses(report), Text(), _explained(report.shares)]
     if report.jit_modules:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from bpfleakd.cli.render.estimates import estimated_amount, estimated_count, is_estimate, mode_words
 from bpfleakd.cli.render.losses import loss_lines
+from bpfleakd.cli.render.managed import heap_lines
 from bpfleakd.cli.render.process_verdict import verdict_lines
 from bpfleakd.cli.render.sites import VERDICT_STYLES, name_widths, site_table, why_line
 from bpfleakd.cli.render.stacks import stack_lines
@@ -40,6 +41,8 @@ def _report_parts(report: LeakReport, width: int | None, stacks: int) -> list[Re
     if report.process_verdict:
         lines = verdict_lines(report.process_verdict)
         parts += [Text(line if width is None else shortened(line, width)) for line in lines]
+    for line in heap_lines(report.managed, report.types, report.notes):
+        parts.append(Text(line if width is None else shortened(line, width)))
     parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
     parts += suppressed_lines(report.suppressed, width)
     if not report.sites and not report.suppressed:

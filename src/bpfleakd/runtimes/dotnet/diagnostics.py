@@ -23,6 +23,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bpfleakd.runtimes.runtime import RuntimeFailure
+
 __all__ = ["DiagnosticsError", "Endpoint", "Provider", "Session", "find_endpoint"]
 
 TIMEOUT_S = 5.0
@@ -41,7 +43,7 @@ _ENVIRON_LIMIT_BYTES = 1 << 20
 _DIRECTORY_ENTRIES_MAX = 20_000
 
 
-class DiagnosticsError(Exception):
+class DiagnosticsError(RuntimeFailure):
     """The runtime cannot be asked. The message is a sentence for the user."""
 
     def __init__(self, message: str, code: int | None = None) -> None:

@@ -17,12 +17,13 @@ _BUFFER_MIB = 1
 
 
 class DotnetLiveHeap:
-    """The collections of one process, as long as it is traced."""
+    """The collections of one process, while it is traced. `last_bytes` is the heap after the last one."""
 
     def __init__(self, endpoint: Callable[[], Endpoint], not_before_ns: int) -> None:
         self._endpoint = endpoint
         self._stream = EventStream(self._start, not_before_ns)
         self._collections = 0
+        self.last_bytes: int | None = None
 
     @property
     def failure(self) -> str | None:
@@ -45,6 +46,7 @@ class DotnetLiveHeap:
             except struct.error:
                 continue
             self._collections += 1
+            self.last_bytes = stats.live_bytes
             # All objects were looked at if any of the oldest generation were found alive.
             live_bytes = stats.promoted_bytes if stats.is_full else stats.live_bytes
             found.append(LiveHeap(event.time_ns, live_bytes, self._collections, stats.is_full))

@@ -12,6 +12,7 @@ from bpfleakd.model.mapping import Mapping
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.dotnet.allocations import DotnetAllocations
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint, find_endpoint
+from bpfleakd.runtimes.dotnet.heap_types import DotnetTypes
 from bpfleakd.runtimes.dotnet.live_heap import DotnetLiveHeap
 from bpfleakd.runtimes.dotnet.methods import DotnetMethods
 from bpfleakd.runtimes.dotnet.rundown import Rundown, take_rundown
@@ -40,6 +41,7 @@ class DotnetRuntime:
         self._methods = DotnetMethods(self._look, settled_ns, None)
         self._live_heap = DotnetLiveHeap(self._endpoint, settled_ns)
         self._allocations = DotnetAllocations(self._endpoint)
+        self._types = DotnetTypes(self._endpoint, lambda: self._live_heap.last_bytes)
 
     @property
     def methods(self) -> DotnetMethods:
@@ -62,8 +64,9 @@ class DotnetRuntime:
         return self._allocations
 
     @property
-    def types(self) -> None:
-        return None
+    def types(self) -> DotnetTypes:
+        """The objects of its heap."""
+        return self._types
 
     @property
     def needs(self) -> Sequence[str]:

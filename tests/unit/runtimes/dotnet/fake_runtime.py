@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -55,7 +56,9 @@ class FakeRuntime:
                 return
             self._kept.append(connection)
             if not self._silent:
-                self._answer(connection)
+                # Who asked may have gone.
+                with contextlib.suppress(OSError):
+                    self._answer(connection)
 
     def _answer(self, connection: socket.socket) -> None:
         head = connection.recv(20, socket.MSG_WAITALL)

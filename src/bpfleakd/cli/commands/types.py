@@ -1,0 +1,59 @@
+"""`bpfleakctl types`: the objects of a managed heap by type, for which the process stands still."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from bpfleakd.api.client import DaemonClient
+from bpfleakd.cli.arguments import add_pid
+from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.cli.waiting import waiting
+from bpfleakd.errors import AccessDenied
+from bpfleakd.model.managed import TypesPrice
+from bpfleakd.printable import printable
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = commands.add_parser("types", help="count the objects of a managed heap by type (.NET)")
+    add_pid(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask: the process stands still for it")
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Say what it costs, ask, and print a row a type, or JSON."""
+    client = DaemonClient(arguments.socket)
+    if not arguments.yes and not _agreed(client.types_price(arguments.pid)):
+        return 1
+    with waiting(f"counting the objects of {arguments.pid}"):
+        report = client.types(arguments.pid)
+    if arguments.json:
+        print(json_text(report))
+        return 0
+    # rich takes longer to import than all the rest: only where a table is drawn.
+    from bpfleakd.cli.render.console import fitting_width, make_console
+    from bpfleakd.cli.render.types import types_view
+
+    console = make_console()
+    console.print(types_view(report, width=fitting_width(console)))
+    return 0
+
+
+def _agreed(price: TypesPrice) -> bool:
+    """Whether the user wants it at this price. Raises AccessDenied if there is nobody to ask."""
+    how_long = (
+        "for a time that cannot be told" if price.stops_s is None else f"for about {price.stops_s:.1f} s"
+    )
+    words = (
+        f"process {price.pid} ({printable(price.comm)}) will stand still {how_long}, "
+        "for a full collection and a walk over all objects"
+    )
+    if not sys.stdin.isatty():
+        raise AccessDenied(words, "run it with --yes if that is acceptable")
+    return input(f"{words}. Go on? [y/N] ").strip().lower() in ("y", "yes")

@@ -1,0 +1,36 @@
+"""The managed heap of a process, in lines: what collections leave alive, of which types, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bpfleakd.model.managed import ManagedHeap, TypeFigures
+from bpfleakd.printable import printable
+from bpfleakd.units import human_bytes, human_rate
+
+__all__ = ["heap_line", "heap_lines"]
+
+_TYPES_SHOWN = 3
+
+
+def heap_lines(heap: ManagedHeap | None, types: Sequence[TypeFigures], notes: Sequence[str]) -> list[str]:
+    """One line for the heap, one for the types with most bytes, and one a note."""
+    lines = [heap_line(heap)] if heap else []
+    shown = [_type(one) for one in types[:_TYPES_SHOWN] if one.live_bytes]
+    if shown:
+        lines.append(f"of what was allocated since the attach stays: {', '.join(shown)}")
+    return [*lines, *(printable(note) for note in notes)]
+
+
+def heap_line(heap: ManagedHeap) -> str:
+    """How much is alive, after how many collections."""
+    if heap.live_bytes is None:
+        return f"{heap.runtime} heap: not collected yet"
+    count = f"{heap.collections:,} collection{'' if heap.collections == 1 else 's'}"
+    grows = f", {human_rate(heap.growth_bytes_per_s)}" if heap.growth_bytes_per_s else ""
+    live = human_bytes(heap.live_bytes)
+    return f"{heap.runtime} heap: {live} alive after {count}, {heap.full_collections:,} of them full{grows}"
+
+
+def _type(one: TypeFigures) -> str:
+    return f"{printable(one.type)} {human_bytes(one.live_bytes)} {human_rate(one.growth_bytes_per_s)}"

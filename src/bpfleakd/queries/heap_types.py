@@ -1,0 +1,55 @@
+"""Objects of a managed heap by type: asked of the runtime in a thread, since the process stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bpfleakd import errors
+from bpfleakd.model.managed import TypesPrice, TypesReport
+from bpfleakd.runtimes.runtime import Runtime, RuntimeFailure, TypeCount, TypeSource
+from bpfleakd.tracing.traced_process import TracedProcess
+from bpfleakd.tracing.type_counts import TypeCounts
+
+__all__ = ["noted_types", "read_types", "source_of", "types_price"]
+
+
+def types_price(traced: TracedProcess) -> TypesPrice:
+    """What a count costs. Raises TargetRefused if there is no runtime that can."""
+    runtime, source = _found(traced)
+    return TypesPrice(traced.pid, traced.attachment.process.comm, runtime.name, source.price_s())
+
+
+def source_of(traced: TracedProcess) -> TypeSource:
+    """What counts. Raises TargetRefused if there is no runtime that can."""
+    return _found(traced)[1]
+
+
+def read_types(source: TypeSource) -> Sequence[TypeCount]:
+    """Count, outside the tracing thread. Raises TargetRefused if the runtime cannot be asked."""
+    try:
+        return source.read()
+    except RuntimeFailure as error:
+        raise errors.TargetRefused(f"the objects cannot be counted: {error}") from error
+
+
+def noted_types(
+    traced: TracedProcess, counts: Sequence[TypeCount], took_s: float, now_ns: int
+) -> TypesReport:
+    """The answer, which the next one is compared to."""
+    last = traced.runtimes.counts
+    before = replace(last, before=None) if last is not None else None
+    noted = traced.runtimes.counts = TypeCounts(now_ns, counts, before)
+    runtime, _source = _found(traced)
+    comm = traced.attachment.process.comm
+    return TypesReport(traced.pid, comm, runtime.name, round(took_s, 3), noted.since_s, noted.rows)
+
+
+def _found(traced: TracedProcess) -> tuple[Runtime, TypeSource]:
+    runtime = traced.runtimes.type_runtime
+    if runtime is None or runtime.types is None:
+        raise errors.TargetRefused(
+            f"process {traced.pid} has no language runtime that can count its objects by type",
+            "those of .NET can",
+        )
+    return runtime, runtime.types

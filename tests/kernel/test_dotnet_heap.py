@@ -1,0 +1,125 @@
+"""The managed heap of .NET services that were started without any flag: what is a leak, and whose.
+
+Real collections come when the runtime wants them: the tests wait for verdicts, not for times.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .daemons import ControlFailed, Daemon
+from .dotnet import dotnet_command
+from .waiting import PATIENCE, wait_until
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Callable[[str], int]]:
+    """A factory of running services of Heaps.cs."""
+    started: list[subprocess.Popen] = []
+
+    def start(what: str) -> int:
+        command = [*map(str, dotnet_command("Heaps", "libsessions.so")), what]
+        started.append(subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE))
+        assert started[-1].stdout.readline() == b"ready\n"
+        return started[-1].pid
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def leaks(report: dict[str, Any]) -> list[dict[str, Any]]:
+    return [site for site in report["sites"] if site["verdict"] == "leak"]
+
+
+def test_a_dictionary_beside_ten_times_as_much_garbage(tracer: Daemon, service: Callable[[str], int]) -> None:
+    """The answer is who fills it, and with what: not who makes the garbage."""
+    pid = service("dictionary")
+    tracer.attach(pid)
+
+    wait_until(lambda: tracer.top(pid)["process_verdict"]["verdict"] == "leak", 180 * PATIENCE)
+
+    report = tracer.top(pid)
+    assert report["managed"]["verdict"] == "leak"
+    assert report["managed"]["full_collections"] > 0
+    found = leaks(report)
+    assert "Shop.Sessions.Remember" in {site["function"] for site in found}
+    assert {site["function"] for site in found} <= {"Shop.Sessions.Remember"}
+    assert {site["kind"] for site in found} == {"managed"}
+    (orders,) = [site for site in found if site["type"] == "Shop.Order"]
+    assert [frame["function"] for frame in orders["stack"]][:2] == [
+        "Shop.Sessions.Remember",
+        "Shop.Program.Main",
+    ]
+    assert "Shop.Order" in {one["type"] for one in report["types"][:3]}
+    # What is garbage by the next collection may be alive at one.
+    strings = sum(one["live_bytes"] for one in report["types"] if one["type"] == "System.String")
+    assert strings < 0.1 * sum(one["live_bytes"] for one in report["types"])
+    assert report["notes"] == []
+
+    # and the whole heap, which is asked for at a price
+    with pytest.raises(ControlFailed, match="will stand still for about"):
+        tracer.control("types", "--pid", pid)
+    first = json.loads(tracer.control("types", "--pid", pid, "--yes", "--json"))
+    again = json.loads(tracer.control("types", "--pid", pid, "--yes", "--json"))
+    before, after = (
+        next(row for row in counted["types"] if row["type"] == "Shop.Order") for counted in (first, again)
+    )
+    assert (before["change_bytes"], before["live_bytes"]) == (None, 64 * before["live_count"])
+    assert after["change_count"] == after["live_count"] - before["live_count"] > 0
+
+
+@pytest.mark.parametrize("what", ["healthy", "idle"])
+def test_a_healthy_service(tracer: Daemon, service: Callable[[str], int], what: str) -> None:
+    """With collections and without any: it grows until the first, and is no leak at any time."""
+    pid = service(what)
+    tracer.attach(pid)
+    seen: list[str] = []
+
+    def is_over() -> bool:
+        report = tracer.top(pid)
+        assert leaks(report) == []
+        seen.append(report["process_verdict"]["verdict"])
+        heap = report["managed"]
+        enough = heap is not None and (what == "idle" or heap["collections"] >= 8)
+        return enough and report["process"]["attached_s"] > 60
+
+    wait_until(is_over, 120 * PATIENCE)
+    assert "leak" not in seen
+    announced = [*tracer.events("heap.leak"), *tracer.events("site.leak")]
+    assert [event for event in announced if event["pid"] == pid] == []
+
+
+def test_nothing_is_left_in_the_process(tracer: Daemon, service: Callable[[str], int]) -> None:
+    """No session of the runtime is open after the detach."""
+    pid = service("dictionary")
+    tracer.attach(pid)
+    wait_until(lambda: tracer.top(pid)["managed"] is not None, 60 * PATIENCE)
+    assert open_sessions(pid) > 0
+
+    tracer.detach(pid)
+
+    wait_until(lambda: open_sessions(pid) == 0, 30 * PATIENCE)
+
+
+def open_sessions(pid: int) -> int:
+    """Connected sockets of the process that bear the name of its diagnostics socket."""
+    found = Path(f"/proc/{pid}/net/unix").read_text().splitlines()
+    inodes = {
+        line.split()[6] for line in found if f"dotnet-diagnostic-{pid}-" in line and line.split()[5] == "03"
+    }
+    own = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            own.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
+        except OSError:
+            continue
+    return len(inodes & own)
