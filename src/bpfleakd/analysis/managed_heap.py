@@ -101,6 +101,8 @@ def with_managed_heap(
     committed = committed_bytes_per_s if heap.verdict is not Verdict.UNKNOWN else grows or 0.0
     is_its_growth = grows is not None and committed >= _EXPLAINS_SHARE * grows
     is_others = found.leaks > 0 or found.growing_bytes_per_s > (1 - _EXPLAINS_SHARE) * (grows or 0.0)
+    if is_others and heap.verdict in (Verdict.UNKNOWN, Verdict.GROWING):
+        return replace(verdict, reason=f"{verdict.reason}; {heap.reason}")
     if is_others or not is_its_growth:
         return verdict
     return replace(verdict, verdict=heap.verdict, reason=heap.reason, explained_share=share)
@@ -111,6 +113,8 @@ def _trend(collections: Collections) -> Trend | None:
     times_s, live_bytes = collections.times_s, collections.live_bytes
     edges = np.searchsorted(times_s, np.linspace(times_s[0], times_s[-1], _PARTS + 1)[:-1])
     edges = np.unique(edges[edges < len(times_s)])
+    if len(times_s) <= _PARTS:
+        edges = np.arange(len(times_s))
     if len(edges) < _PARTS_MIN:
         return None
     return trend(times_s[edges], np.minimum.reduceat(live_bytes, edges))

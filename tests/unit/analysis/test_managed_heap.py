@@ -110,4 +110,5 @@ class TestTheProcess:
         times_s = np.arange(0, 300, 5.0)
         leaks = FoundGrowth(1, 1e6, 0.0)
         verdict = classify_process(times_s, 1e8 + 1e6 * times_s, leaks, ())
-        assert with_managed_heap(verdict, heap([]), 0.0, leaks) == verdict
+        found = with_managed_heap(verdict, heap([]), 0.0, leaks)
+        assert (found.verdict, found.leak_bytes_per_s) == (Verdict.LEAK, verdict.leak_bytes_per_s)
