@@ -5,7 +5,7 @@
 #    source ~/.local/share/bash_completion/bpfleakctl
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_bpfleakctl_subparsers=(attach detach ps policy top report scan types diff reports maps history analyze flamegraph pprof speedscope collapsed doctor)
+_shtab_bpfleakctl_subparsers=(attach detach ps policy top report scan types diff reports maps history analyze export doctor)
 
 _shtab_bpfleakctl_attach_option_strings=(-h --help --mode --socket)
 _shtab_bpfleakctl_detach_option_strings=(-h --help --socket)
@@ -20,10 +20,7 @@ _shtab_bpfleakctl_reports_option_strings=(-h --help --pid --show --limit --json 
 _shtab_bpfleakctl_maps_option_strings=(-h --help --pid --json --socket)
 _shtab_bpfleakctl_history_option_strings=(-h --help --pid --limit -o --output --socket)
 _shtab_bpfleakctl_analyze_option_strings=(-h --help --json --socket)
-_shtab_bpfleakctl_flamegraph_option_strings=(-h --help --pid --value --against -o --output --socket)
-_shtab_bpfleakctl_pprof_option_strings=(-h --help --pid -o --output --socket)
-_shtab_bpfleakctl_speedscope_option_strings=(-h --help --pid -o --output --socket)
-_shtab_bpfleakctl_collapsed_option_strings=(-h --help --pid --value -o --output --socket)
+_shtab_bpfleakctl_export_option_strings=(-h --help --pid --format --value --against -o --output --socket)
 _shtab_bpfleakctl_doctor_option_strings=(-h --help --json --socket)
 _shtab_bpfleakctl_option_strings=(-h --help --socket --version)
 
@@ -56,32 +53,20 @@ _shtab_bpfleakctl_history___output_COMPGEN=_shtab_compgen_files
 _shtab_bpfleakctl_history___socket_COMPGEN=_shtab_compgen_files
 _shtab_bpfleakctl_analyze_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_bpfleakctl_analyze___socket_COMPGEN=_shtab_compgen_files
-_shtab_bpfleakctl_flamegraph___pid_COMPGEN=_bpfleakctl_traced
-_shtab_bpfleakctl_flamegraph___against_COMPGEN=_shtab_compgen_files
-_shtab_bpfleakctl_flamegraph__o_COMPGEN=_shtab_compgen_files
-_shtab_bpfleakctl_flamegraph___output_COMPGEN=_shtab_compgen_files
-_shtab_bpfleakctl_flamegraph___socket_COMPGEN=_shtab_compgen_files
-_shtab_bpfleakctl_pprof___pid_COMPGEN=_bpfleakctl_traced
-_shtab_bpfleakctl_pprof__o_COMPGEN=_shtab_compgen_files
-_shtab_bpfleakctl_pprof___output_COMPGEN=_shtab_compgen_files
-_shtab_bpfleakctl_pprof___socket_COMPGEN=_shtab_compgen_files
-_shtab_bpfleakctl_speedscope___pid_COMPGEN=_bpfleakctl_traced
-_shtab_bpfleakctl_speedscope__o_COMPGEN=_shtab_compgen_files
-_shtab_bpfleakctl_speedscope___output_COMPGEN=_shtab_compgen_files
-_shtab_bpfleakctl_speedscope___socket_COMPGEN=_shtab_compgen_files
-_shtab_bpfleakctl_collapsed___pid_COMPGEN=_bpfleakctl_traced
-_shtab_bpfleakctl_collapsed__o_COMPGEN=_shtab_compgen_files
-_shtab_bpfleakctl_collapsed___output_COMPGEN=_shtab_compgen_files
-_shtab_bpfleakctl_collapsed___socket_COMPGEN=_shtab_compgen_files
+_shtab_bpfleakctl_export___pid_COMPGEN=_bpfleakctl_traced
+_shtab_bpfleakctl_export___against_COMPGEN=_shtab_compgen_files
+_shtab_bpfleakctl_export__o_COMPGEN=_shtab_compgen_files
+_shtab_bpfleakctl_export___output_COMPGEN=_shtab_compgen_files
+_shtab_bpfleakctl_export___socket_COMPGEN=_shtab_compgen_files
 _shtab_bpfleakctl_doctor___socket_COMPGEN=_shtab_compgen_files
 _shtab_bpfleakctl___socket_COMPGEN=_shtab_compgen_files
 
 _shtab_bpfleakctl_attach___mode_choices=(exact sampled auto)
 _shtab_bpfleakctl_top___sort_choices=(verdict growth live count)
 _shtab_bpfleakctl_top___group_choices=(site function module thread stack)
-_shtab_bpfleakctl_flamegraph___value_choices=(live-bytes live-count allocated-bytes allocated-count growth)
-_shtab_bpfleakctl_collapsed___value_choices=(live-bytes live-count allocated-bytes allocated-count growth)
-_shtab_bpfleakctl_pos_0_choices=(attach detach ps policy top report scan types diff reports maps history analyze flamegraph pprof speedscope collapsed doctor)
+_shtab_bpfleakctl_export___format_choices=(html svg pprof speedscope collapsed)
+_shtab_bpfleakctl_export___value_choices=(live-bytes live-count allocated-bytes allocated-count growth)
+_shtab_bpfleakctl_pos_0_choices=(attach detach ps policy top report scan types diff reports maps history analyze export doctor)
 
 _shtab_bpfleakctl_attach__h_nargs=0
 _shtab_bpfleakctl_attach___help_nargs=0
@@ -127,14 +112,8 @@ _shtab_bpfleakctl_history___help_nargs=0
 _shtab_bpfleakctl_analyze__h_nargs=0
 _shtab_bpfleakctl_analyze___help_nargs=0
 _shtab_bpfleakctl_analyze___json_nargs=0
-_shtab_bpfleakctl_flamegraph__h_nargs=0
-_shtab_bpfleakctl_flamegraph___help_nargs=0
-_shtab_bpfleakctl_pprof__h_nargs=0
-_shtab_bpfleakctl_pprof___help_nargs=0
-_shtab_bpfleakctl_speedscope__h_nargs=0
-_shtab_bpfleakctl_speedscope___help_nargs=0
-_shtab_bpfleakctl_collapsed__h_nargs=0
-_shtab_bpfleakctl_collapsed___help_nargs=0
+_shtab_bpfleakctl_export__h_nargs=0
+_shtab_bpfleakctl_export___help_nargs=0
 _shtab_bpfleakctl_doctor__h_nargs=0
 _shtab_bpfleakctl_doctor___help_nargs=0
 _shtab_bpfleakctl_doctor___json_nargs=0

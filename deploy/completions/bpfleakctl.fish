@@ -50,8 +50,8 @@ function _shtab_bpfleakctl_using
   test "$_shtab_bpfleakctl_cmdpath" = "$argv"
 end
 
-set -g _shtab_bpfleakctl_commands attach detach ps policy top report scan types diff reports maps history analyze flamegraph pprof speedscope collapsed doctor
-set -g _shtab_bpfleakctl_opts_with_value --against --from --group --interval --limit --mode --older-than --output --pid --show --site --socket --sort --stacks --stop-limit --to --value -o
+set -g _shtab_bpfleakctl_commands attach detach ps policy top report scan types diff reports maps history analyze export doctor
+set -g _shtab_bpfleakctl_opts_with_value --against --format --from --group --interval --limit --mode --older-than --output --pid --show --site --socket --sort --stacks --stop-limit --to --value -o
 
 complete -c bpfleakctl -e
 complete -c bpfleakctl -f
@@ -149,29 +149,14 @@ complete -c bpfleakctl -n '_shtab_bpfleakctl_using analyze' -s h -l help -d 'sho
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using analyze' -l json -d 'print JSON (docs/json.md)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using analyze' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using analyze; and test $_shtab_bpfleakctl_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'what `bpfleakctl history` wrote'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a flamegraph -d 'Draw what is outstanding as a flame graph (HTML or SVG).'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using flamegraph' -s h -l help -d 'show this help message and exit'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using flamegraph' -l pid -xka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'a traced process, or one that ended'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using flamegraph' -l value -xka "live-bytes live-count allocated-bytes allocated-count growth" -d 'what the widths are: live-bytes, live-count, allocated-bytes, allocated-count, growth (live-bytes)'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using flamegraph' -l against -xka "(__fish_complete_path (commandline -ct))" -d 'compare with a report saved by `top --json --limit 0`: red is what grew, blue what shrank'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using flamegraph' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'where to write, such as leak.html or leak.svg (default: standard output)'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using flamegraph' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a pprof -d 'Write a heap profile that `go tool pprof` reads.'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using pprof' -s h -l help -d 'show this help message and exit'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using pprof' -l pid -xka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'a traced process, or one that ended'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using pprof' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'where to write, such as heap.pb.gz (default: standard output)'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using pprof' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a speedscope -d 'Write a heap profile that speedscope opens.'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using speedscope' -s h -l help -d 'show this help message and exit'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using speedscope' -l pid -xka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'a traced process, or one that ended'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using speedscope' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'where to write, such as heap.speedscope.json (default: standard output)'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using speedscope' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a collapsed -d 'Write the stacks a line each, for flame graph tools.'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using collapsed' -s h -l help -d 'show this help message and exit'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using collapsed' -l pid -xka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'a traced process, or one that ended'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using collapsed' -l value -xka "live-bytes live-count allocated-bytes allocated-count growth" -d 'what is added up: live-bytes, live-count, allocated-bytes, allocated-count, growth (live-bytes)'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using collapsed' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'where to write, such as stacks.txt (default: standard output)'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using collapsed' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a export -d 'Write a flame graph (HTML, SVG), or a heap profile for pprof, speedscope and'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using export' -s h -l help -d 'show this help message and exit'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using export' -l pid -xka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'a traced process, or one that ended'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using export' -l format -xka "html svg pprof speedscope collapsed" -d 'html, svg, pprof, speedscope, collapsed (default: as the file ends, .svg, .pb.gz, .speedscope.json, .txt, else html)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using export' -l value -xka "live-bytes live-count allocated-bytes allocated-count growth" -d 'what is drawn or added up; pprof and speedscope have all: live-bytes, live-count, allocated-bytes, allocated-count, growth (live-bytes)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using export' -l against -xka "(__fish_complete_path (commandline -ct))" -d 'html, svg: compare with a report saved by `top --json --limit 0`; red grew, blue shrank'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using export' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'where to write, such as leak.html, leak.svg or heap.pb.gz (default: standard output)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using export' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a doctor -d 'Check what this machine can do.'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using doctor' -s h -l help -d 'show this help message and exit'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using doctor' -l json -d 'print JSON (docs/json.md)'

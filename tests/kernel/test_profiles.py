@@ -46,7 +46,7 @@ def profile(tracer, workload, tmp_path):
     program.step(1)
     report = tracer.top_after_tick(program.pid)
     path = tmp_path / "heap.pb.gz"
-    tracer.control("pprof", "--pid", program.pid, "-o", path)
+    tracer.control("export", "--format", "pprof", "--pid", program.pid, "-o", path)
     return path, report, tracer, program
 
 
@@ -114,7 +114,7 @@ def test_a_process_that_ended_has_its_last_profile(profile, tmp_path):
     program.exit()
     wait_until(lambda: tracer.process(program.pid)["process"]["state"] == "exited")
     last = tmp_path / "last.pb.gz"
-    tracer.control("pprof", "--pid", program.pid, "-o", last)
+    tracer.control("export", "--format", "pprof", "--pid", program.pid, "-o", last)
     text = pprof("-top", "-unit=B", "-nodefraction=0", last)
     assert sum(rows(text).values()) == sum(site["live_bytes"] for site in report["sites"])
     assert "libc" in pprof("-raw", last)
@@ -124,8 +124,8 @@ def test_speedscope_and_collapsed_stacks_add_up(profile):
     """To the same bytes as the report."""
     _path, report, tracer, program = profile
     live_bytes = sum(site["live_bytes"] for site in report["sites"])
-    collapsed = tracer.control("collapsed", "--pid", program.pid)
+    collapsed = tracer.control("export", "--format", "collapsed", "--pid", program.pid)
     assert sum(int(line.rpartition(" ")[2]) for line in collapsed.splitlines()) == live_bytes
     assert any(";guilty;checked_malloc;" in line for line in collapsed.splitlines())
-    document = json.loads(tracer.control("speedscope", "--pid", program.pid))
+    document = json.loads(tracer.control("export", "--format", "speedscope", "--pid", program.pid))
     assert document["profiles"][0]["endValue"] == live_bytes

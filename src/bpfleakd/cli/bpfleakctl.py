@@ -17,20 +17,17 @@ from bpfleakd.cli.arguments import socket_from_environment
 from bpfleakd.cli.commands import (
     analyze,
     attach,
-    collapsed,
     detach,
     diff,
     doctor,
-    flamegraph,
+    export,
     history,
     maps,
     policy,
-    pprof,
     ps,
     report,
     reports,
     scan,
-    speedscope,
     top,
     types,
 )
@@ -56,10 +53,7 @@ _COMMANDS = (
     maps,
     history,
     analyze,
-    flamegraph,
-    pprof,
-    speedscope,
-    collapsed,
+    export,
     doctor,
 )
 

@@ -49,15 +49,13 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "maps": (("bpfleakctl maps --pid 4711", "what its resident memory is made of, and what explains it"),),
     "history": (("bpfleakctl history --pid 4711 -o history.json", "save what the verdicts are made of"),),
     "analyze": (("bpfleakctl analyze history.json", "judge it again, here or on another machine"),),
-    "flamegraph": (
-        ("bpfleakctl flamegraph --pid 4711 -o leak.html", "to search and zoom in a browser"),
-        ("bpfleakctl flamegraph --pid 4711 --value growth -o leak.svg", "a picture of what grows"),
+    "export": (
+        ("bpfleakctl export --pid 4711 -o leak.html", "a flame graph to search and zoom in a browser"),
+        ("bpfleakctl export --pid 4711 --value growth -o leak.svg", "a picture of what grows"),
+        ("bpfleakctl export --pid 4711 -o heap.pb.gz", "then: go tool pprof -http=: heap.pb.gz"),
+        ("bpfleakctl export --pid 4711 -o heap.speedscope.json", "drop it on https://www.speedscope.app"),
+        ("bpfleakctl export --pid 4711 --format collapsed", "a stack a line: main;f;g bytes"),
     ),
-    "pprof": (("bpfleakctl pprof --pid 4711 -o heap.pb.gz", "then: go tool pprof -http=: heap.pb.gz"),),
-    "speedscope": (
-        ("bpfleakctl speedscope --pid 4711 -o heap.speedscope.json", "drop it on https://www.speedscope.app"),
-    ),
-    "collapsed": (("bpfleakctl collapsed --pid 4711 -o stacks.txt", "a stack a line: main;f;g bytes"),),
     "doctor": (("bpfleakctl doctor", "what this machine can do; exit code 1 if tracing cannot work"),),
 }
 

@@ -326,45 +326,53 @@ def test_maps_of_a_process_that_is_not_attached(ctl):
 
 
 @pytest.mark.parametrize(
-    ("command", "first_bytes"),
-    [("pprof", b"\x1f\x8b"), ("speedscope", b'{"$schema"'), ("collapsed", b"_start;main;leak_here;malloc ")],
+    ("kind", "ending", "first_bytes"),
+    [
+        ("html", ".html", b"<!DOCTYPE html>"),
+        ("svg", ".svg", b"<svg"),
+        ("pprof", ".pb.gz", b"\x1f\x8b"),
+        ("speedscope", ".speedscope.json", b'{"$schema"'),
+        ("collapsed", ".txt", b"_start;main;leak_here;malloc "),
+    ],
 )
-def test_profiles_are_written_whole(ctl, tmp_path, command, first_bytes):
-    """In place of what was there, with nothing beside it."""
-    path = tmp_path / "profile"
-    path.write_text("old")
-    service = FakeService(profile=a_profile())
-    assert ctl(service, command, "--pid", "4711", "-o", str(path)) == (0, "", "")
-    assert path.read_bytes().startswith(first_bytes)
-    assert [file.name for file in tmp_path.iterdir()] == ["profile"]
-    assert service.calls == [("profile", 4711)]
-
-
-@pytest.mark.parametrize(("name", "first_bytes"), [("leak.html", "<!DOCTYPE html>"), ("leak.svg", "<svg")])
-def test_flame_graphs(ctl, tmp_path, name, first_bytes):
-    """The file's name says whether it is a page or a picture."""
-    path = tmp_path / name
-    assert ctl(FakeService(report=a_report()), "flamegraph", "--pid", "4711", "-o", str(path)) == (0, "", "")
-    assert path.read_text().startswith(first_bytes)
+def test_what_is_exported_is_written_whole(ctl, tmp_path, kind, ending, first_bytes):
+    """In place of what was there, with nothing beside it; as asked for, or as the file is called."""
+    for name, options in ((f"leak{ending}", ()), ("leak", ("--format", kind))):
+        path = tmp_path / name
+        path.write_text("old")
+        service = FakeService(profile=a_profile())
+        assert ctl(service, "export", "--pid", "4711", "-o", str(path), *options) == (0, "", "")
+        assert path.read_bytes().startswith(first_bytes)
+        assert [file.name for file in tmp_path.iterdir()] == [name]
+        assert service.calls == [("profile", 4711)]
+        path.unlink()
 
 
 def test_a_flame_graph_against_a_saved_report(ctl, tmp_path):
     """What `top --json` printed is read back; anything else is refused with the way to make it."""
-    service = FakeService(report=a_report())
+    service = FakeService(report=a_report(), profile=a_profile())
     saved = tmp_path / "before.json"
     saved.write_text(ctl(service, "top", "--pid", "4711", "--json")[1])
-    assert "before</p>" not in ctl(service, "flamegraph", "--pid", "4711", "--against", str(saved))[1]
+    against = ("export", "--pid", "4711", "--against", str(saved))
+    assert "before</p>" not in ctl(service, *against)[1]
     saved.write_text("{}")
-    code, out, err = ctl(service, "flamegraph", "--pid", "4711", "--against", str(saved))
+    code, out, err = ctl(service, *against)
     assert (code, out) == (1, "")
     assert "is no report" in err
     assert "top --pid N --json" in err
 
 
+def test_only_flame_graphs_are_compared(ctl):
+    """What would be left out silently is refused."""
+    with pytest.raises(SystemExit) as ended:
+        ctl(FakeService(), "export", "--pid", "1", "--format", "pprof", "--against", "before.json")
+    assert ended.value.code == 2
+
+
 def test_a_profile_that_cannot_be_written_is_an_error(ctl, tmp_path):
     """With the name of the file."""
     path = tmp_path / "missing" / "profile"
-    code, out, err = ctl(FakeService(profile=a_profile()), "pprof", "--pid", "4711", "-o", str(path))
+    code, out, err = ctl(FakeService(profile=a_profile()), "export", "--pid", "4711", "-o", str(path))
     assert (code, out) == (1, "")
     assert err == f"bpfleakctl: cannot write {path}: No such file or directory\n"
 
