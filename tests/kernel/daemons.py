@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -233,8 +234,17 @@ class Daemon:
 
     def top_after_tick(self, pid: int) -> dict:
         """The report, after everything that has happened until now was read."""
-        time.sleep((2 * self.configuration["tick_s"] + 0.2) * PATIENCE)
+        self.wait_for_ticks(2)  # the first of them may have begun before
         return self.top(pid)
+
+    def tick_for_s(self, seconds: float) -> None:
+        """Wait until ticks have ended that make up so much time."""
+        self.wait_for_ticks(math.ceil(seconds / self.configuration["tick_s"]))
+
+    def wait_for_ticks(self, count: int) -> None:
+        """Wait until so many more ticks have ended."""
+        before, tick_s = self.status()["ticks"], self.configuration["tick_s"]
+        wait_until(lambda: self.status()["ticks"] >= before + count, 15 + 5 * count * tick_s)
 
     def groups(self, pid: int, by: str) -> dict:
         """All groups of one process."""

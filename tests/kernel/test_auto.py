@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
@@ -90,7 +89,7 @@ def test_a_process_that_is_only_watched_is_never_attached(daemon, growing):
     row = watched(tracer)[leaking.pid]
     assert row["anonymous_bytes"] > 1 << 20
     assert row["growth_bytes_per_s"] == pytest.approx(ROUNDS_A_S * BLOCK_BYTES, rel=0.6)
-    time.sleep(2)
+    tracer.wait_for_ticks(10)
     assert attached_pids(tracer) == set()
 
 
@@ -110,7 +109,7 @@ def test_what_costs_a_program_too_much_is_let_go_of(daemon, workload):
     assert "over its budget of 1 %" in tracer.process(program.pid)["limited"]
     assert changed_text(program.pid) == []
     assert tracer.top(program.pid)["process"]["allocated_count"] > 0
-    time.sleep(1)
+    tracer.wait_for_ticks(5)
     assert tracer.process(program.pid)["process"]["state"] == "detached"
 
 

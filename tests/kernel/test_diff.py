@@ -18,9 +18,9 @@ def test_since_a_time_and_since_another_process(daemon, workload, tmp_path):
     program = workload("growing", "leak")
     tracer.attach(program.pid)
     program.step(100)
-    time.sleep(2)
+    tracer.wait_for_ticks(10)
     calm = time.monotonic()
-    time.sleep(2)
+    tracer.wait_for_ticks(10)
     program.step(30)
 
     # then what came since is told, and how exactly that is known

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -141,7 +140,6 @@ def test_many_processes_stay_below_the_limit(daemon, workload):
     for program in programs:
         client.attach(program.pid)
         program.start_step(1)
-    time.sleep(1.0)
 
     def figures() -> list[tuple[str, float]]:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:

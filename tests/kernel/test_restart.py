@@ -64,9 +64,9 @@ def test_a_leak_is_one_after_the_restart_as_well(daemon, workload):
         return [site for site in sites if site["verdict"] == "leak"]
 
     before = wait_until(leaks, 60)
-    time.sleep(11)  # it is written down every ten seconds
+    tracer.tick_for_s(11)  # it is written down every ten seconds
     tracer.kill()
-    time.sleep(1)
+    time.sleep(0.5)
     tracer.start()
 
     row = tracer.process(program.pid)
@@ -244,7 +244,8 @@ def test_recording_stops_when_no_daemon_comes_back(daemon, workload):
     tracer.attach(program.pid)
     program.step()
     tracer.kill()
-    time.sleep(1.5)
+    killed_s = time.monotonic()
+    wait_until(lambda: time.monotonic() > killed_s + 1.5)
     program.step()
     program.step()
 

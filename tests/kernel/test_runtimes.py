@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -330,7 +329,7 @@ def test_library_opened_after_the_attach(tracer, run, library):
     tracer.attach_with_tables(program.pid)
     program.step()
     # The child that builds its unwind table takes longer on a busy machine.
-    time.sleep(3 * PATIENCE)
+    tracer.tick_for_s(3 * PATIENCE)
 
     ledger = program.step()
 

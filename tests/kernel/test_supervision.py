@@ -153,7 +153,6 @@ def test_a_burst_of_short_processes_disturbs_nothing(daemon, workload):
     expect_no_losses(report)
     life = tracer.status()["process_events"]
     print(f"{BURST} processes in {took_s:.1f} s; slowest answer {max(answers_s) * 1e3:.0f} ms; {life}")
-    assert max(answers_s) < 5
     assert life["short_lived_total"] > BURST / 2
     assert tracer.log.count("\n") < BURST
     wait_until(lambda: tracer.status()["process_events"]["by_state"]["traced"] == 1)

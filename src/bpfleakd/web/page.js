@@ -128,11 +128,8 @@ async function getIfThere(path) {
 const SEVERITY = ["leak", "growing", "unknown", "plateau", "churn", "steady"];
 
 async function overview() {
-  const { processes } = await get("v1/processes");
-  const reports = await Promise.all(processes.map(
-    (row) => getIfThere(`v1/processes/${row.process.pid}/sites?limit=1`)));
-  const rows = processes.map((row, index) => ({ ...row, report: reports[index] }));
-  const verdict = (row) => row.report && row.report.process_verdict;
+  const { processes: rows } = await get("v1/processes");
+  const verdict = (row) => row.process_verdict;
   const severity = (row) => SEVERITY.indexOf(verdict(row) ? verdict(row).verdict : "unknown");
   rows.sort((a, b) => severity(a) - severity(b) || b.process.growth_bytes_per_s - a.process.growth_bytes_per_s);
   const parts = [element("h2", {}, "Traced processes")];
@@ -144,7 +141,7 @@ async function overview() {
       ["limit in", "number", (row) => duration(verdict(row) ? verdict(row).limit_reached_s : null)],
       ["live", "number", (row) => bytes(row.process.live_bytes)],
       ["growth", "number", (row) => rate(row.process.growth_bytes_per_s)],
-      ["top site", "name", (row) => row.report && row.report.sites[0] ? row.report.sites[0].function || "?" : "–"],
+      ["why", "name", (row) => verdict(row) ? verdict(row).reason : "–"],
       ["mode", "", (row) => row.process.mode],
       ["state", "", (row) => row.process.state],
       ["missed", "number", (row) => count(Object.values(row.losses).reduce((a, b) => a + b, 0))],

@@ -359,7 +359,7 @@ def test_any_name(function: str) -> None:
 
 def test_a_long_name_costs_little() -> None:
     """Time grows with the length of a name, not with its square."""
-    began = time.perf_counter()
+    began = time.process_time()
     for name in (
         "(" * 4_096,
         "<" * 4_096,
@@ -369,7 +369,7 @@ def test_a_long_name_costs_little() -> None:
         "a " * 2_048 + "(",
     ):
         blamed_frame([native(name)])
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 def test_a_python_function_is_charged_with_what_its_interpreter_allocates():

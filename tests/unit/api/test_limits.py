@@ -59,6 +59,16 @@ def ends_after_s(connection: socket.socket) -> float:
     return time.monotonic() - began_s
 
 
+def send_until_closed(connection: socket.socket, data: bytes) -> None:
+    """Send again and again; fails if the other end never closes."""
+    deadline_s = time.monotonic() + 30
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while True:
+            assert time.monotonic() < deadline_s, "the connection is still open"
+            connection.sendall(data)
+            time.sleep(0.02)
+
+
 @pytest.mark.parametrize("sent", [b"", b"G", b"GET /v1/status HTTP/1.1\r\nhost: localhost\r\nx-slow: "])
 def test_headers_have_a_deadline(connect, sent):
     """A request that is not finished is not waited for."""
@@ -71,11 +81,8 @@ def test_dribbling_does_not_move_the_deadline(connect):
     """A byte now and then, as slow loris sends them: the end comes all the same."""
     connection = connect()
     began_s = time.monotonic()
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        while time.monotonic() - began_s < 5:
-            connection.sendall(b"G")
-            time.sleep(SHORT.headers_s / 10)
-    assert SHORT.headers_s * 0.9 <= time.monotonic() - began_s < 5
+    send_until_closed(connection, b"G")
+    assert time.monotonic() - began_s >= SHORT.headers_s * 0.9
 
 
 def test_a_connection_may_rest_between_requests_but_not_for_ever(connect):
@@ -86,7 +93,7 @@ def test_a_connection_may_rest_between_requests_but_not_for_ever(connect):
         with contextlib.closing(http.client.HTTPResponse(connection)) as answer:
             answer.begin()
             assert (answer.status, len(answer.read()) > 0) == (200, True)
-        time.sleep(SHORT.headers_s * 1.5)
+        time.sleep(SHORT.headers_s + 0.2)
     assert ends_after_s(connection) > 0
 
 
@@ -94,12 +101,7 @@ def test_a_body_without_end_is_not_waited_for(connect):
     """The answer does not wait for it, and then it is a request without headers."""
     connection = connect()
     connection.sendall(b"POST /v1/status HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9999999999\r\n\r\n")
-    began_s = time.monotonic()
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        while time.monotonic() - began_s < 5:
-            connection.sendall(b"x" * 1000)
-            time.sleep(0.02)
-    assert time.monotonic() - began_s < 5
+    send_until_closed(connection, b"x" * 1000)
 
 
 def test_headers_have_a_size(connect):

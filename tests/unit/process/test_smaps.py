@@ -101,9 +101,9 @@ def test_5_000_mappings_are_read_in_time(tmp_path):
     directory = tmp_path / "23"
     directory.mkdir()
     (directory / "smaps").write_bytes(block * 5_000)
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     assert len(read_smaps(23, tmp_path).usages) == 5_000
-    assert time.perf_counter() - began_s < 1
+    assert time.process_time() - began_s < 1
 
 
 def test_a_process_that_is_gone_or_a_zombie(tmp_path):

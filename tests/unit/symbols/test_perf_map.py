@@ -204,9 +204,9 @@ class TestHostile:
             file.write(b"1000 10 first\n")
             file.seek(1 << 30)
             file.write(b"\n2000 10 last\n")
-        began_s = time.perf_counter()
+        began_s = time.process_time()
         assert name_at(perf_map, 0x2000) == "last"
-        assert time.perf_counter() - began_s < 2
+        assert time.process_time() - began_s < 2
         assert perf_map.losses["perf_map_skipped_bytes"] > 900 << 20
         assert perf_map.losses["perf_map_junk_lines"] > 0
 

@@ -409,6 +409,6 @@ def test_known_stacks_cost_little(library: Path) -> None:
     addresses = tuple(BASE + nm(library)["first"] + n % 5 for n in range(30))
     stacks = [RawStack(addresses, StackEnd.BOTTOM)] * 1_000
     symbolizer.symbolize(stacks[:1])
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     assert len(symbolizer.symbolize(stacks)) == 1_000
-    assert time.perf_counter() - began_s < 0.2
+    assert time.process_time() - began_s < 0.2

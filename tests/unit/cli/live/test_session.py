@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
 import signal
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -174,15 +176,16 @@ def test_a_process_that_ends_leads_back_to_the_list(path):
 
 def test_keys_work_while_the_daemon_takes_its_time(path):
     """The daemon is asked in a thread of its own."""
-    import asyncio
+    key_has_worked = threading.Event()
 
     async def slow(pid: int, **_: object) -> object:
-        await asyncio.sleep(3)
+        await asyncio.to_thread(key_has_worked.wait, 30)
         return a_report(pid)
 
     with running(a_service(report=slow), path), on_a_terminal(top(path, "--pid", "4711")) as terminal:
         terminal.until("asking the daemon")
         terminal.press("?")
         terminal.until("Any key goes back.")
+        key_has_worked.set()
         terminal.press("q")
         assert terminal.end()[1] == 0
