@@ -2,7 +2,7 @@
 /*
  * The stack walker: from the registers at a point in the program to the list of its callers.
  *
- * src/bpfleakd/unwind/walk.py is the same in Python, and says the rules; tests compare the two with each
+ * tests/unit/unwind/reference_walk.py is the same in Python, and says the rules; tests compare the two with each
  * other and with gdb. Three registers are carried: ip, sp, bp. How to get from one frame to the next is
  * said by the unwind tables, which the daemon makes of the files' call frame information. Code without
  * (made at run time, or assembled by hand) is taken to keep bp as a frame pointer.

@@ -44,7 +44,7 @@ def test_a_leak_is_told_from_a_cache_a_queue_and_churn(daemon, several, tmp_path
     # when it watches
     deadline, verdicts, called = time.monotonic() + 60, {}, set()
     while not is_right(verdicts) and time.monotonic() < deadline:
-        time.sleep(0.5)
+        tracer.tick_for_s(2)
         report = tracer.top(several.pid)
         verdicts = {site["function"]: site["verdict"] for site in report["sites"]}
         called |= {function for function, verdict in verdicts.items() if verdict == "leak"}

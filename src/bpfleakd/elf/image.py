@@ -23,11 +23,10 @@ from bpfleakd.elf.headers import ProgramHeader, SectionHeader, read_headers
 from bpfleakd.elf.section import SECTION_LIMIT_BYTES, Section
 from bpfleakd.errors import BadElf
 
-__all__ = ["EM_386", "EM_AARCH64", "EM_X86_64", "SECTION_LIMIT_BYTES", "ElfImage", "Section", "Segment"]
+__all__ = ["EM_386", "EM_X86_64", "SECTION_LIMIT_BYTES", "ElfImage", "Section", "Segment"]
 
 EM_386 = 3
 EM_X86_64 = 62
-EM_AARCH64 = 183
 
 NOTE_LIMIT_BYTES = 1 << 20
 NAME_LIMIT_BYTES = 64 << 10

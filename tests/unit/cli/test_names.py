@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bpfleakd.cli.render.names import readable_function
+from bpfleakd.cli.render.words import readable_function
 
 
 @pytest.mark.parametrize(

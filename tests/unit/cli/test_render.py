@@ -12,12 +12,9 @@ from rich.cells import cell_len
 
 from bpfleakd.cli.render.checks import checks_view
 from bpfleakd.cli.render.console import fitting_width, make_console
-from bpfleakd.cli.render.json_text import json_text
-from bpfleakd.cli.render.lines import attached_line, detached_line
-from bpfleakd.cli.render.losses import loss_lines
-from bpfleakd.cli.render.processes import processes_view
+from bpfleakd.cli.render.processes import processes_view, watched_view
 from bpfleakd.cli.render.report import reports_view
-from bpfleakd.cli.render.watched import watched_view
+from bpfleakd.cli.render.words import attached_line, detached_line, json_text, loss_lines
 from bpfleakd.model.check import Check, CheckStatus
 from bpfleakd.model.process import ProcessState
 from bpfleakd.model.stack import StackEnd

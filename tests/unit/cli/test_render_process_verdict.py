@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bpfleakd.cli.render.process_verdict import verdict_lines
+from bpfleakd.cli.render.words import verdict_lines
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 

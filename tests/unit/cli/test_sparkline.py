@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bpfleakd.cli.render.sparkline import sparkline
+from bpfleakd.cli.render.words import sparkline
 
 
 def test_it_goes_from_nothing_to_the_largest():

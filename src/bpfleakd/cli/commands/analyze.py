@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.cli.render.words import json_text
 from bpfleakd.errors import BadHistory
 from bpfleakd.model.history import StoredHistory
 
@@ -52,8 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
         ]
         print(json_text({"process_verdict": process, "sites": rows}))
         return 0
-    from bpfleakd.cli.render.analyzed import analyzed_view
     from bpfleakd.cli.render.console import fitting_width, make_console
+    from bpfleakd.cli.render.saved import analyzed_view
 
     console = make_console()
     console.print(analyzed_view(history, process, sites, width=fitting_width(console)))

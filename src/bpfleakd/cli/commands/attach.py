@@ -7,7 +7,7 @@ import argparse
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import ATTACH_MODES
 from bpfleakd.cli.arguments import pid
-from bpfleakd.cli.render.lines import attached_line
+from bpfleakd.cli.render.words import attached_line
 from bpfleakd.cli.waiting import waiting
 from bpfleakd.model.process import TracingMode
 

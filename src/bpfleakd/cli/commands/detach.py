@@ -6,7 +6,7 @@ import argparse
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.cli.arguments import pid
-from bpfleakd.cli.render.lines import detached_line
+from bpfleakd.cli.render.words import detached_line
 from bpfleakd.cli.waiting import waiting
 
 __all__ = ["add_parser", "run"]

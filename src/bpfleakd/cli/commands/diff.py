@@ -8,7 +8,7 @@ from pathlib import Path
 from bpfleakd.analysis.diff import compared
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.cli.arguments import duration_s, pid, whole_number_from
-from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.cli.render.words import json_text
 from bpfleakd.cli.saved_report import read_report
 from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.report import LeakReport, SortKey

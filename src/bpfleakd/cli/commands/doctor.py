@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.cli.render.words import json_text
 from bpfleakd.daemon.doctor import run_checks
 from bpfleakd.model.check import CheckStatus
 

@@ -7,7 +7,7 @@ import argparse
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.cli.arguments import add_pid, whole_number_from
 from bpfleakd.cli.output_file import add_output, write_output
-from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.cli.render.words import json_text
 
 __all__ = ["add_parser", "run"]
 

@@ -6,7 +6,7 @@ import argparse
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.cli.arguments import add_pid
-from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.cli.render.words import json_text
 
 __all__ = ["add_parser", "run"]
 

@@ -7,7 +7,7 @@ import argparse
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import SupervisedList
 from bpfleakd.cli.arguments import pid
-from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.cli.render.words import json_text
 from bpfleakd.errors import NoSuchProcess
 
 __all__ = ["add_parser", "run"]
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     # rich takes longer to import than all the rest: only where a table is drawn.
     from bpfleakd.cli.render.console import make_console
-    from bpfleakd.cli.render.supervised import supervised_view
+    from bpfleakd.cli.render.processes import supervised_view
 
     make_console().print(supervised_view(processes))
     return 0

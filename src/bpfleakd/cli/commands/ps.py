@@ -6,7 +6,7 @@ import argparse
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import ProcessList
-from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.cli.render.words import json_text
 
 __all__ = ["add_parser", "run"]
 
@@ -33,8 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     # rich takes longer to import than all the rest: only where a table is drawn.
     from bpfleakd.cli.render.console import fitting_width, make_console
-    from bpfleakd.cli.render.processes import processes_view
-    from bpfleakd.cli.render.watched import watched_view
+    from bpfleakd.cli.render.processes import processes_view, watched_view
 
     console = make_console()
     console.print(processes_view(processes, width=fitting_width(console)))

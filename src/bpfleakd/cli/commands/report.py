@@ -7,7 +7,7 @@ import argparse
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import BLOCKS_LISTED, BLOCKS_LISTED_MAX
 from bpfleakd.cli.arguments import add_no_suppressions, add_pid, duration_s, site, whole_number_between
-from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.cli.render.words import json_text
 
 __all__ = ["add_parser", "run"]
 

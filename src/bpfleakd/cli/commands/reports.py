@@ -10,7 +10,7 @@ import argparse
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import REPORTS_LISTED, REPORTS_LISTED_MAX
 from bpfleakd.cli.arguments import pid, whole_number_between, whole_number_from
-from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.cli.render.words import json_text
 
 __all__ = ["add_parser", "run"]
 
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     # rich takes longer to import than all the rest: only where a table is drawn.
     from bpfleakd.cli.render.console import make_console
-    from bpfleakd.cli.render.reports import kept_reports_view
+    from bpfleakd.cli.render.saved import kept_reports_view
 
     make_console().print(kept_reports_view(reports))
     return 0

@@ -7,7 +7,7 @@ import argparse
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import BLOCKS_LISTED, BLOCKS_LISTED_MAX, STOP_LIMIT_MAX_S, STOP_LIMIT_S
 from bpfleakd.cli.arguments import add_pid, duration_s, number_between, whole_number_between
-from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.cli.render.words import json_text
 from bpfleakd.cli.waiting import waiting
 
 __all__ = ["add_parser", "run"]

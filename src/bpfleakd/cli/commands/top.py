@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.cli.arguments import add_no_suppressions, number_between, pid, whole_number_from
-from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.cli.render.words import json_text
 from bpfleakd.errors import NoSuchProcess, NotAttached
 from bpfleakd.model.groups import GroupedReport, GroupKey
 from bpfleakd.model.report import LeakReport, SortKey

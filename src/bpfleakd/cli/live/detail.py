@@ -7,8 +7,8 @@ import textwrap
 from rich.text import Text
 
 from bpfleakd.cli.render.sites import VERDICT_STYLES, site_function
-from bpfleakd.cli.render.sparkline import sparkline
 from bpfleakd.cli.render.stacks import stack_lines
+from bpfleakd.cli.render.words import sparkline
 from bpfleakd.model.history import StoredHistory
 from bpfleakd.model.report import SiteReport
 from bpfleakd.printable import printable

@@ -13,15 +13,13 @@ from bpfleakd.cli.live.detail import detail_lines
 from bpfleakd.cli.live.feed import Answer
 from bpfleakd.cli.live.help import footer, help_lines
 from bpfleakd.cli.live.state import Page, Row, Shown, View, selected_index
-from bpfleakd.cli.render.estimates import is_estimate
 from bpfleakd.cli.render.groups import group_name, groups_table
-from bpfleakd.cli.render.losses import loss_lines
-from bpfleakd.cli.render.process_verdict import verdict_lines
 from bpfleakd.cli.render.processes import processes_table
 from bpfleakd.cli.render.report import process_header, why_empty
 from bpfleakd.cli.render.sites import name_widths, site_function, site_table, why_line
 from bpfleakd.cli.render.stacks import stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
+from bpfleakd.cli.render.words import is_estimate, loss_lines, verdict_lines
 from bpfleakd.model.process import ProcessRow, ProcessSummary
 from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.model.verdict import Verdict

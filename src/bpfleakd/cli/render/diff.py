@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bpfleakd.cli.render.names import readable_function
 from bpfleakd.cli.render.stacks import basename, stack_lines
+from bpfleakd.cli.render.words import readable_function
 from bpfleakd.model.difference import ComparedState, DiffReport, SiteChange, SiteDifference
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration

@@ -8,11 +8,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bpfleakd.cli.render.losses import loss_lines
-from bpfleakd.cli.render.names import readable_function
 from bpfleakd.cli.render.report import process_header, why_empty
 from bpfleakd.cli.render.stacks import basename, stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
+from bpfleakd.cli.render.words import loss_lines, readable_function
 from bpfleakd.model.groups import GroupedReport, GroupKey, SiteGroup
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_rate

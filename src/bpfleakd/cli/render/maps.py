@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.cli.render.managed import heap_line
+from bpfleakd.cli.render.words import loss_lines
 from bpfleakd.model.address_space import AddressSpaceReport, JitModule, MemoryShares, MemoryUse
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration

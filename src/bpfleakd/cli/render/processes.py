@@ -1,4 +1,4 @@
-"""The table of `bpfleakctl ps`."""
+"""Tables of processes: of `bpfleakctl ps`, of those watched (`ps --all`) and of `bpfleakctl policy`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bpfleakd.cli.render.estimates import is_estimate, recorded_share
-from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.cli.render.sites import VERDICT_STYLES
-from bpfleakd.model.process import ProcessRow, ProcessState
+from bpfleakd.cli.render.words import is_estimate, loss_lines, recorded_share
+from bpfleakd.model.process import ProcessLabels, ProcessRow, ProcessState
+from bpfleakd.model.supervision import SupervisedProcess, SupervisionState
 from bpfleakd.model.verdict import Verdict
+from bpfleakd.model.watching import WatchedProcess, WatchState
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration, human_percent, human_rate
 
-__all__ = ["processes_table", "processes_view"]
+__all__ = ["processes_table", "processes_view", "supervised_view", "watched_view"]
 
 # What is less is not worth a line.
 _DEAR_PERCENT = 1.0
@@ -121,3 +122,69 @@ def _cost(traced: ProcessRow) -> Text:
     now = f"tracing costs it {human_percent(traced.load_percent) or 'nothing'} of a core"
     words = f"{now}; limited: {printable(traced.limited)}" if traced.limited else now
     return Text(f"{traced.process.pid} {words}", style="yellow")
+
+
+def watched_view(watched: Sequence[WatchedProcess]) -> RenderableType:
+    """Return a row a process; under the table, why some cannot be traced."""
+    if not watched:
+        return Text("no process is watched")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("watched", justify="right", no_wrap=True)
+    table.add_column("comm", no_wrap=True, max_width=16)
+    for name in ("anonymous", "growth/s", "windows", "next look"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("mode", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for process in watched:
+        table.add_row(
+            str(process.pid),
+            Text(printable(process.comm), overflow="ellipsis"),
+            human_bytes(process.anonymous_bytes),
+            human_rate(process.growth_bytes_per_s),
+            f"{process.windows:,}",
+            "" if process.next_look_s is None else f"in {human_duration(process.next_look_s)}",
+            Text(process.mode.value),
+            Text(process.state.value, style="" if process.state == WatchState.WATCHED else "yellow"),
+        )
+    reasons = [
+        Text(f"{process.pid} not attached: {printable(process.reason)}", style="yellow")
+        for process in watched
+        if process.reason
+    ]
+    return Group(table, *reasons)
+
+
+_CONTAINER_CHARS = 12  # as much of an id as docker and podman show
+_STYLES = {
+    SupervisionState.TRACED: "bold",
+    SupervisionState.WAITING: "yellow",
+    SupervisionState.REFUSED: "yellow",
+}
+
+
+def supervised_view(processes: Sequence[SupervisedProcess]) -> RenderableType:
+    """Return a row a process, by pid."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("pid", justify="right", no_wrap=True)
+    table.add_column("comm", no_wrap=True, max_width=16)
+    for name in ("mode", "by", "state"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("belongs to", max_width=40, no_wrap=True)
+    table.add_column("because", overflow="fold")
+    for process in processes:
+        table.add_row(
+            str(process.pid),
+            Text(printable(process.comm), overflow="ellipsis"),
+            process.mode.value,
+            Text(printable(process.rule)),
+            Text(process.state.value, style=_STYLES.get(process.state, "")),
+            Text(_home(process.labels), overflow="ellipsis"),
+            Text(printable(process.reason)),
+        )
+    return table
+
+
+def _home(labels: ProcessLabels) -> str:
+    if labels.container is not None:
+        return f"container {printable(labels.container[:_CONTAINER_CHARS])}"
+    return printable(labels.unit or labels.user or "")

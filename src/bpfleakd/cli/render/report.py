@@ -7,13 +7,18 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from bpfleakd.cli.render.estimates import estimated_amount, estimated_count, is_estimate, mode_words
-from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.cli.render.managed import heap_lines
-from bpfleakd.cli.render.process_verdict import verdict_lines
 from bpfleakd.cli.render.sites import VERDICT_STYLES, name_widths, site_table, why_line
 from bpfleakd.cli.render.stacks import stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
+from bpfleakd.cli.render.words import (
+    estimated_amount,
+    estimated_count,
+    is_estimate,
+    loss_lines,
+    mode_words,
+    verdict_lines,
+)
 from bpfleakd.model.process import ProcessState, ProcessSummary
 from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.printable import printable, shortened

@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bpfleakd.cli.render.losses import loss_lines
 from bpfleakd.cli.render.report import process_header
 from bpfleakd.cli.render.stacks import stack_lines
+from bpfleakd.cli.render.words import loss_lines
 from bpfleakd.model.scan import (
     Reachability,
     ReachabilitySums,

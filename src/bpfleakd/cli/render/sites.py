@@ -8,8 +8,8 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from bpfleakd.cli.render.names import readable_function
 from bpfleakd.cli.render.stacks import basename
+from bpfleakd.cli.render.words import readable_function
 from bpfleakd.model.report import SiteReport
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.printable import printable, shortened

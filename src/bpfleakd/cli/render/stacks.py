@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from bpfleakd.cli.render.names import readable_function
+from bpfleakd.cli.render.words import readable_function
 from bpfleakd.model.blocks import SiteBlocks
 from bpfleakd.model.difference import SiteDifference
 from bpfleakd.model.groups import SiteGroup

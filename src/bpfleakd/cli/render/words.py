@@ -1,0 +1,170 @@
+"""What views say in words and figures: names, estimates, what was missed, verdicts, answers of one line."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from bpfleakd.model.limit import MemoryLimitKind
+from bpfleakd.model.process import ProcessRow, ProcessSummary, TracingMode
+from bpfleakd.model.verdict import ProcessVerdict
+from bpfleakd.printable import printable
+from bpfleakd.units import human_bytes, human_duration
+
+__all__ = [
+    "attached_line",
+    "detached_line",
+    "estimated_amount",
+    "estimated_count",
+    "is_estimate",
+    "json_text",
+    "loss_lines",
+    "mode_words",
+    "readable_function",
+    "recorded_share",
+    "sparkline",
+    "verdict_lines",
+]
+
+# What the C++ library calls the types that everybody knows by other names.
+_EVERYDAY_NAMES = (
+    ("std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >", "std::string"),
+    ("std::basic_string_view<char, std::char_traits<char> >", "std::string_view"),
+    ("std::__cxx11::", "std::"),
+)
+
+
+def readable_function(name: str) -> str:
+    """Return a demangled name with the standard library's long types by their everyday names."""
+    for long, short in _EVERYDAY_NAMES:
+        name = name.replace(long, short)
+    return printable(name)
+
+
+def is_estimate(process: ProcessSummary) -> bool:
+    """Whether some blocks of the process were not recorded, so that its figures are estimates."""
+    return process.mode == TracingMode.SAMPLED
+
+
+def estimated_amount(process: ProcessSummary) -> str:
+    """The live bytes of a process, with one standard error if they are an estimate."""
+    amount = human_bytes(process.live_bytes)
+    return f"{amount} ± {human_bytes(round(process.live_bytes_stderr))}" if is_estimate(process) else amount
+
+
+def estimated_count(process: ProcessSummary) -> str:
+    """The live blocks of a process, likewise."""
+    count = f"{process.live_count:,}"
+    return f"{count} ± {process.live_count_stderr:,.0f}" if is_estimate(process) else count
+
+
+def recorded_share(process: ProcessSummary) -> str:
+    """Which blocks are recorded now, in a word or two: "all", "1 in 64 KiB"."""
+    interval_bytes = process.sample_interval_bytes
+    return "all" if interval_bytes is None else f"1 in {human_bytes(interval_bytes)}"
+
+
+def mode_words(process: ProcessSummary) -> str:
+    """How the process is recorded: "exact", or "estimates: 1 in 64 KiB recorded"."""
+    if not is_estimate(process):
+        return printable(process.mode)
+    return f"estimates: {recorded_share(process)} recorded"
+
+
+# A reason that is not here is shown by its name.
+_WORDS = {
+    "live_full": "blocks not recorded: the table of live blocks is full (limits.live_blocks)",
+    "site_full": "allocations counted together: the table of call sites is full (limits.sites)",
+    "stack_full": "call sites without a stack: the table of stacks is full (limits.stacks)",
+    "thread_full": "calls not recorded: the table of threads is full (limits.threads)",
+    "return_missed": "calls not recorded: their return was not seen",
+    "free_missed": "frees not seen: the address was given out again before",
+    "result_unreadable": "blocks not recorded: their address could not be read",
+    "stack_unreadable": "stacks cut short: their memory could not be read",
+    "event_full": "changes of the address space not seen: too many between two ticks",
+    "unattended": "recording had stopped: there was no daemon for too long (unattended_s)",
+    "region_full": "mappings not recorded: the address space is in too many pieces",
+    "unknown_addresses": "frames without a name: in no mapping",
+    "unreadable_files": "files that could not be opened: their frames have no names",
+    "perf_map_junk_lines": "lines of the perf map that name no method",
+    "perf_map_skipped_bytes": "bytes of the perf map not read: too many at once",
+    "perf_map_dropped_entries": "methods of the perf map forgotten: too many",
+    "perf_map_refused": "perf map not believed: not a regular file of the process' user",
+}
+
+
+def loss_lines(losses: Mapping[str, int]) -> list[str]:
+    """Return a line for each way in which something was missed; none if nothing was."""
+    return [f"missed: {count:,} {_words(reason)}" for reason, count in losses.items() if count]
+
+
+def _words(reason: str) -> str:
+    return _WORDS.get(reason) or printable(reason).replace("_", " ")
+
+
+_LIMITS = {
+    MemoryLimitKind.CGROUP: "its control group",
+    MemoryLimitKind.ADDRESS_SPACE: "RLIMIT_AS",
+    MemoryLimitKind.DATA: "RLIMIT_DATA",
+    MemoryLimitKind.HOST: "the machine",
+}
+
+
+def verdict_lines(verdict: ProcessVerdict) -> list[str]:
+    """Return one line, or two if a limit is in sight."""
+    lines = [printable(verdict.reason)]
+    if verdict.limit and verdict.limit_reached_s is not None:
+        limit = f"the {human_bytes(verdict.limit.limit_bytes)} of {_LIMITS[verdict.limit.kind]}"
+        lines.append(f"at this rate {limit} are used up in {human_duration(verdict.limit_reached_s)}")
+    return lines
+
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_ASCII = "_.-:=+*#"
+
+
+def sparkline(
+    ends_s: Sequence[float], values: Sequence[float], width: int, *, ascii_only: bool = False
+) -> str:
+    """Return at most `width` characters from 0 (the lowest block) to the largest value, evenly over time.
+
+    `values` are of bins of time that end at `ends_s` and may differ in length; "" if there is none.
+    """
+    if not values or width < 1 or ends_s[-1] <= 0:
+        return ""
+    width = min(width, 4 * len(values))
+    levels = _ASCII if ascii_only else _BLOCKS
+    highest = max(values)
+    if highest <= 0:
+        return levels[0] * width
+    times = (ends_s[-1] * (column + 0.5) / width for column in range(width))
+    picked = (values[min(bisect_left(ends_s, time_s), len(values) - 1)] for time_s in times)
+    return "".join(levels[round(max(0.0, value) / highest * (len(levels) - 1))] for value in picked)
+
+
+def attached_line(traced: ProcessRow) -> str:
+    """Return who is traced now, and how."""
+    functions = sorted({probe.function for probe in traced.probes})
+    probed = f"{len(traced.probes)} functions probed ({', '.join(functions)})"
+    return printable(f"attached to {_who(traced)} {traced.process.exe} by {traced.attach_method}, {probed}")
+
+
+def detached_line(traced: ProcessRow) -> str:
+    """Return who was traced, for how long, and what was outstanding."""
+    process = traced.process
+    left = f"{human_bytes(process.live_bytes)} live in {process.live_count:,} blocks"
+    return printable(f"detached from {_who(traced)} after {human_duration(process.attached_s)}, {left}")
+
+
+def _who(traced: ProcessRow) -> str:
+    return f"{traced.process.pid} {traced.process.comm}"
+
+
+def json_text(answer: object) -> str:
+    """Return dataclasses as indented JSON in ASCII, so that no name in it can steer a terminal."""
+    text = json.dumps(msgspec.to_builtins(answer), indent=2, ensure_ascii=True)
+    # The one control character that JSON leaves as it is.
+    return text.replace("\x7f", "\\u007f")
