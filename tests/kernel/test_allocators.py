@@ -451,7 +451,7 @@ def test_the_second_attach_of_a_program_builds_nothing(tracer, run):
 
 
 def _children_ticks(pid: int) -> int:
-    """The processor time of children that have ended, in clock ticks: a child that builds tables takes ten."""
+    """The processor time of children that have ended, in clock ticks: one that builds tables takes ten."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[13]) + int(fields[14])
 
