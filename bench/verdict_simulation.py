@@ -47,6 +47,11 @@ CLEAN: Mapping[str, sites.Make] = {
 }
 _AT_S = (20.0, 30.0, 40.0, 45.0, 50.0, 55.0, 60.0, 70.0, 80.0, 90.0, 120.0, 150.0, 180.0, 240.0, 300.0)
 _SEED = 23
+# The time to a verdict, by size and rate of the blocks that are lost.
+_SIZES_BYTES = (16, 50, 256, 1024, 16384)
+_RATES_PER_S = (0.1, 1.0, 10.0, 100.0)
+_TIMES_S = (50.0, 60.0, 80.0, 100.0, 150.0, 200.0, 300.0, 450.0, 600.0, 900.0, 1200.0, 1800.0)
+_MOST = 0.9
 _DOCS = Path(__file__).parents[1] / "docs"
 _BEGIN, _END = "<!-- simulation: begin -->\n", "<!-- simulation: end -->\n"
 
@@ -76,6 +81,31 @@ def shares_called_leak(make: sites.Make, number: int, at_s: Sequence[float], see
     return [sum(site.verdict is Verdict.LEAK for site in of_time) / number for of_time in verdicts]
 
 
+def time_to_verdict_s(per_s: float, size_bytes: int, number: int = 10) -> float | None:
+    """When nine of ten leaks of such blocks are called so; None: later than all of `_TIMES_S`."""
+    shares = shares_called_leak(sites.leak(per_s, size_bytes), number, _TIMES_S, _SEED)
+    return next((at_s for at_s, share in zip(_TIMES_S, shares, strict=True) if share >= _MOST), None)
+
+
+def _times_table() -> str:
+    lines = [
+        "",
+        "The time until nine of ten leaks are called so, by the size and the rate of their blocks:",
+        "",
+        f"| | {' | '.join(f'{per_s:g} blocks/s' for per_s in _RATES_PER_S)} |",
+        f"|---|{'---|' * len(_RATES_PER_S)}",
+    ]
+    for size_bytes in _SIZES_BYTES:
+        times_s = [time_to_verdict_s(per_s, size_bytes) for per_s in _RATES_PER_S]
+        cells = [
+            f"{per_s * size_bytes:,.0f} B/s: {'later than 30 min' if at_s is None else f'{at_s:.0f} s'}"
+            for per_s, at_s in zip(_RATES_PER_S, times_s, strict=True)
+        ]
+        lines.append(f"| {size_bytes:,} B | {' | '.join(cells)} |")
+        print(lines[-1], file=sys.stderr, flush=True)
+    return "\n".join(lines) + "\n"
+
+
 def main() -> int:
     """Simulate, draw, write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -92,7 +122,7 @@ def main() -> int:
     document = _DOCS / "verdicts.md"
     before, _, rest = document.read_text().partition(_BEGIN)
     _old, _, after = rest.partition(_END)
-    document.write_text(f"{before}{_BEGIN}{_tables(panels, arguments.sites)}{_END}{after}")
+    document.write_text(f"{before}{_BEGIN}{_tables(panels, arguments.sites)}{_times_table()}{_END}{after}")
     return 0
 
 
