@@ -31,6 +31,8 @@ _DEPTH = 16
 _GIVEN_BACK_MIN = 4
 _HELD_SHARE = 0.1
 _SETTLED_AT_ONCE = 32
+# Whoever has more has them from one place: each is looked at again at each evaluation.
+_IDENTITIES_MAX = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,10 @@ class SiteCharging:
         for row in busiest.tolist():
             key = keys[row]
             stacks[key] = self._stacks.get(key) or tuple(stack_of(key).addresses[:_DEPTH])
-        self._stacks = stacks
-        self._given_back = {keys[row] for row in busiest[gives_back[busiest]].tolist()}
+        given_back = {keys[row] for row in busiest[gives_back[busiest]].tolist()}
+        if stacks.keys() == self._stacks.keys() and given_back == self._given_back:
+            return
+        self._stacks, self._given_back = stacks, given_back
         self._callers = Callers(
             (stacks[keys[row]], int(allocated[row]), keys[row] in self._given_back)
             for row in busiest.tolist()
@@ -88,6 +92,8 @@ class SiteCharging:
 
     def unsettled(self, table: SiteTable, rows: NDArray[np.intp]) -> list[SiteKey]:
         """Some of the sites in these rows, the first first, whose identity is not settled yet."""
+        if len(self._identities) >= _IDENTITIES_MAX:
+            return []
         keys = table.keys
         found = (keys[row] for row in rows.tolist() if keys[row] not in self._identities)
         return [key for key, _ in zip(found, range(_SETTLED_AT_ONCE), strict=False)]
