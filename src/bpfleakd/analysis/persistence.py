@@ -265,12 +265,13 @@ class _Measurement:
 
     def _look(self, start_s: Row, end_s: Row) -> tuple[Flags, dict[str, NDArray[Any]]]:
         grid = self._exposure.grid(start_s, np.maximum(end_s, start_s + 1e-3))
-        values = [
-            values_at(curve, self._ends_s, grid, from_zero=False) for curve in (self._bytes, self._count)
-        ]
-        of_bytes, of_count = self._rises_of(grid)
-        recorded_count, of_count = of_count.gain, replace(of_count, gain=_gain(values[1]))
-        of_bytes = replace(of_bytes, gain=_gain(values[0]))
+        values, (of_bytes, of_count) = self._over(grid)
+        recorded_count = of_count.gain
+        if self._exposure.chance is not None:
+            of_bytes, of_count = (
+                replace(rise, gain=_gain(curve))
+                for rise, curve in zip((of_bytes, of_count), values, strict=True)
+            )
         has_blocks = recorded_count >= _BLOCKS_ENOUGH * self._exposure.weight
         is_more = (of_bytes.gain > self._least_bytes, of_count.gain > self._least_count)
         rises = [self._rises(curve, start_s, end_s) for curve in (self._bytes, self._count)]
@@ -303,11 +304,16 @@ class _Measurement:
             "old_share": old_share,
         }
 
-    def _rises_of(self, grid: Matrix) -> tuple[Rise, Rise]:
-        """How bytes and blocks rise over a grid, in what was recorded at the finest sampling.
+    def _over(self, grid: Matrix) -> tuple[list[Matrix], tuple[Rise, Rise]]:
+        """Bytes and blocks over a grid, and how they rise in what was recorded at the finest sampling.
 
         Their silence is that part of the steps that would have been seen.
         """
+        values = [
+            values_at(curve, self._ends_s, grid, from_zero=False) for curve in (self._bytes, self._count)
+        ]
+        if self._exposure.chance is None:
+            return values, (rise_of(values[0]), rise_of(values[1]))
         of_bytes, of_count = (
             rise_of(values_at(curve, self._ends_s, grid, from_zero=False))
             for curve in (self._seen_bytes, self._seen_count)
@@ -322,7 +328,7 @@ class _Measurement:
             )
             for rise in (of_bytes, of_count)
         )
-        return of_bytes, of_count
+        return values, (of_bytes, of_count)
 
     def _rises(self, curve: Matrix, start_s: Row, end_s: Row) -> Row:
         """In how many bins of its window each site rises: one step in a wide bin fills several cells."""
@@ -385,7 +391,11 @@ class _Measurement:
         Whoever drops his oldest blocks first has young ones only, which all survive.
         """
         end_s = np.maximum(self._now_s - self._excursion_s, start_s + 1e-3)
-        _of_bytes, rise = self._rises_of(self._exposure.grid(start_s, end_s))
+        grid = self._exposure.grid(start_s, end_s)
+        if self._exposure.chance is None:
+            rise = rise_of(values_at(self._count, self._ends_s, grid, from_zero=False))
+        else:
+            _values, (_of_bytes, rise) = self._over(grid)
         is_calm = self._excursion_s <= _CALM_SHARE * self._now_s
         return is_calm & (rise.gain > 0) & (_has_stopped(rise) | _slows_down(rise))
 
@@ -395,18 +405,17 @@ class _Measurement:
         start_s = np.minimum(_START_UP_S, end_s)
         window_s = np.maximum(end_s - start_s, 1e-3)
         grid = self._exposure.grid(start_s, start_s + window_s)
-        of_bytes, of_count = self._rises_of(grid)
-        gained_bytes, gained_count = (
-            _gain(values_at(curve, self._ends_s, grid, from_zero=False))
-            for curve in (self._bytes, self._count)
-        )
+        values, (of_bytes, of_count) = self._over(grid)
+        gained_bytes, gained_count = map(_gain, values)
         is_more = gained_bytes > self._least_bytes
         stays = is_more
         if self._survival is not None:
             lived = self._survival.between(start_s, end_s)
             stays = stays & ((gained_count < _FEW) | (lived >= _REPLACED_SHARE * gained_count))
         stopped = _has_stopped(of_bytes)
-        seen = rise_of(values_at(self._seen_bytes, self._ends_s, grid, from_zero=False))
+        seen = of_bytes
+        if self._exposure.chance is not None:
+            seen = rise_of(values_at(self._seen_bytes, self._ends_s, grid, from_zero=False))
         silence_s = self._now_s - last_rise_s(seen, grid)
         steps = np.maximum(of_bytes.steps, of_count.steps)
         return {
