@@ -7,7 +7,7 @@ import sys
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.cli.arguments import add_pid
-from bpfleakd.cli.render.json_text import json_text
+from bpfleakd.cli.render.words import json_text
 from bpfleakd.cli.waiting import waiting
 from bpfleakd.errors import AccessDenied
 from bpfleakd.model.managed import TypesPrice

@@ -37,6 +37,10 @@ class FakeRuntime:
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
+    def has_session(self, number: int) -> bool:
+        """Whether a session has been begun and answered."""
+        return number in self._sessions
+
     def send(self, session: int, data: bytes) -> None:
         """Send more of a session's stream."""
         self._sessions[session].sendall(data)
