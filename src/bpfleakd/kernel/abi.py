@@ -50,6 +50,8 @@ __all__ = [
     "STACK",
     "STACK_ENDS",
     "STACK_KEY",
+    "THREAD_END_NS",
+    "UNPROVEN_FREES",
     "UNWIND_MAPPING",
     "UNWIND_MAPPINGS",
     "UNWIND_SHARD_WORDS",
@@ -73,6 +75,7 @@ COOKIE_SLOT_SHARED = 0xFFFFFF
 MAX_SAMPLE_SHIFT = 22
 CURVE_STEPS = 128
 COUNT_UNIT = 65_536
+THREAD_END_NS = 500_000_000
 HIT_COUNTERS = 8
 HIT_COUNTER_WORDS = 8
 
@@ -189,6 +192,7 @@ PROCESS = np.dtype(
     ]
 )
 SAMPLING_CURVE = np.dtype([("points", "u4", (CURVE_STEPS + 1,))])
+UNPROVEN_FREES = np.dtype([("first_ns", "u8"), ("count", "u8")])
 SITE_KEY = np.dtype([("tgid", "u4"), ("kind", "u4"), ("stack_id", "u8")])
 SITE = np.dtype(
     [

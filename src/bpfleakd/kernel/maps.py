@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,7 @@ PINNED_MAPS: dict[str, tuple[np.dtype, np.dtype]] = {
     "changed_sites": (_NOTHING, _NOTHING),
     "stacks": (abi.STACK_KEY, abi.STACK),
     "threads": (np.dtype("u8"), _OPAQUE),
-    "unproven_frees": (np.dtype("u8"), _OPAQUE),
+    "unproven_frees": (np.dtype("u8"), abi.UNPROVEN_FREES),
     "unwind_rules": (np.dtype("u4"), np.dtype(("V", PACKED_RULE_BYTES))),
     "unwind_shards": (np.dtype("u4"), np.dtype("u4")),
     "unwind_mappings": (np.dtype("u4"), np.dtype("u4")),
@@ -73,7 +74,8 @@ class ProcessCounters:
     `sample_shift` is the binary logarithm of the sampling interval in bytes, 0 where every block is recorded,
     and `was_sampled` whether it ever was otherwise. `recorded` blocks went into the live table and `released`
     ones out of it; `site_count` and `stack_count` are entries in those tables. `unmatched_frees` were of
-    unknown blocks, `library_changes` count dlopen and dlclose, `losses` is by reason. `heap_peak_bytes` is
+    unknown blocks, `idle_unmatched_frees` too, by threads that have made none since; `library_changes` count
+    dlopen and dlclose, `losses` is by reason. `heap_peak_bytes` is
     the most that was live in the heap since the last event of the address space.
     `probe_hits` are the runs of programs in this process: what tracing costs it is so many times some 0.5 us.
     """
@@ -90,6 +92,7 @@ class ProcessCounters:
     released: int = 0
     site_count: int = 0
     stack_count: int = 0
+    idle_unmatched_frees: int = 0
 
 
 class Maps:
@@ -212,6 +215,7 @@ class Maps:
         return ProcessCounters(
             state=abi.RecordingState(int(process["state"])),
             unmatched_frees=int(process["unmatched_frees"]),
+            idle_unmatched_frees=self._idle_unmatched_frees(pid),
             library_changes=int(process["library_changes"]),
             losses=losses,
             heap_peak_bytes=int(process["peak_live_bytes"]),
@@ -223,6 +227,16 @@ class Maps:
             site_count=int(process["site_count"]),
             stack_count=int(process["stack_count"]),
         )
+
+    def _idle_unmatched_frees(self, pid: int) -> int:
+        """Frees of unknown blocks by threads that made none since, and were not about to end."""
+        batches = bpf.map_batches(self._fds["unproven_frees"], np.dtype("u8"), abi.UNPROVEN_FREES)
+        before_ns = time.monotonic_ns() - abi.THREAD_END_NS
+        total = 0
+        for keys, values in batches:
+            idle = (_processes_of(keys) == pid) & (values["first_ns"] < before_ns)
+            total += int(values["count"][idle].sum())
+        return total
 
     def remove_process(self, pid: int) -> None:
         """Clear all that belongs to a process. Its links must be closed already."""

@@ -84,7 +84,7 @@ class Reporter:
             allocated_bytes=totals.allocated_bytes,
             allocated_count=totals.allocated_count,
             freed_count=totals.allocated_count - totals.live_count,
-            unmatched_frees=traced.counters.unmatched_frees,
+            unmatched_frees=traced.counters.unmatched_frees + traced.counters.idle_unmatched_frees,
             growth_bytes_per_s=growth_bytes_per_s(table.total_history, *self._growth_window_ns(table)),
             temporary_count=totals.temporary_count,
             peak_live_bytes=totals.peak_live_bytes,

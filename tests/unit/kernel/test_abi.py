@@ -28,7 +28,6 @@ from ..elf.building import output_of
 # What only the programs look into.
 BPF_ONLY = {
     "python_walk",
-    "unproven_frees",
     "walk_state",
     "walk_scratch",
     "pending_syscall",
