@@ -86,7 +86,7 @@ def test_a_child_of_a_followed_process_is_traced_with_a_table_of_its_own(daemon,
     assert [(site["function"], site["live_count"]) for site in report["sites"]] == [
         ("allocate_in_child", 101)
     ]
-    assert report["process"]["unmatched_frees"] == 1
+    wait_until(lambda: tracer.top(child)["process"]["unmatched_frees"] == 1)
     expect_no_losses(report)
     assert tracer.top(program.pid)["process"]["live_count"] == 0
 
