@@ -58,7 +58,9 @@ def allocating_function(site: dict[str, Any]) -> str | None:
     """
     if not site["stack"]:
         return short_name(site["function"])
-    frame = blamed_frame(msgspec.convert(site["stack"], list[Frame], strict=False))
+    # What Python makes C functions do is charged to Python; a ledger has the C functions.
+    frames = [frame for frame in site["stack"] if frame["kind"] != "interpreted"]
+    frame = blamed_frame(msgspec.convert(frames, list[Frame], strict=False))
     return short_name(frame.function) if frame else None
 
 
