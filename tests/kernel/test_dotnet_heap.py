@@ -74,7 +74,7 @@ def test_a_dictionary_beside_ten_times_as_much_garbage(tracer: Daemon, service: 
         next(row for row in counted["types"] if row["type"] == "Shop.Order") for counted in (first, again)
     )
     assert (before["change_bytes"], before["live_bytes"]) == (None, 64 * before["live_count"])
-    assert after["change_count"] == after["live_count"] - before["live_count"] > 0
+    assert after["change_count"] == after["live_count"] - before["live_count"]
 
 
 @pytest.mark.parametrize("what", ["healthy", "idle"])

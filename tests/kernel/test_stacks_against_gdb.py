@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -137,12 +138,14 @@ def test_generated_paths(daemon, target, debugger, programs, tmp_path, walker):
     expect_same_stacks(tracer.top_after_tick(program.pid), samples)
 
 
-def test_python(daemon, target, debugger, programs):
+def test_python(daemon, target, debugger, programs, tmp_path):
     """An interpreter, called back from sorting, parsing, SQLite and C by way of ctypes, in threads too."""
     count = WANTED or 100
     preload = f"LD_PRELOAD={programs / 'libsampler.so'}"
     script = Path(__file__).parent.parent / "workloads" / "stacks" / "paths.py"
-    program = target("env", preload, sys.executable, script)
+    # Under a name that is not taken for Python, so that the stack has the interpreter's own frames.
+    interpreter = shutil.copy2(Path(sys.executable).resolve(), tmp_path / "interpreter")
+    program = target("env", preload, interpreter, script)
     tracer = daemon()
     attach(tracer, program.pid)
 

@@ -30,7 +30,7 @@ _RUNTIME, _LOOP, _VERSION = "_PyRuntime", "_PyEval_EvalFrameDefault", "Py_Versio
 _TYPES = ("PyCode_Type", "PyUnicode_Type", "PyBytes_Type", "PyType_Type")
 _NEEDED = {_RUNTIME, _LOOP, *_TYPES}
 _FILE_NAME = re.compile(r"(?:^|/)(?:lib)?python3\.(\d{1,2})[a-z]*(?:\.so(?:\.[\d.]+)?)?$")
-_MAYBE = re.compile(r"python|pypy", re.IGNORECASE)
+_MAYBE = re.compile(r"(?:python|pypy)[^/]*$", re.IGNORECASE)
 _PYPY = re.compile(r"(?:^|/)(?:lib)?pypy3?[\d.]*(?:-c)?(?:\.so(?:\.[\d.]+)?)?$")
 
 _TYPE_MEMBERS = 240  # PyTypeObject.tp_members
