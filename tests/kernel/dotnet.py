@@ -9,6 +9,7 @@ from typing import Any
 from .building import build_directory
 from .daemons import Daemon
 from .machine import cannot_run
+from .truth import allocating_function
 from .waiting import PATIENCE, wait_until
 from .workloads import BUILD
 
@@ -44,7 +45,7 @@ def named_top(tracer: Daemon, pid: int, function: str) -> dict[str, Any]:
     tracer.top_after_tick(pid)
 
     def is_named() -> bool:
-        sites = [site for site in tracer.top(pid)["sites"] if site["function"] == function]
+        sites = [site for site in tracer.top(pid)["sites"] if allocating_function(site) == function]
         managed = [frame for site in sites for frame in site["stack"] if frame["kind"] in ("jit", "unknown")]
         return bool(sites) and all(frame["function"] for frame in managed)
 
