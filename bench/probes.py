@@ -54,7 +54,7 @@ def heap_points(pid: int) -> HeapPoints:
     """Choose the probe points of malloc and free in a process, as an attach does."""
     (file,) = (file for file in Discovery().files(pid, read_mappings(pid)) if file.has_allocator)
     offsets = {function.function: function.offset for function in file.functions}
-    return HeapPoints(file.path, offsets["malloc"], offsets["free"])
+    return HeapPoints(os.readlink(file.path), offsets["malloc"], offsets["free"])
 
 
 @contextlib.contextmanager

@@ -34,14 +34,14 @@ def measure(short: bool) -> Benchmark:
             samples, rates = [], []
             for _span in range(spans):
                 idle_ns_per_s = _idle_ns_per_s(daemon.pid, span_s)
-                events = daemon.client.stats().life.events_total
+                events = daemon.client.stats().process_events.events_total
                 before_ns, began_s = process_cpu_ns(daemon.pid), time.monotonic()
                 _start(processes)
                 rates.append(processes / (time.monotonic() - began_s))
                 time.sleep(span_s / 5)
                 idle_ns = idle_ns_per_s * (time.monotonic() - began_s)
                 took_ns = process_cpu_ns(daemon.pid) - before_ns - idle_ns
-                samples.append(took_ns / 1e3 / (daemon.client.stats().life.events_total - events))
+                samples.append(took_ns / 1e3 / (daemon.client.stats().process_events.events_total - events))
         event = benchmark.add(f"processor time of the daemon an event: {name}", "us", samples)
         benchmark.add(f"processes a second meanwhile: {name}", "", rates)
         benchmark.demand(event.name, _EVENT_US, event, "us")
