@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other, and results/README.md: `make bench`."""
+"""All benchmarks, one after the other, results/README.md and the figures in the documents: `make bench`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from bench import quotes
 from bench.figures import RESULTS, Benchmark, read_results
 from bench.plots import draw
 from bench.runner import end_on_signals
@@ -56,6 +57,7 @@ def main() -> int:
     for benchmark in kept:
         draw(benchmark, RESULTS)
     (RESULTS / "README.md").write_text(results_page(kept))
+    quotes.main()
     return code
 
 

@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from bench import quotes
 
+from bpfleakd import errors
 from bpfleakd.cli import commands
 
 ROOT = Path(__file__).parents[2]
@@ -57,3 +59,35 @@ def test_there_is_something_to_check():
     assert {"setup", "demo"} <= set(_MAKE.findall(text))
     assert {"attach", "top"} <= set(_CONTROL.findall(text))
     assert "docs/json.md" in _LINK.findall(text)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_figures_are_those_of_the_benchmarks(document: Path):
+    """Every quotation is what bench/results has: `python -m bench.quotes` writes them again."""
+    for name, text in quotes.QUOTATION.findall(document.read_text()):
+        assert text == quotes.quoted(name), f"{name} in {document}"
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/cost.md", "docs/troubleshooting.md"])
+def test_prices_are_quoted(document: str):
+    """No time of a call and no memory of the daemon is typed in where people look for them."""
+    text = quotes.QUOTATION.sub("", (ROOT / document).read_text())
+    assert not re.findall(r"[0-9.,]+ (?:µs|ns|MB)\b", text)
+
+
+def test_readme_is_short():
+    """1,200 words: what it is, how to try it, where the rest is."""
+    assert len((ROOT / "README.md").read_text().split()) <= 1200
+
+
+def test_every_error_has_its_exit_code_in_the_documents():
+    """docs/exit-codes.md: each code of the API stands in the row of its exit code."""
+    rows = re.findall(r"^\| (\d+) \|.*\| (.*) \|$", (ROOT / "docs/exit-codes.md").read_text(), re.MULTILINE)
+    documented = {code: int(number) for number, codes in rows for code in re.findall(r"`([a-z-]+)`", codes)}
+    assert documented == {error.code: error.exit_code for error in _errors(errors.BpfleakdError)}
+
+
+def _errors(root: type[errors.BpfleakdError]) -> list[type[errors.BpfleakdError]]:
+    """The tree; classes of a test are not part of it."""
+    children = [child for child in root.__subclasses__() if child.__module__.startswith("bpfleakd.")]
+    return [root, *(each for child in children for each in _errors(child))]
