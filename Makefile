@@ -48,7 +48,12 @@ test-unit: setup ## Tests of the pure parts; no privileges, no kernel
 .PHONY: test-kernel
 test-kernel: FOR := test
 test-kernel: setup ## Load BPF and trace real programs (as root)
-	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal tests/kernel $(PYTEST_ARGS)
+	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal tests/kernel tests/hostile $(PYTEST_ARGS)
+
+.PHONY: test-hostile
+test-hostile: FOR := test
+test-hostile: setup ## Attacks of one process on the daemon and on others, at length (as root)
+	ROUNDS=10 $(PYTHON) -m pytest tests/hostile -v -rP $(PYTEST_ARGS)
 
 .PHONY: test-system
 test-system: FOR := test

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,6 +14,12 @@ from ..kernel.conftest import _machine, daemon, workload
 from .bystander import Bystander
 
 __all__ = ["_machine", "daemon", "workload"]
+
+
+@pytest.fixture(params=range(int(os.environ.get("ROUNDS", "1"))), autouse=True)
+def _round(request: pytest.FixtureRequest) -> int:
+    """How often each attack is tried: what depends on the moment shows then."""
+    return request.param
 
 
 @pytest.fixture

@@ -164,7 +164,7 @@ def test_the_table_has_no_circle():
         ("errors", "bpfleakd.units"),
         ("kernel.maps", "bcc"),
         ("analysis.trend", "scipy"),
-        ("symbols.demangle", "bpfleakd.daemon.logs"),
+        ("symbols.libiberty", "bpfleakd.daemon.logs"),
     ],
 )
 def test_a_wrong_import_is_found(module, imported):

@@ -11,7 +11,6 @@ any text. (clang's LeakSanitizer documentation; TemplateMatch in sanitizer_commo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -24,10 +23,50 @@ _TYPE = "leak:"
 
 
 @dataclass(frozen=True, slots=True)
+class Glob:
+    """A pattern as its parts between the stars: searched in linear time, since a process chooses the text."""
+
+    parts: tuple[str, ...]
+    begins: bool
+    ends: bool
+
+    @classmethod
+    def parse(cls, pattern: str) -> Glob:
+        """Read a pattern as it is written."""
+        begins, ends = pattern.startswith("^"), pattern.endswith("$")
+        return cls(tuple(pattern[begins : len(pattern) - ends].split("*")), begins, ends)
+
+    def search(self, text: str) -> bool:
+        """Whether it is found in a text."""
+        if not self.ends:
+            return self._fits(text)
+        # A source line is "file:number": the end of the file's name is before the colon.
+        file, _colon, number = text.rpartition(":")
+        return self._fits(text) or (number.isdecimal() and self._fits(file))
+
+    def _fits(self, text: str) -> bool:
+        *parts, last = self.parts
+        position = 0
+        for number, part in enumerate(parts):
+            found = text.find(part, position)
+            if found < 0 or (number == 0 and self.begins and found > 0):
+                return False
+            position = found + len(part)
+        if self.ends:
+            start = len(text) - len(last)
+            is_tied = self.begins and not parts
+            return start >= position and text.endswith(last) and (start == 0 or not is_tied)
+        if self.begins and not parts:
+            return text.startswith(last)
+        # The first place of each part leaves most room for the others, so that no other has to be tried.
+        return text.find(last, position) >= 0
+
+
+@dataclass(frozen=True, slots=True)
 class Suppressions:
     """Patterns, as they were written and as they are searched for."""
 
-    patterns: tuple[tuple[str, re.Pattern[str]], ...] = ()
+    patterns: tuple[tuple[str, Glob], ...] = ()
 
     def match(self, stack: Sequence[Frame]) -> str | None:
         """The first pattern that fits a frame; None if the stack is to be reported."""
@@ -55,15 +94,5 @@ def parse_suppressions(text: str, source: str) -> Suppressions:
         if not line.startswith(_TYPE) or line == _TYPE:
             raise ConfigError(f"{source}:{number}: {line[:60]!r} is no suppression", "a line is leak:PATTERN")
         written = line.removeprefix(_TYPE)
-        patterns.append((written, _compiled(written)))
+        patterns.append((written, Glob.parse(written)))
     return Suppressions(tuple(patterns))
-
-
-def _compiled(pattern: str) -> re.Pattern[str]:
-    begins, ends = pattern.startswith("^"), pattern.endswith("$")
-    body = pattern[begins : len(pattern) - ends]
-    # A source line is "file:number": the end of the file's name is before the colon.
-    end = r"(:\d+)?\Z" if ends else ""
-    return re.compile(
-        (r"\A" if begins else "") + ".*?".join(map(re.escape, body.split("*"))) + end, re.DOTALL
-    )

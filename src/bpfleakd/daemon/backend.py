@@ -160,6 +160,7 @@ class Backend:
                 self._tracer.leave()
             else:
                 self._tracer.close()
+        self._symbolizers.close()
         if self._kernel is not None:
             self._kernel.close(keep=keep)
         if self._reports is not None:
@@ -275,7 +276,7 @@ class Backend:
         }
         self._supervision.supervisor.adopt(began_ns, now_ns)
         self._guard = OverheadGuard(
-            TracingControl(self._tracer, self.supervisor, [self._symbolizers.shed]),
+            TracingControl(self._tracer, self.supervisor, []),
             BudgetLimits(config.budget.process_percent, config.budget.host_percent),
             MemoryCap(config.limits.daemon_rss_bytes),
             levels=LEVELS,

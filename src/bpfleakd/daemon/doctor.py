@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -19,6 +18,8 @@ from bpfleakd.api.peer import peer_of
 from bpfleakd.errors import BpfleakdError, DaemonUnreachable
 from bpfleakd.model.check import Check, CheckStatus
 from bpfleakd.paths import DEFAULT_SOCKET_PATH
+from bpfleakd.symbols.libdw import libdw
+from bpfleakd.symbols.libiberty import demangler
 
 __all__ = ["run_checks"]
 
@@ -85,8 +86,8 @@ def run_checks(
         _uprobes(sys_root / "bus/event_source/devices/uprobe/type"),
         _bcc(sys.executable),
         _attach_method(attach_methods, uname.release),
-        _tool("addr2line", "names source lines"),
-        _tool("c++filt", "demangles C++ names"),
+        _library("libdw", libdw() is not None, "names source lines and inlined functions", "libdw1"),
+        _library("libbfd", demangler() is not None, "demangles C++ and Rust names", "binutils"),
         _daemon(socket_path),
     )
 
@@ -266,11 +267,10 @@ def _attach_method(available: Callable[[], tuple[tuple[str, ...], dict[str, str]
     return Check(name, OK, detail)
 
 
-def _tool(name: str, purpose: str) -> Check:
-    path = shutil.which(name)
-    if path:
-        return Check(name, OK, f"{path} {purpose}")
-    return Check(name, WARN, f"not found: it {purpose}", "apt install binutils")
+def _library(name: str, is_there: bool, purpose: str, package: str) -> Check:
+    if is_there:
+        return Check(name, OK, f"{purpose}, in a helper without rights")
+    return Check(name, WARN, f"not found: it {purpose}", f"apt install {package}")
 
 
 def _daemon(socket_path: Path) -> Check:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -38,6 +39,11 @@ __all__ = ["DaemonService"]
 log = structlog.get_logger()
 
 _Answer = TypeVar("_Answer")
+
+# An answer waits so long for names; what is not there by then is shown as file and offset.
+_NAMES_LIMIT_S = 5.0
+_NAMES_PAUSE_S = 0.02
+_LAST_SITES = 100
 
 
 class DaemonService:
@@ -85,6 +91,9 @@ class DaemonService:
         return row
 
     async def detach(self, pid: int) -> ProcessRow:
+        with contextlib.suppress(Exception):
+            # Of what is kept of it, too; whatever the report ran into, the process is let go of.
+            await self.report(pid, limit=_LAST_SITES, sort=SortKey.VERDICT)
         return await self._worker.call(lambda: self._backend.detach(pid))
 
     async def processes(self) -> tuple[ProcessRow, ...]:
@@ -109,25 +118,28 @@ class DaemonService:
     async def report(
         self, pid: int, *, limit: int | None, sort: SortKey, suppress: bool = True
     ) -> LeakReport:
-        return await self._ask(lambda queries: queries.report(pid, limit=limit, sort=sort, suppress=suppress))
+        return await self._ask_with_names(
+            pid, lambda queries: queries.report(pid, limit=limit, sort=sort, suppress=suppress)
+        )
 
     async def groups(
         self, pid: int, *, by: GroupKey, limit: int | None, sort: SortKey, suppress: bool = True
     ) -> GroupedReport:
-        return await self._ask(
-            lambda queries: queries.groups(pid, by=by, limit=limit, sort=sort, suppress=suppress)
+        return await self._ask_with_names(
+            pid, lambda queries: queries.groups(pid, by=by, limit=limit, sort=sort, suppress=suppress)
         )
 
     async def profile(self, pid: int) -> HeapProfile:
-        return await self._ask(lambda queries: queries.profile(pid))
+        return await self._ask_with_names(pid, lambda queries: queries.profile(pid))
 
     async def blocks(
         self, pid: int, *, site: str | None, older_than_s: float, limit: int, suppress: bool = True
     ) -> BlocksReport:
-        return await self._ask(
+        return await self._ask_with_names(
+            pid,
             lambda queries: queries.blocks(
                 pid, site=site, older_than_s=older_than_s, limit=limit, suppress=suppress
-            )
+            ),
         )
 
     async def scan(
@@ -148,7 +160,7 @@ class DaemonService:
         )
         try:
             reply = await asyncio.to_thread(scan.run)
-            return await self._ask(lambda queries: queries.finish_scan(scan, reply))
+            return await self._ask_with_names(pid, lambda queries: queries.finish_scan(scan, reply))
         finally:
             self._scan = None
 
@@ -166,12 +178,14 @@ class DaemonService:
     async def history(
         self, pid: int, *, limit: int | None, site: str | None = None, survivors: bool = True
     ) -> StoredHistory:
-        return await self._ask(
-            lambda queries: queries.history(pid, limit=limit, site=site, survivors=survivors)
+        return await self._ask_with_names(
+            pid, lambda queries: queries.history(pid, limit=limit, site=site, survivors=survivors)
         )
 
     async def compare(self, pid: int, *, from_ago_s: float | None, to_ago_s: float) -> DiffReport:
-        return await self._ask(lambda queries: queries.compare(pid, from_ago_s=from_ago_s, to_ago_s=to_ago_s))
+        return await self._ask_with_names(
+            pid, lambda queries: queries.compare(pid, from_ago_s=from_ago_s, to_ago_s=to_ago_s)
+        )
 
     async def address_space(self, pid: int) -> AddressSpaceReport:
         return await self._ask(lambda queries: queries.address_space(pid))
@@ -195,3 +209,23 @@ class DaemonService:
 
     async def _ask(self, question: Callable[[ProcessQueries], _Answer]) -> _Answer:
         return await self._worker.call(lambda: question(self._backend.queries))
+
+    async def _ask_with_names(self, pid: int, question: Callable[[ProcessQueries], _Answer]) -> _Answer:
+        """Ask again until the names are there, or have taken too long; the tracing thread waits for none."""
+        deadline_s = time.monotonic() + _NAMES_LIMIT_S
+        while True:
+            answer, lacks_names = await self._ask(lambda queries: _answered(queries, pid, question))
+            if not lacks_names or time.monotonic() > deadline_s:
+                return answer
+            await asyncio.sleep(_NAMES_PAUSE_S)
+            while time.monotonic() < deadline_s and await self._ask(lambda q: q.is_pending(pid)):
+                await asyncio.sleep(_NAMES_PAUSE_S)
+
+
+def _answered(
+    queries: ProcessQueries, pid: int, question: Callable[[ProcessQueries], _Answer]
+) -> tuple[_Answer, bool]:
+    """An answer, and whether it lacks names that are to come."""
+    before = queries.lacked_total(pid)
+    answer = question(queries)
+    return answer, queries.lacked_total(pid) != before

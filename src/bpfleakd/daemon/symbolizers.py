@@ -1,4 +1,4 @@
-"""Symbolizers of processes, with what they share: parsed files, demangled names, source lines."""
+"""Symbolizers of processes, with what they share: open files, and names that were found."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from pathlib import Path
 
 from bpfleakd.process.debug_search import debug_file_in_root, has_our_root
 from bpfleakd.process.mapped_files import open_mapped, open_unchanged
-from bpfleakd.symbols.demangle import Demangler
+from bpfleakd.sandbox.helpers import Helpers
+from bpfleakd.symbols import naming_jobs
 from bpfleakd.symbols.module_cache import ModuleCache
+from bpfleakd.symbols.name_service import NameService
 from bpfleakd.symbols.perf_map import PerfMap
-from bpfleakd.symbols.source_lines import SourceLines
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.tracing.attach import GONE, Attachment
 
@@ -21,8 +22,7 @@ class Symbolizers:
 
     def __init__(self) -> None:
         self._modules = ModuleCache()
-        self._demangler = Demangler()
-        self._lines = SourceLines()
+        self.names = NameService(Helpers([naming_jobs.__name__]))
 
     def of(self, attachment: Attachment) -> Symbolizer:
         """The symbolizer of a process; of one that has ended, by its files alone."""
@@ -40,8 +40,7 @@ class Symbolizers:
             if has_our_root(pid)
             else lambda image, path: debug_file_in_root(image, path, root),
             perf_map=PerfMap(root / "tmp" / f"perf-{process.namespace_pid}.map", process.uid),
-            demangler=self._demangler,
-            lines=self._lines,
+            names=self.names,
         )
         symbolizer.update_mappings(attachment.mappings)
         symbolizer.hold_files(attachment.mappings)
@@ -54,12 +53,11 @@ class Symbolizers:
             owner,
             lambda mapping: open_unchanged(mapping, owner),
             self._modules,
-            demangler=self._demangler,
-            lines=self._lines,
+            names=self.names,
         )
         symbolizer.update_mappings(attachment.mappings)
         return symbolizer
 
-    def shed(self) -> None:
-        """Drop what can be computed again."""
-        self._modules.drop_symbols()
+    def close(self) -> None:
+        """End what is done in the background."""
+        self.names.close()

@@ -30,7 +30,7 @@ MINIDEBUG_LIMIT_BYTES = 32 << 20
 XZ_MEMORY_LIMIT_BYTES = 48 << 20
 
 # The checksum means reading the whole file; larger debug files come with build-ids.
-CHECKSUM_LIMIT_BYTES = 512 << 20
+CHECKSUM_LIMIT_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
 
 

@@ -66,12 +66,14 @@ class Stack:
     """A named stack, innermost frame first.
 
     `build_ids` holds, frame by frame, the build-id of the frame's file (hex) or None; the fingerprint
-    is made of it. `truncated` is None for a stack that reaches the thread's first function.
+    is made of it. `truncated` is None for a stack that reaches the thread's first function. `pending`: names
+    of functions in files are still to come.
     """
 
     frames: tuple[Frame, ...]
     build_ids: tuple[str | None, ...]
     truncated: StackEnd | None
+    pending: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,6 +224,20 @@ class ProcessQueries(TracingObserver):
         """The answer to a count. Raises NoSuchProcess if the process has ended meanwhile."""
         return noted_types(self._processes.find_with_memory(pid), counts, took_s, self._tracer.clock_ns())
 
+    def is_pending(self, pid: int) -> bool:
+        """Whether names that an answer about a process lacked are still to come."""
+        traced = self._processes.running.get(pid)
+        return traced is not None and traced.symbolizer.is_pending
+
+    def lacked_total(self, pid: int) -> int:
+        """Grows with each answer about a process that lacks names which are to come."""
+        traced = self._processes.running.get(pid)
+        return traced.symbolizer.lacked_total if traced else 0
+
+    def exited(self, view: ProcessView) -> None:
+        """Ask for the names that the last report of a process is to have."""
+        self._reporter.report(view, view.clock_ns(), SortKey.VERDICT, _FINAL_SITES, suppress=False)
+
     def ending(self, view: ProcessView) -> None:
         """Take, of a process whose tables are about to be dropped, what may be asked of it later."""
         traced = view.traced
@@ -231,6 +245,8 @@ class ProcessQueries(TracingObserver):
         is_settled = ended_ns is not None and traced.verdicts.settle(ended_ns)
         if not is_settled and traced.verdicts.is_due(view.clock_ns(), traced.table.began_ns, asked=True):
             self._engine.evaluate(view)
+        elif traced.unannounced:
+            self._engine.announce(view)
         final = self._live_report(traced, _FINAL_SITES, SortKey.VERDICT)
         traced.final = self._reporter.with_retained(traced, final, SortKey.VERDICT, _FINAL_SITES)
         traced.final_unsuppressed = traced.final

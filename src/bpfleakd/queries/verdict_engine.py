@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import structlog
 
+from bpfleakd.model.process import ProcessState
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.process.memory_limits import read_memory_limits
 from bpfleakd.process.memory_sampler import read_anonymous_bytes
@@ -43,6 +44,8 @@ class VerdictEngine(TracingObserver):
         traced.verdicts.note_memory(now_ns, traced.table.began_ns, memory_bytes)
         if traced.verdicts.is_due(now_ns, traced.table.began_ns, processes=self._traced_count()):
             self.evaluate(view)
+        elif traced.unannounced:
+            self.announce(view)
 
     def evaluate(self, view: ProcessView) -> None:
         """Compute the verdicts on the sites of a process; leaks that are new go to the log."""
@@ -56,7 +59,21 @@ class VerdictEngine(TracingObserver):
         self.look_for_suppressed(view, leaks)
         self._classify_heap(view)
         traced.process_verdict = self.process_verdict(traced)
-        leaks = np.setdiff1d(traced.suppressions.shown(np.array(leaks, np.intp)), traced.heap.rows).tolist()
+        traced.unannounced += leaks
+        self.announce(view)
+
+    def announce(self, view: ProcessView) -> None:
+        """Tell of leaks that are new, as soon as they have names, or the process ends."""
+        traced = view.traced
+        keys = traced.table.keys
+        leaks = traced.suppressions.shown(np.array(traced.unannounced, np.intp)).tolist()
+        named = view.name(keys[row] for row in leaks)
+        if traced.state is ProcessState.TRACED and any(one.stack.pending for one in named.values()):
+            return
+        traced.unannounced = []
+        self.look_for_suppressed(view, leaks)
+        shown = traced.suppressions.shown(np.array(leaks, np.intp))
+        leaks = np.setdiff1d(shown, traced.heap.rows).tolist()
         if not leaks:
             return
         for site in self._reporter.sites(view, leaks, view.clock_ns()):

@@ -9,6 +9,8 @@ Rules:
   and compiled again at the same place.
 - Memory holds numbers only, 20 bytes an entry. A name is read from the file when it is asked for, and
   believed if the numbers before it are still the same.
+- Reading has a budget: so many bytes at a time, and a pause in proportion to what the last time took. A file
+  that is written anew all the time costs no more than another, and has its names later or not at all.
 - The file grows while it is read: what was appended is read by the next `refresh`, a line without its end
   later still. A file that was replaced, truncated or written anew is read from the start.
 """
@@ -19,6 +21,7 @@ import contextlib
 import os
 import re
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +35,11 @@ READ_LIMIT_BYTES = 64 << 20
 ENTRIES_MAX = 300_000
 
 _CHUNK_BYTES = 1 << 20
+# What is read at a time, in an eighth of a second; the rest the next time.
+_SLICE_BYTES = 8 << 20
+# Reading that takes longer than this is followed by a pause of so many times as long.
+_SHORT_S = 0.05
+_PAUSES = 20
 # A line that has no end within this is not one that is still being written.
 _LINE_LIMIT_BYTES = 64 << 10
 _SEAM_BYTES = 64
@@ -79,6 +87,7 @@ class PerfMap:
         self._skipped_bytes = 0
         self._dropped_entries = 0
         self._refused = False
+        self._due_s = 0.0
 
     @property
     def losses(self) -> dict[str, int]:
@@ -119,13 +128,16 @@ class PerfMap:
 
     def refresh(self) -> None:
         """Read what was written since the last time. A file that has gone keeps its names."""
-        if not self.open() or self._descriptor < 0:
+        began_s = time.monotonic()
+        if began_s < self._due_s or not self.open() or self._descriptor < 0:
             return
         size_bytes = os.fstat(self._descriptor).st_size
         if self._was_rewritten(size_bytes):
             self._start_over()
         with contextlib.suppress(OSError):
             self._read(size_bytes)
+        took_s = time.monotonic() - began_s
+        self._due_s = began_s + took_s * (1 + _PAUSES) if took_s > _SHORT_S else 0.0
 
     def lookup(self, address: int) -> JitSymbol | None:
         """Return the function around an address, as of the last `refresh`."""
@@ -172,7 +184,8 @@ class PerfMap:
             # The end is the newest. What is cut in two there counts as a line that is none.
             self._position = size_bytes - self._read_limit_bytes
             self._skipped_bytes += self._position - start
-        while self._position < size_bytes:
+        until = min(size_bytes, self._position + _SLICE_BYTES)
+        while self._position < until:
             chunk = os.pread(self._descriptor, min(_CHUNK_BYTES, size_bytes - self._position), self._position)
             whole = chunk[: chunk.rfind(b"\n") + 1]
             if not whole and len(chunk) <= _LINE_LIMIT_BYTES:

@@ -12,13 +12,15 @@ Rules:
 - Where a stack ends in addresses that no mapping covers, the walk had followed what was no frame pointer:
   they are left out, and the stack is said to be truncated.
 - All of it goes on after the process ended, with the files that are open or can still be opened.
+- Nobody waits for a file or a name. Where the names in a file are still to come (name_service.py), a frame is
+  the file and the offset, and the stack is `pending`.
 
-Not thread-safe. A call may wait for addr2line, so that it does not belong into an event loop.
+Not thread-safe, but for `is_pending` and `wait`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from bpfleakd.elf.vdso import VDSO
@@ -28,15 +30,14 @@ from bpfleakd.model.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.printable import printable
 from bpfleakd.process.mapped_files import OpenedFile
 from bpfleakd.symbols.bounded_cache import BoundedCache
-from bpfleakd.symbols.demangle import Demangler
 from bpfleakd.symbols.interpreted_frames import interpreted_frames, is_interpreted
 from bpfleakd.symbols.jit_frames import jit_frame, method_frames
 from bpfleakd.symbols.mapping_index import IndexedMapping, MappingIndex
 from bpfleakd.symbols.module_cache import DebugSearch, Module, ModuleCache
+from bpfleakd.symbols.name_service import NameService
 from bpfleakd.symbols.native_frames import ModulePlace, native_frames
 from bpfleakd.symbols.perf_map import PerfMap
 from bpfleakd.symbols.process_files import ProcessFiles
-from bpfleakd.symbols.source_lines import SourceLines
 from bpfleakd.symbols.vdso import own_vdso
 
 __all__ = ["LOSS_REASONS", "Symbolizer"]
@@ -48,6 +49,7 @@ LOSS_REASONS = (
     "perf_map_skipped_bytes",
     "perf_map_dropped_entries",
     "perf_map_refused",
+    "names_over_budget",
 )
 
 # An address and whether it is exact; the frames there, and the build-id of their file.
@@ -64,9 +66,9 @@ class Symbolizer:
     """Names the stacks of a process.
 
     `open_file` opens the file of a mapping, now; `owner` stands for the process, and `debug_in_root` finds
-    debug files that only it sees. `modules`, `demangler` and `lines` are shared and stay open on `close`; the
-    perf map is closed. `unknown_addresses` counts the addresses that two readings of the mappings did not
-    cover.
+    debug files that only it sees. `modules` and `names` are shared and stay open on `close`; the perf map is
+    closed. `unknown_addresses` counts the addresses that two readings of the mappings did not cover,
+    `lacked_total` the calls whose answers lacked names that were to come.
     """
 
     def __init__(
@@ -77,14 +79,13 @@ class Symbolizer:
         *,
         debug_in_root: DebugSearch | None = None,
         perf_map: PerfMap | None = None,
-        demangler: Demangler | None = None,
-        lines: SourceLines | None = None,
+        names: NameService | None = None,
     ) -> None:
         self.unknown_addresses = 0
+        self.owner = owner
         self._files = ProcessFiles(open_file, modules, owner, debug_in_root)
         self._perf_map = perf_map
-        self._demangler = demangler
-        self._lines = lines
+        self._names = names
         self._space = MappingIndex()
         self._known: BoundedCache[_Key, _Named] = BoundedCache(_FRAMES_MAX)
         self._known_jit: BoundedCache[_Key, _Named] = BoundedCache(_FRAMES_MAX)
@@ -92,6 +93,9 @@ class Symbolizer:
         self._methods: Sequence[MethodSource] = ()
         self._frames: FrameNames | None = None
         self._updates = 0
+        # Of the last call: the places whose names were not there.
+        self._missing: set[_Place] = set()
+        self.lacked_total = 0
         self._not_covered: BoundedCache[int, int] = BoundedCache(_FRAMES_MAX)
 
     @property
@@ -99,7 +103,17 @@ class Symbolizer:
         """What could not be named, by LOSS_REASONS; without zeroes."""
         losses = {"unknown_addresses": self.unknown_addresses, "unreadable_files": self._files.unreadable}
         losses |= self._perf_map.losses if self._perf_map else {}
+        losses["names_over_budget"] = self._names.given_up(self.owner) if self._names else 0
         return {name: count for name, count in losses.items() if count}
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether names that were asked for are still to come."""
+        return self._names is not None and self._names.is_pending(self.owner)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for names that were asked for; False if they take longer. Not for the tracing thread."""
+        return self._names is None or self._names.wait(self.owner, timeout_s)
 
     def update_mappings(self, mappings: Sequence[Mapping]) -> None:
         """Take over the mappings of the process as they are now, all of them."""
@@ -143,12 +157,18 @@ class Symbolizer:
         """Name stacks, in their order. Never fails: what cannot be named has a frame without names."""
         stacks = [self._without_strays(stack) for stack in stacks]
         named = self._named({place for stack in stacks for place in _places(stack)})
-        return [_stack(stack, named, interpreted_frames(stack, self._frames)) for stack in stacks]
+        # They may have come since they were asked for: then another call has them.
+        awaited = self._missing and self._names and not self._names.is_over_budget(self.owner)
+        pending = self._missing if awaited else frozenset()
+        self.lacked_total += bool(pending)
+        return [_stack(stack, named, interpreted_frames(stack, self._frames), pending) for stack in stacks]
 
     def close(self) -> None:
         """Release what belongs to this process alone."""
         if self._perf_map:
             self._perf_map.close()
+        if self._names:
+            self._names.forget(self.owner)
 
     def _without_strays(self, stack: RawStack) -> RawStack:
         kept = len(stack.addresses)
@@ -180,6 +200,7 @@ class Symbolizer:
             else:
                 by_region.setdefault(region, []).append(place)
         not_elf = {}
+        self._missing = set()
         for region, missing in by_region.items():
             found = self._module_at(region.mapping)
             if found is None:
@@ -187,7 +208,8 @@ class Symbolizer:
                 continue
             for place, frames in self._native(region, *found, missing):
                 named[place] = frames
-                self._known.put((region.number, *place), frames)
+                if place not in self._missing:
+                    self._known.put((region.number, *place), frames)
         return named | self._jit(not_elf)
 
     def _module_at(self, mapping: Mapping) -> tuple[Module, str, FrameKind] | None:
@@ -203,7 +225,16 @@ class Symbolizer:
         self, region: IndexedMapping, module: Module, name: str, kind: FrameKind, places: Sequence[_Place]
     ) -> Iterable[tuple[_Place, _Named]]:
         module_places = [_module_place(region.mapping, module, place) for place in places]
-        frames = native_frames(module, name, kind, module_places, self._demangler, self._lines)
+        wanted = [
+            (p.code_vaddr, p.vaddr) for p in module_places if p.code_vaddr is not None and p.vaddr is not None
+        ]
+        known = self._names.known(self.owner, module, wanted) if self._names else {}
+        self._missing |= {
+            place
+            for place, at in zip(places, module_places, strict=True)
+            if self._names and at.code_vaddr is not None and at.code_vaddr not in known
+        }
+        frames = native_frames(name, kind, module_places, known)
         return zip(places, ((found, module.build_id) for found in frames), strict=True)
 
     def _jit(self, by_region: dict[IndexedMapping, list[_Place]]) -> dict[_Place, _Named]:
@@ -263,7 +294,12 @@ def _file_name(mapping: Mapping) -> str:
     return printable(mapping.path.rsplit("/", 1)[-1])
 
 
-def _stack(stack: RawStack, named: dict[_Place, _Named], interpreted: Iterator[tuple[Frame, ...]]) -> Stack:
+def _stack(
+    stack: RawStack,
+    named: dict[_Place, _Named],
+    interpreted: Iterator[tuple[Frame, ...]],
+    pending: Collection[_Place],
+) -> Stack:
     frames: list[Frame] = []
     build_ids: list[str | None] = []
     addresses = () if stack.end is StackEnd.LOST else stack.addresses
@@ -274,4 +310,5 @@ def _stack(stack: RawStack, named: dict[_Place, _Named], interpreted: Iterator[t
         frames += found
         build_ids += [build_id] * len(found)
     truncated = None if stack.end is StackEnd.BOTTOM else stack.end
-    return Stack(tuple(frames), tuple(build_ids), truncated)
+    is_pending = any(place in pending for place in _places(stack))
+    return Stack(tuple(frames), tuple(build_ids), truncated, is_pending)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cache
 
+from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.vdso import VDSO, own_vdso_image
 from bpfleakd.errors import BadElf
 from bpfleakd.symbols.module_cache import Module
@@ -27,4 +29,14 @@ def own_vdso() -> Vdso | None:
         image, size_bytes = own_vdso_image()
     except BadElf:
         return None
-    return Vdso(Module(image, VDSO, lambda _image, _path: None), size_bytes)
+    return Vdso(Module(_in_a_file(image), VDSO, lambda _image, _path: None, VDSO), size_bytes)
+
+
+def _in_a_file(image: ElfImage) -> ElfImage:
+    """The same image, so that it can be handed to a helper."""
+    file = os.memfd_create("vdso", os.MFD_CLOEXEC)
+    try:
+        os.write(file, image.source.read(0, image.source.size_bytes))
+        return ElfImage.open(file)
+    finally:
+        os.close(file)

@@ -56,11 +56,15 @@ _COMMON_LIBRARIES = ("libc.", "libc-", "ld-", "libstdc++.")
 
 @dataclass(frozen=True, slots=True)
 class LinkedFile:
-    """A file with probes in it, and the number that its links are pinned under."""
+    """A file with probes in it, and the number that its links are pinned under.
+
+    `ranges` are where the probed functions are, as file offsets.
+    """
 
     id: FileKey
     number: int
     probes: tuple[ProbedFunction, ...]
+    ranges: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +234,7 @@ class Attacher:
                 grown = replace(
                     attachment,
                     links=attachment.links + tuple(links),
-                    files=(*attachment.files, LinkedFile(file.id, number, _shown(file))),
+                    files=(*attachment.files, LinkedFile(file.id, number, _shown(file), _ranges(file))),
                 )
                 _write_checkpoint(grown)
                 attachment.pins.commit_links(number)
@@ -277,7 +281,9 @@ class Attacher:
         process, mappings, files = making.process, making.mappings, making.files
         pid = process.id.pid
         links: list[int] = []
-        linked = tuple(LinkedFile(file.id, number, _shown(file)) for number, file in enumerate(files))
+        linked = tuple(
+            LinkedFile(file.id, number, _shown(file), _ranges(file)) for number, file in enumerate(files)
+        )
         pins = self._pins.process(process.id)
         self._maps.add_process(pid, live_blocks)
         try:
@@ -305,6 +311,10 @@ class Attacher:
                 raise _link_error(pid, error) from error
             raise
         return attachment
+
+
+def _ranges(file: ProbedFile) -> tuple[tuple[int, int], ...]:
+    return file.ranges if file.has_allocator else ()
 
 
 def _shown(file: ProbedFile) -> tuple[ProbedFunction, ...]:

@@ -63,13 +63,15 @@ _WANTED = (
 class ProbedFile:
     """A file with functions to probe; `functions` is what is shown of them.
 
-    `refused` says why others are not probed. `file` stays open as long as this is kept.
+    `refused` says why others are not probed, `ranges` where all of them are, as file offsets. `file` stays
+    open as long as this is kept.
     """
 
     file: OpenedFile
     points: tuple[ProbePoint, ...]
     functions: tuple[ProbedFunction, ...]
     refused: tuple[str, ...] = ()
+    ranges: tuple[tuple[int, int], ...] = ()
 
     @property
     def id(self) -> FileKey:
@@ -276,4 +278,7 @@ def _probed_file(file: OpenedFile, mapping: Mapping, probes: Sequence[FunctionPr
                 allocator.name, function.name, function.role, mapping.path, probe.offset, probe.emulated
             )
         )
-    return ProbedFile(file, tuple(points), tuple(functions), refused)
+    ranges = ((probe.start, probe.start + probe.size_bytes) for probe in found.values() if probe.size_bytes)
+    shown = {function.name for _allocator, function in identified}
+    inside = tuple(r for r, name in zip(ranges, found, strict=False) if name in shown)
+    return ProbedFile(file, tuple(points), tuple(functions), refused, inside)

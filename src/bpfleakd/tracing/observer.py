@@ -17,6 +17,9 @@ class TracingObserver:
     def collected(self, view: ProcessView) -> None:
         """A tick has brought the table of a process up to now."""
 
+    def exited(self, view: ProcessView) -> None:
+        """A process has exited, and is kept for a moment if names that are asked for now are to come."""
+
     def ending(self, view: ProcessView) -> None:
         """A process is not recorded any more, and its tables are dropped after this."""
 

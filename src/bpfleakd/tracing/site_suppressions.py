@@ -39,7 +39,7 @@ class SiteSuppressions:
         found_before = len(self._found)
         for row, kind, named in sites:
             self._lengthen(row + 1)
-            if self._states[row] in (_SHOWN, _SUPPRESSED):
+            if self._states[row] in (_SHOWN, _SUPPRESSED) or named.stack.pending:
                 continue
             pattern = None
             if kind is not AllocationKind.FILE:

@@ -19,11 +19,10 @@ from bpfleakd.kernel.maps import Maps, ProcessCounters
 from bpfleakd.model.address_space import UseSummary
 from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.mapping import CodeMapping, Mapping
-from bpfleakd.model.probe import ProbedFunction
 from bpfleakd.model.process import ProcessState, TracingRequest
 from bpfleakd.model.report import LeakReport
 from bpfleakd.model.site import SiteKey
-from bpfleakd.model.stack import FrameKind, NamedStack, RawStack, StackEnd
+from bpfleakd.model.stack import FrameKind, NamedStack, RawStack
 from bpfleakd.model.verdict import ProcessVerdict
 from bpfleakd.printable import printable
 from bpfleakd.process.mappings import read_mappings
@@ -53,6 +52,8 @@ _PAUSE_MAX_NS = 300 * _NS_PER_S
 # The maps of a process are read again for addresses that nothing covers, but no more often than this.
 _MAPPINGS_PAUSE_NS = _NS_PER_S
 _NAMED_STACKS_MAX = 4096
+# The tables of a process that has ended are kept for so long for its names.
+_LAST_NAMES_NS = 3 * _NS_PER_S
 _THREAD_NAMES_MAX = 4096
 
 
@@ -111,8 +112,11 @@ class TracedProcess:
     reachable: dict[SiteKey, bool | None] = field(default_factory=dict, init=False)
     scanned_ns: int | None = field(default=None, init=False)
     process_verdict: ProcessVerdict | None = field(default=None, init=False)
+    # Rows of sites that leak, to be told when their names are there.
+    unannounced: list[int] = field(default_factory=list, init=False)
     _census_due_ns: int = field(default=0, init=False)
     _announce_due_ns: int = field(default=0, init=False)
+    _names_due_ns: int | None = field(default=None, init=False)
     _leaks_waiting: list[int] = field(default_factory=list, init=False)
     _mappings_due_ns: int = field(default=0, init=False)
     _named: OrderedDict[SiteKey, NamedStack] = field(default_factory=OrderedDict, init=False)
@@ -156,20 +160,19 @@ class TracedProcess:
                 "process.set-aside", pid=self.pid, reason=reason, pause_s=pause_ns // _NS_PER_S, **details
             )
 
-    def probed_functions(self) -> frozenset[tuple[str | None, str]]:
-        """Module and function of what allocates and frees, as frames have them.
+    def is_in_allocator(self, stack: RawStack) -> bool:
+        """Whether a stack goes through a function that allocates or frees and has a probe."""
+        return any(self._is_probed(address - (place > 0)) for place, address in enumerate(stack.addresses))
 
-        A symbol has other names than a frame: mangled ones, and those of other functions at its address.
-        """
-        addresses = [
-            mapping.start + probe.offset - mapping.offset
-            for probe in self.attachment.probes
-            for mapping in self.attachment.mappings
-            if _is_at(probe, mapping)
-        ]
-        stacks = self.symbolizer.symbolize([RawStack((address,), StackEnd.BOTTOM) for address in addresses])
-        frames = [stack.frames[-1] for stack in stacks]
-        return frozenset((frame.module, frame.function) for frame in frames if frame.function)
+    def _is_probed(self, address: int) -> bool:
+        for mapping in self.attachment.mappings:
+            if mapping.executable and mapping.start <= address < mapping.end:
+                offset = address - mapping.start + mapping.offset
+                return any(
+                    file.probes and file.probes[0].module == mapping.path and _is_within(offset, file.ranges)
+                    for file in self.attachment.files
+                )
+        return False
 
     def leaks_to_announce(self, found: list[int], now_ns: int, pause_ns: int) -> list[int]:
         """The rows of leaks to log now: those `found` and those that waited, once in a pause."""
@@ -213,6 +216,17 @@ class TracedProcess:
             # It has just ended.
             return False
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether it has ended, and is kept for its names."""
+        return self._names_due_ns is not None
+
+    def waits_for_names(self, now_ns: int) -> bool:
+        """Whether the last report of one that has ended is to wait: for names, and not for long."""
+        if self._names_due_ns is None:
+            self._names_due_ns = now_ns + _LAST_NAMES_NS
+        return self.symbolizer.is_pending and now_ns < self._names_due_ns
+
     def take_census(self, maps: Maps, space: AddressMap | None, clock_ns: Callable[[], int]) -> None:
         """Count blocks and regions by thread and age, unless the last census is recent."""
         now_ns = clock_ns()
@@ -236,7 +250,7 @@ class TracedProcess:
             self._refresh_mappings(raw, now_ns)
             for key, unnamed, stack in zip(wanted, raw, self.symbolizer.symbolize(raw), strict=True):
                 has_names = all(frame.function or frame.kind is FrameKind.NATIVE for frame in stack.frames)
-                final = has_names and self.symbolizer.covers(unnamed.addresses)
+                final = has_names and not stack.pending and self.symbolizer.covers(unnamed.addresses)
                 settled = self.charging.fingerprint(key)
                 self._named[key] = NamedStack(stack, settled or fingerprint(key.kind, stack), final)
         for key in keys:
@@ -279,11 +293,9 @@ class TracedProcess:
             return
 
 
-def _is_at(probe: ProbedFunction, mapping: Mapping) -> bool:
-    size_bytes = mapping.end - mapping.start
-    is_inside = mapping.offset <= probe.offset < mapping.offset + size_bytes
-    return mapping.executable and mapping.path == probe.module and is_inside
-
-
 def _stack_end(mappings: Iterable[Mapping]) -> int | None:
     return next((mapping.end for mapping in mappings if mapping.path == "[stack]"), None)
+
+
+def _is_within(offset: int, ranges: Iterable[tuple[int, int]]) -> bool:
+    return any(start <= offset < end for start, end in ranges)

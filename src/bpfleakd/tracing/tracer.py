@@ -16,7 +16,6 @@ from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import ProcessPins
 from bpfleakd.model.process import ProcessId, ProcessLabels, ProcessState, TracingRequest
-from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.process.identity import read_labels
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.tracing.address_maps import AddressMaps
@@ -37,6 +36,9 @@ from bpfleakd.tracing.unwinding import ATTACH_WAIT_S, Unwinding
 __all__ = ["Tracer", "TracingOptions"]
 
 log = structlog.get_logger()
+
+# Processes that have ended and whose last report waits for names; that of further ones has what there is.
+_ENDING_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +266,7 @@ class Tracer:
             with traced.isolated(self.clock_ns):
                 self._end_if_over(traced)
         for traced in self.running():
-            if not traced.is_set_aside(began_ns):
+            if not traced.is_set_aside(began_ns) and not traced.is_ending:
                 with traced.isolated(self.clock_ns):
                     self._look_at(traced)
         took_s = (self.clock_ns() - began_ns) / 1e9
@@ -355,21 +357,29 @@ class Tracer:
         traced = self._running.get(pid)
         if traced is None:
             return False
-        key = SiteKey(AllocationKind.MMAP, stack_id)
-        frames = self.view(traced).name([key])[key].stack.frames
-        probed = traced.probed_functions()
-        return any((frame.module, frame.function) in probed for frame in frames)
+        return traced.is_in_allocator(self._maps.stack(pid, stack_id))
 
     def _end_if_over(self, traced: TracedProcess, now: RecordingState | None = None) -> None:
         if (now or traced.counters.state) is RecordingState.EXECED:
             self._end(traced, ProcessState.EXECED)
         elif traced.has_ended():
-            self._end(traced, ProcessState.EXITED)
+            self._end_with_names(traced, is_in_a_hurry=now is not None)
         elif traced.counters.state is RecordingState.UNATTENDED:
             # Frees were missed while the programs had stopped (the daemon was, for too long).
             log.warning("process.unattended", pid=traced.pid, live_bytes=traced.table.totals.live_bytes)
             self._end(traced, ProcessState.DETACHED)
             self._start_anew(traced.attachment.process.id, traced.request)
+
+    def _end_with_names(self, traced: TracedProcess, *, is_in_a_hurry: bool) -> None:
+        """End one that has exited, once its names are there, for a few at a time."""
+        ending = sum(other.has_ended() for other in self.running())
+        if not is_in_a_hurry and not traced.is_gone and ending <= _ENDING_MAX:
+            with traced.isolated(self.clock_ns):
+                for observer in self.observers:
+                    observer.exited(self.view(traced))
+            if traced.waits_for_names(self.clock_ns()):
+                return
+        self._end(traced, ProcessState.EXITED)
 
     def _end(self, traced: TracedProcess, state: ProcessState) -> None:
         """Take the probes out, keep the last report, drop the tables."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bpfleakd import errors
-from bpfleakd.analysis.suppressions import parse_suppressions
+from bpfleakd.analysis.suppressions import Glob, parse_suppressions
 from bpfleakd.suppressions import read_suppressions
 
 from ..samples import a_frame, a_stack
@@ -66,3 +71,23 @@ def test_files(tmp_path) -> None:
     path.write_bytes(b"leak:\xff\n")
     with pytest.raises(errors.ConfigError, match="not UTF-8"):
         read_suppressions([path])
+
+
+@given(
+    parts=st.lists(st.text("ab", max_size=3), min_size=1, max_size=4),
+    tied=st.tuples(st.booleans(), st.booleans()),
+    text=st.text("ab:1", max_size=12),
+)
+def test_globs_are_what_regular_expressions_say(parts: list[str], tied: tuple[bool, bool], text: str) -> None:
+    """Another way to say the same, which takes exponential time."""
+    begins, ends = tied
+    written = "^" * begins + "*".join(parts) + "$" * ends
+    said = r"\A" * begins + ".*".join(map(re.escape, parts)) + r"(:\d+)?\Z" * ends
+    assert Glob.parse(written).search(text) == bool(re.search(said, text))
+
+
+def test_a_name_that_was_made_to_take_long() -> None:
+    """Forty stars, and a name of as many characters as are looked at."""
+    began_s = time.process_time()
+    assert not Glob.parse("a*" * 40 + "b").search("a" * 4_096)
+    assert time.process_time() - began_s < 0.5

@@ -250,8 +250,7 @@ def test_process_events():
     assert doctor._process_events(lambda: None).status == OK
 
 
-def test_missing_tools_are_warned_of(monkeypatch):
+def test_missing_libraries_are_warned_of():
     """Names are poorer without them, nothing more."""
-    monkeypatch.setenv("PATH", "/nowhere")
-    check = doctor._tool("addr2line", "names source lines")
-    assert (check.status, check.way_out) == (WARN, "apt install binutils")
+    check = doctor._library("libdw", False, "names source lines", "libdw1")
+    assert (check.status, check.way_out) == (WARN, "apt install libdw1")

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.symbols.module_cache import Module, ModuleCache
 from bpfleakd.symbols.process_files import ProcessFiles
 
-from ..elf.building import assembled, compiled, nm, output_of
+from ..elf.building import assembled, compiled, output_of
 from .opening import open_file
 
 SOURCE = "static __attribute__((noinline)) int hidden(int n) { return n * 23; }\n"
@@ -44,45 +45,52 @@ def mapping_of(path: Path, deleted: bool = False) -> Mapping:
 class TestModule:
     """One file with what belongs to it."""
 
-    def test_symbols_and_lines_of_a_separate_file(self, tmp_path: Path) -> None:
-        """A stripped program has the symbols and the lines of its debug file."""
+    def test_a_program_and_its_separate_file(self, tmp_path: Path) -> None:
+        """A stripped program comes with its debug file; one with all of it comes alone."""
         program = compiled(tmp_path, SOURCE, "-g", "-O1")
-        addresses = nm(program)
+        whole = opened(ModuleCache(), program)
         debug = tmp_path / "program.debug"
         output_of("objcopy", "--only-keep-debug", program, debug)
         output_of("strip", program)
         output_of("objcopy", f"--add-gnu-debuglink={debug}", program)
 
-        module = opened(ModuleCache(), program)
-        symbol = module.symbol(addresses["hidden"])
-        assert symbol is not None
-        assert symbol.name == "hidden"
-        debug.unlink()
-        assert ".debug_line" in output_of("readelf", "-SW", str(module.lines_path))
-        module.close()
+        assert real_paths(whole) == [str(program)]
+        assert real_paths(opened(ModuleCache(), program)) == [str(program), str(debug)]
 
-    def test_own_lines_are_read_through_the_open_file(self, tmp_path: Path) -> None:
-        """The path for addr2line opens the file that is open, whatever became of its name."""
+    def test_files_stay_open_whatever_becomes_of_their_names(self, tmp_path: Path) -> None:
+        """Until the module is closed."""
         program = compiled(tmp_path, SOURCE, "-g")
         module = opened(ModuleCache(), program)
         program.unlink()
-        assert module.lines_path is not None
-        assert ".debug_line" in output_of("readelf", "-SW", module.lines_path)
+        assert len(real_paths(module)) == 1
         module.close()
+        assert module.duplicate_files() == []
 
-    def test_no_lines(self, tmp_path: Path) -> None:
-        """A file without DWARF has no path for it."""
-        assert opened(ModuleCache(), library(tmp_path, "plain")).lines_path is None
+    def test_a_debug_file_that_only_one_process_sees(self, tmp_path: Path) -> None:
+        """It is of a module that is that process' own."""
+        program = compiled(tmp_path, SOURCE, "-g", "-O1")
+        debug = tmp_path / "elsewhere"
+        output_of("objcopy", "--only-keep-debug", program, debug)
+        output_of("strip", program)
+        cache = ModuleCache()
+        shared = cache.open(open_file(program), str(program), "root", None)
+        own = cache.open(
+            open_file(program), str(program), "other", lambda _image, _path: ElfImage.open(debug)
+        )
+        assert own != shared
+        modules = [cache.get(key) for key in (shared, own)]
+        assert [len(real_paths(module)) for module in modules if module] == [1, 2]
+        assert len({module.identity for module in modules if module}) == 2
 
-    def test_file_that_breaks(self, tmp_path: Path) -> None:
-        """A file that is cut while it is used has no names from then on, and nothing else happens."""
-        path = library(tmp_path, "breaking")
-        address = nm(path)["breaking"]
-        module = opened(ModuleCache(), path)
-        assert module.symbol(address) is not None
-        os.truncate(path, 64)
-        assert module.symbol(address) is None
-        assert module.lines_path is None
+
+def real_paths(module: Module) -> list[str]:
+    """What the files are called that a helper would be given."""
+    files = module.duplicate_files()
+    try:
+        return [os.readlink(f"/proc/self/fd/{file}") for file in files]
+    finally:
+        for file in files:
+            os.close(file)
 
 
 class TestCache:
@@ -110,20 +118,6 @@ class TestCache:
         assert open_descriptors() == before + 2
         cache.close()
         assert open_descriptors() == before
-
-    def test_symbols_over_the_limit_are_dropped(self, tmp_path: Path) -> None:
-        """Symbols of modules that were not used lately go, and come back when they are needed."""
-        paths = [library(tmp_path, f"number{n}") for n in range(3)]
-        addresses = [nm(path)[f"number{n}"] for n, path in enumerate(paths)]
-        cache = ModuleCache(symbols_max_bytes=20)
-        modules = []
-        for path, address in zip(paths, addresses, strict=True):
-            modules.append(opened(cache, path))
-            assert modules[-1].symbol(address) is not None
-        assert opened(cache, paths[1]) is modules[1]
-        assert [module.size_bytes > 0 for module in modules] == [False, True, False]
-        assert modules[0].symbol(addresses[0]) is not None
-        cache.close()
 
     def test_what_is_no_elf_file(self, tmp_path: Path) -> None:
         """The difference between a bad file and none is kept."""

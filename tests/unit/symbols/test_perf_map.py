@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bpfleakd.symbols import perf_map as perf_map_module
 from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS
 from bpfleakd.symbols.perf_map import JitSymbol, PerfMap
 
@@ -205,6 +206,9 @@ class TestHostile:
             file.seek(1 << 30)
             file.write(b"\n2000 10 last\n")
         began_s = time.process_time()
+        for _ in range(9):
+            perf_map._due_s = 0.0
+            perf_map.refresh()
         assert name_at(perf_map, 0x2000) == "last"
         assert time.process_time() - began_s < 2
         assert perf_map.losses["perf_map_skipped_bytes"] > 900 << 20
@@ -278,3 +282,38 @@ class TestHostile:
             file.write(b"\n1000 10 at last\n")
         assert name_at(perf_map, 0x1000) == "at last"
         perf_map.close()
+
+
+def test_a_file_that_is_written_anew_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading it takes a part of the time, however often it is asked for; what it says in the end is read."""
+    monkeypatch.setattr(perf_map_module, "_SHORT_S", 0.0)
+    path = tmp_path / "perf-23.map"
+    path.write_text("1000 10 first\n")
+    perf_map = PerfMap(path, os.getuid())
+    perf_map.refresh()
+    generation = perf_map.generation
+    path.write_text("2000 10 second, another\n")
+    perf_map._due_s = time.monotonic() + 60
+    perf_map.refresh()
+    assert perf_map.generation == generation
+    perf_map._due_s = 0.0
+    perf_map.refresh()
+    found = perf_map.lookup(0x2000)
+    assert found is not None
+    assert found.name == "second, another"
+
+
+def test_a_large_file_is_read_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time some of it, until all is known."""
+    monkeypatch.setattr(perf_map_module, "_SLICE_BYTES", 1)
+    monkeypatch.setattr(perf_map_module, "_CHUNK_BYTES", 64)
+    path = tmp_path / "perf-23.map"
+    path.write_text("".join(f"{number:x} 10 method{number}\n" for number in range(0x1000, 0x2000, 0x100)))
+    perf_map = PerfMap(path, os.getuid())
+    perf_map.refresh()
+    assert perf_map.lookup(0x1F00) is None
+    for _ in range(16):
+        perf_map.refresh()
+    found = perf_map.lookup(0x1F00)
+    assert found is not None
+    assert found.name == f"method{0x1F00}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import os
 import subprocess
@@ -17,16 +18,18 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.process.mapped_files import open_mapped
-from bpfleakd.symbols.demangle import Demangler
 from bpfleakd.symbols.module_cache import ModuleCache
+from bpfleakd.symbols.name_service import NameService
 from bpfleakd.symbols.perf_map import PerfMap
-from bpfleakd.symbols.source_lines import SourceLines
 from bpfleakd.symbols.symbolizer import Symbolizer
 
 from ..elf.building import assembled, compiled, nm, output_of
+from .helping import helpers
 from .opening import open_file
 
 BASE = 0x7F0000000000
+NAMES = NameService(helpers())
+COUNT = itertools.count()
 JIT = Mapping(0x10000, 0x20000, 0, "00:00", 0, "", True, False, True)
 VDSO_ROW = next(row for row in Path("/proc/self/maps").read_text().splitlines() if row.endswith("[vdso]"))
 
@@ -65,7 +68,10 @@ def mappings_of(pid: int | str) -> list[Mapping]:
 
 
 def symbolizer_of(mappings: list[Mapping], **options: object) -> Symbolizer:
-    symbolizer = Symbolizer("23", lambda mapping: open_file(Path(mapping.path)), ModuleCache(), **options)
+    options.setdefault("names", NAMES)
+    # Each has files of its own: what was asked for one test says nothing for the next.
+    owner = f"test {next(COUNT)}"
+    symbolizer = Symbolizer(owner, lambda mapping: open_file(Path(mapping.path)), ModuleCache(), **options)
     symbolizer.update_mappings(mappings)
     return symbolizer
 
@@ -75,6 +81,8 @@ def frames_of(symbolizer: Symbolizer, *addresses: int) -> tuple[Frame, ...]:
 
 
 def one(symbolizer: Symbolizer, *addresses: int, end: StackEnd = StackEnd.BOTTOM) -> Stack:
+    symbolizer.symbolize([RawStack(addresses, end)])
+    assert symbolizer.wait(30)
     (stack,) = symbolizer.symbolize([RawStack(addresses, end)])
     return stack
 
@@ -139,10 +147,7 @@ class TestNative:
             suffix=".cpp",
         )
         address = BASE + nm(path)["_ZN4shop5orderEi"]
-        demangler = Demangler()
-        assert functions(symbolizer_of(laid_out(path), demangler=demangler), address) == ["shop::order(int)"]
-        assert functions(symbolizer_of(laid_out(path)), address) == ["_ZN4shop5orderEi"]
-        demangler.close()
+        assert functions(symbolizer_of(laid_out(path)), address) == ["shop::order(int)"]
 
     def test_inlined_functions_are_frames(self, tmp_path: Path) -> None:
         """Inlined functions come before the one that holds them, at the same address, with their lines."""
@@ -153,7 +158,7 @@ class TestNative:
         rows = output_of("objdump", "-d", "--no-show-raw-insn", path).splitlines()
         call = next(index for index, row in enumerate(rows) if "call" in row and "<malloc@plt>" in row)
         returned = int(rows[call + 1].partition(":")[0], 16)
-        symbolizer = symbolizer_of(laid_out(path), lines=SourceLines())
+        symbolizer = symbolizer_of(laid_out(path))
 
         stack = one(symbolizer, BASE + nm(path)["outer"], BASE + returned)
 
@@ -219,9 +224,13 @@ class TestLive:
             assert child.stdout is not None
             child.stdout.readline()
             returned, main = (int(word, 16) for word in child.stdout.readline().split())
-            symbolizer = Symbolizer("child", lambda m: open_mapped(child.pid, m, "child"), ModuleCache())
+            symbolizer = Symbolizer(
+                "child", lambda m: open_mapped(child.pid, m, "child"), ModuleCache(), names=NAMES
+            )
             symbolizer.update_mappings(mappings_of(child.pid))
-            late = Symbolizer("child", lambda m: open_mapped(child.pid, m, "child"), ModuleCache())
+            late = Symbolizer(
+                "late", lambda m: open_mapped(child.pid, m, "child"), ModuleCache(), names=NAMES
+            )
             late.update_mappings(mappings_of(child.pid))
             assert functions(symbolizer, main, returned) == ["main", "leak"]
             child.communicate("\n")
@@ -408,7 +417,7 @@ def test_known_stacks_cost_little(library: Path) -> None:
     symbolizer = symbolizer_of(laid_out(library))
     addresses = tuple(BASE + nm(library)["first"] + n % 5 for n in range(30))
     stacks = [RawStack(addresses, StackEnd.BOTTOM)] * 1_000
-    symbolizer.symbolize(stacks[:1])
+    one(symbolizer, *addresses)
     began_s = time.process_time()
     assert len(symbolizer.symbolize(stacks)) == 1_000
     assert time.process_time() - began_s < 0.2

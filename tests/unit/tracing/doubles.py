@@ -304,6 +304,8 @@ class FakeSymbolizer:
         self.unnamed: set[int] = set()
         self.covered = True
         self.unreadable_files = 0
+        self.is_pending = False
+        self.lacked_total = 0
 
     @property
     def losses(self) -> dict[str, int]:

@@ -14,6 +14,7 @@ from bpfleakd.model.probe import FunctionRole, ProbedFunction
 from bpfleakd.model.process import ProcessState
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.stack import FrameKind, RawStack, StackEnd
+from bpfleakd.process.mapped_files import FileKey
 from bpfleakd.tracing import traced_process as module
 from bpfleakd.tracing.attach import LinkedFile
 from bpfleakd.tracing.traced_process import TracedProcess
@@ -120,35 +121,27 @@ class TestNames:
         assert symbolizer_of(traced).symbolized == 11
 
 
-class TestProbedFunctions:
-    """What allocates and frees is known by what its probe points are called on a stack."""
+class TestIsInAllocator:
+    """Whether a stack goes through a probed function, by addresses alone."""
 
-    def test_names_are_those_of_frames(self) -> None:
-        """A probe has the mangled name of a symbol, or one of several at its address."""
+    def test_a_return_address_belongs_to_the_call_before_it(self) -> None:
+        """Behind the end of a function begins another."""
         traced = a_traced()
         library = Mapping(0x7000, 0x9000, 0x1000, "fe:01", 23, "/lib/own.so", True, False, True)
         data = replace(library, start=0x9000, end=0xA000, executable=False)
-        probes = (
-            ProbedFunction("other", "_ZdlPv", FunctionRole.RELEASE, "/lib/own.so", 0x1234, True),
-            ProbedFunction("other", "_Znwm", FunctionRole.SIZE_FIRST, "/lib/own.so", 0x1334, True),
-            ProbedFunction("glibc", "free", FunctionRole.RELEASE, "/lib/libc.so.6", 0x1434, True),
-        )
-        files = (LinkedFile((0, 0, 0, 0), 0, probes),)
+        probe = ProbedFunction("other", "malloc", FunctionRole.SIZE_FIRST, "/lib/own.so", 0x1234, True)
+        files = (LinkedFile(FileKey(0, 0, 0, 0, 0, ""), 0, (probe,), ((0x1230, 0x1250),)),)
         traced.attachment = replace(traced.attachment, files=files, mappings=(library, data))
-        assert traced.probed_functions() == {
-            ("shop", f"function_{0x7234}"),
-            ("shop", f"function_{0x7334}"),
-        }
 
-    def test_what_has_no_name_is_left_out(self) -> None:
-        """Or it would be taken for any other code without a name."""
-        traced = a_traced()
-        library = Mapping(0x7000, 0x9000, 0, "fe:01", 23, "/lib/own.so", True, False, True)
-        probe = ProbedFunction("other", "free", FunctionRole.RELEASE, "/lib/own.so", 0x10, True)
-        files = (LinkedFile((0, 0, 0, 0), 0, (probe,)),)
-        traced.attachment = replace(traced.attachment, files=files, mappings=(library,))
-        symbolizer_of(traced).unnamed = {0x7010}
-        assert traced.probed_functions() == frozenset()
+        def is_inside(*addresses: int) -> bool:
+            return traced.is_in_allocator(RawStack(addresses, StackEnd.BOTTOM))
+
+        assert is_inside(0x5000, 0x7234)
+        assert is_inside(0x5000, 0x7250)
+        assert not is_inside(0x5000, 0x7230)
+        assert is_inside(0x7230)
+        assert not is_inside(0x7250)
+        assert not is_inside(0x9234, 0x5000)
 
 
 class TestThreads:

@@ -619,3 +619,41 @@ def test_the_course_of_a_call_site_reads_no_block(world: World, monkeypatch: pyt
         assert (site.survivors_count, site.survivors_bytes, read) == ((), (), [])
         assert len(queries.history(pid, limit=None).sites[0].survivors_count) == len(site.low_bytes)
         assert read == [pid]
+
+
+class TestLastNames:
+    """The last report of a process that exited waits for names, but not for long."""
+
+    def test_it_is_kept_while_names_are_to_come(self, world: World, pid: int) -> None:
+        """And ended as soon as they are there."""
+        world.tracer.start(pid, EXACT)
+        world.allocates(pid, s1=23)
+        world.symbolizers[pid].is_pending = True
+        world.kill(pid)
+        world.tracer.tick()
+        assert world.states() == {pid: ProcessState.TRACED}
+        world.symbolizers[pid].is_pending = False
+        world.tracer.tick()
+        assert world.states() == {pid: ProcessState.EXITED}
+        assert functions(world, pid) == ["function_1"]
+
+    def test_names_that_never_come(self, world: World, pid: int) -> None:
+        """After three seconds it has those that there are."""
+        world.tracer.start(pid, EXACT)
+        world.symbolizers[pid].is_pending = True
+        world.kill(pid)
+        world.tracer.tick()
+        world.clock.go_on(2)
+        world.tracer.tick()
+        assert world.states() == {pid: ProcessState.TRACED}
+        world.clock.go_on(2)
+        world.tracer.tick()
+        assert world.states() == {pid: ProcessState.EXITED}
+
+    def test_who_attaches_does_not_wait(self, world: World, pid: int) -> None:
+        """A look whether it is still there ends it at once."""
+        world.tracer.start(pid, EXACT)
+        world.symbolizers[pid].is_pending = True
+        world.kill(pid)
+        assert not world.tracer.still_traced(pid)
+        assert world.states() == {pid: ProcessState.EXITED}

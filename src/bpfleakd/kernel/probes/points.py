@@ -74,6 +74,7 @@ class FunctionProbe:
     the file. `jumps_to` is the other wanted function that this one only jumps to, with the same arguments.
     `calls_alike`: somewhere in its code it goes on to another wanted function that frees, if it frees itself,
     or to one that allocates, if it allocates. `refusal`: why nothing can be probed there.
+    `start` is the file offset of the entry, `size_bytes` how long the function is.
     """
 
     function: str
@@ -84,6 +85,8 @@ class FunctionProbe:
     jumps_to: str | None = None
     calls_alike: bool = False
     refusal: str = ""
+    start: int = 0
+    size_bytes: int = 0
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> FunctionProbe:
@@ -342,6 +345,8 @@ class _Search:
         return FunctionProbe(
             function=function.name,
             offset=(self._image.file_offset_of(vaddr) or 0) + distance,
+            start=self._image.file_offset_of(vaddr) or 0,
+            size_bytes=size_bytes,
             emulated=emulated,
             registers=argument_registers(code, distance, function.arguments),
             entry=vaddr,

@@ -1,0 +1,169 @@
+"""Helpers as the daemon sees them: a job is ordered, and its answers are waited for as long as they may take.
+
+Rules:
+- A job gets open descriptors and plain values, never paths.
+- Every job is done by a process of its own (zygote.py). What it answers is an opinion about the files that it
+  was given, and is kept for these only.
+- Nothing here is called from the tracing thread: a job waits for its helper.
+- The zygote starts with the first job, and ends when none has come for a while: an idle daemon has no helper.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from bpfleakd.sandbox.channel import ChannelError, receive, send
+from bpfleakd.sandbox.orders import Failure, Order
+
+__all__ = ["HelperFailed", "Helpers"]
+
+T = TypeVar("T")
+
+_START_TIMEOUT_S = 30.0
+_IDLE_S = 20.0
+_MEMORY_BYTES_MAX = 2 << 30
+
+
+class HelperFailed(Exception):
+    """A job was not done: why."""
+
+
+class Helpers:
+    """Does jobs of some modules; used by any thread."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._modules = tuple(modules)
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._used_s = 0.0
+
+    def answers(
+        self,
+        job: str,
+        arguments: object,
+        files: Sequence[int],
+        answer_type: type[T],
+        *,
+        limit_s: float,
+        answer_limit_s: float | None = None,
+    ) -> Iterator[T]:
+        """Order a job and yield its answers, until there are no more.
+
+        It may take `limit_s`, and each answer no longer than `answer_limit_s`. Raises HelperFailed.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with ours:
+            try:
+                with theirs:
+                    order = Order(job, _MEMORY_BYTES_MAX, int(limit_s) + 1, limit_s)
+                    self._order(order, [theirs.fileno(), *files])
+                deadline_s = time.monotonic() + limit_s
+                ours.settimeout(limit_s)
+                send(ours, arguments)
+                ours.settimeout(None)
+                while not _is_over(ours, deadline_s):
+                    until_s = deadline_s
+                    if answer_limit_s is not None:
+                        until_s = min(until_s, time.monotonic() + answer_limit_s)
+                    answer = receive(ours, answer_type | Failure, deadline_s=until_s)  # type: ignore[arg-type]
+                    if isinstance(answer, Failure):
+                        raise HelperFailed(answer.reason)
+                    yield answer
+            except ChannelError as error:
+                raise HelperFailed(str(error)) from error
+
+    def answer(
+        self, job: str, arguments: object, files: Sequence[int], answer_type: type[T], *, limit_s: float
+    ) -> T:
+        """Order a job that has one answer. Raises HelperFailed."""
+        for answer in self.answers(job, arguments, files, answer_type, limit_s=limit_s):
+            return answer
+        raise HelperFailed("it has ended without an answer")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a zygote."""
+        return self._process is not None
+
+    def sweep(self) -> None:
+        """End the zygote if nothing was ordered for a while; called now and then."""
+        if self._process is not None and time.monotonic() - self._used_s > _IDLE_S:
+            self.close()
+
+    def close(self) -> None:
+        """End the zygote; it is started again when it is needed."""
+        with self._lock:
+            self._end()
+
+    def _order(self, order: Order, descriptors: Sequence[int]) -> None:
+        with self._lock:
+            self._used_s = time.monotonic()
+            for attempt in range(2):
+                if self._control is None:
+                    self._start()
+                assert self._control is not None
+                try:
+                    send(self._control, order, descriptors)
+                except ChannelError:
+                    self._end()
+                    if attempt:
+                        raise
+                else:
+                    return
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            command = [sys.executable, "-P", "-m", "bpfleakd.sandbox.zygote", str(theirs.fileno())]
+            # Threads of numpy's would be gone in the children.
+            self._process = subprocess.Popen(
+                [*command, *self._modules],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={
+                    **os.environ,
+                    "OPENBLAS_NUM_THREADS": "1",
+                    "OMP_NUM_THREADS": "1",
+                    "DEBUGINFOD_URLS": "",
+                },
+            )
+        try:
+            receive(ours, str, deadline_s=time.monotonic() + _START_TIMEOUT_S)
+        except ChannelError:
+            ours.close()
+            self._end()
+            raise
+        self._control = ours
+
+    def _end(self) -> None:
+        control, self._control = self._control, None
+        if control is not None:
+            control.close()
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+def _is_over(channel: socket.socket, deadline_s: float) -> bool:
+    """Whether the other end has closed, after waiting for it or for an answer."""
+    channel.settimeout(max(0.001, deadline_s - time.monotonic()))
+    try:
+        return not channel.recv(1, socket.MSG_PEEK)
+    except TimeoutError:
+        raise ChannelError("no answer in time") from None
+    except OSError as error:
+        raise ChannelError(str(error)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            channel.settimeout(None)

@@ -1,0 +1,84 @@
+"""The process that helpers are forked from: it has imported all parsers, and has no rights any more.
+
+    python -P -m bpfleakd.sandbox.zygote CONTROL JOBS...
+
+CONTROL is the descriptor of a unix socket, JOBS are modules with `prepare()` and with the functions that
+their `JOBS` name: `job(files: list[int], arguments, answer: Callable[[object], None])`. Each order names one,
+with limits, and brings a socket for the answers and the open files. It is done in a process that ends then:
+what one file could have made it believe never meets another.
+
+Rules:
+- Nothing that a traced process controls is read before the process is locked down.
+- The zygote itself reads nothing but orders of the daemon, and ends with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from bpfleakd.sandbox.channel import ChannelError, receive, receive_with_descriptors, send
+from bpfleakd.sandbox.lockdown import LONG_LIVED, WORKER, limit, lock_down
+from bpfleakd.sandbox.orders import Failure, Order
+
+__all__: list[str] = []
+
+_DESCRIPTORS_MAX = 32
+
+
+def _main(control_fd: int, modules: list[str]) -> None:
+    jobs: dict[str, Callable[..., None]] = {}
+    for name in modules:
+        module = importlib.import_module(name)
+        module.prepare()
+        jobs |= {f"{name}:{job}": getattr(module, job) for job in module.JOBS}
+    # What is shared with the children stays so: their collector need not look at it.
+    gc.collect()
+    gc.freeze()
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=control_fd)
+    lock_down(LONG_LIVED)
+    send(control, "ready")
+    _serve(control, jobs)
+
+
+def _serve(control: socket.socket, jobs: dict[str, Callable[..., None]]) -> None:
+    while True:
+        try:
+            order, descriptors = receive_with_descriptors(control, Order)
+        except ChannelError:
+            return
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if os.fork() == 0:
+            control.close()
+            _work(jobs[order.job], order, descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _work(job: Callable[..., None], order: Order, descriptors: list[int]) -> None:
+    """Do one job in this process, and end it."""
+    try:
+        answers = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=descriptors[0])
+        limit(memory_bytes=order.memory_bytes, cpu_s=order.cpu_s, descriptors=_DESCRIPTORS_MAX)
+        signal.setitimer(signal.ITIMER_REAL, order.real_s)
+        lock_down(WORKER)
+        arguments = receive(answers, Any)
+        try:
+            job(descriptors[1:], arguments, lambda message: send(answers, message))
+        except Exception as error:
+            send(answers, Failure(f"{type(error).__name__}: {error}"[:1000]))
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    _main(int(sys.argv[1]), sys.argv[2:])

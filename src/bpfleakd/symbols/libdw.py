@@ -1,0 +1,198 @@
+"""Source lines and inlined functions by libdw (elfutils), which reads DWARF of an open file.
+
+Runs in a helper: libdw is C, and DWARF of others is not to be read by a process with rights. There it can
+open nothing by itself: .gnu_debugaltlink leads nowhere.
+
+A function of the library is used as `elfutils/libdw.h` declares it; its ABI is versioned since 0.122.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from bisect import bisect_right
+from collections.abc import Iterator
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_ssize_t, c_uint, c_uint64, c_void_p
+from functools import cache
+from typing import Any
+
+__all__ = ["DwarfLines", "libdw"]
+
+_DWARF_C_READ = 0
+_TAG_INLINED, _TAG_SUBPROGRAM = 0x1D, 0x2E
+_AT_LINKAGE_NAME, _AT_MIPS_LINKAGE_NAME, _AT_CALL_FILE, _AT_CALL_LINE = 0x6E, 0x2007, 0x58, 0x59
+
+# More inlined functions at one address are those of a file made to have them.
+_SCOPES_MAX = 256
+_UNITS_MAX = 200_000
+
+
+class _Die(ctypes.Structure):
+    _fields_ = (("addr", c_void_p), ("cu", c_void_p), ("abbrev", c_void_p), ("padding", ctypes.c_long))
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = (("code", c_uint), ("form", c_uint), ("value", c_void_p), ("cu", c_void_p))
+
+
+@cache
+def libdw() -> Any | None:
+    """The library; None where it is not installed."""
+    try:
+        library = ctypes.CDLL("libdw.so.1")
+    except OSError:
+        return None
+    die, files, number = POINTER(_Die), c_void_p, POINTER(c_uint64)
+    for name, result, arguments in (
+        ("dwarf_begin", c_void_p, (c_int, c_int)),
+        ("dwarf_end", c_int, (c_void_p,)),
+        ("dwarf_addrdie", die, (c_void_p, c_uint64, die)),
+        ("dwarf_offdie", die, (c_void_p, c_uint64, die)),
+        ("dwarf_nextcu", c_int, (c_void_p, c_uint64, number, POINTER(c_size_t), *[c_void_p] * 3)),
+        ("dwarf_ranges", c_ssize_t, (die, c_ssize_t, number, number, number)),
+        ("dwarf_getscopes", c_int, (die, c_uint64, POINTER(die))),
+        ("dwarf_getscopes_die", c_int, (die, POINTER(die))),
+        ("dwarf_tag", c_int, (die,)),
+        ("dwarf_diename", c_char_p, (die,)),
+        ("dwarf_attr_integrate", POINTER(_Attribute), (die, c_uint, POINTER(_Attribute))),
+        ("dwarf_formstring", c_char_p, (POINTER(_Attribute),)),
+        ("dwarf_formudata", c_int, (POINTER(_Attribute), number)),
+        ("dwarf_getsrc_die", c_void_p, (die, c_uint64)),
+        ("dwarf_lineno", c_int, (c_void_p, POINTER(c_int))),
+        ("dwarf_linesrc", c_char_p, (c_void_p, c_void_p, c_void_p)),
+        ("dwarf_getsrcfiles", c_int, (die, POINTER(files), POINTER(c_size_t))),
+        ("dwarf_filesrc", c_char_p, (files, c_size_t, c_void_p, c_void_p)),
+    ):  # fmt: skip
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+class DwarfLines:
+    """The DWARF of one open file, which stays the caller's."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Raises OSError if the library is missing or finds no DWARF."""
+        library = libdw()
+        if library is None:
+            raise OSError(2, "libdw.so.1 is not installed (package libdw1)")
+        self._library = library
+        self._dwarf = library.dwarf_begin(descriptor, _DWARF_C_READ)
+        if not self._dwarf:
+            raise OSError(22, "no DWARF")
+        self._units: tuple[list[int], list[tuple[int, int]]] | None = None
+        # Passed to C by address: what it points to has to live.
+        self._free = ctypes.CDLL(None).free
+        self._free.argtypes = (c_void_p,)
+
+    def frames_at(self, vaddr: int) -> list[tuple[str | None, str | None]]:
+        """(function, "file:line") at an address, the innermost inlined function first; empty if unknown.
+
+        Names are as the linker has them.
+        """
+        unit = _Die()
+        if not self._library.dwarf_addrdie(self._dwarf, vaddr, byref(unit)) and not self._unit_at(
+            vaddr, unit
+        ):
+            return []
+        location = self._location(unit, vaddr)
+        frames: list[tuple[str | None, str | None]] = []
+        for scope in self._scopes(unit, vaddr):
+            tag = self._library.dwarf_tag(byref(scope))
+            if tag in (_TAG_INLINED, _TAG_SUBPROGRAM):
+                frames.append((self._name(scope), location))
+            if tag == _TAG_INLINED:
+                location = self._call_site(unit, scope)
+            elif tag == _TAG_SUBPROGRAM:
+                return frames
+        return frames or ([(None, location)] if location else [])
+
+    def close(self) -> None:
+        """Free what the library holds."""
+        dwarf, self._dwarf = self._dwarf, None
+        if dwarf:
+            self._library.dwarf_end(dwarf)
+
+    def _scopes(self, unit: _Die, vaddr: int) -> Iterator[_Die]:
+        """The scopes around an address as they lie in the code, innermost first."""
+        for scope in self._array(lambda found: self._library.dwarf_getscopes(byref(unit), vaddr, found), 1):
+            # Those further out are where an inlined function was defined, not where it was put.
+            yield from self._array(
+                lambda found, scope=scope: self._library.dwarf_getscopes_die(byref(scope), found), _SCOPES_MAX
+            )
+
+    def _array(self, get: Any, count_max: int) -> list[_Die]:
+        found = POINTER(_Die)()
+        count = get(byref(found))
+        if count <= 0:
+            return []
+        dies = [_Die.from_buffer_copy(found[number]) for number in range(min(count, count_max))]
+        self._free(found)
+        return dies
+
+    def _name(self, die: _Die) -> str | None:
+        for attribute in (_AT_LINKAGE_NAME, _AT_MIPS_LINKAGE_NAME):
+            value = _Attribute()
+            if self._library.dwarf_attr_integrate(byref(die), attribute, byref(value)):
+                return _text(self._library.dwarf_formstring(byref(value)))
+        return _text(self._library.dwarf_diename(byref(die)))
+
+    def _location(self, unit: _Die, vaddr: int) -> str | None:
+        line, number = self._library.dwarf_getsrc_die(byref(unit), vaddr), c_int()
+        if not line or self._library.dwarf_lineno(line, byref(number)) != 0:
+            return None
+        return _located(_text(self._library.dwarf_linesrc(line, None, None)), number.value)
+
+    def _call_site(self, unit: _Die, inlined: _Die) -> str | None:
+        file, line = self._number(inlined, _AT_CALL_FILE), self._number(inlined, _AT_CALL_LINE)
+        files = c_void_p()
+        if (
+            file is None
+            or line is None
+            or self._library.dwarf_getsrcfiles(byref(unit), byref(files), None) != 0
+        ):
+            return None
+        return _located(_text(self._library.dwarf_filesrc(files, file, None, None)), line)
+
+    def _number(self, die: _Die, attribute: int) -> int | None:
+        value, number = _Attribute(), c_uint64()
+        if not self._library.dwarf_attr_integrate(byref(die), attribute, byref(value)):
+            return None
+        return number.value if self._library.dwarf_formudata(byref(value), byref(number)) == 0 else None
+
+    def _unit_at(self, vaddr: int, unit: _Die) -> bool:
+        """Find the unit of an address by the units' own ranges: clang writes no .debug_aranges."""
+        if self._units is None:
+            ranges = sorted(self._ranges())
+            self._units = [low for low, _high, _unit in ranges], [(high, at) for _low, high, at in ranges]
+        lows, others = self._units
+        place = bisect_right(lows, vaddr) - 1
+        if place < 0 or vaddr >= others[place][0]:
+            return False
+        return bool(self._library.dwarf_offdie(self._dwarf, others[place][1], byref(unit)))
+
+    def _ranges(self) -> Iterator[tuple[int, int, int]]:
+        offset, following, header_bytes = 0, c_uint64(), c_size_t()
+        base, low, high = c_uint64(), c_uint64(), c_uint64()
+        for _number in range(_UNITS_MAX):
+            if self._library.dwarf_nextcu(
+                self._dwarf, offset, byref(following), byref(header_bytes), None, None, None
+            ):
+                return
+            at, die, position = offset + header_bytes.value, _Die(), 0
+            if self._library.dwarf_offdie(self._dwarf, at, byref(die)):
+                while True:
+                    position = self._library.dwarf_ranges(
+                        byref(die), position, byref(base), byref(low), byref(high)
+                    )
+                    if position <= 0:
+                        break
+                    yield low.value, high.value, at
+            offset = following.value
+
+
+def _located(file: str | None, line: int) -> str | None:
+    return f"{file}:{line}" if file and file != "???" and line > 0 else None
+
+
+def _text(raw: bytes | None) -> str | None:
+    return raw.decode(errors="surrogateescape") if raw else None

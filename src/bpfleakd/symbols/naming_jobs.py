@@ -1,0 +1,128 @@
+"""What helpers do for names: symbols and source lines of files that others control, and demangling.
+
+The functions in JOBS run in a process without rights (sandbox/zygote.py); the classes are what they answer.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from bpfleakd.elf.debug_files import has_line_tables, minidebug_image
+from bpfleakd.elf.image import ElfImage
+from bpfleakd.elf.symbols import SymbolTable
+from bpfleakd.errors import BadElf
+from bpfleakd.printable import printable, shortened
+from bpfleakd.symbols.libdw import DwarfLines, libdw
+from bpfleakd.symbols.libiberty import demangled, demangler
+
+__all__ = ["DEMANGLE_JOB", "JOBS", "NAMES_JOB", "Demangled", "NamedAddress", "SourceFrame", "prepare"]
+
+JOBS = ("name_addresses", "demangle")
+NAMES_JOB = f"{__name__}:name_addresses"
+DEMANGLE_JOB = f"{__name__}:demangle"
+
+TEXT_LIMIT_CHARACTERS = 4_096
+
+
+class SourceFrame(msgspec.Struct, frozen=True):
+    """A function at an address and "file:line" of what it does there; None is not known."""
+
+    function: str | None
+    location: str | None
+
+
+class NamedAddress(msgspec.Struct, frozen=True, tag=True):
+    """What is at an address: the function's symbol, and the source frames, innermost inlined one first."""
+
+    vaddr: int
+    symbol: str | None = None
+    frames: tuple[SourceFrame, ...] = ()
+
+
+class Demangled(msgspec.Struct, frozen=True, tag=True):
+    """The readable form of one name."""
+
+    text: str
+
+
+def prepare() -> None:
+    """Load all that is needed, while files can still be opened: our own program is gone through once."""
+    libdw()
+    demangler()
+    demangled("_ZN3foo3barEv")
+    with open(sys.executable, "rb") as file:
+        answers: list[object] = []
+        with ElfImage.open(file.fileno()) as image:
+            name_addresses(
+                [file.fileno()], ([(image.header.entry, image.header.entry)], True), answers.append
+            )
+
+
+def name_addresses(files: Sequence[int], arguments: Any, answer: Callable[[object], None]) -> None:
+    """Name addresses of the program in `files`, by its own symbols and those of the debug files behind it.
+
+    `arguments` are pairs, and whether source lines are wanted. A pair is the address to look up, and the one
+    that is meant: a return address means the call before it, but where no function is there, the one that
+    begins at it (of a made-up first frame).
+    """
+    images = [ElfImage.open(file) for file in files]
+    if len(images) == 1 and (inside := minidebug_image(images[0])) is not None:
+        images.append(inside)
+    places, with_lines = arguments
+    symbols = _symbols_of(images)
+    lines = _lines_of(images, files) if with_lines else None
+    for code_vaddr, vaddr in places:
+        symbol = _symbol_at(symbols, code_vaddr, vaddr)
+        frames = () if lines is None else tuple(_source_frames(lines, code_vaddr))
+        answer(NamedAddress(code_vaddr, symbol, frames))
+
+
+def demangle(_files: Sequence[int], arguments: Any, answer: Callable[[object], None]) -> None:
+    """Answer each name with its readable form, in order."""
+    for name in arguments:
+        answer(Demangled(_shown(demangled(name))))
+
+
+def _symbols_of(images: Sequence[ElfImage]) -> SymbolTable | None:
+    try:
+        return SymbolTable(images)
+    except BadElf:
+        return None
+
+
+def _lines_of(images: Sequence[ElfImage], files: Sequence[int]) -> DwarfLines | None:
+    for image, file in zip(images, files, strict=False):
+        try:
+            if has_line_tables(image):
+                return DwarfLines(file)
+        except (BadElf, OSError):
+            continue
+    return None
+
+
+def _symbol_at(symbols: SymbolTable | None, code_vaddr: int, vaddr: int) -> str | None:
+    if symbols is None:
+        return None
+    try:
+        if symbol := symbols.lookup(code_vaddr):
+            return symbol.name
+        entered = symbols.lookup(vaddr)
+    except BadElf:
+        return None
+    return entered.name if entered and entered.vaddr == vaddr else None
+
+
+def _source_frames(lines: DwarfLines, vaddr: int) -> list[SourceFrame]:
+    found = lines.frames_at(vaddr)
+    return [
+        SourceFrame(function and _shown(function), location and _shown(location))
+        for function, location in found
+    ]
+
+
+def _shown(text: str) -> str:
+    return shortened(printable(text), TEXT_LIMIT_CHARACTERS)

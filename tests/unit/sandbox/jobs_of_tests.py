@@ -1,0 +1,60 @@
+"""What helpers are made to do in tests: the things that they must not be able to."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+JOBS = ("echo", "attempts", "sleep", "spin", "die", "fill")
+
+
+def prepare() -> None:
+    """Nothing to load."""
+
+
+def echo(files: Sequence[int], arguments: Any, answer: Callable[[object], None]) -> None:
+    answer([os.pread(file, 100, 0).decode() for file in files])
+    answer(arguments)
+
+
+def attempts(files: Sequence[int], _arguments: Any, answer: Callable[[object], None]) -> None:
+    """Answer what was possible."""
+    possible = []
+    for name, attempt in (
+        ("open", lambda: os.open("/etc/passwd", os.O_RDONLY)),
+        ("list", lambda: os.listdir("/")),
+        ("socket", lambda: socket.socket()),
+        ("fork", os.fork),
+        ("exec", lambda: os.execv("/bin/true", ["true"])),
+        ("kill", lambda: os.kill(os.getppid(), 0)),
+        ("setuid", lambda: os.setresuid(0, 0, 0)),
+        ("write a file", lambda: os.write(files[0], b"x")),
+        ("unlink", lambda: os.unlink("/tmp/none")),
+    ):
+        try:
+            attempt()
+        except OSError:
+            continue
+        possible.append(name)
+    answer(possible)
+
+
+def sleep(_files: Sequence[int], arguments: Any, _answer: Callable[[object], None]) -> None:
+    time.monotonic()
+    while True:
+        pass
+
+
+spin = sleep
+
+
+def die(_files: Sequence[int], _arguments: Any, answer: Callable[[object], None]) -> None:
+    answer("before")
+    os._exit(1)
+
+
+def fill(_files: Sequence[int], _arguments: Any, answer: Callable[[object], None]) -> None:
+    answer(len(bytearray(3 << 30)))

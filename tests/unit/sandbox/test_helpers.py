@@ -1,0 +1,95 @@
+"""Helpers: what they can do, what they cannot, and how they end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bpfleakd.sandbox.helpers import HelperFailed, Helpers
+
+from ..waiting import ends
+
+JOBS = f"{__package__}.jobs_of_tests"
+
+
+@pytest.fixture(scope="module")
+def helpers() -> Iterator[Helpers]:
+    made = Helpers([JOBS])
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), before)))
+    try:
+        made.answer(f"{JOBS}:echo", None, [], list[str], limit_s=20)
+        yield made
+    finally:
+        made.close()
+        os.environ.pop("PYTHONPATH")
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+
+
+def test_files_come_open_and_answers_in_order(helpers: Helpers, tmp_path: Path) -> None:
+    """A helper reads what it was handed, and may answer more than once."""
+    (tmp_path / "one").write_text("first")
+    with (tmp_path / "one").open() as file:
+        answers = list(helpers.answers(f"{JOBS}:echo", {"n": 23}, [file.fileno()], Any, limit_s=20))
+    assert answers == [["first"], {"n": 23}]
+
+
+def test_it_has_no_rights(helpers: Helpers, tmp_path: Path) -> None:
+    """It opens, starts, signals and writes nothing; a descriptor to read is no descriptor to write."""
+    path = tmp_path / "kept"
+    path.write_text("as it was")
+    with path.open() as file:
+        assert helpers.answer(f"{JOBS}:attempts", None, [file.fileno()], list[str], limit_s=20) == []
+    assert path.read_text() == "as it was"
+
+
+def test_the_process_that_helpers_are_forked_from(helpers: Helpers) -> None:
+    """It has no capabilities, no new privileges and a filter for system calls."""
+    helpers.answer(f"{JOBS}:echo", None, [], list[str], limit_s=20)
+    assert helpers._process is not None
+    status = Path(f"/proc/{helpers._process.pid}/status").read_text().splitlines()
+    values = dict(line.split(":\t", 1) for line in status if ":\t" in line)
+    assert {values[name].strip("0") for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {""}
+    assert (values["NoNewPrivs"], values["Seccomp"]) == ("1", "2")
+    if os.geteuid() == 0:
+        assert values["CapBnd"].strip("0") == ""
+        assert set(values["Uid"].split()) == {"65534"}
+
+
+def test_one_that_goes_on_for_ever_is_ended(helpers: Helpers) -> None:
+    """By its own clock; the next job is done as if nothing had been."""
+    failures: list[HelperFailed] = []
+
+    def spin() -> None:
+        try:
+            helpers.answer(f"{JOBS}:spin", None, [], str, limit_s=0.5)
+        except HelperFailed as failure:
+            failures.append(failure)
+
+    assert ends(spin)
+    assert len(failures) == 1
+    assert helpers.answer(f"{JOBS}:echo", None, [], list[str], limit_s=20) == []
+
+
+def test_one_that_ends_early(helpers: Helpers) -> None:
+    """What it has answered counts; that there is no more is no failure."""
+    assert list(helpers.answers(f"{JOBS}:die", None, [], str, limit_s=20)) == ["before"]
+
+
+def test_memory_is_limited(helpers: Helpers) -> None:
+    """It has the error, and the daemon the reason."""
+    with pytest.raises(HelperFailed, match="MemoryError"):
+        helpers.answer(f"{JOBS}:fill", None, [], int, limit_s=20)
+
+
+def test_a_zygote_that_was_killed_is_started_again(helpers: Helpers) -> None:
+    """The job that finds it gone does so."""
+    assert helpers._process is not None
+    helpers._process.kill()
+    helpers._process.wait()
+    assert helpers.answer(f"{JOBS}:echo", None, [], list[str], limit_s=20) == []
