@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from .machine import need_tool
 from .ports import free_port
+from .waiting import wait_until
 from .workloads import Workload, build
 
 # Sets the window title, clears the screen, ends the line, closes quotes and braces, climbs directories,
@@ -63,17 +64,22 @@ def test_names_break_no_line_no_label_and_no_terminal(daemon, hostile, log_forma
         )
     assert_harmless(tracer.control("ps"))
 
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-        exposition = answer.read().decode()
-    assert_harmless(exposition)
-    samples = [
-        (sample.name, frozenset(sample.labels.items()))
-        for family in text_string_to_metric_families(exposition)
-        for sample in family.samples
-    ]
+    def named_samples() -> list[tuple[str, frozenset[tuple[str, str]]]]:
+        """The samples, once names have been found; until then frames have none."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            exposition = answer.read().decode()
+        assert_harmless(exposition)
+        samples = [
+            (sample.name, frozenset(sample.labels.items()))
+            for family in text_string_to_metric_families(exposition)
+            for sample in family.samples
+        ]
+        functions = {dict(labels).get("function", "") for _, labels in samples}
+        is_named = any(function.startswith(r"leak\x1b]0;owned") for function in functions)
+        return samples if is_named else []
+
+    samples = wait_until(named_samples)
     assert max(Counter(samples).values()) == 1
-    functions = {dict(labels).get("function", "") for _, labels in samples}
-    assert any(function.startswith(r"leak\x1b]0;owned") for function in functions)
 
     tracer.detach(hostile.pid)
     log = tracer.log

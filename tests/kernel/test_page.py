@@ -122,7 +122,7 @@ def test_the_page_names_who_leaks(daemon, workload, browser):
 
     browser.run("document.querySelector('tr[data-href]').click()")
     wait_until(lambda: "Call sites" in browser.text())
-    assert "checked_malloc" in browser.text()
+    wait_until(lambda: "checked_malloc" in browser.text())
     assert "20.0 MiB" in browser.text()
     assert "metrics.details: true" in browser.text()
     wait_until(lambda: browser.run("document.querySelectorAll('#chart rect').length") > 5)
