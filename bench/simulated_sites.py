@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.analysis.persistence import SiteHistories, persistence_of
-from bpfleakd.analysis.verdict import Context, classify_sites
 from bpfleakd.model.verdict import SiteVerdict
 from bpfleakd.table.timeline import Timeline
+from bpfleakd.verdicts.measurement import persistence_of
+from bpfleakd.verdicts.site_histories import SiteHistories
+from bpfleakd.verdicts.site_verdict import Context, classify_sites
 
 __all__ = [
     "Blocks",

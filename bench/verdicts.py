@@ -24,9 +24,8 @@ from tests.kernel.workloads import SOURCES as SOURCES_ROOT
 from bench.clean_programs import CLEAN_PROGRAMS
 from bench.peers import NotHere
 from bench.tracing import RunningDaemon, ended_with_us
-from bpfleakd.analysis.verdict import VERDICTS
 from bpfleakd.model.report import LeakReport, SiteReport
-from bpfleakd.model.verdict import Verdict
+from bpfleakd.model.verdict import VERDICTS, Verdict
 
 __all__ = ["main"]
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from bpfleakd.analysis.managed_code import is_dotnet_stub
 from bpfleakd.model.address_space import JitModule
-from bpfleakd.model.managed_names import dotnet_assembly
+from bpfleakd.model.method import dotnet_assembly
 
 __all__ = ["OTHER_MODULES", "STUBS", "JitModules", "module_of"]
 

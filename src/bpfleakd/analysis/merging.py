@@ -11,9 +11,9 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TypeVar
 
-from bpfleakd.analysis.verdict import VERDICTS
 from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import ThreadShare
+from bpfleakd.model.verdict import VERDICTS
 from bpfleakd.table.estimates import stderr_of_sum
 
 __all__ = ["merged", "merged_sites"]

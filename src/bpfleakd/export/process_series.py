@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bpfleakd.analysis.merging import merged_sites
-from bpfleakd.analysis.verdict import VERDICTS
 from bpfleakd.export.figures import label_text, label_value
 from bpfleakd.export.process_figures import PROCESS_COUNTERS, PROCESS_GAUGES, ExportedProcess
 from bpfleakd.export.series_choice import Candidate, SeriesChoice
@@ -23,7 +22,7 @@ from bpfleakd.model.metrics import MetricLabel, MetricsSnapshot
 from bpfleakd.model.process import ProcessRow, ProcessState
 from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import AllocationKind
-from bpfleakd.model.verdict import Verdict
+from bpfleakd.model.verdict import VERDICTS, Verdict
 
 __all__ = ["OTHERS", "ProcessSeries", "SeriesOptions", "Shown", "ShownSite", "SiteText"]
 

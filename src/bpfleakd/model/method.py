@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["FrameNames", "Method", "MethodSource"]
+__all__ = ["FrameNames", "Method", "MethodSource", "dotnet_assembly"]
+
+# A type and a method come behind the assembly, and behind no bracket of an array or a generic type.
+_DOTNET_ASSEMBLY = re.compile(r"(?:^| )\[([^\[\]/]{1,256})\] (?=[^()]*::)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +54,9 @@ class FrameNames(Protocol):
 
     def address_of(self, word: int) -> int:
         """The address in the process of what a word stands for."""
+
+
+def dotnet_assembly(name: str) -> str | None:
+    """The assembly of a .NET method, as a perf map names it; None for other names."""
+    found = _DOTNET_ASSEMBLY.search(name)
+    return found[1] if found else None

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from bpfleakd.model.limit import MemoryLimit
 
-__all__ = ["ProcessVerdict", "SiteVerdict", "Verdict"]
+__all__ = ["VERDICTS", "ProcessVerdict", "SiteVerdict", "Verdict"]
 
 
 class Verdict(StrEnum):
@@ -24,6 +24,17 @@ class Verdict(StrEnum):
     STEADY = "steady"
     CHURN = "churn"
     UNKNOWN = "unknown"
+
+
+# By how much attention they deserve.
+VERDICTS = (
+    Verdict.LEAK,
+    Verdict.GROWING,
+    Verdict.PLATEAU,
+    Verdict.UNKNOWN,
+    Verdict.CHURN,
+    Verdict.STEADY,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bpfleakd.analysis.growth import growth_bytes_per_s, growth_window_ns
 from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.model.process import ProcessRow, ProcessSummary, TracingMode
 from bpfleakd.model.report import LeakReport, SiteReport, SortKey
@@ -18,10 +17,11 @@ from bpfleakd.model.verdict import Verdict
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.estimates import bytes_stderr, count_stderr
 from bpfleakd.table.site_table import COUNTERS, SiteTable
+from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.retained import retained_sites
-from bpfleakd.tracing.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.traced_process import TracedProcess
+from bpfleakd.verdicts.growth import growth_bytes_per_s, growth_window_ns
 
 __all__ = ["Reporter", "sorted_sites"]
 

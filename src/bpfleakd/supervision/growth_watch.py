@@ -28,7 +28,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from bpfleakd.analysis.trend import trend
+from bpfleakd.verdicts.trend import trend
 
 __all__ = ["Growth", "GrowthOptions", "GrowthWatch"]
 

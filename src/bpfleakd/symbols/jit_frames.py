@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from bpfleakd.model.managed_names import dotnet_assembly
-from bpfleakd.model.method import Method
+from bpfleakd.model.method import Method, dotnet_assembly
 from bpfleakd.model.stack import Frame, FrameKind
 from bpfleakd.symbols.dotnet_names import method_name
 from bpfleakd.symbols.perf_map import PerfMap

@@ -12,12 +12,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.analysis.managed_heap import Collections, classify_managed_heap
 from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.stack import Frame
 from bpfleakd.model.verdict import SiteVerdict, Verdict
 from bpfleakd.runtimes.runtime import LiveHeap
+from bpfleakd.verdicts.managed_heap import Collections, classify_managed_heap
 
 __all__ = ["HeapTracking", "commits_managed_heap", "may_commit_heap"]
 

@@ -27,11 +27,11 @@ from bpfleakd.tracing.address_maps import AddressMaps
 from bpfleakd.tracing.address_space_feed import AddressSpaceFeed
 from bpfleakd.tracing.attach import GONE, Attachment
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_if_possible
-from bpfleakd.tracing.history_checkpoint import HistoryCheckpoints, restored_history
+from bpfleakd.tracing.judging.history_checkpoint import HistoryCheckpoints, restored_history
+from bpfleakd.tracing.judging.site_verdicts import SiteVerdicts
 from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
 from bpfleakd.tracing.sampling import Sampling, SamplingOptions
 from bpfleakd.tracing.site_charging import SiteIdentity
-from bpfleakd.tracing.site_verdicts import SiteVerdicts
 from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
 
 __all__ = ["History", "RecordedState"]

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.analysis.callers import NO_RULES, Callers, ChargeRules, charged_frame
-from bpfleakd.analysis.merged_histories import Units
 from bpfleakd.model.site import SiteKey
 from bpfleakd.model.stack import Frame, NamedStack, RawStack
 from bpfleakd.table.site_table import COUNTERS, SiteTable
+from bpfleakd.verdicts.merged_histories import Units
 
 __all__ = ["SiteCharging", "SiteIdentity"]
 

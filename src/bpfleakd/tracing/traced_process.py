@@ -32,11 +32,11 @@ from bpfleakd.table.address_map import AddressMap
 from bpfleakd.table.census import SiteCensus, take_census
 from bpfleakd.table.site_table import SiteTable
 from bpfleakd.tracing.attach import GONE, Attachment
+from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
+from bpfleakd.tracing.judging.site_verdicts import SiteVerdicts
 from bpfleakd.tracing.managed_heap import HeapTracking
 from bpfleakd.tracing.runtimes import ProcessRuntimes
 from bpfleakd.tracing.site_charging import SiteCharging
-from bpfleakd.tracing.site_suppressions import SiteSuppressions
-from bpfleakd.tracing.site_verdicts import SiteVerdicts
 
 __all__ = ["SetAside", "TracedProcess", "TracedSince"]
 

@@ -10,7 +10,6 @@ import structlog
 
 from bpfleakd import errors
 from bpfleakd.analysis.callers import NO_RULES, ChargeRules
-from bpfleakd.analysis.persistence import LEAK_AFTER_S
 from bpfleakd.analysis.suppressions import NO_SUPPRESSIONS, Suppressions
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import Maps
@@ -22,16 +21,17 @@ from bpfleakd.tracing.address_maps import AddressMaps
 from bpfleakd.tracing.attach import Attacher, Attachment
 from bpfleakd.tracing.checkpoint import read_request, write_request
 from bpfleakd.tracing.counter_collector import CounterCollector
+from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.recorded_state import History, RecordedState
 from bpfleakd.tracing.sampling import SamplingOptions
 from bpfleakd.tracing.site_charging import SiteCharging
-from bpfleakd.tracing.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
 from bpfleakd.tracing.traced_processes import TracedProcesses
 from bpfleakd.tracing.unwinding import ATTACH_WAIT_S, Unwinding
+from bpfleakd.verdicts.measurement import LEAK_AFTER_S
 
 __all__ = ["Tracer", "TracingOptions"]
 

@@ -11,7 +11,7 @@ from bench import simulated_sites as sites
 
 from bpfleakd.cli.bpfleakctl import main
 
-from ..analysis.test_stored_history import saved
+from ..verdicts.test_stored_history import saved
 
 
 @pytest.fixture

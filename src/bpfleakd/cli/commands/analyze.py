@@ -28,7 +28,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Print the verdicts, or JSON. Raises BadHistory."""
     # numpy takes longer to import than most commands take.
-    from bpfleakd.analysis.stored_history import STORED_VERSION, classified
+    from bpfleakd.verdicts.stored_history import STORED_VERSION, classified
 
     history = _read(arguments.file)
     if history.version != STORED_VERSION:

@@ -9,10 +9,10 @@ from bpfleakd.kernel.abi import LIVE_BLOCK
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.table.site_table import SiteTable
-from bpfleakd.tracing.history_checkpoint import HistoryCheckpoints, restored_history
+from bpfleakd.tracing.judging.history_checkpoint import HistoryCheckpoints, restored_history
 from bpfleakd.tracing.traced_process import TracedProcess
 
-from .doubles import Clock, FakeRecord, a_traced, counter_rows
+from ..doubles import Clock, FakeRecord, a_traced, counter_rows
 
 S = 1_000_000_000
 

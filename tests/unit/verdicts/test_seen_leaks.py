@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from bench import simulated_sites as sites
 
-from bpfleakd.analysis.persistence import persistence_of
-from bpfleakd.analysis.seen_leaks import SeenLeaks
+from bpfleakd.verdicts.measurement import persistence_of
+from bpfleakd.verdicts.seen_leaks import SeenLeaks
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from bpfleakd.model.site import SiteKey
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.table.table_checkpoint import TableCheckpoint
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
+from bpfleakd.tracing.judging.site_verdicts import SiteVerdicts, VerdictsCheckpoint
 from bpfleakd.tracing.site_charging import SiteIdentity
-from bpfleakd.tracing.site_verdicts import SiteVerdicts, VerdictsCheckpoint
 from bpfleakd.tracing.traced_process import TracedProcess
 
 __all__ = ["HistoryCheckpoint", "HistoryCheckpoints", "restored_history"]

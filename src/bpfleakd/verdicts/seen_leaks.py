@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.analysis.persistence import Persistence
+from bpfleakd.verdicts.persistence import Persistence
 
 __all__ = ["SeenLeak", "SeenLeaks"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.analysis.envelope import Matrix, Row
-from bpfleakd.analysis.persistence import SiteHistories
+from bpfleakd.verdicts.envelope import Matrix, Row
+from bpfleakd.verdicts.site_histories import SiteHistories
 
 __all__ = ["Units", "summed"]
 

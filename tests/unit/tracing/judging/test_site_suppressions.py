@@ -11,11 +11,11 @@ from bpfleakd.model.report import SortKey, SuppressedSites
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.stack import NamedStack
 from bpfleakd.queries.report import Reporter
-from bpfleakd.tracing.site_suppressions import SiteSuppressions
+from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.traced_process import TracedProcess
 
-from ..queries.test_report import heap, named
-from .doubles import NS_PER_S, View, a_traced
+from ...queries.test_report import heap, named
+from ..doubles import NS_PER_S, View, a_traced
 
 NOW_NS = 100 * NS_PER_S
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bpfleakd.analysis.process_verdict import FoundGrowth, classify_process
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
+from bpfleakd.verdicts.process_verdict import FoundGrowth, classify_process
 
 MIB = 1 << 20
 NOTHING = FoundGrowth(0, 0.0, 0.0)

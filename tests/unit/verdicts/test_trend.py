@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpfleakd.analysis.trend import trend
+from bpfleakd.verdicts.trend import trend
 
 
 def test_a_straight_line() -> None:

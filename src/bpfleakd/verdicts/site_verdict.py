@@ -43,22 +43,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.analysis.envelope import Row
-from bpfleakd.analysis.persistence import Persistence
-from bpfleakd.model.verdict import SiteVerdict, Verdict
+from bpfleakd.model.verdict import VERDICTS, SiteVerdict
 from bpfleakd.units import human_bytes, human_duration, human_rate
+from bpfleakd.verdicts.envelope import Row
+from bpfleakd.verdicts.persistence import Persistence
 
-__all__ = ["VERDICTS", "Classification", "Context", "classify_sites"]
+__all__ = ["Classification", "Context", "classify_sites"]
 
-# By how much attention they deserve.
-VERDICTS = (
-    Verdict.LEAK,
-    Verdict.GROWING,
-    Verdict.PLATEAU,
-    Verdict.UNKNOWN,
-    Verdict.CHURN,
-    Verdict.STEADY,
-)
 _LEAK, _GROWING, _PLATEAU, _UNKNOWN, _CHURN, _STEADY = range(len(VERDICTS))
 
 _OBSERVED_MIN_S = 10.0

@@ -5,16 +5,22 @@ So a verdict that is wrong can be sent in as a file, and become a test.
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Container, Sequence
+from typing import Any
 
-from bpfleakd.analysis.persistence import SiteHistories, persistence_of
-from bpfleakd.analysis.process_verdict import FoundGrowth, classify_process
-from bpfleakd.analysis.verdict import Context, classify_sites
+import numpy as np
+from numpy.typing import NDArray
+
 from bpfleakd.model.history import StoredHistory, StoredSite
+from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict, Verdict
+from bpfleakd.verdicts.measurement import persistence_of
+from bpfleakd.verdicts.process_verdict import FoundGrowth, classify_process
+from bpfleakd.verdicts.site_histories import SiteHistories
+from bpfleakd.verdicts.site_verdict import Context, classify_sites
 
-__all__ = ["STORED_VERSION", "classified"]
+__all__ = ["STORED_VERSION", "classified", "stored_sites"]
 
 STORED_VERSION = 1
 
@@ -54,6 +60,40 @@ def classified(history: StoredHistory) -> tuple[ProcessVerdict, list[tuple[Store
         verdicts = [classification.of(row) for row in range(len(history.sites))]
     sites = list(zip(history.sites, verdicts, strict=True)) if verdicts else []
     return _of_process(history, sites), sites
+
+
+def stored_sites(
+    histories: SiteHistories | None,
+    places: NDArray[np.intp],
+    sites: Sequence[tuple[int, SiteReport]],
+    suppressed: Container[int],
+) -> tuple[StoredSite, ...]:
+    """What is saved of sites with their rows: each with its column, of these places in the histories."""
+
+    def figures(column: NDArray[Any] | None, place: int) -> tuple[Any, ...]:
+        return () if column is None else tuple(column[:, place].tolist())
+
+    stored = []
+    for place, (row, site) in zip(places.tolist(), sites, strict=True):
+        assert histories is not None
+        stored.append(
+            StoredSite(
+                site=site.site,
+                kind=site.kind,
+                function=site.function,
+                module=(site.module or "").rpartition("/")[2] or None,
+                live_bytes=site.live_bytes,
+                live_count=site.live_count,
+                low_bytes=figures(histories.low_bytes, place),
+                low_count=figures(histories.low_count, place),
+                born_count=figures(histories.born_count, place),
+                survivors_count=figures(histories.survivors_count, place),
+                survivors_bytes=figures(histories.survivors_bytes, place),
+                weight=float(histories.weight[place]) if histories.weight is not None else 1.0,
+                suppressed=row in suppressed,
+            )
+        )
+    return tuple(stored)
 
 
 def _of_process(history: StoredHistory, sites: list[tuple[StoredSite, SiteVerdict]]) -> ProcessVerdict:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bpfleakd.analysis.managed_heap import Collections, classify_managed_heap, with_managed_heap
-from bpfleakd.analysis.process_verdict import FoundGrowth, classify_process
 from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.verdict import Verdict
+from bpfleakd.verdicts.managed_heap import Collections, classify_managed_heap, with_managed_heap
+from bpfleakd.verdicts.process_verdict import FoundGrowth, classify_process
 
 MIB = 1 << 20
 LEAK_AFTER_S = 45.0

@@ -6,8 +6,8 @@ from dataclasses import fields
 
 import numpy as np
 
-from bpfleakd.analysis.measured_sites import MeasuredSites
-from bpfleakd.analysis.persistence import Persistence
+from bpfleakd.verdicts.measured_sites import MeasuredSites
+from bpfleakd.verdicts.persistence import Persistence
 
 ROWS = np.arange(4)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.analysis.envelope import CELLS, Matrix, Row, grid_of
+from bpfleakd.verdicts.envelope import CELLS, Matrix, Row, grid_of
 
 __all__ = ["Exposure", "constant_exposure", "exposure_of"]
 

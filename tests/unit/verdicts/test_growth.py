@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpfleakd.analysis.growth import growth_bytes_per_s, growth_window_ns
 from bpfleakd.table.history import History
+from bpfleakd.verdicts.growth import growth_bytes_per_s, growth_window_ns
 
 S = 1_000_000_000
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from bench import simulated_sites as sites
 
-from bpfleakd.analysis.persistence import persistence_of
-from bpfleakd.analysis.stored_history import STORED_VERSION, classified
-from bpfleakd.analysis.verdict import Context, classify_sites
 from bpfleakd.model.history import StoredHistory, StoredSite
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.model.verdict import Verdict
+from bpfleakd.verdicts.measurement import persistence_of
+from bpfleakd.verdicts.site_verdict import Context, classify_sites
+from bpfleakd.verdicts.stored_history import STORED_VERSION, classified
 
 MIB = 1 << 20
 

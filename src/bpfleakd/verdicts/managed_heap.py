@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.analysis.process_verdict import FoundGrowth
-from bpfleakd.analysis.trend import Trend, trend
 from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.units import human_rate
+from bpfleakd.verdicts.process_verdict import FoundGrowth
+from bpfleakd.verdicts.trend import Trend, trend
 
 __all__ = ["Collections", "classify_managed_heap", "with_managed_heap"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.analysis.envelope import Matrix, Row, values_at
+from bpfleakd.verdicts.envelope import Matrix, Row, values_at
 
 __all__ = ["NORMAL_95", "Fate", "Survival"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from bench import simulated_sites as sites
 
-from bpfleakd.analysis.merged_histories import Units, summed
-from bpfleakd.analysis.persistence import persistence_of
-from bpfleakd.analysis.verdict import Context, classify_sites
 from bpfleakd.model.verdict import Verdict
+from bpfleakd.verdicts.measurement import persistence_of
+from bpfleakd.verdicts.merged_histories import Units, summed
+from bpfleakd.verdicts.site_verdict import Context, classify_sites
 
 
 def moving(from_s: float, to_s: float) -> sites.Make:

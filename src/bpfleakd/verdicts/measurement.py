@@ -10,14 +10,13 @@ watch for days are not startled by a busy minute.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.analysis.envelope import (
-    CELLS,
+from bpfleakd.verdicts.envelope import (
     Matrix,
     Rise,
     Row,
@@ -28,10 +27,24 @@ from bpfleakd.analysis.envelope import (
     rise_of,
     values_at,
 )
-from bpfleakd.analysis.exposure import Exposure, constant_exposure, exposure_of
-from bpfleakd.analysis.survival import NORMAL_95, Survival
+from bpfleakd.verdicts.exposure import Exposure, constant_exposure, exposure_of
+from bpfleakd.verdicts.persistence import Persistence
+from bpfleakd.verdicts.rises import (
+    LOG_ALPHA,
+    THIN_THIRD,
+    gain,
+    has_stopped,
+    is_even,
+    is_more_than_a_list,
+    noise,
+    slows_down,
+    speeds_up,
+    theil_sen,
+)
+from bpfleakd.verdicts.site_histories import Flags, SiteHistories, chosen
+from bpfleakd.verdicts.survival import Survival
 
-__all__ = ["LEAK_AFTER_S", "Persistence", "SiteHistories", "chosen", "persistence_of"]
+__all__ = ["LEAK_AFTER_S", "persistence_of"]
 
 # A cache that fills cannot be told from a leak until it stops. This is how long growth must have gone on to
 # be called a leak, unless it is configured: nothing but a convention.
@@ -40,14 +53,6 @@ LEAK_AFTER_S = 45.0
 _START_UP_S = 5.0
 _START_UP_SHARE = 0.1
 _WINDOWS = 4
-# Below this probability it is given up that a curve still rises as before.
-_LOG_ALPHA = np.log(0.02)
-# It began too late if the first third has less than half of its due share, and less by this probability; it
-# is over if the last third has.
-_THIN_THIRD = 1 / 6
-_LOG_ALPHA_THIRD = np.log(0.1)
-# It slows down if the last third has less than half of what the first has, beyond 95 % of chance.
-_SLOWER = 0.5
 # Evidence: so many effective steps with so many blocks, or a few more steps with so many bytes.
 _STEPS_MIN = 3.5
 _RISES_MIN = 3
@@ -55,9 +60,6 @@ _STEPS_ENOUGH = 5.0
 _BLOCKS_ENOUGH = 20.0
 _BYTES_ENOUGH = 16 << 10
 _SURVIVORS_ENOUGH = 20.0
-# What is smaller in both may be any list of limited length, such as a server's log of its slowest requests.
-_LEAK_BYTES_MIN = 32 << 10
-_LEAK_BLOCKS_MIN = 512.0
 # If less of what was gained consists of old blocks, they are being replaced.
 _REPLACED_SHARE = 0.3
 # Where the old blocks of a site leave, the envelope gains less than what survives of the new ones.
@@ -72,83 +74,6 @@ _FEW_SURVIVE = 0.1
 # Blocks born just now have not had the time to die: so long, and one of these parts of the recording.
 _YOUNG_S = 3.0
 _YOUNG_SHARES = (0.05, 0.25)
-
-Flags = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class SiteHistories:
-    """What is known of sites: a row a bin of time, a column a site.
-
-    `ends_s` is when bins end, since the recording began; `low_bytes` and `low_count` the least that was live
-    in each, `born_count` what was allocated in it. `live_bytes` and `live_count` are what is live now.
-    `survivors_count` and `survivors_bytes` are what is live now of what was born in each bin; None if nobody
-    has counted. `weight` is how many blocks a recorded one stands for (None: all are recorded). `is_heap`
-    tells blocks of an allocator from mappings (None: all are). `intervals_bytes` is the coarsest sampling
-    interval in each bin, 0 where every block was recorded (None: it never changed).
-    """
-
-    ends_s: Row
-    low_bytes: Matrix
-    low_count: Matrix
-    born_count: Matrix
-    live_bytes: Row
-    live_count: Row
-    survivors_count: Matrix | None = None
-    survivors_bytes: Matrix | None = None
-    weight: Row | None = None
-    is_heap: Flags | None = None
-    intervals_bytes: Row | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Persistence:
-    """Figures for each site.
-
-    `quiet_s` is for how long nothing was born, `excursion_s` the longest time after which the site came down
-    again. `persists` is whether it grows as a leak does, over `window_s`; `by_blocks` whether blocks become
-    more, and `by_survivors` whether only the survivors show it; `dies` whether old blocks go on dying, or are
-    replaced. For that window, `rate_bytes_per_s` is what it gains and `old_share` what still lives of the
-    blocks born in its first third (NaN: not known). `grows` and `stopped` are about the whole time after the
-    first seconds, with `grown_bytes` over `grown_s`, `steps` and `silence_s`. `unseen_s` is the silence where
-    it is no evidence: what was recorded of late is too little to see a growth like that before; else 0.
-    """
-
-    observed_s: float
-    leak_after_s: float
-    is_heap: Flags
-    live_bytes: Row
-    live_count: Row
-    born_count: Row
-    born_lately: Row
-    quiet_s: Row
-    excursion_s: Row
-    persists: Flags
-    by_survivors: Flags
-    by_blocks: Flags
-    dies: Flags
-    window_s: Row
-    window_steps: Row
-    gained_bytes: Row
-    gained_count: Row
-    gained_lately_count: Row
-    rate_bytes_per_s: Row
-    old_share: Row
-    grows: Flags
-    stopped: Flags
-    grown_bytes: Row
-    grown_s: Row
-    steps: Row
-    silence_s: Row
-    unseen_s: Row
-
-    def joined(self, other: Persistence) -> Persistence:
-        """These sites, and then the other ones, observed for as long."""
-        of_sites = [field.name for field in fields(self) if field.name not in ("observed_s", "leak_after_s")]
-        columns: dict[str, Any] = {
-            name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in of_sites
-        }
-        return replace(self, **columns)
 
 
 def persistence_of(histories: SiteHistories, leak_after_s: float = LEAK_AFTER_S) -> Persistence:
@@ -178,8 +103,8 @@ class _Measurement:
             longest_excursion_s(histories.low_count, self._count, widths_s),
         )
         # The least of many readings is less than that of few: even what only fluctuates rises a little.
-        self._least_bytes = _NOISE_FACTOR * _noise(histories.low_bytes)
-        self._least_count = _NOISE_FACTOR * _noise(histories.low_count)
+        self._least_bytes = _NOISE_FACTOR * noise(histories.low_bytes)
+        self._least_count = _NOISE_FACTOR * noise(histories.low_count)
         self._start_up_s = np.maximum(_START_UP_S, self._exposure.after_share(_START_UP_SHARE))
         self._survival = None
         if histories.survivors_count is not None and histories.survivors_bytes is not None:
@@ -269,7 +194,7 @@ class _Measurement:
         recorded_count = of_count.gain
         if self._exposure.chance is not None:
             of_bytes, of_count = (
-                replace(rise, gain=_gain(curve))
+                replace(rise, gain=gain(curve))
                 for rise, curve in zip((of_bytes, of_count), values, strict=True)
             )
         has_blocks = recorded_count >= _BLOCKS_ENOUGH * self._exposure.weight
@@ -280,7 +205,7 @@ class _Measurement:
             steps = np.minimum(rise.steps, number)
             is_much = (steps >= _STEPS_ENOUGH) & (of_bytes.gain >= _BYTES_ENOUGH)
             is_evident = (steps >= _STEPS_MIN) & (is_much | has_blocks)
-            evident.append(is_evident & enough & _is_even(rise))
+            evident.append(is_evident & enough & is_even(rise))
         dies, old_share = np.zeros(self._sites, bool), np.full(self._sites, np.nan)
         if self._survival is not None:
             fate, gained = self._survival.fate(start_s, end_s), of_count.gain
@@ -289,7 +214,7 @@ class _Measurement:
             old_share = fate.old_share
         window_s = end_s - start_s
         persists = (window_s >= self._leak_after_s) & (evident[0] | evident[1]) & (of_bytes.gain > 0)
-        persists &= _is_more_than_a_list(of_bytes.gain, of_count.gain)
+        persists &= is_more_than_a_list(of_bytes.gain, of_count.gain)
         return persists, {
             "by_survivors": np.zeros(self._sites, bool),
             "by_blocks": evident[1],
@@ -300,7 +225,7 @@ class _Measurement:
             "gained_bytes": of_bytes.gain,
             "gained_count": of_count.gain,
             "gained_lately_count": of_count.gain * of_count.last_third,
-            "rate_bytes_per_s": _theil_sen(grid, values[0]),
+            "rate_bytes_per_s": theil_sen(grid, values[0]),
             "old_share": old_share,
         }
 
@@ -348,11 +273,11 @@ class _Measurement:
         fate = survival.fate(start_s, end_s)
         window_s = np.maximum(end_s - start_s, 1e-3)
         per_s = rise.gain / window_s
-        persists = (window_s >= self._leak_after_s) & _is_even(rise) & (rise.steps >= _STEPS_ENOUGH)
+        persists = (window_s >= self._leak_after_s) & is_even(rise) & (rise.steps >= _STEPS_ENOUGH)
         # Blocks are counted one by one here, so that shares need no test.
-        persists &= (rise.gain >= _SURVIVORS_ENOUGH * self._weight) & (rise.first_third >= _THIN_THIRD)
-        persists &= ~_speeds_up(rise) & self._may_grow_by(per_s) & self._goes_on(survival, per_s, end_s)
-        persists &= ~self._has_slowed(start_s) & _is_more_than_a_list(of_bytes.gain, rise.gain)
+        persists &= (rise.gain >= _SURVIVORS_ENOUGH * self._weight) & (rise.first_third >= THIN_THIRD)
+        persists &= ~speeds_up(rise) & self._may_grow_by(per_s) & self._goes_on(survival, per_s, end_s)
+        persists &= ~self._has_slowed(start_s) & is_more_than_a_list(of_bytes.gain, rise.gain)
         return persists, {
             "by_survivors": np.ones(self._sites, bool),
             "by_blocks": np.ones(self._sites, bool),
@@ -375,7 +300,7 @@ class _Measurement:
         part = len(times_s) // 3
         change = np.median(low[-part:], axis=0) - np.median(low[:part], axis=0)
         elapsed_s = times_s[-part:].mean() - times_s[:part].mean()
-        grows: Flags = change >= 0.5 * per_s * elapsed_s - 3 * _noise(low) / np.sqrt(part)
+        grows: Flags = change >= 0.5 * per_s * elapsed_s - 3 * noise(low) / np.sqrt(part)
         return grows
 
     def _goes_on(self, survival: Survival, per_s: Row, end_s: Row) -> Flags:
@@ -397,7 +322,7 @@ class _Measurement:
         else:
             _values, (_of_bytes, rise) = self._over(grid)
         is_calm = self._excursion_s <= _CALM_SHARE * self._now_s
-        return is_calm & (rise.gain > 0) & (_has_stopped(rise) | _slows_down(rise))
+        return is_calm & (rise.gain > 0) & (has_stopped(rise) | slows_down(rise))
 
     def _since_first_seconds(self) -> dict[str, NDArray[Any]]:
         """How sites grew since their process' first seconds."""
@@ -406,13 +331,13 @@ class _Measurement:
         window_s = np.maximum(end_s - start_s, 1e-3)
         grid = self._exposure.grid(start_s, start_s + window_s)
         values, (of_bytes, of_count) = self._over(grid)
-        gained_bytes, gained_count = map(_gain, values)
+        gained_bytes, gained_count = map(gain, values)
         is_more = gained_bytes > self._least_bytes
         stays = is_more
         if self._survival is not None:
             lived = self._survival.between(start_s, end_s)
             stays = stays & ((gained_count < _FEW) | (lived >= _REPLACED_SHARE * gained_count))
-        stopped = _has_stopped(of_bytes)
+        stopped = has_stopped(of_bytes)
         seen = of_bytes
         if self._exposure.chance is not None:
             seen = rise_of(values_at(self._seen_bytes, self._ends_s, grid, from_zero=False))
@@ -433,7 +358,7 @@ class _Measurement:
         if self._exposure.chance is None:
             return np.zeros(self._sites, bool)
         share = silence_s / max(self._now_s, 1e-3)
-        has_thinned: Flags = steps * np.log1p(-np.minimum(share, 1 - 1e-9)) < _LOG_ALPHA
+        has_thinned: Flags = steps * np.log1p(-np.minimum(share, 1 - 1e-9)) < LOG_ALPHA
         return has_thinned
 
 
@@ -452,56 +377,3 @@ def _nothing_found(sites: int) -> dict[str, NDArray[Any]]:
         **{name: np.zeros(sites) for name in figures},
         "old_share": np.full(sites, np.nan),
     }
-
-
-def chosen(histories: SiteHistories, sites: NDArray[np.intp]) -> SiteHistories:
-    """The histories of some of the sites."""
-    of_all = ("ends_s", "intervals_bytes")
-    columns = {field.name: getattr(histories, field.name) for field in fields(SiteHistories)}
-    by_site = {name: column for name, column in columns.items() if name not in of_all and column is not None}
-    return replace(histories, **{name: column[..., sites] for name, column in by_site.items()})
-
-
-def _gain(values: Matrix) -> Row:
-    """What a curve that never falls gains over a grid."""
-    gained: Row = np.maximum(np.diff(values, axis=0), 0.0).sum(axis=0)
-    return gained
-
-
-def _is_more_than_a_list(gained_bytes: Row, gained_count: Row) -> Flags:
-    return (gained_bytes >= _LEAK_BYTES_MIN) | (gained_count >= _LEAK_BLOCKS_MIN)
-
-
-def _is_even(rise: Rise) -> Flags:
-    """Whether a curve rises from the beginning of its window to the end, and does not slow down."""
-    is_late = (rise.first_third < _THIN_THIRD) & (rise.log_p_first_third < _LOG_ALPHA_THIRD)
-    is_over = (rise.last_third < _THIN_THIRD) & (rise.log_p_last_third < _LOG_ALPHA_THIRD)
-    even: Flags = (rise.gain > 0) & ~_has_stopped(rise) & ~_slows_down(rise) & ~is_late & ~is_over
-    return even
-
-
-def _has_stopped(rise: Rise) -> Flags:
-    stopped: Flags = (rise.log_p_silence < _LOG_ALPHA) | (rise.silence > 0.5)
-    return stopped
-
-
-def _slows_down(rise: Rise) -> Flags:
-    return (rise.last_third < _SLOWER * rise.first_third) & (rise.z_rate < -NORMAL_95)
-
-
-def _speeds_up(rise: Rise) -> Flags:
-    return (rise.first_third < _SLOWER * rise.last_third) & (rise.z_rate > NORMAL_95)
-
-
-def _noise(low: Matrix) -> Row:
-    """The standard deviation of what comes and goes, from the changes between bins."""
-    # Of normal noise the median of the absolute differences is 0.954 standard deviations.
-    return np.median(np.abs(np.diff(low, axis=0)), axis=0) if len(low) > 1 else np.zeros(low.shape[1])
-
-
-def _theil_sen(grid: Matrix, values: Matrix) -> Row:
-    """The median of the slopes between every second point of the grid (see `trend`)."""
-    times_s, figures = grid[::2], values[::2]
-    later, earlier = np.tril_indices(CELLS // 2 + 1, -1)
-    elapsed = np.maximum(times_s[later] - times_s[earlier], 1e-9)
-    return np.median((figures[later] - figures[earlier]) / elapsed, axis=0)

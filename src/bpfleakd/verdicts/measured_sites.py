@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.analysis.persistence import Persistence
+from bpfleakd.verdicts.persistence import Persistence
 
 __all__ = ["MeasuredSites"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bpfleakd.analysis.envelope import (
+from bpfleakd.verdicts.envelope import (
     CELLS,
     grid_of,
     longest_excursion_s,

@@ -10,9 +10,10 @@ from bench import simulated_sites as sites
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpfleakd.analysis.persistence import SiteHistories, persistence_of
-from bpfleakd.analysis.verdict import Context, classify_sites
 from bpfleakd.model.verdict import SiteVerdict, Verdict
+from bpfleakd.verdicts.measurement import persistence_of
+from bpfleakd.verdicts.site_histories import SiteHistories
+from bpfleakd.verdicts.site_verdict import Context, classify_sites
 
 LEAKS = {
     "one block a second": sites.leak(1, 1000),

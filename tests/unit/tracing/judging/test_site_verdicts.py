@@ -8,17 +8,19 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from bpfleakd.analysis.merged_histories import Units
-from bpfleakd.analysis.persistence import Persistence, SiteHistories, persistence_of
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import LIVE_BLOCK, RecordingState
 from bpfleakd.kernel.maps import ProcessCounters
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.table.site_table import COUNTERS, SiteTable
-from bpfleakd.tracing.site_verdicts import NOT_YET, SiteVerdicts
+from bpfleakd.tracing.judging.site_verdicts import NOT_YET, SiteVerdicts
+from bpfleakd.verdicts.measurement import persistence_of
+from bpfleakd.verdicts.merged_histories import Units
+from bpfleakd.verdicts.persistence import Persistence
+from bpfleakd.verdicts.site_histories import SiteHistories
 
-from .doubles import NS_PER_S, Clock, counter_rows
+from ..doubles import NS_PER_S, Clock, counter_rows
 
 LEAK, CHURN = SiteKey(AllocationKind.HEAP, 7), SiteKey(AllocationKind.HEAP, 8)
 
@@ -169,7 +171,7 @@ def test_many_sites_are_measured_when_they_may_have_become_something_else() -> N
         born += [(keys[row].stack_id, clock.now_ns) for row in rows[stays].tolist()]
         table.update(clock.now_ns, [keys[row] for row in rows.tolist()], counters[rows])
         if second % 5 == 0:
-            with mock.patch("bpfleakd.tracing.site_verdicts.persistence_of", count):
+            with mock.patch("bpfleakd.tracing.judging.site_verdicts.persistence_of", count):
                 ranks = ranks_of(verdicts)
             judged += sites
         if second % 20 == 0:

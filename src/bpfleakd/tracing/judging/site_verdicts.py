@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -19,44 +19,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.analysis.managed_heap import with_managed_heap
-from bpfleakd.analysis.measured_sites import MeasuredSites
-from bpfleakd.analysis.merged_histories import Units, summed
-from bpfleakd.analysis.persistence import LEAK_AFTER_S, SiteHistories, chosen, persistence_of
-from bpfleakd.analysis.process_verdict import FoundGrowth, classify_process
-from bpfleakd.analysis.seen_leaks import SeenLeaks
-from bpfleakd.analysis.stored_history import STORED_VERSION
-from bpfleakd.analysis.verdict import VERDICTS, Classification, Context, classify_sites
 from bpfleakd.kernel.maps import ProcessCounters
-from bpfleakd.model.history import StoredHistory, StoredSite
+from bpfleakd.model.history import StoredHistory
 from bpfleakd.model.limit import MemoryLimit
 from bpfleakd.model.report import SiteReport
-from bpfleakd.model.site import SiteKey
-from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict, Verdict
-from bpfleakd.table.estimates import COUNT_VARIANCE_UNIT
+from bpfleakd.model.verdict import VERDICTS, ProcessVerdict, SiteVerdict, Verdict
 from bpfleakd.table.history import History
 from bpfleakd.table.site_table import COUNTERS, SiteTable
-from bpfleakd.table.survivors import Survivors, count_survivors
 from bpfleakd.table.table_checkpoint import TimelineCheckpoint
 from bpfleakd.table.timeline import Timeline
+from bpfleakd.tracing.judging.history_source import Blocks, HistorySource
+from bpfleakd.tracing.judging.pacing import VerdictPacing
 from bpfleakd.tracing.managed_heap import HeapTracking
-from bpfleakd.tracing.regions import BLOCK_KINDS
+from bpfleakd.verdicts.managed_heap import with_managed_heap
+from bpfleakd.verdicts.measured_sites import MeasuredSites
+from bpfleakd.verdicts.measurement import LEAK_AFTER_S, persistence_of
+from bpfleakd.verdicts.merged_histories import Units
+from bpfleakd.verdicts.process_verdict import FoundGrowth, classify_process
+from bpfleakd.verdicts.seen_leaks import SeenLeaks
+from bpfleakd.verdicts.site_verdict import Classification, Context, classify_sites
+from bpfleakd.verdicts.stored_history import STORED_VERSION, stored_sites
 
 __all__ = ["NOT_YET", "SiteVerdicts", "VerdictsCheckpoint"]
 
 _NS_PER_S = 1_000_000_000
-_PAUSE_NS = 5 * _NS_PER_S
-# What begins to leak after long is told apart no sooner than in a part of that time.
-_PAUSE_OF_OBSERVED = 1 / 24
-_LONGEST_PAUSE_NS = 30 * _NS_PER_S
-_PAUSE_WHEN_ASKED_NS = _NS_PER_S
-# The part of the time that may go into verdicts that nobody asked for, and into those that somebody did.
-_SHARE = 0.008
-_SHARE_WHEN_ASKED = 0.05
-# A million blocks take 0.8 s, and a call site as much as 15 blocks: who asks gets the last verdict where that
-# is too long, and the next tick makes a new one.
-_BLOCKS_WAITED_FOR = 300_000
-_BLOCKS_A_SITE = 15
 _CHUNK_SITES = 2048
 # Functions whose sums are judged: 20 us each.
 _FUNCTIONS_MAX = 128
@@ -65,17 +51,12 @@ _FUNCTIONS_MAX = 128
 _LAST_MOMENTS_NS = 2 * _NS_PER_S
 _LATELY_NS = 90 * _NS_PER_S
 _KEPT_TWICE_MAX = 20_000
-# Of fewer sites than that their blocks are looked for, to count them alone.
-_FEW_SHARE = 0.25
 
 NOT_YET = SiteVerdict(Verdict.UNKNOWN, 0.0, "not looked at yet", 0.0)
 _NO_BLOCKS = 0.9
 _LEAKS, _GROWS = 2, 1
 _ONLY_ROW = np.zeros(1, np.intp)
 _NO_ROWS = np.zeros(0, np.intp)
-
-Blocks = Iterable[NDArray[np.void]]
-
 
 @dataclass(frozen=True, slots=True)
 class VerdictsCheckpoint:
@@ -112,9 +93,7 @@ class SiteVerdicts:
         self._lost_blocks: History | None = None
         self._lost_frees = 0
         self._is_sampled = False
-        self._computed_ns = 0
-        self._took_ns = 0
-        self._is_wanted = False
+        self._pacing = VerdictPacing()
         self._latest: _Evaluation | None = None
         self._before: _Evaluation | None = None
         self._is_final = False
@@ -174,23 +153,12 @@ class SiteVerdicts:
         self._memory.update(now_ns, _ONLY_ROW, *figures)
 
     def is_due(self, now_ns: int, began_ns: int, *, processes: int = 1, asked: bool = False) -> bool:
-        """Whether it is time to compute them again, of a process observed since then, one of so many.
-
-        Sooner if somebody asks, or has asked and did not wait (`want`).
-        """
-        if self._is_final:
-            return False
-        asked = asked or self._is_wanted
-        busy_ns = round(self._took_ns * processes / (_SHARE_WHEN_ASKED if asked else _SHARE))
-        aged_ns = min(round((now_ns - began_ns) * _PAUSE_OF_OBSERVED), _LONGEST_PAUSE_NS)
-        pause_ns = _PAUSE_WHEN_ASKED_NS if asked else max(_PAUSE_NS, aged_ns)
-        return now_ns - self._computed_ns >= max(pause_ns, busy_ns)
+        """Whether it is time to compute them again (`VerdictPacing.is_due`)."""
+        return not self._is_final and self._pacing.is_due(now_ns, began_ns, processes=processes, asked=asked)
 
     def want(self, live_blocks: int, sites: int) -> bool:
         """Somebody asks: whether to compute them now; if that takes long, the next tick is to do it."""
-        takes_long = live_blocks + _BLOCKS_A_SITE * sites > _BLOCKS_WAITED_FOR
-        self._is_wanted = self._latest is not None and takes_long
-        return not self._is_wanted
+        return self._pacing.want(live_blocks, sites, can_wait=self._latest is not None)
 
     def settle(self, ended_ns: int) -> bool:
         """The process has ended: what was found before is final. False if nothing was found yet.
@@ -219,8 +187,8 @@ class SiteVerdicts:
         Rows of one of the `units` are one site. Sites of one of the `functions` are judged on their sum, too.
         Returns the rows of sites that have turned out to leak.
         """
-        began_ns = self._computed_ns = clock_ns()
-        self._is_wanted = False
+        began_ns = clock_ns()
+        self._pacing.begin(began_ns)
         live = table.columns()[:, COUNTERS.index("live_count")] > 0
         rows = np.flatnonzero(live)
         if not len(rows) or not len(table.timeline):
@@ -232,7 +200,10 @@ class SiteVerdicts:
             rows, changed_ns = np.unique(units.lead[rows]), units.latest(changed_ns)
         due = self._measured.due(rows, table.since_began_s(changed_ns[rows]), now_s)
         groups = _several(functions, rows)
-        source = self._source(table, blocks, units, due, functions, groups)
+        wanted = units.members(due)[0] if units is not None else due
+        if functions is not None and len(groups):
+            wanted = np.union1d(wanted, functions.members(groups)[0])
+        source = HistorySource.of(table, blocks, wanted, self._intervals_bytes(table))
         for start in range(0, len(due), _CHUNK_SITES):
             chunk = due[start : start + _CHUNK_SITES]
             histories = source.histories(chunk, units)
@@ -259,7 +230,7 @@ class SiteVerdicts:
             self._before = self._latest
         self._latest = _Evaluation(began_ns, found, positions, leads, are_joint)
         self._keep_unseen(table, rows)
-        self._took_ns = clock_ns() - began_ns
+        self._pacing.end(clock_ns())
         return self._announce(rows)
 
     def _keep_unseen(self, table: SiteTable, rows: NDArray[np.intp]) -> None:
@@ -356,36 +327,12 @@ class SiteVerdicts:
         context = self._context(table)
         rows = np.array([row for row, _site in sites], np.intp)
         order = np.argsort(rows)
-        survivors_of = self._survivors(table, blocks or (), rows)
-        source = _Source(table, *survivors_of, self._intervals_bytes(table))
-        known = source.histories(rows[order], None) if len(rows) else None
-        checkpoint = []
-        hidden = set(suppressed.tolist())
-        for place, (row, site) in zip(np.argsort(order), sites, strict=True):
-            assert known is not None
-
-            def figures(column: NDArray[Any] | None, place: int = place) -> tuple[Any, ...]:
-                return () if column is None else tuple(column[:, place].tolist())
-
-            module = (site.module or "").rpartition("/")[2] or None
-            weight = float(known.weight[place]) if known.weight is not None else 1.0
-            checkpoint.append(
-                StoredSite(
-                    site=site.site,
-                    kind=site.kind,
-                    function=site.function,
-                    module=module,
-                    live_bytes=site.live_bytes,
-                    live_count=site.live_count,
-                    low_bytes=figures(known.low_bytes),
-                    low_count=figures(known.low_count),
-                    born_count=figures(known.born_count),
-                    survivors_count=figures(known.survivors_count if blocks is not None else None),
-                    survivors_bytes=figures(known.survivors_bytes if blocks is not None else None),
-                    weight=weight,
-                    suppressed=row in hidden,
-                )
-            )
+        known = None
+        if len(rows):
+            source = HistorySource.of(table, blocks or (), rows, self._intervals_bytes(table))
+            known = source.histories(rows[order], None)
+            if blocks is None:
+                known = replace(known, survivors_count=None, survivors_bytes=None)
         memory = self._memory.columns(_ONLY_ROW) if self._memory else None
         return StoredHistory(
             version=STORED_VERSION,
@@ -395,14 +342,12 @@ class SiteVerdicts:
             lost_frees=context.lost_frees,
             lost_blocks=context.lost_blocks,
             unread_s=round(context.unread_s, 3),
-            intervals_bytes=tuple(known.intervals_bytes.tolist())
-            if known and known.intervals_bytes is not None
-            else (),
-            ends_s=tuple(known.ends_s.tolist()) if known else (),
-            memory_s=tuple(memory.ends_s.tolist()) if memory else (),
-            memory_bytes=tuple(memory.low_bytes[:, 0].tolist()) if memory else (),
+            intervals_bytes=_figures(known.intervals_bytes if known else None),
+            ends_s=_figures(known.ends_s if known else None),
+            memory_s=_figures(memory.ends_s if memory else None),
+            memory_bytes=_figures(memory.low_bytes[:, 0] if memory else None),
             limits=tuple(limits),
-            sites=tuple(checkpoint),
+            sites=stored_sites(known, np.argsort(order), sites, set(suppressed.tolist())),
         )
 
     def ranks(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
@@ -422,22 +367,6 @@ class SiteVerdicts:
         )
         rates[known] = latest.classification.leak_bytes_per_s[positions] * latest.leads[rows[known]]
         return ranks, rates
-
-    @staticmethod
-    def _survivors(
-        table: SiteTable, blocks: Blocks, rows: NDArray[np.intp]
-    ) -> tuple[Survivors, NDArray[np.intp]]:
-        """Of these rows at least, with the row of each site; -1 for those that are not in the table yet."""
-        if len(rows) < _FEW_SHARE * len(table):
-            keys = table.keys
-            wanted = np.array([keys[row].stack_id for row in rows.tolist()], np.uint64)
-            blocks = (batch[np.isin(batch["stack_id"], wanted)] for batch in blocks)
-        last_ns = int(table.timeline.edges_ns[-1])
-        # What was born since the last reading is in no bin yet.
-        blocks = (batch[batch["born_ns"] <= last_ns] for batch in blocks)
-        survivors = count_survivors(blocks, table.timeline.edges_ns)
-        sites = (SiteKey(BLOCK_KINDS[kind], stack_id) for kind, stack_id in survivors.sites())
-        return survivors, np.array([table.row_of(site) for site in sites], np.intp)
 
     def _context(self, table: SiteTable) -> Context:
         lately_ns = table.updated_ns - (table.updated_ns - table.began_ns) // 3
@@ -473,50 +402,6 @@ class SiteVerdicts:
             [intervals[first : last + 1].max() for first, last in pairwise(at.tolist())], np.float64
         )
 
-    def _source(
-        self,
-        table: SiteTable,
-        blocks: Blocks,
-        units: Units | None,
-        due: NDArray[np.intp],
-        functions: Units | None,
-        groups: NDArray[np.intp],
-    ) -> _Source:
-        """The histories of what is to be measured, with one pass over the blocks."""
-        wanted = units.members(due)[0] if units is not None else due
-        if functions is not None and len(groups):
-            wanted = np.union1d(wanted, functions.members(groups)[0])
-        intervals_bytes = self._intervals_bytes(table)
-        if not len(wanted):
-            return _Source(table, count_survivors((), table.timeline.edges_ns), _NO_ROWS, intervals_bytes)
-        return _Source(table, *self._survivors(table, blocks, wanted), intervals_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """Where histories come from: the table, and who survives with the row of each site (-1: in none)."""
-
-    table: SiteTable
-    survivors: Survivors
-    of_survivors: NDArray[np.intp]
-    intervals_bytes: NDArray[np.float64] | None
-
-    def histories(self, leads: NDArray[np.intp], units: Units | None) -> SiteHistories:
-        """The histories of sites, in the order of their leads, each with those that belong to its unit."""
-        if units is None:
-            return self._of_rows(leads)
-        members, starts = units.members(leads)
-        order = np.argsort(members)
-        histories = self._of_rows(members[order])
-        return summed(chosen(histories, np.argsort(order)), starts)
-
-    def _of_rows(self, rows: NDArray[np.intp]) -> SiteHistories:
-        return replace(
-            _histories(self.table, rows, self.survivors, self.of_survivors),
-            intervals_bytes=self.intervals_bytes,
-        )
-
-
 def _several(functions: Units | None, rows: NDArray[np.intp]) -> NDArray[np.intp]:
     """The leads of functions that more than one of these rows is charged to, not too many."""
     if functions is None:
@@ -542,33 +427,5 @@ def _settled_by_sum(
     return _NO_ROWS
 
 
-def _histories(
-    table: SiteTable, rows: NDArray[np.intp], survivors: Survivors, of_survivors: NDArray[np.intp]
-) -> SiteHistories:
-    columns = table.timeline.columns(rows)
-    counters = table.columns()[rows]
-    index = np.searchsorted(rows, of_survivors)
-    there = (of_survivors >= rows[0]) & (of_survivors <= rows[-1])
-    there &= rows[np.minimum(index, len(rows) - 1)] == of_survivors
-    live_count, live_bytes = survivors.matrices(np.where(there, index, -1), len(rows))
-    return SiteHistories(
-        columns.ends_s,
-        columns.low_bytes,
-        columns.low_count,
-        columns.born_count,
-        counters[:, COUNTERS.index("live_bytes")].astype(np.float64),
-        counters[:, COUNTERS.index("live_count")].astype(np.float64),
-        live_count,
-        live_bytes,
-        _weights(counters),
-        table.are_heap(rows),
-    )
-
-
-def _weights(counters: NDArray[np.int64]) -> NDArray[np.float64]:
-    """How many blocks a recorded one of each site stands for: weight w adds w^2 - w to the variance."""
-    variance = counters[:, COUNTERS.index("live_count_variance")] * COUNT_VARIANCE_UNIT
-    weights: NDArray[np.float64] = 1 + np.maximum(variance, 0) / np.maximum(
-        counters[:, COUNTERS.index("live_count")], 1
-    )
-    return weights
+def _figures(column: NDArray[Any] | None) -> tuple[Any, ...]:
+    return () if column is None else tuple(column.tolist())

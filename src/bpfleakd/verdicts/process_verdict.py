@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.analysis.trend import Trend, trend
 from bpfleakd.model.limit import MemoryLimit
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.units import human_rate
+from bpfleakd.verdicts.trend import Trend, trend
 
 __all__ = ["FoundGrowth", "classify_process"]
 

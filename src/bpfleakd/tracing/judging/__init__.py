@@ -1,0 +1,1 @@
+"""The verdicts on a traced process: what is measured when, and what is kept of it."""

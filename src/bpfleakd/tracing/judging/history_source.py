@@ -1,0 +1,115 @@
+"""The histories of call sites: from the table of a process, and from who of its blocks survives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.model.site import SiteKey
+from bpfleakd.table.estimates import COUNT_VARIANCE_UNIT
+from bpfleakd.table.site_table import COUNTERS, SiteTable
+from bpfleakd.table.survivors import Survivors, count_survivors
+from bpfleakd.tracing.regions import BLOCK_KINDS
+from bpfleakd.verdicts.merged_histories import Units, summed
+from bpfleakd.verdicts.site_histories import SiteHistories, chosen
+
+__all__ = ["Blocks", "HistorySource"]
+
+# LIVE_BLOCK records, kinds by BLOCK_KINDS.
+Blocks = Iterable[NDArray[np.void]]
+
+# Of fewer sites than that their blocks are looked for, to count them alone.
+_FEW_SHARE = 0.25
+_NO_ROWS = np.zeros(0, np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySource:
+    """Where histories come from: the table, and who survives with the row of each site (-1: in none)."""
+
+    table: SiteTable
+    survivors: Survivors
+    of_survivors: NDArray[np.intp]
+    intervals_bytes: NDArray[np.float64] | None
+
+    @classmethod
+    def of(
+        cls,
+        table: SiteTable,
+        blocks: Blocks,
+        rows: NDArray[np.intp],
+        intervals_bytes: NDArray[np.float64] | None,
+    ) -> HistorySource:
+        """With one pass over the `blocks`, all that live, for these rows at least.
+
+        `intervals_bytes` is the sampling interval in each bin of the timeline; None if it never changed.
+        """
+        if not len(rows):
+            return cls(table, count_survivors((), table.timeline.edges_ns), _NO_ROWS, intervals_bytes)
+        return cls(table, *_survivors(table, blocks, rows), intervals_bytes)
+
+    def histories(self, leads: NDArray[np.intp], units: Units | None) -> SiteHistories:
+        """The histories of sites, in the order of their leads, each with those that belong to its unit."""
+        if units is None:
+            return self._of_rows(leads)
+        members, starts = units.members(leads)
+        order = np.argsort(members)
+        histories = self._of_rows(members[order])
+        return summed(chosen(histories, np.argsort(order)), starts)
+
+    def _of_rows(self, rows: NDArray[np.intp]) -> SiteHistories:
+        return replace(
+            _histories(self.table, rows, self.survivors, self.of_survivors),
+            intervals_bytes=self.intervals_bytes,
+        )
+
+
+def _survivors(
+    table: SiteTable, blocks: Blocks, rows: NDArray[np.intp]
+) -> tuple[Survivors, NDArray[np.intp]]:
+    """Of these rows at least, with the row of each site; -1 for those that are not in the table yet."""
+    if len(rows) < _FEW_SHARE * len(table):
+        keys = table.keys
+        wanted = np.array([keys[row].stack_id for row in rows.tolist()], np.uint64)
+        blocks = (batch[np.isin(batch["stack_id"], wanted)] for batch in blocks)
+    last_ns = int(table.timeline.edges_ns[-1])
+    # What was born since the last reading is in no bin yet.
+    blocks = (batch[batch["born_ns"] <= last_ns] for batch in blocks)
+    survivors = count_survivors(blocks, table.timeline.edges_ns)
+    sites = (SiteKey(BLOCK_KINDS[kind], stack_id) for kind, stack_id in survivors.sites())
+    return survivors, np.array([table.row_of(site) for site in sites], np.intp)
+
+
+def _histories(
+    table: SiteTable, rows: NDArray[np.intp], survivors: Survivors, of_survivors: NDArray[np.intp]
+) -> SiteHistories:
+    columns = table.timeline.columns(rows)
+    counters = table.columns()[rows]
+    index = np.searchsorted(rows, of_survivors)
+    there = (of_survivors >= rows[0]) & (of_survivors <= rows[-1])
+    there &= rows[np.minimum(index, len(rows) - 1)] == of_survivors
+    live_count, live_bytes = survivors.matrices(np.where(there, index, -1), len(rows))
+    return SiteHistories(
+        columns.ends_s,
+        columns.low_bytes,
+        columns.low_count,
+        columns.born_count,
+        counters[:, COUNTERS.index("live_bytes")].astype(np.float64),
+        counters[:, COUNTERS.index("live_count")].astype(np.float64),
+        live_count,
+        live_bytes,
+        _weights(counters),
+        table.are_heap(rows),
+    )
+
+
+def _weights(counters: NDArray[np.int64]) -> NDArray[np.float64]:
+    """How many blocks a recorded one of each site stands for: weight w adds w^2 - w to the variance."""
+    variance = counters[:, COUNTERS.index("live_count_variance")] * COUNT_VARIANCE_UNIT
+    weights: NDArray[np.float64] = 1 + np.maximum(variance, 0) / np.maximum(
+        counters[:, COUNTERS.index("live_count")], 1
+    )
+    return weights

@@ -1,0 +1,79 @@
+"""How curves rise over a window: evenly, more slowly, faster, no more; and how noisy they are."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bpfleakd.verdicts.envelope import CELLS, Matrix, Rise, Row
+from bpfleakd.verdicts.site_histories import Flags
+from bpfleakd.verdicts.survival import NORMAL_95
+
+__all__ = [
+    "LOG_ALPHA",
+    "THIN_THIRD",
+    "gain",
+    "has_stopped",
+    "is_even",
+    "is_more_than_a_list",
+    "noise",
+    "slows_down",
+    "speeds_up",
+    "theil_sen",
+]
+
+# Below this probability it is given up that a curve still rises as before.
+LOG_ALPHA = np.log(0.02)
+# It began too late if the first third has less than half of its due share, and less by this probability; it
+# is over if the last third has.
+THIN_THIRD = 1 / 6
+_LOG_ALPHA_THIRD = np.log(0.1)
+# It slows down if the last third has less than half of what the first has, beyond 95 % of chance.
+_SLOWER = 0.5
+# What is smaller in both may be any list of limited length, such as a server's log of its slowest requests.
+_LEAK_BYTES_MIN = 32 << 10
+_LEAK_BLOCKS_MIN = 512.0
+
+
+def gain(values: Matrix) -> Row:
+    """What a curve that never falls gains over a grid."""
+    gained: Row = np.maximum(np.diff(values, axis=0), 0.0).sum(axis=0)
+    return gained
+
+
+def is_more_than_a_list(gained_bytes: Row, gained_count: Row) -> Flags:
+    return (gained_bytes >= _LEAK_BYTES_MIN) | (gained_count >= _LEAK_BLOCKS_MIN)
+
+
+def is_even(rise: Rise) -> Flags:
+    """Whether a curve rises from the beginning of its window to the end, and does not slow down."""
+    is_late = (rise.first_third < THIN_THIRD) & (rise.log_p_first_third < _LOG_ALPHA_THIRD)
+    is_over = (rise.last_third < THIN_THIRD) & (rise.log_p_last_third < _LOG_ALPHA_THIRD)
+    even: Flags = (rise.gain > 0) & ~has_stopped(rise) & ~slows_down(rise) & ~is_late & ~is_over
+    return even
+
+
+def has_stopped(rise: Rise) -> Flags:
+    stopped: Flags = (rise.log_p_silence < LOG_ALPHA) | (rise.silence > 0.5)
+    return stopped
+
+
+def slows_down(rise: Rise) -> Flags:
+    return (rise.last_third < _SLOWER * rise.first_third) & (rise.z_rate < -NORMAL_95)
+
+
+def speeds_up(rise: Rise) -> Flags:
+    return (rise.first_third < _SLOWER * rise.last_third) & (rise.z_rate > NORMAL_95)
+
+
+def noise(low: Matrix) -> Row:
+    """The standard deviation of what comes and goes, from the changes between bins."""
+    # Of normal noise the median of the absolute differences is 0.954 standard deviations.
+    return np.median(np.abs(np.diff(low, axis=0)), axis=0) if len(low) > 1 else np.zeros(low.shape[1])
+
+
+def theil_sen(grid: Matrix, values: Matrix) -> Row:
+    """The median of the slopes between every second point of the grid (see `trend`)."""
+    times_s, figures = grid[::2], values[::2]
+    later, earlier = np.tril_indices(CELLS // 2 + 1, -1)
+    elapsed = np.maximum(times_s[later] - times_s[earlier], 1e-9)
+    return np.median((figures[later] - figures[earlier]) / elapsed, axis=0)

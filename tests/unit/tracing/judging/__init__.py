@@ -1,0 +1,1 @@
+"""Tests of `bpfleakd.tracing.judging`; nothing needed."""

@@ -1,0 +1,1 @@
+"""Tests of `bpfleakd.verdicts`; nothing needed."""
