@@ -9,6 +9,7 @@ import pytest
 from bench import quotes
 
 from bpfleakd import errors
+from bpfleakd.api import parameters
 from bpfleakd.cli import commands
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +85,8 @@ def test_every_error_has_its_exit_code_in_the_documents():
     """docs/exit-codes.md: each code of the API stands in the row of its exit code."""
     rows = re.findall(r"^\| (\d+) \|.*\| (.*) \|$", (ROOT / "docs/exit-codes.md").read_text(), re.MULTILINE)
     documented = {code: int(number) for number, codes in rows for code in re.findall(r"`([a-z-]+)`", codes)}
+    # One is defined where requests are read.
+    assert parameters.BadRequest in errors.BpfleakdError.__subclasses__()
     assert documented == {error.code: error.exit_code for error in _errors(errors.BpfleakdError)}
 
 
