@@ -20,8 +20,9 @@ def fingerprint(kind: AllocationKind, stack: Stack) -> str:
     """16 hexadecimal digits: SHA-256 over the kind and the frames, cut to 64 bits."""
     parts = [kind.value]
     for frame, build_id in zip(stack.frames, stack.build_ids, strict=True):
-        # Inlined frames follow from the address of the frame that holds them.
-        if not frame.inlined:
+        # In a file inlined frames follow from the address of the frame that holds them. What a JIT inlines
+        # differs from one compilation to the next.
+        if not frame.inlined or frame.kind is FrameKind.JIT:
             parts.append(_identity(frame, build_id))
     digest = hashlib.sha256("\0".join(parts).encode(errors="surrogateescape"))
     return digest.hexdigest()[:_HEX_DIGITS]

@@ -215,6 +215,13 @@ class UnwindStore:
                 stored.users.discard(pid)
         self._note_idle()
 
+    def drop(self, digests: Iterable[str]) -> None:
+        """Forget those of these tables that nobody uses."""
+        for digest in list(digests):
+            if self._idle.pop(digest, None) is not None:
+                self._give_back(self._tables.pop(digest).pieces)
+                self.generation += 1
+
     def _note_idle(self) -> None:
         for digest, stored in self._tables.items():
             if not stored.users and digest not in self._idle:

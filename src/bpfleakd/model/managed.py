@@ -39,7 +39,8 @@ class ManagedHeap:
 
 @dataclass(frozen=True, slots=True)
 class TypesPrice:
-    """What it costs to count the objects of a heap by type: the process stands still for about `stops_s`.
+    """What it costs to count the objects of a heap by type: the process stands still for about `stops_s`, for
+    `work`.
 
     None where that cannot be told, because nobody knows how large the heap is.
     """
@@ -48,6 +49,7 @@ class TypesPrice:
     comm: str
     runtime: str
     stops_s: float | None
+    work: str = "a full collection and a walk over all objects"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,10 @@ class TypeRow:
 
 @dataclass(frozen=True, slots=True)
 class TypesReport:
-    """The answer to "what is in the managed heap", most bytes first. The last count was `since_s` ago."""
+    """The answer to "what is in the managed heap", most bytes first. The last count was `since_s` ago.
+
+    `includes_garbage`: objects count that no collection has taken yet.
+    """
 
     pid: int
     comm: str
@@ -71,3 +76,4 @@ class TypesReport:
     took_s: float
     since_s: float | None
     types: tuple[TypeRow, ...]
+    includes_garbage: bool = False

@@ -27,17 +27,22 @@ class MethodSource(Protocol):
     """Names for code that is made at run time.
 
     `generation` changes when an address may have got another name. `failure` says why there are no names,
-    as the end of a sentence about the process; None if there are.
+    as the end of a sentence about the process; None if there are. `is_live`: it reads what is
+    in the process now. That goes before what a perf map says, and may be gone when it is wanted.
     """
 
     generation: int
     failure: str | None
+    is_live: bool
 
     def refresh(self, now_ns: int) -> None:
         """Learn about code made since the last call; cheap when there is none."""
 
-    def find(self, address: int) -> Sequence[Method]:
-        """The methods at an address, innermost (inlined) first; empty if unknown."""
+    def find(self, address: int) -> Sequence[Method] | None:
+        """The methods at an address, innermost (inlined) first; None if unknown.
+
+        Empty for code that the runtime itself does not show.
+        """
 
 
 class FrameNames(Protocol):

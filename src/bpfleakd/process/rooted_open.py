@@ -14,7 +14,7 @@ import stat
 import struct
 from pathlib import PurePosixPath
 
-__all__ = ["open_below", "reopen_regular"]
+__all__ = ["open_below", "open_directory_below", "reopen_regular"]
 
 _SYS_OPENAT2 = 437
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
@@ -34,6 +34,15 @@ def open_below(root: str | os.PathLike[str], path: str | PurePosixPath) -> int:
         return reopen_regular(handle)
     finally:
         os.close(handle)
+
+
+def open_directory_below(root: str | os.PathLike[str], path: str | PurePosixPath) -> int:
+    """A descriptor (O_PATH) of a directory by its path below `root`. Raises OSError."""
+    root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return _openat2(root_fd, str(path).lstrip("/"), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(root_fd)
 
 
 def reopen_regular(handle: int) -> int:

@@ -17,7 +17,7 @@ __all__ = ["noted_types", "read_types", "source_of", "types_price"]
 def types_price(traced: TracedProcess) -> TypesPrice:
     """What a count costs. Raises TargetRefused if there is no runtime that can."""
     runtime, source = _found(traced)
-    return TypesPrice(traced.pid, traced.attachment.process.comm, runtime.name, source.price_s())
+    return TypesPrice(traced.pid, traced.attachment.process.comm, runtime.name, source.price_s(), source.work)
 
 
 def source_of(traced: TracedProcess) -> TypeSource:
@@ -40,9 +40,11 @@ def noted_types(
     last = traced.runtimes.counts
     before = replace(last, before=None) if last is not None else None
     noted = traced.runtimes.counts = TypeCounts(now_ns, counts, before)
-    runtime, _source = _found(traced)
+    runtime, source = _found(traced)
     comm = traced.attachment.process.comm
-    return TypesReport(traced.pid, comm, runtime.name, round(took_s, 3), noted.since_s, noted.rows)
+    return TypesReport(
+        traced.pid, comm, runtime.name, round(took_s, 3), noted.since_s, noted.rows, source.includes_garbage
+    )
 
 
 def _found(traced: TracedProcess) -> tuple[Runtime, TypeSource]:
@@ -50,6 +52,6 @@ def _found(traced: TracedProcess) -> tuple[Runtime, TypeSource]:
     if runtime is None or runtime.types is None:
         raise errors.TargetRefused(
             f"process {traced.pid} has no language runtime that can count its objects by type",
-            "those of .NET can",
+            "those of .NET, Java and Python can",
         )
     return runtime, runtime.types

@@ -12,6 +12,7 @@ from bpfleakd.model.mapping import Mapping
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.cpython.runtime import detect_cpython
 from bpfleakd.runtimes.dotnet.runtime import detect_dotnet
+from bpfleakd.runtimes.jvm.runtime import detect_jvm
 from bpfleakd.runtimes.runtime import Runtime
 
 __all__ = ["DETECTORS", "Detector", "detect"]
@@ -22,7 +23,7 @@ log = structlog.get_logger()
 Detector = Callable[[ProcessInfo, Sequence[Mapping]], Runtime | None]
 
 # By the name of the runtime.
-DETECTORS: dict[str, Detector] = {".NET": detect_dotnet, "CPython": detect_cpython}
+DETECTORS: dict[str, Detector] = {".NET": detect_dotnet, "CPython": detect_cpython, "JVM": detect_jvm}
 
 
 def detect(

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from bpfleakd.model.method import FrameNames, MethodSource
 from bpfleakd.model.python_walk import PythonWalk
+from bpfleakd.unwind.table import UnwindTable
 
 __all__ = [
     "FrameSource",
@@ -101,7 +102,13 @@ class RuntimeFailure(Exception):
 
 
 class TypeSource(Protocol):
-    """Bytes and count by type, on request only, because it may stop the process."""
+    """Bytes and count by type, on request only, because it may stop the process.
+
+    `work` is what it stops for, `includes_garbage` whether objects count that nobody refers to any more.
+    """
+
+    work: str
+    includes_garbage: bool
 
     def price_s(self) -> float | None:
         """How long the process will stand still, in seconds, about; None if that cannot be told."""
@@ -121,6 +128,13 @@ class Runtime(Protocol):
 
     @property
     def frames(self) -> FrameSource | None: ...
+
+    @property
+    def code_tables(self) -> Sequence[UnwindTable]:
+        """What unwinds code that it has made, by the process' addresses; another object when that changed.
+
+        Empty where such code keeps frame pointers.
+        """
 
     @property
     def live_heap(self) -> LiveHeapSource | None: ...

@@ -4,8 +4,8 @@ Rules:
 - The first address of a stack is exact. All others are return addresses: what is looked up is the byte
   before, what is shown is the address itself.
 - Code in an ELF file is named by its symbols, code in the vdso by our own vdso, code in any other memory
-  by the perf map, and where that has nothing by the language runtime. Frames of an interpreter are named by
-  that. Everything else is unknown, and never guessed.
+  by a language runtime that is read as it is now, else by the perf map, else by a runtime that is asked.
+  Frames of an interpreter are named by that. Everything else is unknown, and never guessed.
 - Names are remembered by mapping and address, those of run-time compiled code only until the perf map or the
   runtime's methods change. What no mapping covers is not remembered: the caller reads the mappings again. It
   is counted if they do not cover it then either.
@@ -252,13 +252,24 @@ class Symbolizer:
         return named
 
     def _looked_up(self, mapping: Mapping, place: _Place) -> _Named:
+        live = self._by_methods(place, is_live=True)
+        if live is not None:
+            return live
         frame = jit_frame(self._perf_map, place[0], _code_address(place)) if self._perf_map else None
         if frame is not None:
             return (frame,), None
-        for source in self._methods:
-            if found := source.find(_code_address(place)):
-                return method_frames(found, place[0]), None
+        asked = self._by_methods(place, is_live=False)
+        if asked is not None:
+            return asked
         return _unknown(place, _file_name(mapping) if self._files.is_file(mapping) else None)
+
+    def _by_methods(self, place: _Place, *, is_live: bool) -> _Named | None:
+        for source in self._methods:
+            if source.is_live is is_live:
+                found = source.find(_code_address(place))
+                if found is not None:
+                    return method_frames(found, place[0]), None
+        return None
 
     def _refreshed_jit(self) -> tuple[int, ...]:
         if self._perf_map:

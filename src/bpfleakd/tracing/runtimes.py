@@ -17,6 +17,7 @@ from bpfleakd.runtimes.runtime import FrameSource, Retained, Runtime
 from bpfleakd.tracing.managed_heap import HeapTracking
 from bpfleakd.tracing.retained import retained_types
 from bpfleakd.tracing.type_counts import TypeCounts
+from bpfleakd.unwind.table import UnwindTable
 
 __all__ = ["ProcessRuntimes"]
 
@@ -50,6 +51,11 @@ class ProcessRuntimes:
         return [runtime.methods for runtime in self._runtimes if runtime.methods is not None]
 
     @property
+    def code_tables(self) -> Sequence[UnwindTable]:
+        """What unwinds run-time compiled code; the first runtime's that has such."""
+        return next((runtime.code_tables for runtime in self._runtimes if runtime.code_tables), ())
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """What would give more than is known."""
         return tuple(need for runtime in self._runtimes for need in runtime.needs)
@@ -61,14 +67,19 @@ class ProcessRuntimes:
 
     def note_stacks(self, stack_ids: Iterable[int], stack_of: Callable[[int], RawStack]) -> None:
         """Have the frames of new stacks read before they are gone, some at each call."""
-        frames = self.frames
-        if frames is None:
+        frames, live = self.frames, [source for source in self.methods if source.is_live]
+        if frames is None and not live:
             return
         self._to_note.update(dict.fromkeys(number for number in stack_ids if number not in self._noted))
         for number in list(islice(self._to_note, _STACKS_NOTED_AT_ONCE)):
             del self._to_note[number]
             self._noted.add(number)
-            frames.note(stack_of(number).addresses)
+            words = stack_of(number).addresses
+            if frames is not None:
+                frames.note(words)
+            for source in live:
+                for address in words[1:]:
+                    source.find(address - 1)
 
     @property
     def type_runtime(self) -> Runtime | None:

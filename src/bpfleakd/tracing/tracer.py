@@ -276,6 +276,7 @@ class Tracer:
 
     def _look_at(self, traced: TracedProcess) -> None:
         traced.runtimes.refresh(self.clock_ns())
+        self._unwinding.use_tables(traced.pid, traced.runtimes.code_tables)
         view = self.view(traced)
         for observer in self.observers:
             observer.collected(view)
@@ -310,6 +311,7 @@ class Tracer:
         traced.charging = SiteCharging(self._charge_rules, identities)
         if not traced.is_gone:
             traced.follow_runtimes(self._maps, attachment.mappings, self.clock_ns())
+            self._unwinding.use_tables(pid, traced.runtimes.code_tables)
         self.processes.forget_ended(pid)
         self._running[pid] = traced
         return traced

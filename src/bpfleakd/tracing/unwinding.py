@@ -10,6 +10,7 @@ anything new is published and after anything was dropped.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import queue
 import threading
@@ -28,7 +29,8 @@ from bpfleakd.model.mapping import Mapping
 from bpfleakd.process.mapped_files import FileKey, OpenedFile, open_mapped
 from bpfleakd.process.process import instance_of
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
-from bpfleakd.unwind.table import PAGE_BYTES
+from bpfleakd.unwind.rules import pack
+from bpfleakd.unwind.table import PAGE_BYTES, UnwindTable
 from bpfleakd.unwind.worker import BuiltTable, build_tables
 
 __all__ = ["ATTACH_WAIT_S", "Unwinding"]
@@ -60,9 +62,14 @@ class _Code:
 
 @dataclass(slots=True)
 class _UnwoundProcess:
-    """A process' executable file mappings, with the file each maps."""
+    """A process' executable file mappings, with the file each maps.
+
+    `tables` are of code that it has made itself, `code` the same by digest.
+    """
 
     mappings: list[tuple[Mapping, FileKey]] = field(default_factory=list)
+    tables: Sequence[UnwindTable] = ()
+    code: dict[str, UnwindTable] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +145,8 @@ class Unwinding:
 
     def begin(self, pid: int, mappings: Sequence[Mapping]) -> None:
         """Have the tables of a process built that are missing; `finish` gives them to the walker."""
-        process = _UnwoundProcess()
+        before = self._processes.get(pid)
+        process = replace(before, mappings=[]) if before else _UnwoundProcess()
         wanted: dict[FileKey, _Code] = {}
         for mapping, code in _mapped_code(pid, mappings):
             process.mappings.append((mapping, code.key))
@@ -160,10 +168,29 @@ class Unwinding:
         self._retry_without_room()
         self._publish(self._mapping_any(self._take_finished()))
 
+    def use_tables(self, pid: int, tables: Sequence[UnwindTable]) -> None:
+        """Have code that a followed process has made itself unwound by these tables, not by earlier ones."""
+        process = self._processes.get(pid)
+        if process is None or process.tables is tables:
+            return
+        before = process.code
+        process.tables, process.code = tables, {_digest(table): table for table in tables}
+        # The mappings refer to tables that are written by then: the record is, too.
+        for digest, table in process.code.items():
+            try:
+                self._store.add(digest, table)
+            except StoreFull:
+                log.warning("unwind.no-room", pid=pid, words=table.size_bytes // 4)
+        self._publish({pid})
+        # They hold for this very code: nobody is going to want them again.
+        self._store.drop(before.keys() - process.code.keys())
+
     def release(self, pid: int) -> None:
         """The process is not traced any more."""
-        if self._processes.pop(pid, None) is not None:
+        process = self._processes.pop(pid, None)
+        if process is not None:
             self._store.release(pid)
+            self._store.drop(process.code)
             self._write_checkpoint()
 
     def missing(self, pid: int) -> list[str]:
@@ -279,11 +306,25 @@ class Unwinding:
                 digests.append(file.digest)
                 pieces = self._store.use(file.digest, pid)
                 ready.append(TableMapping(mapping.start, mapping.end, bias, pieces))
+        for digest, table in process.code.items():
+            if self._store.has(digest):
+                digests.append(digest)
+                pieces = self._store.use(digest, pid)
+                ready.append(TableMapping(table.text_start, table.text_end, 0, pieces))
         pending = any(key in self._building for _mapping, key in process.mappings)
         left_out = self._store.publish(pid, ready, pending=pending)
         if left_out:
             log.warning("unwind.too-many-mappings", pid=pid, left_out=left_out)
         return digests
+
+
+def _digest(table: UnwindTable) -> str:
+    """What stands for a table of code that a process made: its contents."""
+    digest = hashlib.blake2b(pack(table.rules), digest_size=16)
+    digest.update(table.text_start.to_bytes(8, "little"))
+    digest.update(table.page_index.tobytes())
+    digest.update(table.rows.tobytes())
+    return f"code-{digest.hexdigest()}"
 
 
 def _build_each(

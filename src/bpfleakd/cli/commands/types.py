@@ -18,7 +18,9 @@ __all__ = ["add_parser", "run"]
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
-    parser = commands.add_parser("types", help="count the objects of a managed heap by type (.NET)")
+    parser = commands.add_parser(
+        "types", help="count the objects of a managed heap by type (.NET, Java, Python)"
+    )
     add_pid(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask: the process stands still for it")
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
@@ -50,10 +52,7 @@ def _agreed(price: TypesPrice) -> bool:
     how_long = (
         "for a time that cannot be told" if price.stops_s is None else f"for about {price.stops_s:.1f} s"
     )
-    words = (
-        f"process {price.pid} ({printable(price.comm)}) will stand still {how_long}, "
-        "for a full collection and a walk over all objects"
-    )
+    words = f"process {price.pid} ({printable(price.comm)}) will stand still {how_long}, for {price.work}"
     if not sys.stdin.isatty():
         raise AccessDenied(words, "run it with --yes if that is acceptable")
     return input(f"{words}. Go on? [y/N] ").strip().lower() in ("y", "yes")

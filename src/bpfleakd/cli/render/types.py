@@ -21,6 +21,7 @@ def types_view(report: TypesReport, *, width: int | None) -> RenderableType:
     total_bytes = sum(row.live_bytes for row in report.types)
     count = sum(row.live_count for row in report.types)
     since = "" if report.since_s is None else f", changes since {human_duration(report.since_s)} ago"
+    garbage = ", garbage included" if report.includes_garbage else ""
     words = f"  {report.runtime} heap: {human_bytes(total_bytes)} in {count:,} objects"
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for name in ("live", "change", "count", "change"):
@@ -37,7 +38,9 @@ def types_view(report: TypesReport, *, width: int | None) -> RenderableType:
             Text(name if room is None else shortened(name, room)),
         )
     who = f"{report.pid} {printable(report.comm)}"
-    return Group(Text.assemble((who, "bold"), f"{words}, counted in {report.took_s:.2f} s{since}"), table)
+    return Group(
+        Text.assemble((who, "bold"), f"{words}, counted in {report.took_s:.2f} s{since}{garbage}"), table
+    )
 
 
 def _signed(number: int, text: str) -> str:

@@ -32,6 +32,7 @@ class CPython:
 
     name = "CPython"
     methods = None
+    code_tables = ()
     live_heap = None
     allocations = None
 

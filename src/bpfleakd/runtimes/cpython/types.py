@@ -19,6 +19,9 @@ class PythonTypes:
     A pool is read at once, so that the process need not stand still: each counts as it was when it was read.
     """
 
+    work = "nothing: its memory is read while it runs"
+    includes_garbage = False
+
     def __init__(
         self, pid: int, version: tuple[int, int], names: TypeNames, mappings: Callable[[], Sequence[Mapping]]
     ) -> None:

@@ -35,6 +35,9 @@ _IS_ARRAY = 0x8
 class DotnetTypes:
     """Counts the objects of one process. `heap_bytes` is how large its heap is, None if nobody knows."""
 
+    work = "a full collection and a walk over all objects"
+    includes_garbage = False
+
     def __init__(self, endpoint: Callable[[], Endpoint], heap_bytes: Callable[[], int | None]) -> None:
         self._endpoint = endpoint
         self._heap_bytes = heap_bytes

@@ -84,6 +84,8 @@ class DotnetMethods:
     """The methods of one process. `look` makes a rundown and raises DiagnosticsError; `failure` says why
     there are no names, if there are none. `generation` changes when addresses may have got names."""
 
+    is_live = False
+
     def __init__(self, look: Callable[[], Rundown], not_before_ns: int, line_of: LineSource | None) -> None:
         self.generation = 0
         self.failure: str | None = None
@@ -112,13 +114,13 @@ class DotnetMethods:
             self._looked_for = set(self._unnamed)
             threading.Thread(target=self._look_once, name="dotnet-methods", daemon=True).start()
 
-    def find(self, address: int) -> Sequence[Method]:
-        """The method at an address; one that has none will be looked for."""
+    def find(self, address: int) -> Sequence[Method] | None:
+        """The method at an address; code that has none will be looked for."""
         found = self._table.find(address)
         if not found and address not in self._unnamed and len(self._unnamed) < _UNNAMED_MAX:
             self._unnamed.add(address)
             self._is_wanted = self._failures < _FAILURES_MAX
-        return found
+        return found or None
 
     def _look_once(self) -> None:
         try:

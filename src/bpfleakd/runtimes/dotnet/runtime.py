@@ -29,6 +29,7 @@ class DotnetRuntime:
     """Names, live heap and types of one .NET process. Nothing of it waits for the process."""
 
     name = ".NET"
+    code_tables = ()
 
     def __init__(self, process: ProcessInfo, version: str, now_ns: int, proc: Path = Path("/proc")) -> None:
         self.version = version

@@ -1,0 +1,125 @@
+"""The code of a Java virtual machine while it is traced: read in a thread, looked at on the tick.
+
+Rules:
+- One reading at a time, begun on a tick, taken in on the next: so new code is known within two ticks. A
+  reading is a look at the map of segments, some hundred microseconds, unless blocks have come or gone; then
+  10 ms for 5,000 blobs.
+- All is read once in `_WHOLE_NS`, too: code may go and other code of its size come, and leave the map as it
+  was.
+- A reading waits `_SHARE` times as long as the last took, so that it takes no more than that part of a
+  processor.
+- The thread has its own way to the memory, and closes it itself if it is at work.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from bpfleakd import errors
+from bpfleakd.process.remote_memory import RemoteMemory
+from bpfleakd.runtimes.jvm.code_cache import CodeCache, CodeSnapshot
+from bpfleakd.runtimes.jvm.layout import Layout
+from bpfleakd.runtimes.jvm.unwinding import code_tables
+from bpfleakd.unwind.table import UnwindTable
+
+__all__ = ["JavaCode", "Reading"]
+
+log = structlog.get_logger()
+
+_NS_PER_S = 1_000_000_000
+_WHOLE_NS = 10 * _NS_PER_S
+_SHARE = 50
+_FAILURES_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one reading found; `tables` unwind it."""
+
+    snapshot: CodeSnapshot
+    tables: Sequence[UnwindTable]
+
+
+class JavaCode:
+    """The code of one process. `first` is what there is at once: stacks until then are cut off."""
+
+    def __init__(self, pid: int, layout: Layout) -> None:
+        """Raises OSError if the process has ended."""
+        self._layout = layout
+        self._memory = RemoteMemory(pid)
+        self._cache = CodeCache(pid, self._memory, layout)
+        self._last = CodeSnapshot(())
+        self._answers: queue.SimpleQueue[tuple[Reading | None, int]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._is_reading = self._is_closed = False
+        self._due_ns = self._whole_due_ns = 0
+        self._failures = 0
+
+    def first(self) -> Reading | None:
+        """What there is before anything else; None if there is nothing yet."""
+        try:
+            return self._found(is_whole=True)
+        except (OSError, ValueError, errors.BpfleakdError) as error:
+            log.info("jvm.code-not-read", reason=str(error))
+            return None
+
+    def refresh(self, now_ns: int, clock_ns: Callable[[], int] = time.monotonic_ns) -> Reading | None:
+        """Take in a reading that is finished, and begin the next one if it is due."""
+        found: Reading | None = None
+        while not self._answers.empty():
+            found, took_ns = self._answers.get()
+            self._is_reading = False
+            self._due_ns = now_ns + _SHARE * took_ns
+        if not self._is_reading and now_ns >= self._due_ns and self._failures < _FAILURES_MAX:
+            self._is_reading = True
+            is_whole = now_ns >= self._whole_due_ns
+            if is_whole:
+                self._whole_due_ns = now_ns + _WHOLE_NS
+            reader = threading.Thread(
+                target=self._read, args=(is_whole, clock_ns), name="java-code", daemon=True
+            )
+            reader.start()
+        return found
+
+    def close(self) -> None:
+        """Read no more."""
+        with self._lock:
+            self._is_closed = True
+            if not self._is_reading:
+                self._memory.close()
+
+    def _read(self, is_whole: bool, clock_ns: Callable[[], int]) -> None:
+        began_ns = clock_ns()
+        found: Reading | None = None
+        try:
+            found = self._found(is_whole)
+            self._failures = 0
+        except (OSError, ValueError, errors.BpfleakdError) as error:
+            # It has ended, or is about to: the tracer notices.
+            self._failures += 1
+            log.debug("jvm.code-not-read", reason=str(error))
+        except Exception:
+            # It reads what the process controls.
+            self._failures = _FAILURES_MAX
+            log.exception("jvm.code-not-read")
+        finally:
+            self._answers.put((found, clock_ns() - began_ns))
+            with self._lock:
+                if self._is_closed:
+                    self._memory.close()
+
+    def _found(self, is_whole: bool) -> Reading | None:
+        snapshot = self._cache.read(None if is_whole else self._last)
+        if snapshot is self._last:
+            return None
+        is_known = snapshot.same_code(self._last)
+        self._last = snapshot
+        if is_known:
+            return None
+        return Reading(snapshot, code_tables(snapshot))

@@ -1,0 +1,219 @@
+"""The code cache of a Java virtual machine: which code is where, and how large its frames are.
+
+The cache consists of heaps; a heap of segments, of which a map says where blocks begin; a block is free or
+holds a blob: a compiled method, the interpreter, stubs. (src/hotspot/share/memory/heap.hpp,
+code/codeBlob.hpp)
+
+A snapshot is read while the process runs. A blob that makes no sense (it is just being made) is left out, and
+is there in the next one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.process.memory import MemoryPart, MemoryReader
+from bpfleakd.process.remote_memory import RemoteMemory
+from bpfleakd.runtimes.jvm.layout import CodeLayout, Layout
+
+__all__ = ["CodeCache", "CodeHeap", "CodeSnapshot"]
+
+_HEAPS_MAX = 8
+# 240 MB by default, 2 GB at most (-XX:ReservedCodeCacheSize).
+_HEAP_MAX_BYTES = 2 << 30
+_LOG2_SEGMENTS = range(4, 13)
+_BLOBS_MAX = 200_000
+_FRAME_MAX_WORDS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class CodeHeap:
+    """Memory for code in use, [start, end), and the map of its segments."""
+
+    start: int
+    end: int
+    segments: int
+    log2_segment: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CodeSnapshot:
+    """Blobs by address: parallel arrays. A frame of size 0 is not known; `names` are addresses of texts.
+
+    `methods` are what follows the head of a blob: the Method* of compiled methods, something else for others.
+    `segments` are the maps of the heaps. `is_whole`: nothing was left out that may just be in the making.
+    """
+
+    heaps: tuple[CodeHeap, ...]
+    blobs: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    names: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    starts: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    ends: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    frame_words: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
+    methods: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    interpreter: tuple[int, int] = (0, 0)
+    segments: tuple[bytes, ...] = ()
+    is_whole: bool = True
+
+    def __len__(self) -> int:
+        return len(self.blobs)
+
+    def same_code(self, other: CodeSnapshot) -> bool:
+        """Whether the same code is at the same places."""
+        mine, others = self._columns(), other._columns()
+        return self.heaps == other.heaps and all(map(np.array_equal, mine, others))
+
+    def row_at(self, address: int) -> int | None:
+        """The blob whose code is there."""
+        if not any(heap.start <= address < heap.end for heap in self.heaps):
+            return None
+        row = int(np.searchsorted(self.starts, np.uint64(address), side="right")) - 1
+        return row if row >= 0 and address < int(self.ends[row]) else None
+
+    def _columns(self) -> tuple[NDArray[np.generic], ...]:
+        return self.blobs, self.starts, self.ends, self.frame_words, self.methods
+
+
+class CodeCache:
+    """Reads the code cache of one process."""
+
+    def __init__(self, pid: int, memory: RemoteMemory, layout: Layout) -> None:
+        self._memory = memory
+        self._reader = MemoryReader(pid)
+        self._layout = layout
+
+    def read(self, before: CodeSnapshot | None = None) -> CodeSnapshot:
+        """What there is now; nothing before the machine has started. `before`: this, if no block came or
+        went.
+
+        Raises OSError or BpfleakdError if the process has ended, ValueError if what is there makes no sense.
+        """
+        heaps = self._heaps()
+        segments = tuple(
+            self._memory.read(heap.segments, (heap.end - heap.start) >> heap.log2_segment) for heap in heaps
+        )
+        if before is not None and before.is_whole and (heaps, segments) == (before.heaps, before.segments):
+            return before
+        found = [self._blobs(heap, map_) for heap, map_ in zip(heaps, segments, strict=True)]
+        # The reader goes by the pid: if the memory is still there, it was of this very process.
+        if heaps:
+            self._memory.read(heaps[0].segments, 1)
+        records = np.concatenate([np.zeros(0, _record(self._layout.code)), *found])
+        return self._snapshot(heaps, segments, records)
+
+    def _heaps(self) -> tuple[CodeHeap, ...]:
+        memory, layout = self._memory, self._layout.code
+        array = memory.word(layout.heaps)
+        if not array:
+            return ()
+        # GrowableArrayBase: length and capacity, both int; then the elements.
+        count, _capacity, elements = struct.unpack("<iiQ", memory.read(array, 16))
+        if not 0 <= count <= _HEAPS_MAX:
+            raise ValueError(f"{count} code heaps")
+        return tuple(
+            self._heap(address) for address in struct.unpack(f"<{count}Q", memory.read(elements, 8 * count))
+        )
+
+    def _heap(self, address: int) -> CodeHeap:
+        memory, layout = self._memory, self._layout.code
+        start = memory.word(address + layout.heap_memory + layout.space_low)
+        end = memory.word(address + layout.heap_memory + layout.space_high)
+        segments = memory.word(address + layout.heap_segments + layout.space_low)
+        log2_segment = int.from_bytes(memory.read(address + layout.log2_segment, 4), "little")
+        if (
+            not 0 < start <= end <= start + _HEAP_MAX_BYTES
+            or log2_segment not in _LOG2_SEGMENTS
+            or start % 4096
+        ):
+            raise ValueError("a code heap that makes no sense")
+        return CodeHeap(start, end, segments, log2_segment)
+
+    def _blobs(self, heap: CodeHeap, segments: bytes) -> NDArray[np.void]:
+        """The used blocks of a heap, as records of `_record`."""
+        layout = self._layout.code
+        record = _record(layout)
+        blocks = heap.start + (np.flatnonzero(np.frombuffer(segments, np.uint8) == 0) << heap.log2_segment)
+        last = heap.end - record.itemsize
+        parts = [MemoryPart(at, at + layout.read_bytes) for at in blocks[:_BLOBS_MAX].tolist() if at <= last]
+        rows = [np.zeros(0, record)]
+        for _addresses, lengths, words in self._reader.read(parts):
+            if len(words) * 8 != len(lengths) * layout.read_bytes:
+                continue  # a page is missing: not of a used block
+            found = np.zeros(len(lengths), record)
+            found["block"] = _addresses
+            found.view(np.uint8).reshape(len(lengths), -1)[:, 8:] = words.view(np.uint8).reshape(
+                len(lengths), -1
+            )
+            rows.append(found)
+        found = np.concatenate(rows)
+        length = found["length"].astype(np.uint64) << np.uint64(heap.log2_segment)
+        is_used = (found["used"] == 1) & (length > 0) & (found["block"] + length <= heap.end)
+        used: NDArray[np.void] = found[is_used]
+        return used
+
+    def _snapshot(
+        self, heaps: tuple[CodeHeap, ...], segments: tuple[bytes, ...], records: NDArray[np.void]
+    ) -> CodeSnapshot:
+        layout = self._layout.code
+        blobs = records["block"] + np.uint64(layout.block_bytes)
+        begin, end = (records[name].astype(np.uint64) for name in ("code_begin", "code_end"))
+        if layout.is_relative:
+            begin, end = begin + blobs, end + blobs
+        sizes = records["size"].astype(np.int64)
+        frame_words = records["frame_size"].astype(np.int64)
+        is_sound = (sizes > 0) & (begin > blobs) & (begin <= end) & (end <= blobs + sizes.astype(np.uint64))
+        order = np.flatnonzero(is_sound)
+        order = order[np.argsort(begin[order], kind="stable")]
+        known = (frame_words > 1) & (frame_words < _FRAME_MAX_WORDS)
+        return CodeSnapshot(
+            heaps=heaps,
+            blobs=blobs[order],
+            names=records["name"][order],
+            starts=begin[order],
+            ends=end[order],
+            frame_words=np.where(known, frame_words, 0).astype(np.uint32)[order],
+            methods=records["method"][order],
+            interpreter=self._interpreter(heaps),
+            segments=segments,
+            is_whole=len(order) == len(records),
+        )
+
+    def _interpreter(self, heaps: Sequence[CodeHeap]) -> tuple[int, int]:
+        """Where the interpreter's code is; (0, 0) before it is made."""
+        queue = self._memory.word(self._layout.interpreter)
+        if not queue:
+            return 0, 0
+        start = self._memory.word(queue + self._layout.queue_buffer)
+        size_bytes = int.from_bytes(self._memory.read(queue + self._layout.queue_limit, 4), "little")
+        if not any(heap.start <= start < start + size_bytes <= heap.end for heap in heaps):
+            raise ValueError("the interpreter is not in the code cache")
+        return start, start + size_bytes
+
+
+def _record(layout: CodeLayout) -> np.dtype[np.void]:
+    """The address of a block, and what is read of it: its header, and the head of the blob in it."""
+    address = "<u8" if not layout.is_relative else "<u4"
+    columns = {
+        "length": (8, f"<u{layout.length_bytes}"),
+        "used": (8 + layout.used, "u1"),
+        **{
+            name: (8 + layout.block_bytes + getattr(layout, name), kind)
+            for name, kind in (
+                *(("name", "<u8"), ("size", "<i4"), ("frame_size", "<i4"), ("method", "<u8")),
+                *(("code_begin", address), ("code_end", address)),
+            )
+        },
+    }
+    return np.dtype(
+        {
+            "names": ["block", *columns],
+            "formats": ["<u8", *(kind for _place, kind in columns.values())],
+            "offsets": [0, *(place for place, _kind in columns.values())],
+            "itemsize": 8 + layout.read_bytes,
+        }
+    )

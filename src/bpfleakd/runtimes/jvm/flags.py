@@ -1,0 +1,30 @@
+"""Options of a Java virtual machine (-XX:...), as they are in force: wherever they were set."""
+
+from __future__ import annotations
+
+import struct
+
+from bpfleakd.process.remote_memory import RemoteMemory
+from bpfleakd.runtimes.jvm.layout import FlagLayout
+
+__all__ = ["read_flag"]
+
+_FLAGS_MAX = 8_192
+_NAME_MAX_BYTES = 128
+
+
+def read_flag(memory: RemoteMemory, layout: FlagLayout | None, name: str) -> bool | None:
+    """Whether an option is on; None if there is none of that name, or it cannot be read."""
+    if layout is None:
+        return None
+    try:
+        count = min(memory.word(layout.count), _FLAGS_MAX)
+        flags = memory.read(memory.word(layout.flags), count * layout.flag_bytes)
+        for at in range(0, len(flags), layout.flag_bytes):
+            text = struct.unpack_from("<Q", flags, at + layout.name)[0]
+            value = struct.unpack_from("<Q", flags, at + layout.value)[0]
+            if text and memory.text(text, _NAME_MAX_BYTES) == name.encode():
+                return memory.read(value, 1) != b"\0"
+    except (OSError, struct.error):
+        return None
+    return None

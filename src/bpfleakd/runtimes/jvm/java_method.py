@@ -1,0 +1,131 @@
+"""A method in another process: its class, name, file and lines.
+
+All of it is untrusted: sizes are bounded, texts are made printable. A Method* of a class that has been
+unloaded may lead anywhere: it is believed if its class and its constants lead to each other, and nothing
+else.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from bpfleakd.process.remote_memory import RemoteMemory
+from bpfleakd.runtimes.jvm.compressed import line_table
+from bpfleakd.runtimes.jvm.java_names import file_name, java_method_name
+from bpfleakd.runtimes.jvm.layout import MethodLayout
+
+__all__ = ["JavaMethod", "MethodReader"]
+
+_SYMBOL_MAX_BYTES = 1_024
+_POOL_MAX = 1 << 16
+_LINES_MAX_BYTES = 1 << 18
+_CHUNK_BYTES = 512
+_HAS_LINES = 1
+_LINE_MAX = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class JavaMethod:
+    """A method. `code` is where its bytecode is; `lines` are where lines begin in it, and their numbers.
+
+    `is_hidden`: Java itself leaves it out of stacks. `check` is the word by which the stack walker tells it
+    from another that gets its memory.
+    """
+
+    name: str
+    file: str | None
+    code: int
+    code_bytes: int
+    lines: tuple[tuple[int, int], ...]
+    is_hidden: bool
+    check: int
+
+    def line(self, bytecode_index: int) -> int | None:
+        """The line of an instruction of its bytecode."""
+        if not self.lines or bytecode_index >= self.code_bytes:
+            return None
+        # At its entry a method is at its first line.
+        row = bisect_right(self.lines, (max(0, bytecode_index), _LINE_MAX)) - 1
+        return self.lines[row][1] if row >= 0 else None
+
+
+class MethodReader:
+    """Reads methods of one process."""
+
+    def __init__(self, memory: RemoteMemory, layout: MethodLayout, *, excludes_zero: bool) -> None:
+        self._memory = memory
+        self._layout = layout
+        self._excludes_zero = excludes_zero
+
+    def read(self, address: int) -> JavaMethod | None:
+        """The method at an address; None if there is none."""
+        if address % 8:
+            return None
+        try:
+            return self._read(address)
+        except (OSError, ValueError):
+            return None
+
+    def _read(self, address: int) -> JavaMethod:
+        layout, memory = self._layout, self._memory
+        method = memory.read(address, layout.method_bytes)
+        constant = _word(method, layout.const_method)
+        const_method = memory.read(constant, layout.const_bytes)
+        pool_address = _word(const_method, layout.constants)
+        pool = memory.read(pool_address, layout.pool_bytes)
+        length = _word(pool, layout.pool_length, 4)
+        klass = _word(pool, layout.pool_holder)
+        if memory.word(klass + layout.klass_constants) != pool_address or not 0 < length < _POOL_MAX:
+            raise ValueError("its class has other constants")
+        name = self._entry(pool_address, length, _word(const_method, layout.name_index, 2))
+        holder = self._symbol(memory.word(klass + layout.klass_name))
+        flags = _word(const_method, layout.const_flags, 4)
+        code_bytes = _word(const_method, layout.code_size, 2)
+        code = constant + layout.const_bytes
+        return JavaMethod(
+            name=java_method_name(holder, name),
+            file=self._file(pool, pool_address, length),
+            code=code,
+            code_bytes=code_bytes,
+            lines=self._lines(code + code_bytes) if flags & _HAS_LINES else (),
+            is_hidden=bool(self._hidden_flags(method, flags) & layout.hidden_bit),
+            check=constant & 0xFFFF_FFFF,
+        )
+
+    def _hidden_flags(self, method: bytes, const_flags: int) -> int:
+        return const_flags if self._layout.flags is None else _word(method, self._layout.flags, 2)
+
+    def _file(self, pool: bytes, pool_address: int, length: int) -> str | None:
+        if self._layout.pool_source_file is None:
+            return None
+        index = _word(pool, self._layout.pool_source_file, 2)
+        return file_name(self._entry(pool_address, length, index)) if index else None
+
+    def _entry(self, pool: int, length: int, index: int) -> str:
+        if not 0 < index < length:
+            raise ValueError("a constant that is not there")
+        return self._symbol(self._memory.word(pool + self._layout.pool_bytes + 8 * index))
+
+    def _symbol(self, address: int) -> str:
+        layout, memory = self._layout, self._memory
+        length = int.from_bytes(memory.read(address + layout.symbol_length, 2), "little")
+        if not 0 < length <= _SYMBOL_MAX_BYTES:
+            raise ValueError(f"a name of {length} bytes")
+        return memory.read(address + layout.symbol_body, length).decode("utf-8", "replace")
+
+    def _lines(self, address: int) -> tuple[tuple[int, int], ...]:
+        """The table at an address, whose length nobody knows; empty if it does not end."""
+        table = b""
+        while len(table) < _LINES_MAX_BYTES:
+            # It may be at the end of what can be read.
+            room = min(_CHUNK_BYTES, 4096 - (address + len(table)) % 4096)
+            table += self._memory.read(address + len(table), room)
+            rows = line_table(table, excludes_zero=self._excludes_zero)
+            if rows is not None:
+                return rows
+        return ()
+
+
+def _word(data: bytes, offset: int, size_bytes: int = 8) -> int:
+    return int.from_bytes(data[offset : offset + size_bytes], "little")

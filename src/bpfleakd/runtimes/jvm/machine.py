@@ -1,0 +1,67 @@
+"""A Java virtual machine in a process: its library, its version, and the layout of its structures."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from bpfleakd.elf.image import ElfImage
+from bpfleakd.elf.named_symbols import find_symbols
+from bpfleakd.errors import BadElf
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.process.remote_memory import RemoteMemory
+from bpfleakd.runtimes.jvm.layout import CONSTANTS, TYPES, Layout, layout_of
+from bpfleakd.runtimes.jvm.vm_structs import EXPORTED, read_vm_structs
+
+__all__ = ["Machine", "Unsupported", "find_library", "read_machine"]
+
+_LIBRARY = "libjvm.so"
+_RELEASE_MAX_BYTES = 128
+_MAJOR = re.compile(r"(\d{1,3})")
+_OLDEST = 11
+
+
+class Unsupported(Exception):
+    """Why a machine cannot be read: the end of a sentence about the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine as it states itself."""
+
+    version: str
+    layout: Layout
+
+
+def find_library(mappings: Sequence[Mapping]) -> Mapping | None:
+    """The mapped code of libjvm.so; None if the process has none."""
+    return next((m for m in mappings if m.executable and os.path.basename(m.path) == _LIBRARY), None)
+
+
+def read_machine(
+    library: Mapping, open_image: Callable[[Mapping], AbstractContextManager[ElfImage]], memory: RemoteMemory
+) -> Machine:
+    """Read what a machine says of itself. Raises Unsupported, and OSError if the process has ended."""
+    try:
+        with open_image(library) as image:
+            symbols = find_symbols(image, EXPORTED)
+            vaddr = image.vaddr_of(library.offset)
+    except (BadElf, OSError) as error:
+        raise Unsupported(f"its library cannot be read: {error}") from error
+    if vaddr is None or symbols.keys() < set(EXPORTED):
+        raise Unsupported("its library does not say how it is made (gHotSpotVMStructs)")
+    bias = library.start - vaddr
+    addresses = {name: symbol.vaddr + bias for name, symbol in symbols.items()}
+    try:
+        structs = read_vm_structs(memory, addresses, TYPES, CONSTANTS)
+        release = structs.statics["Abstract_VM_Version", "_s_vm_release"]
+        version = memory.text(memory.word(release), _RELEASE_MAX_BYTES).decode("ascii", "replace")
+        found = _MAJOR.match(version)
+        if found is None or int(found[1]) < _OLDEST:
+            raise Unsupported(f"version {version!r} is not supported: {_OLDEST} and later are")
+        return Machine(version.partition("+")[0], layout_of(structs, int(found[1])))
+    except (KeyError, ValueError) as error:
+        raise Unsupported(f"its structures are not as expected: {error}") from error

@@ -1,0 +1,107 @@
+"""Names for the code of a Java virtual machine.
+
+Rules:
+- An address in compiled code stands for the methods that its debug information has there, the inlined ones
+  first. What Java itself leaves out of stacks is left out, and so are stubs: a method has the same frames
+  however it runs.
+- What is at an address is read when a stack with it is new, and kept until there is other code: the machine
+  drops code that is not used any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bpfleakd.model.method import Method
+from bpfleakd.process.remote_memory import RemoteMemory
+from bpfleakd.runtimes.jvm.code_cache import CodeSnapshot
+from bpfleakd.runtimes.jvm.debug_info import DebugInfo, Scope
+from bpfleakd.runtimes.jvm.java_method import JavaMethod, MethodReader
+from bpfleakd.runtimes.jvm.layout import Layout
+from bpfleakd.symbols.bounded_cache import BoundedCache
+
+__all__ = ["JavaNames", "shown"]
+
+_ADDRESSES_MAX = 65_536
+_METHODS_MAX = 32_768
+_BLOB_NAMES_MAX = 4_096
+_NAME_MAX_BYTES = 64
+_INTERPRETER = b"Interpreter"
+_COMPILED = (b"nmethod", b"native nmethod")
+
+# The blob at an address and its method: what tells code from other code at the same place.
+_Code = tuple[int, int]
+
+
+class JavaNames:
+    """Names addresses in the code cache, as of the last `snapshot`."""
+
+    def __init__(self, memory: RemoteMemory, layout: Layout) -> None:
+        self._memory = memory
+        self._method_at = layout.code.method
+        self._const_method_at = layout.method.const_method
+        self._debug = DebugInfo(memory, layout.debug) if layout.debug else None
+        excludes_zero = layout.debug is not None and layout.debug.is_excluding_zero
+        self._reader = MethodReader(memory, layout.method, excludes_zero=excludes_zero)
+        self._known: BoundedCache[int, tuple[_Code, tuple[Method, ...]]] = BoundedCache(_ADDRESSES_MAX)
+        self._methods: BoundedCache[tuple[int, int], JavaMethod] = BoundedCache(_METHODS_MAX)
+        self._blob_names: BoundedCache[int, bytes] = BoundedCache(_BLOB_NAMES_MAX)
+        self.snapshot = CodeSnapshot(())
+
+    def find(self, address: int) -> Sequence[Method] | None:
+        """The methods at an address (one before where a call returns to); None if that is not known."""
+        code = self.snapshot
+        row = code.row_at(address)
+        known = self._known.get(address)
+        if row is None:
+            return known[1] if known else None
+        key = int(code.blobs[row]), int(code.methods[row])
+        if known is not None and known[0] == key:
+            return known[1]
+        try:
+            found = self._read(row, address)
+        except (OSError, ValueError):
+            return None
+        if found is not None:
+            self._known.put(address, (key, found))
+        return found
+
+    def method(self, address: int) -> JavaMethod | None:
+        """The method at an address, as it is now; None if there is none."""
+        try:
+            constant = self._memory.word(address + self._const_method_at)
+        except OSError:
+            return None
+        known = self._methods.get((address, constant))
+        if known is None:
+            known = self._reader.read(address)
+            if known is not None:
+                self._methods.put((address, constant), known)
+        return known
+
+    def _read(self, row: int, address: int) -> tuple[Method, ...] | None:
+        code = self.snapshot
+        blob, method = int(code.blobs[row]), int(code.methods[row])
+        kind = self._blob_name(int(code.names[row]))
+        if kind not in _COMPILED:
+            return (Method(kind.decode()),) if kind == _INTERPRETER else ()
+        scopes = self._scopes(blob, address + 1 - int(code.starts[row])) or [Scope(method, -1)]
+        methods = [(self.method(scope.method), scope.bytecode_index) for scope in scopes]
+        if self._memory.word(blob + self._method_at) != method or any(one is None for one, _at in methods):
+            return None  # other code has its place by now
+        return tuple(shown(one, index) for one, index in methods if one is not None and not one.is_hidden)
+
+    def _scopes(self, blob: int, offset: int) -> Sequence[Scope]:
+        return self._debug.scopes(blob, offset) if self._debug else ()
+
+    def _blob_name(self, address: int) -> bytes:
+        known = self._blob_names.get(address)
+        if known is None:
+            known = self._memory.text(address, _NAME_MAX_BYTES)
+            self._blob_names.put(address, known)
+        return known
+
+
+def shown(method: JavaMethod, bytecode_index: int) -> Method:
+    """A method as a frame shows it, at an instruction of its bytecode."""
+    return Method(method.name, None, method.file, method.line(bytecode_index))

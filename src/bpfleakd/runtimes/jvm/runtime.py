@@ -1,0 +1,103 @@
+"""A Java virtual machine as a runtime of a traced process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from bpfleakd.elf.image import ElfImage
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.process.mapped_files import open_mapped
+from bpfleakd.process.process import ProcessInfo
+from bpfleakd.process.remote_memory import RemoteMemory
+from bpfleakd.runtimes.jvm.attach import JavaAttach
+from bpfleakd.runtimes.jvm.code import JavaCode
+from bpfleakd.runtimes.jvm.flags import read_flag
+from bpfleakd.runtimes.jvm.heap_types import JavaTypes
+from bpfleakd.runtimes.jvm.live_heap import JavaLiveHeap
+from bpfleakd.runtimes.jvm.machine import Machine, Unsupported, find_library, read_machine
+from bpfleakd.runtimes.jvm.methods import JavaMethods
+from bpfleakd.runtimes.jvm.names import JavaNames
+from bpfleakd.runtimes.jvm.perf_data import PerfData
+from bpfleakd.unwind.table import UnwindTable
+
+__all__ = ["JavaRuntime", "detect_jvm"]
+
+
+class JavaRuntime:
+    """A machine whose structures are known, or the reason why they are not."""
+
+    name = "JVM"
+    frames = None
+    allocations = None
+
+    def __init__(self, process: ProcessInfo, memory: RemoteMemory, found: Machine | Unsupported) -> None:
+        """`memory` is taken over. Raises OSError if the process has ended."""
+        self._memory = memory
+        self._reason = str(found) if isinstance(found, Unsupported) else None
+        self.version = "?"
+        self.methods: JavaMethods | None = None
+        self.live_heap: JavaLiveHeap | None = None
+        self.types: JavaTypes | None = None
+        if isinstance(found, Unsupported):
+            return
+        self.version = found.version
+        names = JavaNames(memory, found.layout)
+        self.methods = JavaMethods(names, JavaCode(process.id.pid, found.layout))
+        if found.layout.perf_start and found.layout.perf_end:
+            counters = PerfData(memory, found.layout.perf_start, found.layout.perf_end)
+            self.live_heap = JavaLiveHeap(counters.read)
+        attach = JavaAttach(process, partial(read_flag, memory, found.layout.flags))
+        self.types = JavaTypes(attach, self._heap_bytes)
+
+    @property
+    def code_tables(self) -> Sequence[UnwindTable]:
+        """What unwinds compiled code."""
+        return self.methods.tables if self.methods is not None else ()
+
+    @property
+    def needs(self) -> Sequence[str]:
+        """What is missing, and why."""
+        if self._reason is not None:
+            return (f"of Java, frames have no names: {self._reason}",)
+        failure = (
+            self.live_heap.failure if self.live_heap else "the machine does not say where its counters are"
+        )
+        return (f"of Java, its collections are not known: {failure}",) if failure else ()
+
+    def _heap_bytes(self) -> int | None:
+        return self.live_heap.heap_bytes() if self.live_heap else None
+
+    def close(self) -> None:
+        """Close the way to the process' memory; names that are known stay."""
+        if self.methods is not None:
+            self.methods.close()
+        self._memory.close()
+
+
+def detect_jvm(process: ProcessInfo, mappings: Sequence[Mapping]) -> JavaRuntime | None:
+    """The machine of a process; None if there is none, or the process has ended."""
+    library = find_library(mappings)
+    if library is None:
+        return None
+
+    @contextmanager
+    def open_image(mapping: Mapping) -> Iterator[ElfImage]:
+        file = open_mapped(process.id.pid, mapping, str(process.id.pid))
+        with ElfImage.open(file.descriptor) as image:
+            yield image
+
+    try:
+        memory = RemoteMemory(process.id.pid)
+    except OSError:
+        return None
+    found: Machine | Unsupported
+    try:
+        found = read_machine(library, open_image, memory)
+    except Unsupported as error:
+        found = error
+    except OSError:
+        memory.close()
+        return None
+    return JavaRuntime(process, memory, found)

@@ -1,0 +1,73 @@
+"""Unwind tables for the code cache of a Java virtual machine.
+
+Rules, as HotSpot's compilers and stubs make frames on x86-64 (src/hotspot/cpu/x86/frame_x86.hpp):
+- A frame whose size the blob says is complete wherever it calls: the caller's rsp is rsp + size, the return
+  address is below that, and below that the caller's rbp.
+- All other code (the interpreter, stubs that Java is entered by) keeps rbp as everybody does.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bpfleakd.runtimes.jvm.code_cache import CodeHeap, CodeSnapshot
+from bpfleakd.unwind.assemble import Functions, page_rows, rows_of, without_overlaps
+from bpfleakd.unwind.rules import RESERVED_RULES, CfaKind, RbpKind, UnwindRule
+from bpfleakd.unwind.table import PAGE_BYTES, UnwindTable
+
+__all__ = ["code_tables"]
+
+_WORD_BYTES = 8
+_SAVED_RBP = -16
+_ROWS_MAX = 1 << 20
+_FRAME_SIZES_MAX = 4_096
+
+
+def code_tables(code: CodeSnapshot) -> list[UnwindTable]:
+    """The tables of all code, by the process' own addresses."""
+    tables = (_table(code, heap) for heap in code.heaps)
+    return [table for table in tables if table is not None]
+
+
+def compiled_rule(frame_words: int) -> UnwindRule:
+    """How to unwind a frame of this size."""
+    return UnwindRule(CfaKind.RSP, frame_words * _WORD_BYTES, rbp=RbpKind.AT_CFA, rbp_offset=_SAVED_RBP)
+
+
+def _table(code: CodeSnapshot, heap: CodeHeap) -> UnwindTable | None:
+    sizes = code.frame_words
+    is_here = (code.starts >= np.uint64(heap.start)) & (code.ends <= np.uint64(heap.end)) & (sizes > 0)
+    starts, ends = code.starts[is_here], code.ends[is_here]
+    # A program a size: its one row.
+    distinct, programs = np.unique(sizes[is_here], return_inverse=True)
+    rules = [compiled_rule(int(words)) for words in distinct[:_FRAME_SIZES_MAX].tolist()]
+    is_kept = programs < len(rules)
+    starts, ends, programs = starts[is_kept], ends[is_kept], programs[is_kept]
+    if not len(starts):
+        return None
+    origin = np.uint64(heap.start)
+    functions = Functions(
+        (starts - origin).astype(np.uint32), (ends - origin).astype(np.uint32), programs.astype(np.uint32)
+    )
+    functions = without_overlaps(functions)
+    addresses, numbers, count = rows_of(functions, _OneRow(len(rules)), _ROWS_MAX)
+    page_count = -(-int(functions.ends.max()) // PAGE_BYTES)
+    rows, page_index = page_rows(addresses, numbers, page_count)
+    rows.flags.writeable = page_index.flags.writeable = False
+    return UnwindTable(None, heap.start, rows, page_index, (*RESERVED_RULES, *rules), count)
+
+
+class _OneRow:
+    """Programs of one row each, with a rule of their own."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def first_rows(self) -> np.ndarray:
+        return np.arange(self._count + 1, dtype=np.uint32)
+
+    def row_offsets(self) -> np.ndarray:
+        return np.zeros(self._count, np.uint32)
+
+    def row_rules(self) -> np.ndarray:
+        return np.arange(self._count, dtype=np.uint32) + np.uint32(len(RESERVED_RULES))

@@ -1,0 +1,1 @@
+"""Tests of `bpfleakd.runtimes.jvm`; no privileges needed."""

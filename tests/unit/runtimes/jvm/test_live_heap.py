@@ -1,0 +1,105 @@
+"""What collections leave alive, by the counters of each collector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bpfleakd.runtimes.jvm.live_heap import JavaLiveHeap
+from bpfleakd.runtimes.runtime import LiveHeap
+
+MIB = 1 << 20
+G1 = ("G1 young collection pauses", "G1 full collection pauses", "G1 concurrent cycle pauses")
+
+
+class Machine:
+    """Counters of a machine with this collector."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.counters: dict[str, int | str] = {
+            f"sun.gc.collector.{number}.name": name for number, name in enumerate(names)
+        }
+        self.counters |= {f"sun.gc.collector.{number}.invocations": 0 for number in range(len(names))}
+        self.counters |= {f"sun.gc.generation.{number}.capacity": 100 * MIB for number in range(2)}
+        self.set(old=0, survivors=0)
+
+    def set(self, *, old: int, survivors: int = 0) -> None:
+        """Bytes in use as of the last collection."""
+        self.counters["sun.gc.generation.1.space.0.used"] = old
+        self.counters["sun.gc.generation.0.space.1.used"] = survivors
+
+    def collect(self, number: int, *, old: int, times: int = 1) -> None:
+        """Collections by one of the collectors."""
+        count = self.counters[f"sun.gc.collector.{number}.invocations"]
+        assert isinstance(count, int)
+        self.counters[f"sun.gc.collector.{number}.invocations"] = count + times
+        self.set(old=old)
+
+    def read(self, names: Sequence[str]) -> dict[str, int | str]:
+        return {name: self.counters[name] for name in names if name in self.counters}
+
+
+def test_growth_without_a_collection_is_nothing() -> None:
+    """Counters that stay as they are, whatever the heap does."""
+    machine = Machine(G1)
+    heap = JavaLiveHeap(machine.read)
+    assert [heap.read(second) for second in range(10)] == [()] * 10
+    assert (heap.watched_since_ns, heap.failure) == (0, None)
+
+
+def test_a_young_collection_leaves_that_much_at_most() -> None:
+    """Old generation and survivors."""
+    machine = Machine(("Serial young collection pauses", "Serial full collection pauses"))
+    heap = JavaLiveHeap(machine.read)
+    heap.read(1)
+    machine.collect(0, old=5 * MIB)
+    machine.set(old=5 * MIB, survivors=MIB)
+    assert heap.read(2) == [LiveHeap(2, 6 * MIB, 1, is_full=False)]
+
+
+def test_a_full_collection_tells_exactly() -> None:
+    """Of two collections between two looks the last counts, and both are counted."""
+    machine = Machine(("Parallel young collection pauses", "Parallel full collection pauses"))
+    heap = JavaLiveHeap(machine.read)
+    heap.read(1)
+    machine.collect(0, old=50 * MIB)
+    machine.collect(1, old=7 * MIB)
+    assert heap.read(2) == [LiveHeap(2, 7 * MIB, 2, is_full=True)]
+
+
+def test_g1_is_believed_when_it_has_collected_what_it_marked() -> None:
+    """Less than what it puts up with was alive for certain."""
+    machine = Machine(G1)
+    heap = JavaLiveHeap(machine.read)
+    heap.read(1)
+    machine.collect(0, old=120 * MIB)
+    machine.collect(2, old=120 * MIB, times=2)
+    assert [one.is_full for one in heap.read(2)] == [False]
+    machine.collect(0, old=90 * MIB)
+    assert [one.is_full for one in heap.read(3)] == [False]  # it goes on collecting old regions
+    machine.collect(0, old=90 * MIB)
+    least, most = heap.read(4)
+    assert (least.is_full, least.live_bytes) == (True, round(0.85 * 90 * MIB - 0.05 * 200 * MIB))
+    assert (most.is_full, most.live_bytes) == (False, 90 * MIB)
+    machine.collect(0, old=95 * MIB)
+    assert [one.is_full for one in heap.read(5)] == [False]
+
+
+def test_zgc_tells_what_is_used_at_most() -> None:
+    """Nothing confirms a leak there."""
+    machine = Machine(("Z young", "Z old", "Z concurrent cycle pauses"))
+    heap = JavaLiveHeap(machine.read)
+    heap.read(1)
+    machine.collect(1, old=10 * MIB)
+    assert [one.is_full for one in heap.read(2)] == [False]
+
+
+def test_a_machine_without_counters() -> None:
+    """It is said why nothing is known."""
+
+    def read(_names: Sequence[str]) -> dict[str, int | str]:
+        raise ValueError("it keeps no counters (-XX:-UsePerfData)")
+
+    heap = JavaLiveHeap(read)
+    assert heap.read(1) == ()
+    assert heap.failure == "it keeps no counters (-XX:-UsePerfData)"
+    assert (heap.watched_since_ns, heap.heap_bytes()) == (None, None)
