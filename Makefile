@@ -112,6 +112,14 @@ bench: FOR := bench
 bench: setup ## Measure what tracing costs, against its peers (BENCH_ARGS=--short, --strict, or names)
 	$(PYTHON) -m bench.run $(BENCH_ARGS)
 
+.PHONY: inside
+inside: ## Build build/inside/libbpfleak.so, which samples from inside a program
+	@$(MAKE) --silent -C inside BUILD=$(CURDIR)/build/inside
+
+.PHONY: check-inside
+check-inside: ## Its stress test, with every allocator that is here and under valgrind (2 minutes)
+	$(MAKE) --silent -C inside BUILD=$(CURDIR)/build/inside check check-valgrind
+
 .PHONY: completions
 completions: FOR := test
 completions: setup ## Write deploy/completions again, after a change of bpfleakctl's arguments

@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The allocator's functions, in front of those of the program's own allocator.
+ *
+ * A call counts down and goes on to the next allocator. Only a block with a mark (sampler.h) is looked at twice, and
+ * only while somebody listens: then it is had at an address that free can tell (marks.h), and announced by a probe, as
+ * is its end. It remains a block of the program's allocator, whose functions all work on it.
+ *
+ * Rules:
+ *  - The end of a block is announced before the allocator may give its address to somebody else.
+ *  - What cannot be done for a sampled block (no memory, no place to note it) makes it a block like any other.
+ *  - Zeroed memory that the allocator has never touched stays so, and a block is not moved for us if it is very large.
+ *  - A frame of the function that the program called stays on the stack of what is announced.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "marks.h"
+#include "next.h"
+#include "sampler.h"
+#include "usdt.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define SELDOM __attribute__((noinline, cold))
+#define likely(condition) __builtin_expect(!!(condition), 1)
+#define unlikely(condition) __builtin_expect(!!(condition), 0)
+
+/* MALLOCX_LG_ALIGN(12) and MALLOCX_ZERO of jemalloc(3). */
+#define JEMALLOC_AT_PAGE 12
+#define JEMALLOC_ZEROED 0x40
+
+/* Such zeroed blocks may well be mapped just for this, and are not to be written to. */
+#define LARGE_BYTES (64UL << 10)
+/* The largest block that is copied, or zeroed, for our sake. It is the largest that glibc takes from its heap. */
+#define COPIED_BYTES_MAX (32UL << 20)
+
+PROBE_SEMAPHORE(otel_memory_alloc);
+PROBE_SEMAPHORE(otel_memory_free);
+
+/*
+ * What the library can do here, for those who look from outside: 0 it has not been asked yet; 1 it samples; 2 the
+ * program's malloc is another one, or the parts of its allocator are of several.
+ */
+enum { STATE_UNUSED = 0, STATE_ACTIVE = 1, STATE_BYPASSED = 2 };
+EXPORT volatile uint32_t bpfleak_inside_state = STATE_UNUSED;
+
+static inline bool is_listened_to(void)
+{
+	return otel_memory_alloc_semaphore && next.can_align;
+}
+
+/* Keeps the caller's frame, and so its name, on the stack while the callee runs. */
+#define WITH_FRAME(call)                               \
+	({                                             \
+		__typeof__(call) result_ = (call);     \
+		__asm__ volatile("" : "+r"(result_)); \
+		result_;                               \
+	})
+
+/* Announcing */
+
+static SELDOM void announce(void *block, size_t size)
+{
+	if (!set_mark(block))
+		return;
+	PROBE3(otel_memory, alloc, block, size, weighted_bytes(size));
+}
+
+/* Announce the end of a block, if it is a sampled one. */
+static bool announce_end(void *block)
+{
+	if (!take_mark(block))
+		return false;
+	if (otel_memory_free_semaphore)
+		PROBE1(otel_memory, free, block);
+	return true;
+}
+
+/* Whether a block of `size`, which has not been counted down, is to be announced. */
+static bool is_sampled(size_t size)
+{
+	return !count_down(size) && has_mark(size) && is_listened_to();
+}
+
+/* At an address that can be marked; NULL: not to be had. */
+static void *at_page(size_t size)
+{
+	void *block = NULL;
+
+	return next.posix_memalign(&block, MARK_PAGE_BYTES, size) ? NULL : block;
+}
+
+static void *zeroed_at_page(size_t size)
+{
+	void *block;
+
+	if (next.mallocx)
+		return next.mallocx(sampled_bytes(size), JEMALLOC_AT_PAGE | JEMALLOC_ZEROED);
+	if (next.zalloc_aligned)
+		return next.zalloc_aligned(size, MARK_PAGE_BYTES);
+	if (size >= LARGE_BYTES) {
+		block = next.calloc(1, size);
+		if (!block || may_be_marked(block) || size > COPIED_BYTES_MAX)
+			return block;
+		next.free(block);
+	}
+	block = at_page(size);
+	return block ? memset(block, 0, size) : NULL;
+}
+
+/* Give `old` another size, at an address that can be marked if possible. */
+static void *resized_at_page(void *old, size_t size)
+{
+	void *block, *moved;
+
+	if (old && size && next.rallocx)
+		return next.rallocx(old, size, JEMALLOC_AT_PAGE);
+	if (old && size && next.realloc_aligned)
+		return next.realloc_aligned(old, size, MARK_PAGE_BYTES);
+	block = next.realloc(old, size);
+	if (!block || may_be_marked(block) || size > COPIED_BYTES_MAX)
+		return block;
+	moved = at_page(size);
+	if (!moved)
+		return block;
+	memcpy(moved, block, size);
+	next.free(block);
+	return moved;
+}
+
+/* The functions */
+
+static SELDOM void *malloc_slowly(size_t size)
+{
+	void *block = is_sampled(size) ? at_page(size) : NULL;
+
+	if (!block)
+		return next.malloc(size);
+	announce(block, size);
+	return block;
+}
+
+EXPORT void *malloc(size_t size)
+{
+	if (likely(count_down(size)))
+		return next.malloc(size);
+	return WITH_FRAME(malloc_slowly(size));
+}
+
+static SELDOM void *calloc_slowly(size_t count, size_t size, size_t bytes)
+{
+	void *block = is_sampled(bytes) ? zeroed_at_page(bytes) : NULL;
+
+	if (!block)
+		return next.calloc(count, size);
+	announce(block, bytes);
+	return block;
+}
+
+EXPORT void *calloc(size_t count, size_t size)
+{
+	size_t bytes;
+
+	/* Where the product overflows, it is the allocator's to say so. */
+	if (__builtin_mul_overflow(count, size, &bytes) || likely(count_down(bytes)))
+		return next.calloc(count, size);
+	return WITH_FRAME(calloc_slowly(count, size, bytes));
+}
+
+static SELDOM void *moved_from_early(void *old, size_t size)
+{
+	size_t known = early_bytes_behind(old);
+	void *block = next.malloc(size);
+
+	return block ? memcpy(block, old, size < known ? size : known) : NULL;
+}
+
+static SELDOM void *realloc_slowly(void *old, size_t size)
+{
+	bool sampled = is_sampled(size), was_sampled;
+	void *block;
+
+	if (unlikely(is_early_block(old)))
+		return moved_from_early(old, size);
+	was_sampled = announce_end(old);
+	block = sampled ? resized_at_page(old, size) : next.realloc(old, size);
+	if (block && sampled)
+		announce(block, size);
+	/* A failed realloc leaves the old block as it was; what was asked for is not known any more. */
+	else if (!block && size && was_sampled)
+		announce(old, next.malloc_usable_size ? next.malloc_usable_size(old) : 1);
+	return block;
+}
+
+EXPORT void *realloc(void *old, size_t size)
+{
+	if (likely(!may_be_marked(old) && count_down(size)))
+		return next.realloc(old, size);
+	return WITH_FRAME(realloc_slowly(old, size));
+}
+
+EXPORT void *reallocarray(void *old, size_t count, size_t size)
+{
+	size_t bytes;
+
+	if (__builtin_mul_overflow(count, size, &bytes)) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	return WITH_FRAME(realloc(old, bytes));
+}
+
+/* `alignment` if a block at it can be marked, or one at which it can that is right for the program as well. */
+static size_t markable(size_t alignment)
+{
+	bool is_power = alignment && !(alignment & (alignment - 1));
+
+	return is_power && alignment < MARK_PAGE_BYTES ? MARK_PAGE_BYTES : alignment;
+}
+
+static SELDOM int posix_memalign_slowly(void **result, size_t alignment, size_t size)
+{
+	bool sampled = is_sampled(size);
+	/* Smaller ones are an error. */
+	bool is_valid = alignment >= sizeof(void *);
+	int error = next.posix_memalign(result, sampled && is_valid ? markable(alignment) : alignment, size);
+
+	if (!error && sampled)
+		announce(*result, size);
+	return error;
+}
+
+EXPORT int posix_memalign(void **result, size_t alignment, size_t size)
+{
+	if (likely(count_down(size)))
+		return next.posix_memalign(result, alignment, size);
+	return WITH_FRAME(posix_memalign_slowly(result, alignment, size));
+}
+
+typedef void *aligned_function(size_t alignment, size_t size);
+
+static SELDOM void *aligned_slowly(aligned_function *function, size_t alignment, size_t size)
+{
+	bool sampled = is_sampled(size);
+	void *block = function(sampled ? markable(alignment) : alignment, size);
+
+	if (block && sampled)
+		announce(block, size);
+	return block;
+}
+
+EXPORT void *aligned_alloc(size_t alignment, size_t size)
+{
+	if (likely(count_down(size)))
+		return next.aligned_alloc(alignment, size);
+	return WITH_FRAME(aligned_slowly(next.aligned_alloc, alignment, size));
+}
+
+EXPORT void *memalign(size_t alignment, size_t size)
+{
+	if (likely(count_down(size)))
+		return next.memalign(alignment, size);
+	return WITH_FRAME(aligned_slowly(next.memalign, alignment, size));
+}
+
+static SELDOM void *at_page_slowly(void *(*function)(size_t), size_t size)
+{
+	bool sampled = is_sampled(size);
+	void *block = function(size);
+
+	if (block && sampled)
+		announce(block, size);
+	return block;
+}
+
+EXPORT void *valloc(size_t size)
+{
+	return WITH_FRAME(at_page_slowly(next.valloc, size));
+}
+
+EXPORT void *pvalloc(size_t size)
+{
+	return WITH_FRAME(at_page_slowly(next.pvalloc, size));
+}
+
+/* A block that may be marked is to be freed. Returns whether that has been done. */
+static SELDOM bool is_freed(void *block)
+{
+	announce_end(block);
+	return is_early_block(block);
+}
+
+EXPORT void free(void *block)
+{
+	if (unlikely(may_be_marked(block)) && is_freed(block))
+		return;
+	next.free(block);
+}
+
+EXPORT void cfree(void *block)
+{
+	free(block);
+}
+
+/* These tell the allocator what it was asked for: of a sampled block, that was something else. */
+
+EXPORT void free_sized(void *block, size_t size)
+{
+	if (!next.free_sized || (unlikely(may_be_marked(block)) && announce_end(block)))
+		free(block);
+	else
+		next.free_sized(block, size);
+}
+
+EXPORT void free_aligned_sized(void *block, size_t alignment, size_t size)
+{
+	if (!next.free_aligned_sized || (unlikely(may_be_marked(block)) && announce_end(block)))
+		free(block);
+	else
+		next.free_aligned_sized(block, alignment, size);
+}
+
+EXPORT void sdallocx(void *block, size_t size, int flags)
+{
+	bool was_sampled = may_be_marked(block) && announce_end(block);
+
+	if (!next.sdallocx)
+		free(block);
+	else if (was_sampled && next.dallocx)
+		next.dallocx(block, flags);
+	else
+		next.sdallocx(block, size, flags);
+}
+
+EXPORT void dallocx(void *block, int flags)
+{
+	if (may_be_marked(block))
+		announce_end(block);
+	if (next.dallocx)
+		next.dallocx(block, flags);
+	else
+		free(block);
+}
+
+/* The beginning */
+
+static uint64_t interval_of(const char *text)
+{
+	uint64_t bytes = 0;
+
+	for (; *text >= '0' && *text <= '9'; text++) {
+		bytes = bytes * 10 + (uint64_t)(*text - '0');
+		if (bytes > MAX_SAMPLE_INTERVAL)
+			return MAX_SAMPLE_INTERVAL;
+	}
+	if (*text || !bytes)
+		return DEFAULT_SAMPLE_INTERVAL;
+	return bytes < MIN_SAMPLE_INTERVAL ? MIN_SAMPLE_INTERVAL : bytes;
+}
+
+extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *) __attribute__((weak));
+extern int pthread_atfork(void (*)(void), void (*)(void), void (*)(void)) __attribute__((weak));
+
+__attribute__((constructor)) static void begin(void)
+{
+	const char *interval = getenv("BPFLEAK_SAMPLE_INTERVAL");
+
+	if (interval)
+		sample_interval = interval_of(interval);
+	if (__register_atfork)
+		__register_atfork(NULL, NULL, sampler_after_fork, NULL);
+	else if (pthread_atfork)
+		pthread_atfork(NULL, NULL, sampler_after_fork);
+	find_next_allocator();
+	/* What is left was drawn with another interval. */
+	sampler = (struct sampler){ 0 };
+	bpfleak_inside_state = next.can_align && is_asked_first() ? STATE_ACTIVE : STATE_BYPASSED;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * User-space probes in the format of SystemTap's sys/sdt.h, version 3 (.note.stapsdt), so that every tracer finds them.
+ *
+ * The probes and their arguments are the convention `otel_memory` (opentelemetry-ebpf-profiler, design-docs/00003):
+ *
+ *	alloc(void *ptr, uint64_t size, uint64_t weighted_bytes)
+ *	free(void *ptr)
+ *
+ * A probe is one `nop`, which every kernel emulates. A tracer raises the semaphore that the note names for as long as
+ * it looks.
+ */
+#ifndef BPFLEAK_USDT_H
+#define BPFLEAK_USDT_H
+
+#define PROBE_SEMAPHORE(probe) \
+	__attribute__((section(".probes"), visibility("hidden"))) volatile unsigned short probe##_semaphore
+
+#define PROBE_NOTE_(provider, name, arguments)                                          \
+	"990:	nop\n"                                                                  \
+	"	.pushsection .note.stapsdt, \"\", \"note\"\n"                           \
+	"	.balign 4\n"                                                            \
+	"	.4byte 992f - 991f, 994f - 993f, 3\n"                                   \
+	"991:	.asciz \"stapsdt\"\n"                                                   \
+	"992:	.balign 4\n"                                                            \
+	"993:	.8byte 990b\n"                                                          \
+	"	.8byte _.stapsdt.base\n"                                                \
+	"	.8byte " #provider "_" #name "_semaphore\n"                             \
+	"	.asciz \"" #provider "\"\n"                                             \
+	"	.asciz \"" #name "\"\n"                                                 \
+	"	.asciz \"" arguments "\"\n"                                             \
+	"994:	.balign 4\n"                                                            \
+	"	.popsection\n"                                                          \
+	"	.ifndef _.stapsdt.base\n"                                               \
+	"	.pushsection .stapsdt.base, \"aG\", \"progbits\", .stapsdt.base, comdat\n" \
+	"	.weak _.stapsdt.base\n"                                                 \
+	"	.hidden _.stapsdt.base\n"                                               \
+	"_.stapsdt.base: .space 1\n"                                                    \
+	"	.size _.stapsdt.base, 1\n"                                              \
+	"	.popsection\n"                                                          \
+	"	.endif\n"
+
+#define PROBE1(provider, name, first) \
+	__asm__ volatile(PROBE_NOTE_(provider, name, "8@%%rdi") : : "D"(first) : "memory")
+#define PROBE3(provider, name, first, second, third)                              \
+	__asm__ volatile(PROBE_NOTE_(provider, name, "8@%%rdi 8@%%rsi 8@%%rdx")   \
+			 :                                                        \
+			 : "D"(first), "S"(second), "d"(third)                    \
+			 : "memory")
+
+#endif

@@ -1,0 +1,67 @@
+"""libbpfleak.so in front of every allocator that is here: the program checks itself what it gets.
+
+`make check-inside` is the same at length, and under valgrind.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .inside_library import inside_program, library
+from .machine import cannot_run, need_tool
+
+THREADS, ROUNDS, LARGEST_BYTES = 16, 1_500, 16 << 20
+LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
+
+
+def stress(preloaded: str, interval_bytes: int, **environment: str) -> str:
+    """Run the stress test with the semaphores going up and down; what it printed."""
+    notes = subprocess.run(
+        [need_tool("readelf"), "-n", library()], capture_output=True, text=True, check=True
+    ).stdout
+    semaphores = re.findall(r"Semaphore: (0x[0-9a-f]+)", notes)
+    assert len(semaphores) == 2
+    done = subprocess.run(
+        [inside_program("stress"), *map(str, (THREADS, ROUNDS, LARGEST_BYTES)), *semaphores],
+        env={
+            **os.environ,
+            "LD_PRELOAD": preloaded,
+            "BPFLEAK_SAMPLE_INTERVAL": str(interval_bytes),
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("interval_bytes", [1_024, 65_536])
+def test_a_program_gets_what_it_asked_for(interval_bytes):
+    """With the C library's allocator, where a block in two is sampled and where few are."""
+    stress(str(library()), interval_bytes)
+
+
+@pytest.mark.parametrize("allocator", ["libjemalloc.so.2", "libtcmalloc_minimal.so.4"])
+def test_other_allocators_are_called_as_ever(allocator):
+    """The library is in front of one that was preloaded as well."""
+    if not (LIBRARIES / allocator).exists():
+        cannot_run(f"{allocator} is not installed (make setup FOR=test)")
+    stress(f"{library()}:{LIBRARIES / allocator}", 4_096, STRESS_OTHER_ALLOCATOR="yes")
+
+
+def test_what_it_prints_is_nothing():
+    """A program that is preloaded with it writes what it writes without."""
+    command = ["python3", "-c", "print(sum(len(str(n)) for n in range(100_000)))"]
+    outputs = [
+        subprocess.run(command, env={**os.environ, "LD_PRELOAD": preloaded}, capture_output=True, check=True)
+        for preloaded in ("", str(library()))
+    ]
+    assert outputs[0].stdout == outputs[1].stdout
+    assert outputs[0].stderr == outputs[1].stderr == b""
