@@ -28,6 +28,9 @@ enum function_role {
 	ROLE_REALLOC_OR_FREE,
 	ROLE_RESIZE,
 	ROLE_STRDUP,
+	/* No functions, but the probes of a sampler inside the process: sampled.h. */
+	ROLE_SAMPLED_ALLOC,
+	ROLE_SAMPLED_FREE,
 };
 
 /* Where an argument of a function is at its probe point: the registers that calls may overwrite. */
@@ -49,6 +52,8 @@ enum argument_register {
  */
 #define COOKIE_ROLE_BITS 8
 #define COOKIE_REGISTER_BITS 4
+/* Of the roles ROLE_SAMPLED_*, in place of registers: the entry of `probe_operands` that has their arguments. */
+#define COOKIE_OPERANDS_MASK 0xffffff
 /* Of a function that frees: it may do so by calling another one that has a probe. */
 #define COOKIE_CALLS_RELEASE (1ULL << 32)
 /* Of a function that allocates: it may do so by calling another one that has a probe. */
@@ -59,6 +64,35 @@ enum argument_register {
  */
 #define COOKIE_SLOT_SHIFT 40
 #define COOKIE_SLOT_SHARED 0xffffff
+
+/*
+ * Where the arguments of a probe are, as the note of the probe says it: in a register, in memory that registers point to,
+ * or a constant. Registers are numbered as in machine code (rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15).
+ * src/bpfleakd/kernel/probes/operands.py.
+ */
+enum operand_kind {
+	OPERAND_CONSTANT,
+	OPERAND_REGISTER,
+	OPERAND_MEMORY,
+};
+
+#define NO_REGISTER 0xff
+#define PROBE_ARGUMENTS 3
+
+struct probe_operand {
+	__s64 displacement;	/* or the constant */
+	__u8 kind;
+	__u8 base;		/* of memory it may be NO_REGISTER, and so may index */
+	__u8 index;
+	__u8 scale_shift;
+	__u8 unused_bits;	/* 64 less the argument's own */
+	__u8 is_signed;
+	__u16 reserved;
+};
+
+struct probe_operands {
+	struct probe_operand arguments[PROBE_ARGUMENTS];
+};
 
 /* What a process is allowed to add to the tables; the daemon and the exec probe write it. */
 enum recording_state {
@@ -202,6 +236,8 @@ struct process {
 	/* Whether a site changed that found no room in `changed_sites`. Set to 0 by the daemon, which reads all then. */
 	__u32 change_unlisted;
 	__u64 unmatched_frees;
+	/* The interval of the sampler inside the process, as the last small block of it said; 0: there is none. */
+	__u64 inside_interval_bytes;
 	/* How often the dynamic loader has mapped or unmapped libraries. */
 	__u64 library_changes;
 	__u64 losses[LOSS_KINDS];

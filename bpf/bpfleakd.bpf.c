@@ -6,6 +6,7 @@
  *                            may decline the return
  *   heap_release             what frees, beside it: no return is wanted
  *   heap_entry, heap_exit    the same as two programs (uprobe multi, perf events)
+ *   sampled_probe            probes of a sampler inside the process: entry only
  *   shared_entry, _exit      the same for perf events that many processes share, beside the other methods
  *   space_enter, space_exit  mmap, munmap, mremap, brk, mprotect, madvise (syscall tracepoints)
  *   *_continue               where a walk takes several programs (before Linux 6.9)
@@ -31,6 +32,8 @@
 			     : "r"(ctx), "i"(__builtin_offsetof(struct pt_regs, field)));                \
 		value_;                                                                                  \
 	})
+
+#include "sampled.h"
 
 /* The argument that the cookie of a link names at `index`. */
 static __always_inline u64 argument(struct pt_regs *ctx, u64 cookie, u32 index)
@@ -155,6 +158,15 @@ int heap_exit(struct pt_regs *ctx)
 	return heap_may_run(ctx) ? leave(ctx) : 0;
 }
 #endif
+
+int sampled_probe(struct pt_regs *ctx)
+{
+#ifdef ATTACH_BY_SESSION
+	return release_may_run(ctx) ? enter_probe(ctx) : 0;
+#else
+	return heap_may_run(ctx) ? enter_probe(ctx) : 0;
+#endif
+}
 
 #ifdef SHARED_PROGRAMS
 int shared_entry(struct pt_regs *ctx)

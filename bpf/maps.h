@@ -36,6 +36,9 @@ BPF_F_TABLE("hash", u64, struct thread, threads, MAX_THREADS, ALLOCATED_ON_DEMAN
 /* (tgid, tid) -> frees of unknown blocks that may be those of a thread's end. Full: they count at once. */
 BPF_F_TABLE("hash", u64, struct unproven_frees, unproven_frees, MAX_THREADS, ALLOCATED_ON_DEMAND);
 
+/* Number -> where the arguments of a probe are. Entries are added by the daemon, before a cookie names them. */
+BPF_ARRAY(probe_operands, struct probe_operands, MAX_PROBE_OPERANDS);
+
 /* 0 -> the last sign of life of a daemon. */
 BPF_ARRAY(heartbeat, struct heartbeat, 1);
 

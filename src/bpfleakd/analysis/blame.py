@@ -21,7 +21,7 @@ __all__ = ["blamed_frame"]
 _LIBRARY = re.compile(
     r"""(?: libc | libm | libpthread | ld-linux[\w.-]* | ld-musl[\w.-]* | ld | libc\.musl[\w.-]*
         | libstdc\+\+ | libc\+\+ | libc\+\+abi | libgcc_s | libsupc\+\+
-        | libjemalloc | libtcmalloc(?:_\w+)* | libmimalloc | libasan | liblsan | libtsan
+        | libbpfleak | libjemalloc | libtcmalloc(?:_\w+)* | libmimalloc | libasan | liblsan | libtsan
         )(?:-\d[\d.]*)? \.so(?:\.\d+)*""",
     re.VERBOSE,
 )

@@ -178,7 +178,9 @@ class _Api:
 
     async def attach(self, request: Request) -> Response:
         only_parameters(request, "mode")
-        pid, mode = pid_of(request), choice(request, "mode", TracingMode.EXACT, ATTACH_MODES)
+        pid, mode = pid_of(request), None
+        if "mode" in request.query_params:
+            mode = choice(request, "mode", TracingMode.EXACT, ATTACH_MODES)
         _log_who_asked("attach", pid, request)
         return json_answer(await self._service.attach(pid, mode), HTTPStatus.CREATED)
 

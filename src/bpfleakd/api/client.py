@@ -89,10 +89,11 @@ class DaemonClient:
         self._path = socket_path
         self._timeout_s = timeout_s
 
-    def attach(self, pid: int, mode: TracingMode = TracingMode.EXACT) -> ProcessRow:
-        """Start to trace a process, in one of ATTACH_MODES."""
+    def attach(self, pid: int, mode: TracingMode | None = None) -> ProcessRow:
+        """Start to trace a process, in one of ATTACH_MODES; None: the daemon chooses."""
         timeout_s = max(self._timeout_s, _ATTACH_TIMEOUT_S)
-        return self._request("POST", f"/v1/processes/{pid}?mode={mode.value}", ProcessRow, timeout_s)
+        query = f"?mode={mode.value}" if mode else ""
+        return self._request("POST", f"/v1/processes/{pid}{query}", ProcessRow, timeout_s)
 
     def detach(self, pid: int) -> ProcessRow:
         """Stop to trace a process and return its last figures."""

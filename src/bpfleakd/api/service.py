@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 # The modes that a process a user can attach in.
-ATTACH_MODES = (TracingMode.EXACT, TracingMode.SAMPLED, TracingMode.AUTO)
+ATTACH_MODES = (TracingMode.EXACT, TracingMode.SAMPLED, TracingMode.AUTO, TracingMode.INSIDE)
 
 # How many blocks a list of them has: unless another number is asked for, and at most.
 BLOCKS_LISTED = 1_000
@@ -85,8 +85,12 @@ class ReportList:
 class Service(Protocol):
     """The daemon, as the API sees it. `pid` is in the daemon's pid namespace."""
 
-    async def attach(self, pid: int, mode: TracingMode = TracingMode.EXACT) -> ProcessRow:
-        """Start to trace a process: EXACT, SAMPLED, or AUTO, which is sampled once exact costs too much."""
+    async def attach(self, pid: int, mode: TracingMode | None = None) -> ProcessRow:
+        """Start to trace a process: EXACT, SAMPLED, INSIDE, or AUTO, which is sampled once exact costs too
+        much.
+
+        None: INSIDE where a sampler inside the process announces its blocks, else EXACT.
+        """
         ...
 
     async def detach(self, pid: int) -> ProcessRow:

@@ -145,8 +145,13 @@ class Backend:
             self._kernel = None
             raise
 
-    def attach(self, pid: int, mode: TracingMode) -> ProcessRow:
-        """Trace a process because a user asks for it. Raises what Tracer.start raises."""
+    def attach(self, pid: int, mode: TracingMode | None) -> ProcessRow:
+        """Trace a process because a user asks for it. Raises what Tracer.start raises.
+
+        `mode` None: INSIDE where a sampler inside the process announces its blocks, else EXACT.
+        """
+        if mode is None:
+            mode = TracingMode.INSIDE if self.tracer.has_sampler(pid) else TracingMode.EXACT
         return self.queries.row(self.supervisor.attach(pid, time.monotonic_ns(), mode))
 
     def detach(self, pid: int) -> ProcessRow:

@@ -85,7 +85,7 @@ class DaemonService:
             await self._backend.supervision.stop()
         await self._worker.call(self._backend.close, keep=keep)
 
-    async def attach(self, pid: int, mode: TracingMode = TracingMode.EXACT) -> ProcessRow:
+    async def attach(self, pid: int, mode: TracingMode | None = None) -> ProcessRow:
         row = await self._worker.call(lambda: self._backend.attach(pid, mode))
         self._attached()
         return row

@@ -34,7 +34,7 @@ SECTION_NAME_LIMIT_BYTES = 256
 BUILD_ID_LIMIT_BYTES = 64
 
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP, _PT_NOTE = 1, 2, 3, 4
-_PF_X = 1
+_PF_X, _PF_W = 1, 2
 _NT_GNU_BUILD_ID = 3
 _DT_FLAGS_1, _DF_1_PIE = 0x6FFFFFFB, 0x08000000
 
@@ -48,6 +48,7 @@ class Segment:
     file_size_bytes: int
     memory_size_bytes: int
     executable: bool
+    writable: bool
 
 
 class ElfImage:
@@ -90,7 +91,14 @@ class ElfImage:
     def segments(self) -> tuple[Segment, ...]:
         """The PT_LOAD segments in the order of the file."""
         return tuple(
-            Segment(p.file_offset, p.vaddr, p.file_size_bytes, p.memory_size_bytes, bool(p.flags & _PF_X))
+            Segment(
+                p.file_offset,
+                p.vaddr,
+                p.file_size_bytes,
+                p.memory_size_bytes,
+                executable=bool(p.flags & _PF_X),
+                writable=bool(p.flags & _PF_W),
+            )
             for p in self._of_type(_PT_LOAD)
         )
 

@@ -34,7 +34,11 @@ __all__ = [
     "MAX_FRAMES",
     "MAX_SAMPLE_SHIFT",
     "MAX_UNWIND_MAPPINGS",
+    "NO_REGISTER",
     "NO_SECOND_STEP",
+    "PROBE_ARGUMENTS",
+    "PROBE_OPERAND",
+    "PROBE_OPERANDS",
     "PROCESS",
     "PYTHON",
     "PYTHON_CHECK_BITS",
@@ -67,6 +71,7 @@ KNOWN_RULES_BITS = 10
 
 COOKIE_ROLE_BITS = 8
 COOKIE_REGISTER_BITS = 4
+COOKIE_OPERANDS_MASK = 0xFFFFFF
 COOKIE_CALLS_RELEASE = 1 << 32
 COOKIE_CALLS_ALLOCATOR = 1 << 33
 COOKIE_SLOT_SHIFT = 40
@@ -115,6 +120,8 @@ FUNCTION_ROLES = (
     FunctionRole.REALLOC_OR_FREE,
     FunctionRole.RESIZE,
     FunctionRole.STRDUP,
+    FunctionRole.SAMPLED_ALLOC,
+    FunctionRole.SAMPLED_FREE,
 )
 ARGUMENT_REGISTERS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9", "rax", "r10", "r11")
 STACK_ENDS = (
@@ -178,6 +185,7 @@ PROCESS = np.dtype(
         ("reading", "u4"),
         ("change_unlisted", "u4"),
         ("unmatched_frees", "u8"),
+        ("inside_interval_bytes", "u8"),
         ("library_changes", "u8"),
         ("losses", "u8", (len(LOSS_REASONS),)),
         ("recorded", "u8"),
@@ -191,6 +199,21 @@ PROCESS = np.dtype(
         ("python", PYTHON),
     ]
 )
+PROBE_ARGUMENTS = 3
+NO_REGISTER = 0xFF
+PROBE_OPERAND = np.dtype(
+    [
+        ("displacement", "i8"),
+        ("kind", "u1"),
+        ("base", "u1"),
+        ("index", "u1"),
+        ("scale_shift", "u1"),
+        ("unused_bits", "u1"),
+        ("is_signed", "u1"),
+        ("reserved", "u2"),
+    ]
+)
+PROBE_OPERANDS = np.dtype([("arguments", PROBE_OPERAND, (PROBE_ARGUMENTS,))])
 SAMPLING_CURVE = np.dtype([("points", "u4", (CURVE_STEPS + 1,))])
 UNPROVEN_FREES = np.dtype([("first_ns", "u8"), ("count", "u8")])
 SITE_KEY = np.dtype([("tgid", "u4"), ("kind", "u4"), ("stack_id", "u8")])
@@ -284,6 +307,8 @@ _ROLE_ARGUMENTS = {
     FunctionRole.REALLOC_OR_FREE: (0, 1),
     FunctionRole.RESIZE: (0, 1),
     FunctionRole.STRDUP: (),
+    FunctionRole.SAMPLED_ALLOC: (),
+    FunctionRole.SAMPLED_FREE: (),
 }
 
 
@@ -302,13 +327,17 @@ def cookie_of(
     slot: int = 0,
     calls_release: bool = False,
     calls_allocator: bool = False,
+    operands: int = 0,
 ) -> int:
     """What the programs are told at a probe point: the role, and where `role_arguments` are by then.
 
-    `slot` is the process' place in the maps, or COOKIE_SLOT_SHARED. `calls_release`: the function frees, and
-    may do so by calling another that has a probe; `calls_allocator`: the same of one that allocates.
+    `operands` is the entry of `probe_operands` that says so of the roles SAMPLED_*, which have no
+    registers. `slot` is the process' place in the maps, or COOKIE_SLOT_SHARED. `calls_release`: the
+    function frees, and may do so by calling another that has a probe; `calls_allocator`: the same of one
+    that allocates.
     """
     cookie = FUNCTION_ROLES.index(role) | slot << COOKIE_SLOT_SHIFT
+    cookie |= operands << COOKIE_ROLE_BITS
     cookie |= COOKIE_CALLS_RELEASE if calls_release else 0
     cookie |= COOKIE_CALLS_ALLOCATOR if calls_allocator else 0
     for index, register in enumerate(registers):

@@ -114,6 +114,8 @@ MAP_FLAG_MMAPABLE = 1 << 10
 MAP_FLAG_PRESERVE_ELEMS = 1 << 11
 _LINK_FLAG_UPROBE_RETURN = 1
 _PERF_DISABLED = 1
+# PERF_UPROBE_REF_CTR_OFFSET_SHIFT
+_SEMAPHORE_SHIFT = 32
 _ANY = 0
 
 
@@ -368,16 +370,21 @@ def link_uprobe_multi(
     cookies: Mapping[int, int],
     pid: int,
     at_return: bool = False,
+    semaphores: Mapping[int, int] | None = None,
 ) -> int:
     """Attach a program at file offsets of `path` in process `pid`; returns the link.
 
-    `cookies` maps each offset to what bpf_get_attach_cookie returns there.
+    `cookies` maps each offset to what bpf_get_attach_cookie returns there, and `semaphores` to the offset
+    of the number that the kernel counts up in the process for as long as the probe is there; 0: none.
 
     ESRCH if the process is gone, EINVAL or EOPNOTSUPP from a kernel without this attach type.
     """
     name = os.fsencode(path) + b"\0"
     offsets = np.array(list(cookies.keys()), np.uint64)
     cookie_array = np.array(list(cookies.values()), np.uint64)
+    counted = None
+    if semaphores is not None:
+        counted = np.array([semaphores[offset] for offset in cookies], np.uint64)
     attributes = struct.pack(
         "=IIIIQQQQIIII",
         program_fd,
@@ -386,7 +393,7 @@ def link_uprobe_multi(
         0,
         _address(name),
         _address(offsets),
-        0,
+        _address(counted),
         _address(cookie_array),
         len(offsets),
         _LINK_FLAG_UPROBE_RETURN if at_return else 0,
@@ -437,8 +444,10 @@ def is_map(fd: int) -> bool:
     return "\nmap_type:" in Path(f"/proc/self/fdinfo/{fd}").read_text()
 
 
-def open_uprobe_event(path: str, offset: int, pid: int, at_return: bool) -> int:
+def open_uprobe_event(path: str, offset: int, pid: int, at_return: bool, semaphore: int = 0) -> int:
     """Open a perf event of the uprobe PMU for process `pid`; returns its descriptor.
+
+    `semaphore` as for `link_uprobe_multi`.
 
     FileNotFoundError if the kernel has no uprobe PMU.
     """
@@ -447,7 +456,8 @@ def open_uprobe_event(path: str, offset: int, pid: int, at_return: bool) -> int:
     return_bit = int((pmu / "format/retprobe").read_text().removeprefix("config:"))
     name = os.fsencode(path) + b"\0"
     attributes = bytearray(128)
-    struct.pack_into("=IIQ", attributes, 0, pmu_type, len(attributes), (1 << return_bit) if at_return else 0)
+    config = (1 << return_bit if at_return else 0) | semaphore << _SEMAPHORE_SHIFT
+    struct.pack_into("=IIQ", attributes, 0, pmu_type, len(attributes), config)
     struct.pack_into("=QQ", attributes, 56, _address(name), offset)  # uprobe_path, probe_offset
     return _perf_event_open(attributes, pid=pid, cpu=-1, name=path)
 

@@ -72,6 +72,7 @@ class Capacities:
     process_sites: int = 1 << 30
     unwind_rules: int = 16_384
     unwind_shards: int = 256
+    probe_operands: int = 256
 
 
 @dataclass(frozen=True, slots=True)

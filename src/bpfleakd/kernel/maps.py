@@ -53,6 +53,7 @@ PINNED_MAPS: dict[str, tuple[np.dtype, np.dtype]] = {
     "unwind_shards": (np.dtype("u4"), np.dtype("u4")),
     "unwind_mappings": (np.dtype("u4"), np.dtype("u4")),
     "space_events": (_NOTHING, _NOTHING),
+    "probe_operands": (np.dtype("u4"), abi.PROBE_OPERANDS),
     "heartbeat": (np.dtype("u4"), abi.HEARTBEAT),
 }
 
@@ -77,6 +78,7 @@ class ProcessCounters:
     unknown blocks, `idle_unmatched_frees` too, by threads that have made none since; `library_changes` count
     dlopen and dlclose, `losses` is by reason. `heap_peak_bytes` is
     the most that was live in the heap since the last event of the address space.
+    `inside_interval_bytes` is the interval of the sampler inside the process, 0 where there is none.
     `probe_hits` are the runs of programs in this process: what tracing costs it is so many times some 0.5 us.
     """
 
@@ -93,6 +95,12 @@ class ProcessCounters:
     site_count: int = 0
     stack_count: int = 0
     idle_unmatched_frees: int = 0
+    inside_interval_bytes: int = 0
+
+    @property
+    def sample_interval_bytes(self) -> int:
+        """One block in so many bytes is recorded now, on average; 0: all are."""
+        return self.inside_interval_bytes or (1 << self.sample_shift if self.sample_shift else 0)
 
 
 class Maps:
@@ -200,6 +208,26 @@ class Maps:
             self._slots.set_word(pid, "was_sampled", 1)
         self._slots.set_word(pid, "sample_shift", shift)
 
+    def set_sampled_inside(self, pid: int) -> None:
+        """Its blocks are sampled before they get here: frees of unknown ones tell nothing."""
+        self._slots.set_word(pid, "was_sampled", 1)
+
+    def operands_number(self, packed: bytes) -> int:
+        """The entry that says where a probe's arguments are, made if it is new; it stays.
+
+        Raises CapacityError if there is no room.
+        """
+        fd = self._fds["probe_operands"]
+        for number in range(bpf.map_info(fd).entries):
+            known = bpf.map_lookup(fd, bpf.u32(number), len(packed))
+            if known == packed:
+                return number
+            # No arguments at all: nobody has taken it yet.
+            if known is not None and not any(known):
+                bpf.map_update(fd, bpf.u32(number), packed)
+                return number
+        raise errors.CapacityError("no room for more kinds of probes", "restart the daemon")
+
     def set_python(self, pid: int, walk: PythonWalk) -> None:
         """Record the Python frames of a process from now on. Raises ValueError if the walker cannot."""
         self._slots.set_python(pid, python_row(walk))
@@ -226,6 +254,7 @@ class Maps:
             released=int(process["released"]),
             site_count=int(process["site_count"]),
             stack_count=int(process["stack_count"]),
+            inside_interval_bytes=int(process["inside_interval_bytes"]),
         )
 
     def _idle_unmatched_frees(self, pid: int) -> int:

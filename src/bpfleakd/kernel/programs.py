@@ -78,6 +78,8 @@ class Covered(StrEnum):
     RETURNING = "returning"
     """Those whose return is wanted."""
     OTHERS = "others"
+    SAMPLED = "sampled"
+    """No functions, but the probes of a sampler inside the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +102,22 @@ def _entry_and_exit(prefix: str, attach_type: AttachType) -> tuple[Program, Prog
     )
 
 
+def _of_sampler(attach_type: AttachType) -> Program:
+    # Never of a session: where the probe is, the word at the stack pointer is no return address.
+    return Program("sampled_probe", ProgramType.KPROBE, attach_type, covered=Covered.SAMPLED)
+
+
 _UPROBE_PROGRAMS = {
     AttachMethod.SESSION: (
         Program("heap_session", ProgramType.KPROBE, AttachType.UPROBE_SESSION, covered=Covered.RETURNING),
         Program("heap_release", ProgramType.KPROBE, AttachType.UPROBE_MULTI, covered=Covered.OTHERS),
+        _of_sampler(AttachType.UPROBE_MULTI),
     ),
-    AttachMethod.MULTI: _entry_and_exit("heap", AttachType.UPROBE_MULTI),
-    AttachMethod.PERF: _entry_and_exit("heap", AttachType.NONE),
+    AttachMethod.MULTI: (
+        *_entry_and_exit("heap", AttachType.UPROBE_MULTI),
+        _of_sampler(AttachType.UPROBE_MULTI),
+    ),
+    AttachMethod.PERF: (*_entry_and_exit("heap", AttachType.NONE), _of_sampler(AttachType.NONE)),
 }
 
 _SHARED_PROGRAMS = _entry_and_exit("shared", AttachType.NONE)
@@ -156,5 +167,5 @@ def shared_programs_of(method: AttachMethod, walker: WalkerKind) -> tuple[Progra
     calls is of the method's attach type, so that no others can go on there.
     """
     if method is AttachMethod.PERF:
-        return programs_of(method)
+        return tuple(one for one in programs_of(method) if one.covered is not Covered.SAMPLED)
     return _SHARED_PROGRAMS if walker is WalkerKind.MAY_GOTO else ()

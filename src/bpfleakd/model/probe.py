@@ -22,6 +22,9 @@ class FunctionRole(StrEnum):
     REALLOC_OR_FREE = "realloc-or-free"
     RESIZE = "resize"
     STRDUP = "strdup"
+    SAMPLED_ALLOC = "sampled-alloc"
+    """Not a function, but the probe of a sampler inside the process, as the next."""
+    SAMPLED_FREE = "sampled-free"
 
 
 @dataclass(frozen=True, slots=True)

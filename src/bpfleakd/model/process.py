@@ -48,7 +48,7 @@ class TracingMode(StrEnum):
 
     OFF is never touched. WATCH samples its memory from /proc and never attaches. AUTO does so until the
     memory grows, and then attaches for a while. SAMPLED records a share of the bytes allocated, EXACT every
-    call.
+    call. INSIDE takes what a sampler inside the process announces (docs/inside.md).
     """
 
     OFF = "off"
@@ -56,6 +56,7 @@ class TracingMode(StrEnum):
     AUTO = "auto"
     SAMPLED = "sampled"
     EXACT = "exact"
+    INSIDE = "inside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +100,9 @@ class TracingRequest:
 class ProcessSummary:
     """One traced process in totals. `unmatched_frees` were of blocks from before the attach.
 
-    `mode` is EXACT if every block since the attach was recorded, otherwise SAMPLED: then the figures of the
-    heap are estimates, with their standard errors. One block in about `sample_interval_bytes` is recorded
-    now; None: all are.
+    `mode` is EXACT if every block since the attach was recorded, otherwise SAMPLED or INSIDE: then the
+    figures of the heap are estimates, with their standard errors. One block in about
+    `sample_interval_bytes` is recorded now; None: all are.
     """
 
     pid: int

@@ -128,7 +128,7 @@ class Policy:
     def attaches_at_once(self) -> bool:
         """Whether any process is to be traced from its start."""
         modes = {self.default, *(rule.mode for rule in self.rules)}
-        return bool(modes & {TracingMode.SAMPLED, TracingMode.EXACT})
+        return bool(modes & {TracingMode.SAMPLED, TracingMode.EXACT, TracingMode.INSIDE})
 
     def decide(self, subject: Subject, own_pid: int, inherited: Rule | None = None) -> Decision:
         """What is to be done with the process, `inherited` being the rule that follows it from its parent."""

@@ -79,7 +79,7 @@ class Reporter:
             live_bytes=totals.live_bytes,
             live_count=totals.live_count,
             attached_s=round((until_ns - traced.since.attached_ns) / _NS_PER_S, 3),
-            mode=(TracingMode.SAMPLED if traced.counters.was_sampled else TracingMode.EXACT).value,
+            mode=_mode(traced).value,
             state=traced.state,
             allocated_bytes=totals.allocated_bytes,
             allocated_count=totals.allocated_count,
@@ -273,9 +273,14 @@ def _build_ids(named: Iterable[NamedStack]) -> dict[str, str]:
     }
 
 
+def _mode(traced: TracedProcess) -> TracingMode:
+    if traced.attachment.is_inside:
+        return TracingMode.INSIDE
+    return TracingMode.SAMPLED if traced.counters.was_sampled else TracingMode.EXACT
+
+
 def _interval_bytes(traced: TracedProcess) -> int | None:
-    shift = traced.counters.sample_shift
-    return 1 << shift if shift else None
+    return traced.counters.sample_interval_bytes or None
 
 
 def _age_s(census: SiteCensus, now_ns: int) -> float:

@@ -73,7 +73,7 @@ class PendingScan:
             older_than_s=options.older_than_s,
             stop=options.stop,
             stop_limit_s=options.stop_limit_s,
-            allocator_paths=sorted({probe.module for probe in traced.attachment.probes}),
+            allocator_paths=sorted({each.module for each in traced.attachment.allocator_functions}),
             limit=options.limit,
             heap=heap if _knows_all_blocks(traced) else (),
             threads_fd=self._threads_fd,
@@ -142,7 +142,7 @@ def reachable_sites(reply: ScanReply) -> dict[SiteKey, bool | None]:
 
 def _knows_all_blocks(traced: TracedProcess) -> bool:
     """Whether every block since the attach is in the table, so that what is in none is nobody's."""
-    losses, probes = traced.losses, traced.attachment.probes
+    losses, probes = traced.losses, traced.attachment.allocator_functions
     return (
         not traced.counters.was_sampled
         and not any(losses[reason] for reason in _HEAP_UNKNOWN)

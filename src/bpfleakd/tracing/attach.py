@@ -28,7 +28,9 @@ from bpfleakd.elf.image import EM_X86_64, ElfImage
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import PinnedSet, ProcessPins
-from bpfleakd.kernel.probes.links import Linker, close_all
+from bpfleakd.kernel.probes.announced import ARGUMENT_COUNTS
+from bpfleakd.kernel.probes.links import Linker, SampledPoint, close_all
+from bpfleakd.kernel.probes.operands import packed_operands
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.probe import FunctionRole, ProbedFunction
 from bpfleakd.model.process import ProcessId, TracingMode, TracingRequest
@@ -38,6 +40,7 @@ from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo, check_traceable, is_hosts_init, read_process
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint, write_request
 from bpfleakd.tracing.discovery import Discovery, ProbedFile
+from bpfleakd.tracing.inside import has_sampler, part_of, parts_of
 from bpfleakd.tracing.sampling import SAMPLED_LIVE_BLOCKS
 from bpfleakd.tracing.unwinding import ATTACH_WAIT_S, Unwinding
 
@@ -58,13 +61,21 @@ _COMMON_LIBRARIES = ("libc.", "libc-", "ld-", "libstdc++.")
 class LinkedFile:
     """A file with probes in it, and the number that its links are pinned under.
 
-    `ranges` are where the probed functions are, as file offsets.
+    `ranges` are where the allocator's functions are, as file offsets. `unprobed` are those that have no
+    probe, since a sampler inside announces their blocks.
     """
 
     id: FileKey
     number: int
     probes: tuple[ProbedFunction, ...]
     ranges: tuple[tuple[int, int], ...] = ()
+    unprobed: tuple[ProbedFunction, ...] = ()
+
+    @property
+    def module(self) -> str | None:
+        """The path of the file, as the process has it; None if it has no function of an allocator."""
+        functions = (*self.probes, *self.unprobed)
+        return functions[0].module if functions else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +91,18 @@ class Attachment:
 
     @property
     def probes(self) -> tuple[ProbedFunction, ...]:
-        """The allocators' functions under a probe."""
+        """The allocators' functions under a probe, or a sampler's own probes."""
         return tuple(probe for file in self.files for probe in file.probes)
+
+    @property
+    def allocator_functions(self) -> tuple[ProbedFunction, ...]:
+        """All that is known of the process' allocators, with a probe or without."""
+        return tuple(function for file in self.files for function in (*file.probes, *file.unprobed))
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a sampler inside the process announces its blocks."""
+        return any(probe.role is FunctionRole.SAMPLED_ALLOC for probe in self.probes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +176,9 @@ class Attacher:
             check_traceable(process, os.getpid(), os.uname().release, is_init=is_hosts_init(pid))
             mappings = read_mappings(pid)
             _refuse_go(process)
-            files = self._probed_files(process, mappings)
+            files = self._probed_files(process, mappings, request.mode)
             room = request.live_blocks or self._live_blocks
-            if request.mode is TracingMode.SAMPLED:
+            if request.mode is TracingMode.SAMPLED or any(file.sampled for file in files):
                 room = min(room, SAMPLED_LIVE_BLOCKS)
             making = _Making(process, pidfd, mappings, files, request)
             return self._link_all(making, room, tables_due_s)
@@ -186,7 +207,8 @@ class Attacher:
         # The links of a file that is not there were being made.
         files = tuple(file for file in kept.files if file.number in opened)
         for file in files:
-            self._linker.adopt(file.id[:2], pid, opened[file.number])
+            if opened[file.number]:
+                self._linker.adopt(file.id[:2], pid, opened[file.number])
         attachment = Attachment(kept.process, pidfd, links, kept.mappings, files, pins)
         try:
             if pidfd != GONE:
@@ -224,9 +246,10 @@ class Attacher:
             return attachment
         attachment = replace(attachment, mappings=mappings)
         _log_refused(pid, files)
-        for file in (file for file in files if file.points):
+        parts = (part_of(file, is_inside=attachment.is_inside) for file in files)
+        for file in (part for part in parts if part is not None):
             number = 1 + max((linked.number for linked in attachment.files), default=0)
-            module = file.functions[0].module
+            module = file.shown_path
             links: list[int] = []
             try:
                 links = self._link(file, pid)
@@ -234,7 +257,7 @@ class Attacher:
                 grown = replace(
                     attachment,
                     links=attachment.links + tuple(links),
-                    files=(*attachment.files, LinkedFile(file.id, number, _shown(file), _ranges(file))),
+                    files=(*attachment.files, _linked(file, number)),
                 )
                 _write_checkpoint(grown)
                 attachment.pins.commit_links(number)
@@ -243,7 +266,7 @@ class Attacher:
                 log.warning("allocator.not-followed", pid=pid, path=module, reason=str(error))
                 continue
             attachment = grown
-            log.info("allocator.followed", pid=pid, path=module, probes=len(file.points))
+            log.info("allocator.followed", pid=pid, path=module, probes=len(file.points) + len(file.sampled))
         return attachment
 
     def stop(self, attachment: Attachment) -> None:
@@ -261,13 +284,20 @@ class Attacher:
         """Drop the tables of a process that was stopped."""
         self._clear(attachment.process.id.pid, attachment.pins)
 
-    def _probed_files(self, process: ProcessInfo, mappings: tuple[Mapping, ...]) -> list[ProbedFile]:
+    def has_sampler(self, pid: int) -> bool:
+        """Whether a sampler inside a process announces its blocks. Raises as Discovery.files does."""
+        return has_sampler(self._discovery.files(pid, read_mappings(pid)))
+
+    def _probed_files(
+        self, process: ProcessInfo, mappings: tuple[Mapping, ...], mode: TracingMode
+    ) -> list[ProbedFile]:
         """The files to probe. Raises NoAllocator with what was refused, and what Discovery.files raises."""
         files = self._discovery.files(process.id.pid, mappings)
         _log_refused(process.id.pid, files)
-        if not any(file.has_allocator for file in files):
+        parts = parts_of(files, mode)
+        if not any(file.has_allocator for file in parts) and not any(file.sampled for file in parts):
             raise _unverified(process, files) or _no_allocator(process)
-        return [file for file in files if file.points]
+        return parts
 
     def _clear(self, pid: int, pins: ProcessPins) -> None:
         self._unwinding.release(pid)
@@ -275,15 +305,31 @@ class Attacher:
         pins.remove()
 
     def _link(self, file: ProbedFile, pid: int) -> list[int]:
-        return self._linker.link(file.path, file.points, pid, self._maps.slot_of(pid), file.id[:2])
+        slot, links = self._maps.slot_of(pid), list[int]()
+        if file.sampled:
+            points = [
+                SampledPoint(
+                    probe.shown.offset,
+                    probe.role,
+                    self._maps.operands_number(packed_operands(probe.arguments, ARGUMENT_COUNTS[probe.name])),
+                    probe.semaphore,
+                )
+                for probe in file.sampled
+            ]
+            links += self._linker.link_sampled(file.path, points, pid, slot)
+        if file.points:
+            try:
+                links += self._linker.link(file.path, file.points, pid, slot, file.id[:2])
+            except BaseException:
+                close_all(links)
+                raise
+        return links
 
     def _link_all(self, making: _Making, live_blocks: int, tables_due_s: float) -> Attachment:
         process, mappings, files = making.process, making.mappings, making.files
         pid = process.id.pid
         links: list[int] = []
-        linked = tuple(
-            LinkedFile(file.id, number, _shown(file), _ranges(file)) for number, file in enumerate(files)
-        )
+        linked = tuple(_linked(file, number) for number, file in enumerate(files))
         pins = self._pins.process(process.id)
         self._maps.add_process(pid, live_blocks)
         try:
@@ -301,6 +347,8 @@ class Attacher:
                 pins.commit_links(to_commit.number)
             if self._maps.process(pid).state is RecordingState.EXECED:
                 raise errors.NoSuchProcess(f"process {pid} called exec during the attach", "attach once more")
+            if attachment.is_inside:
+                self._maps.set_sampled_inside(pid)
             self._maps.set_state(pid, RecordingState.RECORDING)
         except BaseException as error:
             pins.remove_links()
@@ -313,13 +361,17 @@ class Attacher:
         return attachment
 
 
-def _ranges(file: ProbedFile) -> tuple[tuple[int, int], ...]:
-    return file.ranges if file.has_allocator else ()
-
-
-def _shown(file: ProbedFile) -> tuple[ProbedFunction, ...]:
-    """The allocator's functions; the dynamic loader's is our own affair."""
-    return tuple(f for f in file.functions if f.role is not FunctionRole.LIBRARIES_CHANGED)
+def _linked(file: ProbedFile, number: int) -> LinkedFile:
+    """What is kept of a file: the allocator's functions; the dynamic loader's is our own affair."""
+    functions = tuple(f for f in file.functions if f.role is not FunctionRole.LIBRARIES_CHANGED)
+    probed = {point.offset for point in file.points}
+    return LinkedFile(
+        file.id,
+        number,
+        (*(f for f in functions if f.offset in probed), *(probe.shown for probe in file.sampled)),
+        file.ranges if file.has_allocator else (),
+        tuple(f for f in functions if f.offset not in probed),
+    )
 
 
 def _write_checkpoint(attachment: Attachment) -> None:

@@ -25,7 +25,9 @@ from bpfleakd.elf.byte_source import FileBytes
 from bpfleakd.elf.debug_files import minidebug_image
 from bpfleakd.elf.definitions import defines_any
 from bpfleakd.elf.image import ElfImage
+from bpfleakd.elf.static_probes import has_static_probes
 from bpfleakd.kernel.abi import role_arguments
+from bpfleakd.kernel.probes.announced import PROVIDER
 from bpfleakd.kernel.probes.links import ProbePoint
 from bpfleakd.kernel.probes.point_cache import ProbePointCache
 from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction
@@ -37,7 +39,7 @@ from bpfleakd.process.mapped_files import FileContent, FileKey, OpenedFile, open
 from bpfleakd.process.process import instance_of
 from bpfleakd.symbols.bounded_cache import BoundedCache
 
-__all__ = ["Discovery", "ProbedFile"]
+__all__ = ["Discovery", "ProbedFile", "SamplerProbe"]
 
 log = structlog.get_logger()
 
@@ -59,12 +61,38 @@ _WANTED = (
 )
 
 
+_SAMPLED_ROLES = {
+    f"{PROVIDER}:alloc": FunctionRole.SAMPLED_ALLOC,
+    f"{PROVIDER}:free": FunctionRole.SAMPLED_FREE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerProbe:
+    """A static probe of a sampler: what is shown of it, and what its note says."""
+
+    shown: ProbedFunction
+    arguments: str
+    semaphore: int
+
+    @property
+    def name(self) -> str:
+        """The probe's name, without its provider's."""
+        return self.shown.function.removeprefix(f"{PROVIDER}:")
+
+    @property
+    def role(self) -> FunctionRole:
+        """Whether a block is announced there, or its end."""
+        return self.shown.role
+
+
 @dataclass(frozen=True, slots=True)
 class ProbedFile:
     """A file with functions to probe; `functions` is what is shown of them.
 
-    `refused` says why others are not probed, `ranges` where all of them are, as file offsets. `file` stays
-    open as long as this is kept.
+    `sampled` are the static probes of a sampler, if it has one, and their arguments as the note has them.
+    `is_program`: it is the process' program and no library. `refused` says why others are not probed,
+    `ranges` where all functions are, as file offsets. `file` stays open as long as this is kept.
     """
 
     file: OpenedFile
@@ -72,6 +100,8 @@ class ProbedFile:
     functions: tuple[ProbedFunction, ...]
     refused: tuple[str, ...] = ()
     ranges: tuple[tuple[int, int], ...] = ()
+    sampled: tuple[SamplerProbe, ...] = ()
+    is_program: bool = False
 
     @property
     def id(self) -> FileKey:
@@ -82,6 +112,16 @@ class ProbedFile:
     def path(self) -> str:
         """A path that opens the very file that was looked at."""
         return self.file.descriptor_path
+
+    @property
+    def shown_path(self) -> str:
+        """The path of the file, as the process has it."""
+        return (*(probe.shown for probe in self.sampled), *self.functions)[0].module
+
+    @property
+    def has_sampler(self) -> bool:
+        """Whether both the blocks that a sampler inside it takes and their ends are announced."""
+        return {probe.role for probe in self.sampled} == set(_SAMPLED_ROLES.values())
 
     @property
     def has_allocator(self) -> bool:
@@ -161,8 +201,8 @@ class Discovery:
         owner = instance_of(pid)
         mapped = _mapped_files(pid, mappings, owner, passed_over)
         self._search(pid, mapped, owner)
-        found = (_probed_file(m.file, m.mapping, self._known.of(m, owner) or ()) for m in mapped)
-        return [file for file in found if file.points or file.refused]
+        found = (_probed_file(m, self._known.of(m, owner) or ()) for m in mapped)
+        return [file for file in found if file.points or file.sampled or file.refused]
 
     def _search(self, pid: int, mapped: Sequence[_Mapped], owner: str) -> None:
         candidates: list[tuple[_Mapped, _Candidate]] = []
@@ -220,7 +260,8 @@ def _candidate(pid: int, mapped: _Mapped, owner: str) -> _Candidate | None:
     file, mapping = mapped.file, mapped.mapping
     try:
         with ElfImage.open(file.descriptor) as image:
-            if defines_any(image, TELLING_NAMES) or _defines_inside(image, mapped):
+            is_telling = has_static_probes(image, PROVIDER) or defines_any(image, TELLING_NAMES)
+            if is_telling or _defines_inside(image, mapped):
                 return _Candidate(file.key, mapping, file.content())
             # A library has to export an allocator for others to use it; a program may hide its own.
             if mapped.is_program and image.section(".symtab") is None:
@@ -251,8 +292,9 @@ def _with_debug_file(pid: int, mapped: _Mapped, image: ElfImage, owner: str) -> 
     return _Candidate(key, mapped.mapping, mapped.file.content(), symbols)
 
 
-def _probed_file(file: OpenedFile, mapping: Mapping, probes: Sequence[FunctionProbe]) -> ProbedFile:
-    found = {probe.function: probe for probe in probes if not probe.refusal}
+def _probed_file(mapped: _Mapped, probes: Sequence[FunctionProbe]) -> ProbedFile:
+    file, mapping = mapped.file, mapped.mapping
+    found = {p.function: p for p in probes if not p.refusal and p.function not in _SAMPLED_ROLES}
     refused = tuple(f"{probe.function}: {probe.refusal}" for probe in probes if probe.refusal)
     identified = identify({name: probe.entry for name, probe in found.items()})
     names = {function.name for _allocator, function in identified}
@@ -278,7 +320,21 @@ def _probed_file(file: OpenedFile, mapping: Mapping, probes: Sequence[FunctionPr
                 allocator.name, function.name, function.role, mapping.path, probe.offset, probe.emulated
             )
         )
-    ranges = ((probe.start, probe.start + probe.size_bytes) for probe in found.values() if probe.size_bytes)
     shown = {function.name for _allocator, function in identified}
-    inside = tuple(r for r, name in zip(ranges, found, strict=False) if name in shown)
-    return ProbedFile(file, tuple(points), tuple(functions), refused, inside)
+    inside = tuple(
+        (probe.start, probe.start + probe.size_bytes)
+        for name, probe in found.items()
+        if name in shown and probe.size_bytes
+    )
+    sampled = tuple(
+        SamplerProbe(
+            ProbedFunction(
+                PROVIDER, p.function, _SAMPLED_ROLES[p.function], mapping.path, p.offset, p.emulated
+            ),
+            p.arguments,
+            p.semaphore,
+        )
+        for p in probes
+        if not p.refusal and p.function in _SAMPLED_ROLES
+    )
+    return ProbedFile(file, tuple(points), tuple(functions), refused, inside, sampled, mapped.is_program)

@@ -19,7 +19,7 @@ import structlog
 from bpfleakd import errors
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.model.mapping import Mapping
-from bpfleakd.model.process import TracingRequest
+from bpfleakd.model.process import TracingMode, TracingRequest
 from bpfleakd.model.site import SiteKey
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.table.site_table import SiteTable
@@ -70,7 +70,7 @@ class RecordedState:
         self.feed.keep(pid, attachment.pins.record("space"))
         since = TracedSince(self._clock_ns(), self.memory.follow(attachment.process))
         write_if_possible(attachment.pins, _SINCE, since)
-        self.sampling.begin(pid, request, since.attached_ns)
+        self.sampling.begin(pid, _effective(attachment, request), since.attached_ns)
         return since
 
     def resume(self, attachment: Attachment, request: TracingRequest, gap_s: float) -> TracedSince:
@@ -93,7 +93,7 @@ class RecordedState:
             log.warning("space.lost", pid=pid, reason=str(error))
             self.address_maps.follow(pid, _mappings_of(attachment))
             self.feed.keep(pid, record)
-        self.sampling.resume(pid, request, self._clock_ns())
+        self.sampling.resume(pid, _effective(attachment, request), self._clock_ns())
         return since
 
     def new_history(self, *, knows_past: bool = True) -> History:
@@ -119,6 +119,11 @@ class RecordedState:
         self._histories.forget(pid)
         self.memory.forget(pid)
         self.sampling.forget(pid)
+
+
+def _effective(attachment: Attachment, request: TracingRequest) -> TracingRequest:
+    """What is recorded: a sampler inside the process has drawn already, and takes no orders."""
+    return replace(request, mode=TracingMode.INSIDE, level=0) if attachment.is_inside else request
 
 
 def _mappings_of(attachment: Attachment) -> Sequence[Mapping]:

@@ -62,8 +62,8 @@ class Sampling:
     def begin(self, pid: int, request: TracingRequest, now_ns: int) -> None:
         """Take on a process that has just been attached.
 
-        EXACT records every block. SAMPLED begins with sampling; any other mode records all until that is too
-        much.
+        EXACT records every block, INSIDE all that are announced. SAMPLED begins with sampling; any other
+        mode records all until that is too much.
         """
         fixed_shift = self._fixed_shift(request.mode)
         if fixed_shift is None:
@@ -138,7 +138,7 @@ class Sampling:
 
     def _fixed_shift(self, mode: TracingMode) -> int | None:
         """The interval of a process whose interval is not adapted; 0: every block is recorded."""
-        if mode is TracingMode.EXACT:
+        if mode in (TracingMode.EXACT, TracingMode.INSIDE):
             return 0
         interval_bytes = self._options.interval_bytes
         return None if interval_bytes is None else interval_bytes.bit_length() - 1

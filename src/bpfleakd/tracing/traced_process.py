@@ -161,7 +161,7 @@ class TracedProcess:
             )
 
     def is_in_allocator(self, stack: RawStack) -> bool:
-        """Whether a stack goes through a function that allocates or frees and has a probe."""
+        """Whether a stack goes through a function that allocates or frees."""
         return any(self._is_probed(address - (place > 0)) for place, address in enumerate(stack.addresses))
 
     def _is_probed(self, address: int) -> bool:
@@ -169,7 +169,7 @@ class TracedProcess:
             if mapping.executable and mapping.start <= address < mapping.end:
                 offset = address - mapping.start + mapping.offset
                 return any(
-                    file.probes and file.probes[0].module == mapping.path and _is_within(offset, file.ranges)
+                    file.module == mapping.path and _is_within(offset, file.ranges)
                     for file in self.attachment.files
                 )
         return False

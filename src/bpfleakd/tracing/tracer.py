@@ -202,6 +202,10 @@ class Tracer:
         """What a query may see of a process."""
         return ProcessView(traced, self._maps, self._state.address_maps, self.clock_ns)
 
+    def has_sampler(self, pid: int) -> bool:
+        """Whether a sampler inside a process announces its blocks; as Attacher.has_sampler."""
+        return self._attacher.has_sampler(pid)
+
     def request_of(self, pid: int) -> TracingRequest | None:
         """How a process is to be traced; None if it is not."""
         traced = self._running.get(pid)
@@ -236,6 +240,8 @@ class Tracer:
             with traced.isolated(self.clock_ns):
                 traced.request = replace(traced.request, level=level, limited=reason)
                 write_request(traced.attachment.pins, traced.request)
+                if traced.attachment.is_inside:
+                    return
                 self._state.sampling.set_level(pid, level, traced.counters, self.clock_ns())
 
     def use_suppressions(self, suppressions: Suppressions) -> None:

@@ -16,6 +16,7 @@ from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.address_space_events import read_space_events
 from bpfleakd.kernel.compilation.source import bpf_directory
+from bpfleakd.kernel.probes.operands import OperandKind
 from bpfleakd.model.probe import FunctionRole
 from bpfleakd.model.stack import StackEnd
 from bpfleakd.runtimes.cpython.layout import EntryKind, InstructionKind
@@ -48,6 +49,7 @@ ENUMS: dict[str, tuple[str, Sequence[str]]] = {
     "cfa_kind": ("CFA_", [kind.name for kind in CfaKind]),
     "python_instruction": ("INSTRUCTION_", [kind.name for kind in InstructionKind]),
     "python_entry": ("ENTRY_", [kind.name for kind in EntryKind]),
+    "operand_kind": ("OPERAND_", [kind.name for kind in OperandKind]),
     "rbp_kind": ("RBP_", [kind.name for kind in RbpKind]),
 }
 BPF_ONLY_ENUMS = {"python_phase", "space_phase"}
@@ -199,10 +201,10 @@ def test_names_of_an_enum_are_pythons_in_the_same_order(
     assert [compiled.numbers[name] for name in declared.enums[enum]] == list(range(len(names)))
 
 
-@pytest.mark.parametrize("enum", [RecordingState, CfaKind, RbpKind])
+@pytest.mark.parametrize("enum", [RecordingState, OperandKind, CfaKind, RbpKind])
 def test_numbers_of_python_enums_are_those_of_c(compiled: Compiled, enum: type) -> None:
     """Where Python has numbers of its own, they are the compiler's."""
-    prefix = {RecordingState: "STATE_", CfaKind: "CFA_", RbpKind: "RBP_"}[enum]
+    prefix = {RecordingState: "STATE_", OperandKind: "OPERAND_", CfaKind: "CFA_", RbpKind: "RBP_"}[enum]
     assert {prefix + member.name: int(member) for member in enum}.items() <= compiled.numbers.items()
 
 
@@ -218,6 +220,9 @@ def test_constants_are_the_headers(compiled: Compiled) -> None:
     assert numbers["MAX_FRAMES"] == abi.MAX_FRAMES
     assert numbers["COOKIE_ROLE_BITS"] == abi.COOKIE_ROLE_BITS
     assert numbers["COOKIE_REGISTER_BITS"] == abi.COOKIE_REGISTER_BITS
+    assert numbers["COOKIE_OPERANDS_MASK"] == abi.COOKIE_OPERANDS_MASK
+    assert numbers["PROBE_ARGUMENTS"] == abi.PROBE_ARGUMENTS
+    assert numbers["NO_REGISTER"] == abi.NO_REGISTER
     assert numbers["COOKIE_CALLS_RELEASE"] == abi.COOKIE_CALLS_RELEASE
     assert numbers["COOKIE_CALLS_ALLOCATOR"] == abi.COOKIE_CALLS_ALLOCATOR
     assert numbers["COOKIE_SLOT_SHIFT"] == abi.COOKIE_SLOT_SHIFT

@@ -46,12 +46,21 @@ def test_every_function_is_used() -> None:
 @pytest.mark.parametrize("method", AttachMethod)
 def test_a_method_sees_both_ends_of_a_call(method: AttachMethod) -> None:
     """All functions have a program at the entry; the return is a program of its own, but in sessions."""
-    at_entry = {program.covered for program in programs_of(method) if not program.at_return}
-    at_return = {program.covered for program in programs_of(method) if program.at_return}
+    of_functions = [program for program in programs_of(method) if program.covered is not Covered.SAMPLED]
+    at_entry = {program.covered for program in of_functions if not program.at_return}
+    at_return = {program.covered for program in of_functions if program.at_return}
     if method is AttachMethod.SESSION:
         assert (at_entry, at_return) == ({Covered.RETURNING, Covered.OTHERS}, set())
     else:
         assert (at_entry, at_return) == ({Covered.ALL}, {Covered.RETURNING})
+
+
+@pytest.mark.parametrize("method", AttachMethod)
+def test_static_probes_get_no_return_probe(method: AttachMethod) -> None:
+    """Where they are, the word at the stack pointer is no return address: one program, and of no session."""
+    (program,) = (program for program in programs_of(method) if program.covered is Covered.SAMPLED)
+    assert not program.at_return
+    assert program.attach_type is not AttachType.UPROBE_SESSION
 
 
 @pytest.mark.parametrize("method", AttachMethod)

@@ -21,9 +21,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--mode",
         choices=[mode.value for mode in ATTACH_MODES],
-        default="exact",
         help="exact: record every block; sampled: some, and estimate the rest; "
-        "auto: exact until that costs too much (%(default)s)",
+        "auto: exact until that costs too much; inside: what a sampler inside the program announces "
+        "(inside if there is one, else exact)",
     )
     parser.set_defaults(run=run)
     return parser
@@ -32,6 +32,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Attach and print one line about it."""
     with waiting(f"attaching to {arguments.pid}"):
-        traced = DaemonClient(arguments.socket).attach(arguments.pid, TracingMode(arguments.mode))
+        traced = DaemonClient(arguments.socket).attach(
+            arguments.pid, arguments.mode and TracingMode(arguments.mode)
+        )
     print(attached_line(traced))
     return 0

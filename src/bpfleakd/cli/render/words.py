@@ -46,7 +46,7 @@ def readable_function(name: str) -> str:
 
 def is_estimate(process: ProcessSummary) -> bool:
     """Whether some blocks of the process were not recorded, so that its figures are estimates."""
-    return process.mode == TracingMode.SAMPLED
+    return process.mode in (TracingMode.SAMPLED, TracingMode.INSIDE)
 
 
 def estimated_amount(process: ProcessSummary) -> str:

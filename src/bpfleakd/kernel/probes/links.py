@@ -23,7 +23,7 @@ from bpfleakd.kernel.probes.shared import FileKey, SharedPoint, SharedProbes
 from bpfleakd.kernel.programs import AttachMethod, Covered, Program, programs_of
 from bpfleakd.model.probe import FunctionRole
 
-__all__ = ["Linker", "ProbePoint", "close_all"]
+__all__ = ["Linker", "ProbePoint", "SampledPoint", "close_all"]
 
 log = structlog.get_logger()
 
@@ -35,6 +35,24 @@ def close_all(descriptors: Sequence[int]) -> None:
     for descriptor in descriptors:
         with contextlib.suppress(OSError):
             os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledPoint:
+    """A static probe of a sampler inside the process (announced.py), entry only.
+
+    `operands` is the number of the entry that says where its arguments are (Maps.operands_number),
+    `semaphore` the file offset of what is counted up while it is probed, or 0.
+    """
+
+    offset: int
+    role: FunctionRole
+    operands: int
+    semaphore: int
+
+    def cookie(self, slot: int) -> int:
+        """What the program is told there, of the process in a slot."""
+        return cookie_of(self.role, (), slot=slot, operands=self.operands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +120,31 @@ class Linker:
             self._owners.setdefault(file, set()).add(pid)
         return links
 
+    def link_sampled(self, path: str, points: Sequence[SampledPoint], pid: int, slot: int) -> list[int]:
+        """Attach to static probes of the file at `path` in process `pid`, frees first; return the links.
+
+        They are the process' own, whoever else has some: sampled blocks are few. All or none, as with `link`.
+        """
+        (program,) = (one for one in programs_of(self.method) if one.covered is Covered.SAMPLED)
+        program_fd = self._program_fds[program.function]
+        ordered = sorted(
+            points, key=lambda point: (point.role is not FunctionRole.SAMPLED_FREE, point.offset)
+        )
+        cookies = {point.offset: point.cookie(slot) for point in ordered}
+        semaphores = {point.offset: point.semaphore for point in ordered}
+        if self.method is not AttachMethod.PERF:
+            attach_type = program.attach_type
+            return [bpf.link_uprobe_multi(program_fd, attach_type, path, cookies, pid, semaphores=semaphores)]
+        links: list[int] = []
+        try:
+            for offset, cookie in cookies.items():
+                event_fd = bpf.open_uprobe_event(path, offset, pid, False, semaphores[offset])
+                links.append(bpf.link_perf_event(program_fd, event_fd, cookie))
+        except OSError:
+            close_all(links)
+            raise
+        return links
+
     def adopt(self, file: FileKey, pid: int, links: Sequence[int]) -> None:
         """Note what an earlier daemon linked in a file."""
         if self._shared and any(map(bpf.is_map, links)):
@@ -131,7 +174,12 @@ class Linker:
     def _link_own(self, path: str, wanted: Mapping[int, ProbePoint], pid: int, slot: int) -> list[int]:
         returning = _returning(wanted)
         others = {offset: point for offset, point in wanted.items() if offset not in returning}
-        chosen_by = {Covered.ALL: wanted, Covered.RETURNING: returning, Covered.OTHERS: others}
+        chosen_by = {
+            Covered.ALL: wanted,
+            Covered.RETURNING: returning,
+            Covered.OTHERS: others,
+            Covered.SAMPLED: {},
+        }
         links: list[int] = []
         try:
             # The return first: a call that is entered afterwards is seen to end. Frees before what allocates.

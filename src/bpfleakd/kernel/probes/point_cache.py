@@ -24,7 +24,7 @@ from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFun
 __all__ = ["ProbePointCache"]
 
 # To be raised whenever the same file gives other points.
-_FORMAT_VERSION = 3
+_FORMAT_VERSION = 4
 
 _KEPT = 64
 _ENTRY_BYTES_MAX = 1 << 20

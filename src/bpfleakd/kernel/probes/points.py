@@ -38,6 +38,7 @@ from bpfleakd.elf.jump_slots import JumpSlots
 from bpfleakd.elf.symbols import SymbolTable
 from bpfleakd.kernel.abi import ARGUMENT_REGISTERS
 from bpfleakd.kernel.child import run_child, serve
+from bpfleakd.kernel.probes.announced import PROVIDER, announced_probes
 from bpfleakd.unwind.function_starts import function_starts
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ class FunctionProbe:
     `calls_alike`: somewhere in its code it goes on to another wanted function that frees, if it frees itself,
     or to one that allocates, if it allocates. `refusal`: why nothing can be probed there.
     `start` is the file offset of the entry, `size_bytes` how long the function is.
+
+    A static probe is one too (announced.py): `function` is then "PROVIDER:NAME", `arguments` as its note has
+    them, and `semaphore` the file offset of what is counted up while it is probed, or 0.
     """
 
     function: str
@@ -87,6 +91,8 @@ class FunctionProbe:
     refusal: str = ""
     start: int = 0
     size_bytes: int = 0
+    arguments: str = ""
+    semaphore: int = 0
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> FunctionProbe:
@@ -216,6 +222,12 @@ def _disassembler(*, detail: bool) -> capstone.Cs:
     return disassembler
 
 
+def _instructions(code: bytes, vaddr: int) -> Iterator[tuple[int, str]]:
+    """The address and mnemonic of each instruction."""
+    for address, _size, mnemonic, _operands in _disassembler(detail=False).disasm_lite(code, vaddr):
+        yield address, mnemonic
+
+
 def _branch_targets(code: bytes) -> set[int]:
     """Where jumps in the function lead to."""
     return {target for is_call, target in _transfers(code) if not is_call}
@@ -293,7 +305,21 @@ def _search(file: SearchedFile, functions: Sequence[WantedFunction]) -> list[Fun
         separate = file.debug_descriptor
         debug = minidebug_image(image) if separate is None else ElfImage.open(separate)
         images = [image, stack.enter_context(debug)] if debug else [image]
-        return _Search(image, SymbolTable(images), functions).probes()
+        search = _Search(image, SymbolTable(images), functions)
+        return [*search.probes(), *_static_probes(image, search)]
+
+
+def _static_probes(image: ElfImage, search: _Search) -> Iterator[FunctionProbe]:
+    for probe in announced_probes(image, sorted(search.starts), _instructions):
+        yield FunctionProbe(
+            f"{PROVIDER}:{probe.name}",
+            probe.offset,
+            probe.emulated,
+            entry=probe.vaddr,
+            refusal=probe.refusal,
+            arguments=probe.arguments,
+            semaphore=probe.semaphore,
+        )
 
 
 class _Search:
@@ -329,12 +355,13 @@ class _Search:
         """Why the program's own file does not confirm that a function begins there; "" if it does."""
         if not any(s.executable and 0 <= vaddr - s.vaddr < s.file_size_bytes for s in self._image.segments):
             return f"{vaddr:#x} is not in an executable segment"
-        if vaddr not in self._own_entries and vaddr not in self._starts:
+        if vaddr not in self._own_entries and vaddr not in self.starts:
             return f"a function does not begin at {vaddr:#x}, as far as the file itself can tell"
         return ""
 
     @cached_property
-    def _starts(self) -> frozenset[int]:
+    def starts(self) -> frozenset[int]:
+        """Where functions begin, by the call frame information of the file."""
         return function_starts(self._image)
 
     def _probe(self, function: WantedFunction, vaddr: int) -> FunctionProbe:

@@ -136,7 +136,7 @@ class SiteVerdicts:
             self._lost_blocks = History(now_ns, lost_blocks)
         self._unmatched_frees.append(now_ns, counters.unmatched_frees)
         self._lost_blocks.append(now_ns, lost_blocks)
-        interval_bytes = 1 << counters.sample_shift if counters.sample_shift else 0
+        interval_bytes = counters.sample_interval_bytes
         if self._intervals is None:
             self._intervals = History(now_ns, interval_bytes)
         self._intervals.append(now_ns, interval_bytes)

@@ -1,0 +1,106 @@
+"""Static probes of samplers inside programs: which there are in a file, and whether they can be trusted.
+
+A note may say anything, and a breakpoint in the middle of an instruction ends the process that runs into
+it. So a probe is taken only where the file's own code bears it out: it is a `nop` (which is what is put
+there to be a probe), counted in instructions from where the call frame information or a symbol of that file
+says that a function begins. Its semaphore, which the kernel counts up in the memory of the process, has to
+be data that the file says is written to.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from bpfleakd.elf.image import ElfImage
+from bpfleakd.elf.static_probes import StaticProbe, static_probes
+from bpfleakd.kernel.probes.operands import packed_operands
+
+__all__ = ["ARGUMENT_COUNTS", "PROVIDER", "AnnouncedProbe", "announced_probes"]
+
+PROVIDER = "otel_memory"
+ARGUMENT_COUNTS = {"alloc": 3, "free": 1}
+"""The probes that are used, and how many arguments each has."""
+
+_LONGEST_FUNCTION_BYTES = 64 * 1024
+_LONGEST_INSTRUCTION_BYTES = 15
+_NOP = b"\x90"
+
+Disassemble: TypeAlias = Callable[[bytes, int], Iterable[tuple[int, str]]]
+"""From machine code and its address to the address and mnemonic of each instruction."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedProbe:
+    """A probe by its name and address; offsets are those of the file, `semaphore` 0 if it has none.
+
+    `refusal`: why nothing can be probed there.
+    """
+
+    name: str
+    vaddr: int
+    offset: int
+    semaphore: int
+    arguments: str
+    emulated: bool
+    refusal: str = ""
+
+
+def announced_probes(
+    image: ElfImage, starts: Sequence[int], disassemble: Disassemble
+) -> Iterator[AnnouncedProbe]:
+    """The probes of samplers in a file whose functions begin at `starts` (vaddr, sorted). Raises `BadElf`."""
+    for probe in static_probes(image, PROVIDER):
+        if probe.name in ARGUMENT_COUNTS:
+            index = bisect_right(starts, probe.vaddr) - 1
+            start = starts[index] if index >= 0 else None
+            yield _checked(image, probe, is_nop=_is_nop(image, start, probe.vaddr, disassemble))
+
+
+def _checked(image: ElfImage, probe: StaticProbe, *, is_nop: bool) -> AnnouncedProbe:
+    instruction = image.read(probe.vaddr, 1)
+    semaphore = image.file_offset_of(probe.semaphore_vaddr) if probe.semaphore_vaddr else 0
+    return AnnouncedProbe(
+        name=probe.name,
+        vaddr=probe.vaddr,
+        offset=image.file_offset_of(probe.vaddr) or 0,
+        semaphore=semaphore or 0,
+        arguments=probe.arguments,
+        emulated=instruction == _NOP,
+        refusal=_refusal(image, probe, is_nop=is_nop),
+    )
+
+
+def _refusal(image: ElfImage, probe: StaticProbe, *, is_nop: bool) -> str:
+    vaddr, semaphore = probe.vaddr, probe.semaphore_vaddr
+    if not any(s.executable and 0 <= vaddr - s.vaddr < s.file_size_bytes for s in image.segments):
+        return f"{vaddr:#x} is not in an executable segment"
+    if not is_nop:
+        return f"{vaddr:#x} is not a nop between two instructions of a function"
+    if semaphore and (semaphore & 1 or not _is_data(image, semaphore)):
+        return f"the semaphore {semaphore:#x} is not in data that is written to"
+    try:
+        packed_operands(probe.arguments, ARGUMENT_COUNTS[probe.name])
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _is_data(image: ElfImage, vaddr: int) -> bool:
+    return any(
+        s.writable and not s.executable and 0 <= vaddr - s.vaddr <= s.file_size_bytes - 2
+        for s in image.segments
+    )
+
+
+def _is_nop(image: ElfImage, start: int | None, vaddr: int, disassemble: Disassemble) -> bool:
+    """Whether the instructions of a function, one after the other, come to a nop at `vaddr`."""
+    if start is None or vaddr - start >= _LONGEST_FUNCTION_BYTES:
+        return False
+    code = image.read(start, vaddr - start + _LONGEST_INSTRUCTION_BYTES)
+    for address, mnemonic in disassemble(code, start):
+        if address >= vaddr:
+            return address == vaddr and mnemonic == "nop"
+    return False

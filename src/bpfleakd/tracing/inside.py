@@ -1,0 +1,58 @@
+"""Whether a process is traced from inside: by a sampler of its own that announces blocks, or by its
+functions.
+
+A sampler (docs/inside.md) costs the process nothing to speak of, and says the same as sampling from outside
+does. So it is used wherever not every block is wanted, in place of the allocators' functions: of these none
+is probed then, but that the dynamic loader has brought further libraries is still to be known.
+
+A program that exports a malloc of its own is asked before any library that was preloaded: the sampler of
+such a library sees nothing there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from bpfleakd import errors
+from bpfleakd.model.probe import FunctionRole
+from bpfleakd.model.process import TracingMode
+from bpfleakd.tracing.discovery import ProbedFile
+
+__all__ = ["has_sampler", "part_of", "parts_of"]
+
+
+def has_sampler(files: Iterable[ProbedFile]) -> bool:
+    """Whether a sampler in one of the files of a process sees what the process allocates."""
+    files = tuple(files)
+    has_own_malloc = any(file.is_program and file.has_allocator for file in files)
+    return any(file.has_sampler and (file.is_program or not has_own_malloc) for file in files)
+
+
+def parts_of(files: Sequence[ProbedFile], mode: TracingMode) -> list[ProbedFile]:
+    """What is to be probed of the files of a process in a mode.
+
+    Raises NoAllocator if that is INSIDE, and there is no sampler.
+    """
+    is_there = has_sampler(files)
+    if mode is TracingMode.INSIDE and not is_there:
+        raise errors.NoAllocator(
+            "the process has no sampler inside that announces its blocks (otel_memory)",
+            "start it by `bpfleakctl run -- COMMAND`, or attach in another mode",
+        )
+    is_inside = is_there and mode is not TracingMode.EXACT
+    return [part for part in (part_of(file, is_inside=is_inside) for file in files) if part is not None]
+
+
+def part_of(file: ProbedFile, *, is_inside: bool) -> ProbedFile | None:
+    """What is to be probed of a file; None: nothing.
+
+    From inside, an allocator's file is kept without any probe: it is known all the same who maps memory for
+    the heap, for instance.
+    """
+    if not is_inside:
+        part = replace(file, sampled=())
+        return part if part.points else None
+    news = tuple(point for point in file.points if point.role is FunctionRole.LIBRARIES_CHANGED)
+    part = replace(file, points=news, sampled=file.sampled if file.has_sampler else ())
+    return part if part.points or part.sampled or part.has_allocator else None

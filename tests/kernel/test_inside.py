@@ -1,0 +1,168 @@
+"""Blocks that a sampler inside the process announces: found by its probes, used in place of its functions."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from bpfleakd.elf.image import ElfImage
+from bpfleakd.elf.static_probes import static_probes
+
+from .daemons import ControlFailed
+from .inside_library import library
+from .test_sampling import FAR, MIXED, SMALL, STACKS, expect_mean
+from .truth import expect_ledger, expect_no_losses
+from .workloads import Workload, build
+
+INTERVAL_BYTES = 4096
+
+
+@pytest.fixture
+def preloaded():
+    """A factory of workloads with libbpfleak.so in them."""
+    running: list[Workload] = []
+
+    def start(name: str, *arguments: object, before: str = "") -> Workload:
+        environment = [
+            f"LD_PRELOAD={before}{library()}",
+            f"BPFLEAK_SAMPLE_INTERVAL={INTERVAL_BYTES}",
+        ]
+        running.append(Workload(["/usr/bin/env", *environment, build(name), *map(str, arguments)]))
+        return running[-1]
+
+    yield start
+    for program in running:
+        program.kill()
+
+
+def semaphores(pid: int, file: Path) -> list[int]:
+    """What the semaphores of a file's probes stand at in a process."""
+    with ElfImage.open(file) as image:
+        places = [probe.semaphore_vaddr for probe in static_probes(image, "otel_memory")]
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    base = min(int(line.split("-")[0], 16) for line in lines if line.endswith(f"/{file.name}"))
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        return [struct.unpack("H", os.pread(memory.fileno(), 2, base + place))[0] for place in places]
+
+
+def test_a_sampler_of_any_program_is_understood(tracer, workload):
+    """Arguments in registers, in memory, in arrays, as constants; the program's allocator is left alone."""
+    program = workload("announcing")
+    tracer.attach(program.pid)
+
+    ledger = program.step(500)
+
+    report = tracer.top_after_tick(program.pid)
+    assert ledger["live_count"] == 1_000
+    assert report["process"]["mode"] == "inside"
+    expect_no_losses(report)
+    expect_ledger(report, ledger)
+    assert {probe["role"] for probe in tracer.process(program.pid)["probes"]} == {
+        "sampled-alloc",
+        "sampled-free",
+    }
+    assert all(site["truncated"] is None for site in report["sites"])
+
+
+@pytest.mark.parametrize("attach_method", ["session", "multi", "perf"])
+def test_the_semaphores_are_up_while_it_is_traced(daemon, preloaded, attach_method):
+    """By every method to attach; down again after the detach."""
+    program = preloaded("churn")
+    tracer = daemon(attach_method=attach_method)
+    assert semaphores(program.pid, library()) == [0, 0]
+
+    tracer.control("attach", program.pid)
+    assert semaphores(program.pid, library()) == [1, 1]
+
+    tracer.detach(program.pid)
+    assert semaphores(program.pid, library()) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "rounds"),
+    [
+        ("malloc", SMALL, 1_000),
+        ("malloc", MIXED, 60),
+        ("calloc", SMALL, 300),
+        ("realloc", SMALL, 300),
+        ("memalign", SMALL, 300),
+        ("posix_memalign", SMALL, 300),
+    ],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else str(value),
+)
+def test_estimates_are_right_on_average(tracer, preloaded, function, sizes, rounds):
+    """At 256 call sites, for bytes and blocks, live and allocated: as when the daemon itself samples."""
+    program = preloaded("sampling", function, STACKS, *sizes)
+    tracer.attach(program.pid)
+
+    ledger = program.step(rounds)
+
+    report = tracer.top_after_tick(program.pid)
+    expect_no_losses(report)
+    sites, process = report["sites"], report["process"]
+    truth = ledger["sites"]["allocate_at_leaf"]
+    for figure in ("live_bytes", "live_count", "allocated_bytes", "allocated_count"):
+        values = [site[figure] for site in sites] + [0] * (STACKS - len(sites))
+        expect_mean(values, truth[figure] / STACKS)
+    for figure in ("live_bytes", "live_count"):
+        error = process[f"{figure}_stderr"]
+        assert abs(process[figure] - truth[figure]) <= FAR * error + 1
+    assert process["mode"] == "inside"
+    assert abs(process["sample_interval_bytes"] - INTERVAL_BYTES) < 0.05 * INTERVAL_BYTES
+
+
+def test_nothing_is_left_of_what_was_freed(tracer, preloaded):
+    """All blocks of sampled sizes are freed, and no free was missed."""
+    program = preloaded("sampling", "malloc", 4, *MIXED)
+    tracer.attach(program.pid)
+    program.step(200)
+
+    program.step(-1)
+
+    report = tracer.top_after_tick(program.pid)
+    expect_no_losses(report)
+    assert report["process"]["allocated_count"] > 0
+    assert report["process"]["live_bytes"] == report["process"]["live_count"] == 0
+
+
+def test_a_killed_daemon_is_replaced_and_nothing_is_lost(daemon, workload):
+    """What is announced meanwhile is counted; mode and probes are as they were."""
+    program = workload("announcing")
+    tracer = daemon()
+    tracer.attach(program.pid)
+    program.step(100)
+
+    tracer.kill()
+    program.step(100)
+    tracer.start()
+    ledger = program.step(100)
+
+    report = tracer.top_after_tick(program.pid)
+    assert report["process"]["mode"] == "inside"
+    assert tracer.process(program.pid)["adopted_count"] == 1
+    expect_no_losses(report)
+    expect_ledger(report, ledger)
+
+
+def test_who_wants_every_block_gets_it(tracer, preloaded):
+    """Mode exact probes the functions, those of the preloaded library as well: no call counts twice."""
+    program = preloaded("every_function")
+    tracer.control("attach", program.pid, "--mode", "exact")
+
+    ledger = program.step()
+
+    report = tracer.top_after_tick(program.pid)
+    assert report["process"]["mode"] == "exact"
+    assert semaphores(program.pid, library()) == [0, 0]
+    expect_ledger(report, ledger)
+
+
+def test_without_a_sampler_there_is_nothing_to_be_had_from_inside(tracer, workload):
+    """Who asks for it nevertheless is told so, and how to get one."""
+    program = workload("churn")
+
+    with pytest.raises(ControlFailed, match=r"(?s)no sampler inside.*bpfleakctl run"):
+        tracer.control("attach", program.pid, "--mode", "inside")
