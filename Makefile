@@ -137,7 +137,7 @@ wheel: setup ## Build dist/bpfleakd-*.whl, with the BPF sources inside
 	@ls dist/*.whl
 
 .PHONY: deb
-deb: wheel ## Build dist/bpfleakd_*.deb for this distribution
+deb: wheel inside ## Build dist/bpfleakd_*.deb for this distribution
 	@scripts/build-deb dist/*.whl
 
 UNITDIR = $(DESTDIR)/usr/lib/systemd/system
@@ -149,7 +149,7 @@ FISH_COMPLETION = $(DESTDIR)/usr/share/fish/vendor_completions.d/bpfleakctl.fish
 PIP_INTO := $(PYTHON) -m pip --quiet --disable-pip-version-check --python $(DESTDIR)$(PREFIX)/bin/python
 
 .PHONY: install
-install: wheel ## Install into PREFIX (/opt/bpfleakd) and BINDIR (/usr/local/bin), with a systemd unit
+install: wheel inside ## Install into PREFIX (/opt/bpfleakd) and BINDIR (/usr/local/bin), with a systemd unit
 	"$$($(PYTHON) -c 'import sys; print(sys._base_executable)')" -m venv --system-site-packages --without-pip \
 		$(DESTDIR)$(PREFIX)
 	$(PIP_INTO) install --force-reinstall --no-deps dist/*.whl
@@ -157,6 +157,7 @@ install: wheel ## Install into PREFIX (/opt/bpfleakd) and BINDIR (/usr/local/bin
 	sed -i '1s,#!$(DESTDIR)/,#!/,' $(DESTDIR)$(PREFIX)/bin/bpfleakd $(DESTDIR)$(PREFIX)/bin/bpfleakctl
 	install -d $(DESTDIR)$(BINDIR) $(UNITDIR)
 	ln -sf $(PREFIX)/bin/bpfleakd $(PREFIX)/bin/bpfleakctl $(DESTDIR)$(BINDIR)/
+	install -D -m 644 build/inside/libbpfleak.so $(DESTDIR)$(PREFIX)/lib/bpfleakd/libbpfleak.so
 	install -D -m 644 deploy/systemd/runtime-sockets.conf $(DESTDIR)$(PREFIX)/runtime-sockets.conf
 	sed 's,/usr/bin/bpfleakd,$(BINDIR)/bpfleakd,; s,/usr/share/doc/bpfleakd,$(PREFIX),' \
 		deploy/systemd/bpfleakd.service >$(UNITDIR)/bpfleakd.service

@@ -5,10 +5,11 @@
 #    source ~/.local/share/bash_completion/bpfleakctl
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_bpfleakctl_subparsers=(attach detach ps policy top report scan types diff reports maps history analyze export doctor)
+_shtab_bpfleakctl_subparsers=(attach detach run ps policy top report scan types diff reports maps history analyze export doctor)
 
 _shtab_bpfleakctl_attach_option_strings=(-h --help --mode --socket)
 _shtab_bpfleakctl_detach_option_strings=(-h --help --socket)
+_shtab_bpfleakctl_run_option_strings=(-h --help --sample-interval --no-top --socket)
 _shtab_bpfleakctl_ps_option_strings=(-h --help -a --all --json --socket)
 _shtab_bpfleakctl_policy_option_strings=(-h --help --json --socket)
 _shtab_bpfleakctl_top_option_strings=(-h --help --pid --once --json --limit --sort --group --interval --stacks --no-suppressions --socket)
@@ -28,6 +29,7 @@ _shtab_bpfleakctl_attach_pos_0_COMPGEN=_bpfleakctl_running
 _shtab_bpfleakctl_attach___socket_COMPGEN=_shtab_compgen_files
 _shtab_bpfleakctl_detach_pos_0_COMPGEN=_bpfleakctl_traced
 _shtab_bpfleakctl_detach___socket_COMPGEN=_shtab_compgen_files
+_shtab_bpfleakctl_run___socket_COMPGEN=_shtab_compgen_files
 _shtab_bpfleakctl_ps___socket_COMPGEN=_shtab_compgen_files
 _shtab_bpfleakctl_policy_pos_0_COMPGEN=_bpfleakctl_running
 _shtab_bpfleakctl_policy___socket_COMPGEN=_shtab_compgen_files
@@ -61,17 +63,21 @@ _shtab_bpfleakctl_export___socket_COMPGEN=_shtab_compgen_files
 _shtab_bpfleakctl_doctor___socket_COMPGEN=_shtab_compgen_files
 _shtab_bpfleakctl___socket_COMPGEN=_shtab_compgen_files
 
-_shtab_bpfleakctl_attach___mode_choices=(exact sampled auto)
+_shtab_bpfleakctl_attach___mode_choices=(exact sampled auto inside)
 _shtab_bpfleakctl_top___sort_choices=(verdict growth live count)
 _shtab_bpfleakctl_top___group_choices=(site function module thread stack)
 _shtab_bpfleakctl_export___format_choices=(html svg pprof speedscope collapsed)
 _shtab_bpfleakctl_export___value_choices=(live-bytes live-count allocated-bytes allocated-count growth)
-_shtab_bpfleakctl_pos_0_choices=(attach detach ps policy top report scan types diff reports maps history analyze export doctor)
+_shtab_bpfleakctl_pos_0_choices=(attach detach run ps policy top report scan types diff reports maps history analyze export doctor)
 
 _shtab_bpfleakctl_attach__h_nargs=0
 _shtab_bpfleakctl_attach___help_nargs=0
 _shtab_bpfleakctl_detach__h_nargs=0
 _shtab_bpfleakctl_detach___help_nargs=0
+_shtab_bpfleakctl_run_pos_0_nargs=...
+_shtab_bpfleakctl_run__h_nargs=0
+_shtab_bpfleakctl_run___help_nargs=0
+_shtab_bpfleakctl_run___no_top_nargs=0
 _shtab_bpfleakctl_ps__h_nargs=0
 _shtab_bpfleakctl_ps___help_nargs=0
 _shtab_bpfleakctl_ps__a_nargs=0

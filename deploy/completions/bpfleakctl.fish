@@ -50,8 +50,8 @@ function _shtab_bpfleakctl_using
   test "$_shtab_bpfleakctl_cmdpath" = "$argv"
 end
 
-set -g _shtab_bpfleakctl_commands attach detach ps policy top report scan types diff reports maps history analyze export doctor
-set -g _shtab_bpfleakctl_opts_with_value --against --format --from --group --interval --limit --mode --older-than --output --pid --show --site --socket --sort --stacks --stop-limit --to --value -o
+set -g _shtab_bpfleakctl_commands attach detach run ps policy top report scan types diff reports maps history analyze export doctor
+set -g _shtab_bpfleakctl_opts_with_value --against --format --from --group --interval --limit --mode --older-than --output --pid --sample-interval --show --site --socket --sort --stacks --stop-limit --to --value -o
 
 complete -c bpfleakctl -e
 complete -c bpfleakctl -f
@@ -61,13 +61,18 @@ complete -c bpfleakctl -n _shtab_bpfleakctl_using -l socket -xka "(__fish_comple
 complete -c bpfleakctl -n _shtab_bpfleakctl_using -l version -d 'show program'"'"'s version number and exit'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a attach -d 'Start to trace a process.'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -s h -l help -d 'show this help message and exit'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l mode -xka "exact sampled auto" -d 'exact: record every block; sampled: some, and estimate the rest; auto: exact until that costs too much (exact)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l mode -xka "exact sampled auto inside" -d 'exact: record every block; sampled: some, and estimate the rest; auto: exact until that costs too much; inside: what a sampler inside the program announces (inside if there is one, else exact)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach; and test $_shtab_bpfleakctl_npos -eq 0' -ka "(ls /proc | grep -x '[0-9]*')" -d PID
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a detach -d 'Stop to trace a process.'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using detach' -s h -l help -d 'show this help message and exit'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using detach' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using detach; and test $_shtab_bpfleakctl_npos -eq 0' -ka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d PID
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a run -d 'Start a program that samples itself, and trace it.'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using run' -s h -l help -d 'show this help message and exit'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using run' -l sample-interval -x -d 'announce a block in so many bytes (524288)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using run' -l no-top -d 'leave the terminal to the command'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using run' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a ps -d 'List the traced processes.'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using ps' -s h -l help -d 'show this help message and exit'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using ps' -s a -l all -d 'and those whose memory is watched, the growing ones first'

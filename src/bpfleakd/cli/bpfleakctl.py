@@ -27,6 +27,7 @@ from bpfleakd.cli.commands import (
     ps,
     report,
     reports,
+    run,
     scan,
     top,
     types,
@@ -42,6 +43,7 @@ __all__ = ["main", "make_parser"]
 _COMMANDS = (
     attach,
     detach,
+    run,
     ps,
     policy,
     top,

@@ -15,6 +15,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("bpfleakctl attach 4711", "record every block from now on; older ones are not seen"),
         ("bpfleakctl attach 4711 --mode sampled", "cheaper, for programs that allocate very often"),
     ),
+    "run": (
+        ("bpfleakctl run -- ./server --port 80", "start it with a sampler inside, and watch it with top"),
+        ("bpfleakctl run --sample-interval 32768 -- make check > log", "finer; the output goes to log"),
+    ),
     "detach": (("bpfleakctl detach 4711", "remove every probe; the last report stays (reports)"),),
     "ps": (
         ("bpfleakctl ps", "who is traced, how much is live and how fast it grows"),

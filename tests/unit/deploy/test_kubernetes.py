@@ -15,6 +15,7 @@ from bpfleakd.config_file import load_config
 from bpfleakd.model.process import TracingMode
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
+INSIDE = yaml.safe_load((DEPLOY / "kubernetes/inside.yaml").read_text())
 MANIFESTS = list(yaml.safe_load_all((DEPLOY / "kubernetes/bpfleakd.yaml").read_text()))
 # The first with all the fields, and the newest that the package knows.
 VERSIONS = ("1.30", kubernetes_validate.latest_version())
@@ -39,7 +40,7 @@ def config(tmp_path: Path) -> Config:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("each", MANIFESTS, ids=lambda each: each["kind"])
+@pytest.mark.parametrize("each", [*MANIFESTS, INSIDE], ids=lambda each: each["kind"])
 def test_valid_by_the_schema(each: dict[str, Any], version: str):
     """Strictly: a key that is not known is an error."""
     kubernetes_validate.validate(each, version, strict=True)
@@ -93,3 +94,17 @@ def test_the_policy_leaves_the_node_alone(config: Config):
     assert config.policy.default is TracingMode.AUTO
     assert all(rule.mode is TracingMode.OFF for rule in config.policy.rules)
     assert "kubelet" in [rule.match.comm for rule in config.policy.rules]
+
+
+def test_a_program_that_samples_itself_finds_the_library():
+    """What the init container copies is what the dynamic loader is told of, in the same volume."""
+    pod = INSIDE["spec"]["template"]["spec"]
+    (brings,), (service,) = pod["initContainers"], pod["containers"]
+    source, directory = brings["command"][1:]
+    environment = {each["name"]: each["value"] for each in service["env"]}
+    assert environment["LD_PRELOAD"] == directory + PurePosixPath(source).name
+    assert f"-t {PurePosixPath(source).parent}" in (DEPLOY / "container/Containerfile").read_text()
+    (volume,) = pod["volumes"]
+    for container in (brings, service):
+        (mount,) = container["volumeMounts"]
+        assert (mount["name"], mount["mountPath"] + "/") == (volume["name"], directory)

@@ -1,0 +1,41 @@
+"""What a command writes to the terminal while something else is shown there: held back, and copied later."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from typing import IO
+
+__all__ = ["HeldOutput"]
+
+_CHUNK_BYTES = 1 << 16
+
+
+class HeldOutput:
+    """Stands in for those of standard output and standard error that are terminals.
+
+    It is a file without a name: a child of the command that outlives us may go on writing to it.
+    """
+
+    def __init__(self) -> None:
+        # Open for as long as the command may write to it.
+        self._file: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+        self._copied_bytes = 0
+
+    def of(self, stream: IO[str]) -> IO[bytes] | None:
+        """What the command gets in place of a stream; None: the stream itself."""
+        return self._file if stream.isatty() else None
+
+    def copy(self) -> None:
+        """Write to the terminal what has come since the last time."""
+        while data := os.pread(self._file.fileno(), _CHUNK_BYTES, self._copied_bytes):
+            self._copied_bytes += len(data)
+            sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+
+    @property
+    def stdin(self) -> int | None:
+        """What the command reads from: nobody types for it while the keys are ours. None: as we do."""
+        return subprocess.DEVNULL if sys.stdin.isatty() else None
