@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,10 +26,12 @@ class NamedSymbol:
     size_bytes: int
 
 
-def find_symbols(image: ElfImage, names: Collection[str]) -> dict[str, NamedSymbol]:
-    """Return the defined symbols of these names, from .dynsym first, then .symtab. Raises `BadElf`."""
+def find_symbols(
+    image: ElfImage, names: Collection[str], sections: Sequence[str] = (".dynsym", ".symtab")
+) -> dict[str, NamedSymbol]:
+    """Return the defined symbols of these names, from the first section that has one. Raises `BadElf`."""
     found: dict[str, NamedSymbol] = {}
-    for section_name in (".dynsym", ".symtab"):
+    for section_name in sections:
         missing = [name for name in names if name not in found]
         section = image.section(section_name)
         if missing and section is not None and section.has_bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import numpy as np
 
 from bpfleakd.kernel import abi
@@ -11,26 +9,27 @@ from bpfleakd.model.python_walk import PythonWalk
 
 __all__ = ["python_row"]
 
+_OFFSET = np.dtype("u2")
 _OFFSET_MAX = abi.NO_SECOND_STEP - 1
+_OF_LOOPS = {"loops", "loop_count"}
 
 
 def python_row(walk: PythonWalk) -> np.void:
-    """A row of type abi.PYTHON. Raises ValueError if an offset has no room in it."""
-    fields = asdict(walk)
-    loops = np.array(list(fields.pop("loops"))[: abi.PYTHON_LOOPS], abi.PYTHON_LOOP)
-    if fields["frame_path_second"] is None:
-        fields["frame_path_second"] = abi.NO_SECOND_STEP
-    offsets = [
-        value
-        for name, value in fields.items()
-        if abi.PYTHON[name].base == np.dtype("u2") and name != "frame_path_second"
-    ]
-    largest = max(int(np.max(value)) for value in offsets)
-    if largest > _OFFSET_MAX or walk.frame_bytes > abi.PYTHON_FRAME_BYTES:
-        raise ValueError("an offset of this Python is larger than the stack walker can use")
+    """A row of type abi.PYTHON; None is NO_SECOND_STEP. Raises ValueError if an offset has no room in it."""
     row: np.void = np.zeros(1, abi.PYTHON)[0]
-    for name, value in fields.items():
+    for name in abi.PYTHON.names or ():
+        if name in _OF_LOOPS:
+            continue
+        value = walk.fields[name]
+        if value is None:
+            row[name] = abi.NO_SECOND_STEP
+            continue
+        if abi.PYTHON[name].base == _OFFSET and np.max(value) > _OFFSET_MAX:
+            raise ValueError("an offset of this Python is larger than the stack walker can use")
         row[name] = value
+    if row["frame_bytes"] > abi.PYTHON_FRAME_BYTES:
+        raise ValueError("a frame of this Python is larger than the stack walker can use")
+    loops = np.array(list(walk.loops)[: abi.PYTHON_LOOPS], abi.PYTHON_LOOP)
     row["loops"][: len(loops)] = loops
     row["loop_count"] = len(loops)
     return row

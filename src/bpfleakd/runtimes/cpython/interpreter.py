@@ -1,7 +1,8 @@
 """A CPython interpreter in a process: where it is, its version, and whether its layout can be trusted.
 
 Rules:
-- The interpreter is the mapped file that defines `_PyRuntime` and `_PyEval_EvalFrameDefault`.
+- The interpreter is the mapped file that defines `_PyRuntime` and `_PyEval_EvalFrameDefault`, whatever its
+  name: a program may embed it. Only where a file's name says so is .symtab looked at, too.
 - From 3.13 on its layout is what it states itself (`_Py_DebugOffsets`); before, that of its minor version.
 - A layout is trusted after it has led to the truth: from `_PyRuntime` to thread states whose thread ids are
   threads of the process, and in the type `code` to members at the offsets that the layout has. An interpreter
@@ -24,14 +25,15 @@ from bpfleakd.runtimes.cpython.code_object import ObjectTypes
 from bpfleakd.runtimes.cpython.evaluation_loop import code_ranges
 from bpfleakd.runtimes.cpython.layout import DEBUG_OFFSETS_BYTES, Layout, layout_of, stated_layout
 
-__all__ = ["Interpreter", "Untrusted", "find_interpreter", "thread_states"]
+__all__ = ["Interpreter", "Untrusted", "find_interpreter", "may_hold_interpreter", "thread_states"]
 
 _RUNTIME, _LOOP, _VERSION = "_PyRuntime", "_PyEval_EvalFrameDefault", "Py_Version"
 _TYPES = ("PyCode_Type", "PyUnicode_Type", "PyBytes_Type", "PyType_Type")
 _NEEDED = {_RUNTIME, _LOOP, *_TYPES}
-_FILE_NAME = re.compile(r"(?:^|/)(?:lib)?python3\.(\d{1,2})[a-z]*(?:\.so(?:\.[\d.]+)?)?$")
-_MAYBE = re.compile(r"(?:python|pypy)[^/]*$", re.IGNORECASE)
-_PYPY = re.compile(r"(?:^|/)(?:lib)?pypy3?[\d.]*(?:-c)?(?:\.so(?:\.[\d.]+)?)?$")
+_PYPY = "pypy_main_startup"
+_NAMED = re.compile(r"python[^/]*$", re.IGNORECASE)
+# sys.implementation.cache_tag (Python/sysmodule.c).
+_CACHE_TAG = re.compile(rb"\0cpython-3(\d{1,2})\0")
 
 _TYPE_MEMBERS = 240  # PyTypeObject.tp_members
 _MEMBER_BYTES, _MEMBER_OFFSET = 40, 16  # PyMemberDef
@@ -77,19 +79,25 @@ def find_interpreter(
 
     `tids` are its threads, as its own pid namespace numbers them. Raises Untrusted.
     """
-    for mapping in mappings:
-        if not (mapping.executable and _MAYBE.search(mapping.path)):
-            continue
-        if _PYPY.search(mapping.path):
-            raise Untrusted("PyPy is not supported: only CPython's frames can be read")
+    files = {mapping.path: mapping for mapping in reversed(mappings) if mapping.executable and mapping.inode}
+    for mapping in sorted(files.values(), key=lambda one: not _NAMED.search(one.path)):
         try:
             with open_image(mapping) as image:
-                symbols = find_symbols(image, [*_NEEDED, _VERSION])
+                if not may_hold_interpreter(image, mapping.path):
+                    continue
+                symbols = find_symbols(image, [*_NEEDED, _VERSION, _PYPY])
                 if symbols.keys() >= _NEEDED:
                     return _interpreter(mapping, image, symbols, memory, tids)
         except (BadElf, OSError):
             continue
+        if _PYPY in symbols:
+            raise Untrusted("PyPy is not supported: only CPython's frames can be read")
     return None
+
+
+def may_hold_interpreter(image: ElfImage, path: str) -> bool:
+    """Whether a file is worth a closer look. Raises BadElf."""
+    return bool(_NAMED.search(path) or find_symbols(image, [_RUNTIME, _PYPY], [".dynsym"]))
 
 
 def _interpreter(
@@ -105,7 +113,7 @@ def _interpreter(
     bias = mapping.start - vaddr
     runtime = symbols[_RUNTIME].vaddr + bias
     try:
-        version = _stated_version(memory, symbols.get(_VERSION), bias) or _version_in(mapping.path)
+        version = _stated_version(memory, symbols.get(_VERSION), bias) or _version_in(image)
         layout = _layout(memory, runtime, version)
         types = ObjectTypes(*(symbols[name].vaddr + bias for name in _TYPES))
         _check_code_type(memory, types.code, layout)
@@ -130,11 +138,12 @@ def _stated_version(memory: RemoteMemory, symbol: NamedSymbol | None, bias: int)
     return number >> 24 & 0xFF, number >> 16 & 0xFF
 
 
-def _version_in(path: str) -> tuple[int, int]:
-    match = _FILE_NAME.search(path)
-    if match is None:
-        raise Untrusted("the Python version cannot be told from the name of the interpreter's file")
-    return 3, int(match[1])
+def _version_in(image: ElfImage) -> tuple[int, int]:
+    section = image.section(".rodata")
+    minors = set(_CACHE_TAG.findall(section.data)) if section is not None else set()
+    if len(minors) != 1:
+        raise Untrusted("the Python version cannot be told from the interpreter's file")
+    return 3, int(minors.pop())
 
 
 def _layout(memory: RemoteMemory, runtime: int, version: tuple[int, int]) -> Layout:

@@ -10,14 +10,20 @@ from pathlib import Path
 
 from bpfleakd import pid_namespace
 from bpfleakd.elf.image import ElfImage
+from bpfleakd.errors import BadElf
 from bpfleakd.model.mapping import Mapping
-from bpfleakd.process.mapped_files import open_mapped
+from bpfleakd.process.mapped_files import FileKey, open_mapped
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.code_object import CodeReader
 from bpfleakd.runtimes.cpython.frames import PythonFrames
-from bpfleakd.runtimes.cpython.interpreter import Interpreter, Untrusted, find_interpreter
+from bpfleakd.runtimes.cpython.interpreter import (
+    Interpreter,
+    Untrusted,
+    find_interpreter,
+    may_hold_interpreter,
+)
 from bpfleakd.runtimes.cpython.object_types import TypeNames
 from bpfleakd.runtimes.cpython.types import PythonTypes
 from bpfleakd.runtimes.cpython.walker import python_walk
@@ -25,6 +31,10 @@ from bpfleakd.runtimes.cpython.walker import python_walk
 __all__ = ["CPython", "detect_cpython"]
 
 PROC = Path("/proc")
+
+# Files that hold no interpreter: a process with many libraries loads one more now and then.
+_foreign: dict[FileKey, None] = {}
+_FOREIGN_MAX = 4_096
 
 
 class CPython:
@@ -98,9 +108,16 @@ def _namespace(pid: int) -> os.stat_result | None:
 
 @contextmanager
 def _open_image(pid: int, mapping: Mapping) -> Iterator[ElfImage]:
-    """The file that is mapped. Raises BadElf or OSError."""
+    """The file that is mapped. Raises OSError, and BadElf also for what holds no interpreter for sure."""
     file = open_mapped(pid, mapping, str(pid))
+    if file.key in _foreign:
+        raise BadElf("it holds no interpreter")
     with ElfImage.open(file.descriptor) as image:
+        if not may_hold_interpreter(image, mapping.path):
+            _foreign[file.key] = None
+            if len(_foreign) > _FOREIGN_MAX:
+                del _foreign[next(iter(_foreign))]
+            raise BadElf("it holds no interpreter")
         yield image
 
 

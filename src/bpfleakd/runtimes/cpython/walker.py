@@ -13,6 +13,22 @@ __all__ = ["python_walk"]
 # struct python of bpf/abi.h has 16 bits for an offset, and the walker room for so much of a frame.
 _OFFSET_MAX = 0xFFFE
 _FRAME_BYTES_MAX = 128
+# What the layout and the walker call by the same name.
+_OF_LAYOUT = (
+    "instruction_kind",
+    "entry_kind",
+    "interpreters_head",
+    "interpreter_next",
+    "threads_head",
+    "thread_next",
+    "thread_id",
+    "frame_code",
+    "frame_previous",
+    "frame_instruction",
+    "frame_entry",
+    "code_checks",
+    "code_adaptive",
+)
 
 
 def python_walk(interpreter: Interpreter, namespace: os.stat_result | None) -> PythonWalk:
@@ -21,36 +37,26 @@ def python_walk(interpreter: Interpreter, namespace: os.stat_result | None) -> P
     Raises ValueError if an offset is larger than the walker can use.
     """
     layout = interpreter.layout
-    walk = PythonWalk(
-        loops=interpreter.loop,
-        instruction_kind=int(layout.instruction_kind),
-        entry_kind=int(layout.entry_kind),
-        thread_id_at=interpreter.thread_id_at or 0,
-        namespace_device=namespace.st_dev if namespace else 0,
-        namespace_inode=namespace.st_ino if namespace else 0,
-        runtime=interpreter.runtime,
-        code_type=interpreter.types.code,
-        text_start=interpreter.text[0],
-        text_end=interpreter.text[1],
-        interpreters_head=layout.interpreters_head,
-        interpreter_next=layout.interpreter_next,
-        threads_head=layout.threads_head,
-        thread_next=layout.thread_next,
-        thread_id=layout.thread_id,
-        frame_path=layout.frame_path[0],
-        frame_path_second=layout.frame_path[1] if len(layout.frame_path) > 1 else None,
-        frame_bytes=_frame_bytes(layout),
-        frame_code=layout.frame_code,
-        frame_previous=layout.frame_previous,
-        frame_instruction=layout.frame_instruction,
-        frame_entry=layout.frame_entry,
-        code_checks=layout.code_checks,
-        code_adaptive=layout.code_adaptive,
-    )
+    frame_bytes = _frame_bytes(layout)
     offsets = (layout.interpreters_head, layout.interpreter_next, layout.threads_head, layout.thread_id)
-    if max(offsets) > _OFFSET_MAX or walk.frame_bytes > _FRAME_BYTES_MAX:
+    if max(offsets) > _OFFSET_MAX or frame_bytes > _FRAME_BYTES_MAX:
         raise ValueError("its structures are larger than the stack walker can read")
-    return walk
+    return PythonWalk(
+        loops=interpreter.loop,
+        fields={name: getattr(layout, name) for name in _OF_LAYOUT}
+        | {
+            "thread_id_at": interpreter.thread_id_at or 0,
+            "namespace_device": namespace.st_dev if namespace else 0,
+            "namespace_inode": namespace.st_ino if namespace else 0,
+            "runtime": interpreter.runtime,
+            "code_type": interpreter.types.code,
+            "text_start": interpreter.text[0],
+            "text_end": interpreter.text[1],
+            "frame_path": layout.frame_path[0],
+            "frame_path_second": layout.frame_path[1] if len(layout.frame_path) > 1 else None,
+            "frame_bytes": frame_bytes,
+        },
+    )
 
 
 def _frame_bytes(layout: Layout) -> int:

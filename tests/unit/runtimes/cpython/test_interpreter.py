@@ -120,13 +120,28 @@ def test_what_is_no_code_object_is_none(memory: RemoteMemory, interpreter: Inter
 
 
 def test_a_process_without_python_has_no_interpreter(memory: RemoteMemory) -> None:
-    """Its files are not even opened."""
+    """Nor has one that maps only other files."""
+    others = [mapping for mapping in read_mappings(PID) if "libc.so" in mapping.path]
+    assert others
+    assert find_interpreter(others, open_image, memory, tids) is None
 
-    def never(_: Mapping) -> ElfImage:
-        raise AssertionError
 
-    others = [mapping for mapping in read_mappings(PID) if "python" not in mapping.path.lower()]
-    assert find_interpreter(others, never, memory, tids) is None
+def test_an_interpreter_under_another_name_is_found(memory: RemoteMemory) -> None:
+    """By what its file defines: a program may embed it."""
+    mappings = read_mappings(PID)
+    renamed = [replace(mapping, path=mapping.path.replace("python", "shop")) for mapping in mappings]
+    originals = dict(zip(renamed, mappings, strict=True))
+    found = find_interpreter(renamed, lambda mapping: open_image(originals[mapping]), memory, tids)
+    assert found is not None
+    assert found.layout.version == sys.version_info[:2]
+
+
+def test_the_version_is_read_from_the_file(memory: RemoteMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 3.11 no symbol has it."""
+    monkeypatch.setattr(module, "_stated_version", lambda *_: None)
+    found = find_interpreter(read_mappings(PID), open_image, memory, tids)
+    assert found is not None
+    assert found.layout.version == sys.version_info[:2]
 
 
 def test_threads_of_another_process_are_not_trusted(memory: RemoteMemory) -> None:
@@ -143,11 +158,12 @@ def test_another_layout_is_not_trusted(memory: RemoteMemory, monkeypatch: pytest
         find_interpreter(read_mappings(PID), open_image, memory, tids)
 
 
-def test_pypy_is_recognised(memory: RemoteMemory) -> None:
+def test_pypy_is_recognised(memory: RemoteMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     """And said to be what it is."""
-    mapping = replace(read_mappings(PID)[0], path="/usr/lib/libpypy3.10-c.so", executable=True)
+    monkeypatch.setattr(module, "_PYPY", "Py_Initialize")
+    monkeypatch.setattr(module, "_NEEDED", {"nothing has this name"})
     with pytest.raises(Untrusted, match="PyPy"):
-        find_interpreter([mapping], open_image, memory, tids)
+        find_interpreter(read_mappings(PID), open_image, memory, tids)
 
 
 def test_versions_that_are_not_known_have_no_layout() -> None:
