@@ -218,3 +218,47 @@ def test_the_leaking_function_is_named(daemon) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+ARENA_BYTES = {"3.9": 256 << 10}
+
+
+@pytest.mark.parametrize("interpreter", INTERPRETERS)
+def test_arenas_are_the_growth_of_the_object_heap(daemon, interpreter: str) -> None:
+    """As many as Python itself says, by the function that used up the one before; freed ones are gone."""
+    process = subprocess.Popen(
+        [interpreter, str(PROGRAMS / "arenas.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdin
+        assert process.stdout
+
+        def arenas(line: str = "") -> int:
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+            return int(process.stdout.readline())
+
+        pid = int(process.stdout.readline())
+        before = arenas()
+        tracer = daemon()
+        tracer.attach(pid)
+        version = tracer.top(pid)["process"]["exe"].rpartition("python")[2]
+        arena_bytes = ARENA_BYTES.get(version, 1 << 20)
+        grown = arenas("remember 60000") - before
+        assert grown > 5
+        assert python_sites(tracer, pid) == {"remember": grown * arena_bytes}
+        shrunk = arenas("forget 50000") - before
+        assert shrunk < grown
+        assert python_sites(tracer, pid) == {"remember": shrunk * arena_bytes}
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def python_sites(tracer: Daemon, pid: int) -> dict[str, int]:
+    """What is live in arenas, by function."""
+    found: dict[str, int] = {}
+    for site in tracer.top(pid)["sites"]:
+        if site["kind"] == "python":
+            found[site["function"]] = found.get(site["function"], 0) + site["live_bytes"]
+    return found

@@ -114,7 +114,7 @@ def shares(parts: Iterable[Part], live_heap_bytes: int) -> MemoryShares:
         resident_bytes += size_bytes
         if part.use is MemoryUse.HEAP:
             heap += size_bytes
-        elif part.kind is AllocationKind.MMAP:
+        elif part.kind in (AllocationKind.MMAP, AllocationKind.PYTHON):
             mmap += size_bytes
         elif part.kind is AllocationKind.COMMIT:
             commit += size_bytes

@@ -13,8 +13,8 @@ class AllocationKind(StrEnum):
 
     HEAP is from an allocator. The others are of the address space: MMAP is anonymous memory that the program
     mapped (or its break), COMMIT is reserved memory made accessible, THREAD_STACK was mapped as a stack, FILE
-    is backed by a file. MANAGED is of a managed heap, and so within what others commit: what a runtime says
-    that survives its collections.
+    is backed by a file. PYTHON are the arenas of CPython's object heap. MANAGED is of a managed heap, and so
+    within what others commit, or Python's arenas: what a runtime says that stays in it.
     """
 
     HEAP = "heap"
@@ -22,6 +22,7 @@ class AllocationKind(StrEnum):
     COMMIT = "commit"
     THREAD_STACK = "thread-stack"
     FILE = "file"
+    PYTHON = "python"
     MANAGED = "managed"
 
 

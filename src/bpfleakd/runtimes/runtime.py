@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from bpfleakd.model.method import FrameNames, MethodSource
 from bpfleakd.model.python_walk import PythonWalk
+from bpfleakd.model.stack import RawStack
 from bpfleakd.unwind.table import UnwindTable
 
 __all__ = [
     "FrameSource",
     "LiveHeap",
     "LiveHeapSource",
+    "NotStarted",
     "Retained",
     "RetainedSource",
     "Runtime",
@@ -52,6 +54,9 @@ class FrameSource(FrameNames, Protocol):
     @property
     def walk(self) -> PythonWalk:
         """What the stack walker is to be told."""
+
+    def maps_arena(self, size_bytes: int, stack: Callable[[], RawStack]) -> bool:
+        """Whether so much anonymous memory, mapped at this stack, is for the objects of the interpreter."""
 
 
 class LiveHeapSource(Protocol):
@@ -95,6 +100,10 @@ class RetainedSource(Protocol):
 
     def retained(self) -> Sequence[Retained]:
         """What stayed alive, most bytes first."""
+
+
+class NotStarted(Exception):
+    """A runtime is there but has not started: it is to be looked for again."""
 
 
 class RuntimeFailure(Exception):

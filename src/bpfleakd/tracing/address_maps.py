@@ -80,11 +80,17 @@ class AddressMapCheckpoint:
 class AddressMaps:
     """One AddressMap for each process that is followed.
 
-    `is_in_allocator` tells whether a stack (pid, stack id) goes through a function of an allocator.
+    `is_in_allocator` tells whether a stack (pid, stack id) goes through a function of an allocator,
+    `is_python_arena` whether anonymous memory (pid, bytes, stack id) is for Python's objects.
     """
 
-    def __init__(self, is_in_allocator: Callable[[int, int], bool]) -> None:
+    def __init__(
+        self,
+        is_in_allocator: Callable[[int, int], bool],
+        is_python_arena: Callable[[int, int, int], bool],
+    ) -> None:
         self._is_in_allocator = is_in_allocator
+        self._is_python_arena = is_python_arena
         self._processes: dict[int, _MappedProcess] = {}
         self._changed: set[int] = set()
 
@@ -171,7 +177,14 @@ class AddressMaps:
         if event.stack_id and self._is_allocators(process, event):
             event = replace(event, inside_allocator=True)
             process.is_unsure |= _gives_memory(process, event)
-        return _apply(process, event)
+        return _apply(process, event, self._kind_of_memory(event))
+
+    def _kind_of_memory(self, event: AddressSpaceEvent) -> AllocationKind:
+        """What anonymous memory that a call maps is."""
+        is_mapped = event.syscall == Syscall.MMAP and event.stack_id
+        if is_mapped and self._is_python_arena(event.pid, event.arguments[1], event.stack_id):
+            return AllocationKind.PYTHON
+        return AllocationKind.MMAP
 
     def _is_allocators(self, process: _MappedProcess, event: AddressSpaceEvent) -> bool:
         known = process.in_allocator.get(event.stack_id)
@@ -217,8 +230,8 @@ def _gives_memory(process: _MappedProcess, event: AddressSpaceEvent) -> bool:
     return event.syscall in (Syscall.MMAP, Syscall.MREMAP)
 
 
-def _apply(process: _MappedProcess, event: AddressSpaceEvent) -> bool:
-    """Returns whether new code of a file was mapped."""
+def _apply(process: _MappedProcess, event: AddressSpaceEvent, memory_kind: AllocationKind) -> bool:
+    """Returns whether new code of a file was mapped. Anonymous memory is of `memory_kind`."""
     space, arguments = process.map, event.arguments
     start, length, third = arguments[:3]
     match event.syscall:
@@ -228,7 +241,7 @@ def _apply(process: _MappedProcess, event: AddressSpaceEvent) -> bool:
             pass
         case Syscall.MMAP:
             page_bytes = _HUGE_PAGE_BYTES if arguments[3] & _MAP_HUGETLB else _PAGE_MASK + 1
-            owner = _owner_of_mapping(event)
+            owner = _owner_of_mapping(event, memory_kind)
             space.mapped(event.result, length, owner, event.time_ns, event.tid, page_bytes)
             return bool(third & _PROT_EXEC) and not arguments[3] & _MAP_ANONYMOUS
         case Syscall.MUNMAP if event.at_entry:
@@ -263,7 +276,7 @@ def _move_break(process: _MappedProcess, event: AddressSpaceEvent) -> None:
     process.program_break = new_break
 
 
-def _owner_of_mapping(event: AddressSpaceEvent) -> Owner:
+def _owner_of_mapping(event: AddressSpaceEvent, memory_kind: AllocationKind) -> Owner:
     protection, flags = event.arguments[2:4]
     if not flags & _MAP_ANONYMOUS:
         return _owner(event, AllocationKind.FILE)
@@ -272,7 +285,7 @@ def _owner_of_mapping(event: AddressSpaceEvent) -> Owner:
         return _owner(event, AllocationKind.THREAD_STACK)
     if protection == _PROT_NONE and not event.inside_allocator:
         return Special.RESERVED
-    return _owner(event, AllocationKind.MMAP)
+    return _owner(event, memory_kind)
 
 
 def _owner(event: AddressSpaceEvent, kind: AllocationKind) -> Owner:

@@ -108,7 +108,7 @@ class CounterCollector:
         self._state.sampling.adapt(pid, counters, traced.table.heap_allocated_bytes, now_ns)
         traced.verdicts.note(now_ns, counters)
         traced.table.note_peak(address_maps.peak_live_bytes(pid, counters.heap_peak_bytes, now_ns))
-        if traced.followed_changes != counters.library_changes:
+        if traced.followed_changes != counters.library_changes or traced.runtimes.is_awaited():
             self.follow_libraries(traced)
             traced.followed_changes = counters.library_changes
 

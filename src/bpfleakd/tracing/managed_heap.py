@@ -78,11 +78,13 @@ class HeapTracking:
 
 def may_commit_heap(key: SiteKey) -> bool:
     """Whether a site is of a kind by which a collector takes memory."""
-    return key.kind in (AllocationKind.COMMIT, AllocationKind.MMAP)
+    return key.kind in (AllocationKind.COMMIT, AllocationKind.MMAP, AllocationKind.PYTHON)
 
 
 def commits_managed_heap(key: SiteKey, frames: Sequence[Frame]) -> bool:
-    """Whether the garbage collector takes memory at a site."""
+    """Whether a site takes memory for objects: that of a garbage collector, or Python's arenas."""
+    if key.kind is AllocationKind.PYTHON:
+        return True
     return may_commit_heap(key) and any(
         frame.module in _COLLECTORS and any(name in (frame.function or "") for name in _OF_COLLECTOR)
         for frame in frames

@@ -23,6 +23,8 @@ __all__ = ["ProcessRuntimes"]
 
 # Reading one takes some 20 us.
 _STACKS_NOTED_AT_ONCE = 500
+# A program may have an interpreter that it never starts: in the end it is looked at every 256 ticks.
+_LOOKED_MAX = 8
 
 log = structlog.get_logger()
 
@@ -39,6 +41,8 @@ class ProcessRuntimes:
         self._failed: list[Runtime] = []
         self.heap = HeapTracking()
         self.counts: TypeCounts | None = None
+        self._is_complete = True
+        self._looked = self._ticks = 0
         self._noted: set[int] = set()
         self._to_note: dict[int, None] = {}
 
@@ -95,10 +99,19 @@ class ProcessRuntimes:
         """Find runtimes that have come; returns whether there are some."""
         known = {runtime.name for runtime in (*self._runtimes, *self._failed)}
         found = detect(self._process, mappings, known)
-        for runtime in found:
+        self._looked, self._ticks = self._looked + 1, 0
+        self._is_complete = found.is_complete
+        for runtime in found.runtimes:
             log.info("runtime.found", pid=self._process.id.pid, runtime=runtime.name, version=runtime.version)
-        self._runtimes += found
-        return bool(found)
+        self._runtimes += found.runtimes
+        return bool(found.runtimes)
+
+    def is_awaited(self) -> bool:
+        """Whether to look again, at this tick, for a runtime that had not started: more and more seldom."""
+        if self._is_complete:
+            return False
+        self._ticks += 1
+        return self._ticks >= 1 << min(self._looked, _LOOKED_MAX)
 
     @property
     def heap_runtime(self) -> Runtime | None:

@@ -81,7 +81,7 @@ class Tracer:
         self.processes = TracedProcesses()
         self.observers: list[TracingObserver] = []
         self._running = self.processes.running
-        address_maps = AddressMaps(self._is_in_allocator)
+        address_maps = AddressMaps(self._is_in_allocator, self._is_python_arena)
         self._state = RecordedState(maps, address_maps, options.sampling, options.leak_after_s, clock_ns)
         self._collector = CounterCollector(maps, attacher, unwinding, self._state, self.processes, clock_ns)
 
@@ -366,6 +366,11 @@ class Tracer:
         if traced is None:
             return False
         return traced.is_in_allocator(self._maps.stack(pid, stack_id))
+
+    def _is_python_arena(self, pid: int, size_bytes: int, stack_id: int) -> bool:
+        traced = self._running.get(pid)
+        frames = traced.runtimes.frames if traced is not None else None
+        return frames is not None and frames.maps_arena(size_bytes, lambda: self._maps.stack(pid, stack_id))
 
     def _end_if_over(self, traced: TracedProcess, now: RecordingState | None = None) -> None:
         if (now or traced.counters.state) is RecordingState.EXECED:

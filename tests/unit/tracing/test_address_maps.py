@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from bpfleakd.kernel.address_space_events import AddressSpaceEvent, Syscall
 from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.tracing.address_maps import AddressMaps
 
 PID, TID = 4_711, 4_712
@@ -15,11 +16,15 @@ _PRIVATE_ANONYMOUS = 0x22
 _READ_WRITE = 3
 
 
+def no_arena(_pid: int, _size_bytes: int, _stack_id: int) -> bool:
+    return False
+
+
 class Program:
     """Something that allocates and maps, and what the programs in the kernel see of it."""
 
     def __init__(self) -> None:
-        self.maps = AddressMaps(lambda _pid, _stack_id: False)
+        self.maps = AddressMaps(lambda _pid, _stack_id: False, no_arena)
         self.maps.follow(PID, ())
         self.now_ns = 1_000
         self.heap = self.heap_peak = self.peak = 0
@@ -107,7 +112,7 @@ def test_a_peak_read_before_a_report_is_not_taken_for_one_after_it() -> None:
 
 def test_a_process_that_is_not_followed() -> None:
     """All that is known is the heap."""
-    assert AddressMaps(lambda _pid, _stack_id: False).peak_live_bytes(PID, 23, 1) == 23
+    assert AddressMaps(lambda _pid, _stack_id: False, no_arena).peak_live_bytes(PID, 23, 1) == 23
 
 
 HEAP = Mapping(0x100000, 0x121000, 0, "00:00", 0, "[heap]", True, True, False)
@@ -115,7 +120,7 @@ ARENA = 0x7F0000000000
 
 
 def followed(in_allocator: bool = False) -> AddressMaps:
-    maps = AddressMaps(lambda _pid, _stack_id: in_allocator)
+    maps = AddressMaps(lambda _pid, _stack_id: in_allocator, no_arena)
     maps.follow(PID, [HEAP])
     return maps
 
@@ -158,8 +163,31 @@ def test_heap_of_a_process_that_was_taken_over():
     """What the daemon before knew of such calls is not handed on."""
     maps = followed()
     maps.apply([an_event(Syscall.BRK, HEAP.end + PAGE)])
-    later = AddressMaps(lambda _pid, _stack_id: False)
+    later = AddressMaps(lambda _pid, _stack_id: False, no_arena)
     later.restore(PID, maps.checkpoint(PID, 0, stale=False))
     assert maps.heap_since_attach(PID) == [(HEAP.end, HEAP.end + PAGE)]
     assert later.heap_since_attach(PID) == []
     assert later.heap_since_attach(PID + 1) == []
+
+
+def test_arenas_of_python_are_a_kind_of_their_own() -> None:
+    """Whether memory is for objects is asked of the interpreter, by size and stack."""
+    asked = []
+
+    def is_arena(pid: int, size_bytes: int, stack_id: int) -> bool:
+        asked.append((pid, size_bytes, stack_id))
+        return size_bytes == 1 << 20
+
+    maps = AddressMaps(lambda _pid, _stack_id: False, is_arena)
+    maps.follow(PID, ())
+    for number, size_bytes in enumerate((1 << 20, 2 << 20)):
+        arguments = (0, size_bytes, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)
+        event = AddressSpaceEvent(
+            1, 23, arguments, (number + 1) << 32, 0, PID, TID, Syscall.MMAP, False, False, number
+        )
+        maps.apply([event])
+    space = maps.map_of(PID)
+    assert space is not None
+    assert asked == [(PID, 1 << 20, 23), (PID, 2 << 20, 23)]
+    assert space.totals(SiteKey(AllocationKind.PYTHON, 23)).live_bytes == 1 << 20
+    assert space.totals(SiteKey(AllocationKind.MMAP, 23)).live_bytes == 2 << 20

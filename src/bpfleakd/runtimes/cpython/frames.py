@@ -9,16 +9,17 @@ right as a whole. Frames that fail have no name.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 
 from bpfleakd.model.method import Method
 from bpfleakd.model.python_walk import PythonWalk
+from bpfleakd.model.stack import RawStack
 from bpfleakd.runtimes.cpython.code_object import CodeObject, CodeReader, hash_of
 from bpfleakd.runtimes.cpython.files import module_of
 
-__all__ = ["PYTHON_FRAME", "PythonFrames", "code_address"]
+__all__ = ["PYTHON_FRAME", "Arena", "PythonFrames", "code_address"]
 
 # bpf/abi.h; kernel/abi.py mirrors it, and a test compares these with it.
 PYTHON_FRAME = 1 << 63
@@ -35,6 +36,14 @@ _CHOICES_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
+class Arena:
+    """How pymalloc takes memory: so many bytes at a time, by code of the interpreter (`text`: start, end)."""
+
+    size_bytes: int
+    text: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class _Known:
     code: CodeObject
     bits: int
@@ -46,11 +55,22 @@ class PythonFrames:
     Code objects are remembered by address, up to a limit; `note` reads them early.
     """
 
-    def __init__(self, reader: CodeReader, interpreter_module: str, walk: PythonWalk) -> None:
+    def __init__(
+        self, reader: CodeReader, interpreter_module: str, walk: PythonWalk, arena: Arena | None = None
+    ) -> None:
         self._reader = reader
         self._interpreter_module = interpreter_module
         self.walk = walk
+        self._arena = arena
         self._known: OrderedDict[int, tuple[_Known, ...]] = OrderedDict()
+
+    def maps_arena(self, size_bytes: int, stack: Callable[[], RawStack]) -> bool:
+        """Whether pymalloc maps an arena: memory of that size, for code of the interpreter itself."""
+        arena = self._arena
+        if arena is None or size_bytes != arena.size_bytes:
+            return False
+        # The first is the C library's mmap.
+        return any(arena.text[0] <= address < arena.text[1] for address in stack().addresses[:2])
 
     def address_of(self, word: int) -> int:
         """The address of a frame's code object."""

@@ -24,6 +24,7 @@ from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.code_object import ObjectTypes
 from bpfleakd.runtimes.cpython.evaluation_loop import code_ranges
 from bpfleakd.runtimes.cpython.layout import DEBUG_OFFSETS_BYTES, Layout, layout_of, stated_layout
+from bpfleakd.runtimes.runtime import NotStarted
 
 __all__ = ["Interpreter", "Untrusted", "find_interpreter", "may_hold_interpreter", "thread_states"]
 
@@ -77,7 +78,7 @@ def find_interpreter(
 ) -> Interpreter | None:
     """The interpreter of a process, checked; None if it has none.
 
-    `tids` are its threads, as its own pid namespace numbers them. Raises Untrusted.
+    `tids` are its threads, as its own pid namespace numbers them. Raises Untrusted or NotStarted.
     """
     files = {mapping.path: mapping for mapping in reversed(mappings) if mapping.executable and mapping.inode}
     for mapping in sorted(files.values(), key=lambda one: not _NAMED.search(one.path)):
@@ -115,6 +116,8 @@ def _interpreter(
     try:
         version = _stated_version(memory, symbols.get(_VERSION), bias) or _version_in(image)
         layout = _layout(memory, runtime, version)
+        if not memory.word(runtime + layout.interpreters_head):
+            raise NotStarted
         types = ObjectTypes(*(symbols[name].vaddr + bias for name in _TYPES))
         _check_code_type(memory, types.code, layout)
         thread_id_at = _check_threads(memory, runtime, layout, tids())
@@ -183,9 +186,10 @@ def _check_code_type(memory: RemoteMemory, code_type: int, layout: Layout) -> No
 
 def _check_threads(memory: RemoteMemory, runtime: int, layout: Layout, tids: Collection[int]) -> int | None:
     states = list(thread_states(memory, runtime, layout))
-    if not states:
-        raise Untrusted("Python has no threads yet, or is about to end")
     ids = [memory.word(state + layout.thread_id) for state in states]
+    if not any(ids):
+        # It begins, or is about to end.
+        raise NotStarted
     at = None
     if not layout.has_native_thread_id:
         at = _PTHREAD_TID

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.process.memory import MemoryPart, MemoryReader, written_parts
 
-__all__ = ["Pools", "find_pools", "pool_bytes", "read_pools"]
+__all__ = ["Pools", "arena_bytes", "find_pools", "pool_bytes", "read_pools"]
 
 _HEADER = np.dtype(
     [
@@ -60,6 +60,11 @@ class Pools:
 def pool_bytes(version: tuple[int, int]) -> int:
     """How large a pool is: 16 KiB since arenas are found by a radix tree (3.10)."""
     return 16_384 if version >= (3, 10) else 4_096
+
+
+def arena_bytes(version: tuple[int, int]) -> int:
+    """How much memory pymalloc takes at once: ARENA_SIZE of Objects/obmalloc.c."""
+    return 1 << 20 if version >= (3, 10) else 256 << 10
 
 
 def find_pools(pid: int, mappings: Sequence[Mapping], size_bytes: int) -> dict[int, NDArray[np.uint64]]:

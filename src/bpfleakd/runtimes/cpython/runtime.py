@@ -17,7 +17,7 @@ from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.code_object import CodeReader
-from bpfleakd.runtimes.cpython.frames import PythonFrames
+from bpfleakd.runtimes.cpython.frames import Arena, PythonFrames
 from bpfleakd.runtimes.cpython.interpreter import (
     Interpreter,
     Untrusted,
@@ -25,8 +25,10 @@ from bpfleakd.runtimes.cpython.interpreter import (
     may_hold_interpreter,
 )
 from bpfleakd.runtimes.cpython.object_types import TypeNames
+from bpfleakd.runtimes.cpython.pools import arena_bytes
 from bpfleakd.runtimes.cpython.types import PythonTypes
 from bpfleakd.runtimes.cpython.walker import python_walk
+from bpfleakd.runtimes.runtime import NotStarted
 
 __all__ = ["CPython", "detect_cpython"]
 
@@ -63,7 +65,8 @@ class CPython:
             self._reason = str(error)
             return
         reader = CodeReader(memory, found.layout, found.types)
-        self.frames = PythonFrames(reader, f"python{self.version}", walk)
+        arena = Arena(arena_bytes(found.layout.version), found.text)
+        self.frames = PythonFrames(reader, f"python{self.version}", walk, arena)
         names = TypeNames(memory, found.layout, found.types)
         self.types = PythonTypes(pid, found.layout.version, names, lambda: read_mappings(pid))
 
@@ -78,7 +81,7 @@ class CPython:
 
 
 def detect_cpython(process: ProcessInfo, mappings: Sequence[Mapping]) -> CPython | None:
-    """The interpreter of a process; None if there is none, or the process has ended."""
+    """The interpreter of a process; None if there is none, or the process has ended. Raises NotStarted."""
     pid = process.id.pid
     try:
         memory = RemoteMemory(pid)
@@ -94,6 +97,9 @@ def detect_cpython(process: ProcessInfo, mappings: Sequence[Mapping]) -> CPython
         )
     except Untrusted as error:
         found = error
+    except NotStarted:
+        memory.close()
+        raise
     if found is None:
         memory.close()
         return None
