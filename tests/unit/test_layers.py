@@ -62,6 +62,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("cli.bpfleakd", "config"): "and reads its configuration",
     ("cli.bpfleakd", "config_file"): "and reads its configuration",
     ("cli.bpfleakd", "kernel"): "and brings the compiler's child on its way before it imports the rest",
+    ("runtimes.cpython.heap_reading", "kernel"): "a child is started as those that compile and scan are",
+    ("runtimes.cpython.heap_worker", "kernel"): "and answers as they do",
     ("cli.commands.doctor", "daemon"): "it examines the machine, also where no daemon runs",
 }
 

@@ -17,7 +17,7 @@
     GET    /v1/processes/{pid}/profile      HeapProfile
     GET    /debug/pprof/heap?pid=N          gzipped pprof; without a pid of the one process that is traced
     GET    /v1/processes/{pid}/types        TypesPrice
-    POST   /v1/processes/{pid}/types        TypesReport
+    POST   /v1/processes/{pid}/types        TypesReport; ?stop=true|false
     POST   /v1/processes/{pid}/scan         ScanReport; ?older_than_s=T&stop=true|false&stop_limit_s=T&limit=K
     GET    /v1/processes/{pid}/flamegraph   a tree of frames; ?value=live-bytes|live-count|growth|allocated-…
     GET    /v1/targets                      what to scrape profiles of, for Prometheus' HTTP service discovery
@@ -227,8 +227,8 @@ class _Api:
         return json_answer(await self._service.types_price(pid_of(request)))
 
     async def types(self, request: Request) -> Response:
-        only_parameters(request)
-        found = await self._service.types(pid_of(request))
+        only_parameters(request, "stop")
+        found = await self._service.types(pid_of(request), stop=yes_or_no(request, "stop", True))
         return await self._rendered(json_answer, found)
 
     async def history(self, request: Request) -> Response:

@@ -183,10 +183,13 @@ class DaemonClient:
         """Return how long a process will stand still if its objects are counted by type."""
         return self._request("GET", f"/v1/processes/{pid}/types", TypesPrice)
 
-    def types(self, pid: int) -> TypesReport:
-        """Count the objects of a managed heap by type, for which the process stands still."""
+    def types(self, pid: int, *, stop: bool = True) -> TypesReport:
+        """Count the objects of a managed heap by type, for which the process stands still if it may
+        `stop`.
+        """
         timeout_s = max(self._timeout_s, _SCAN_TIMEOUT_S)
-        return self._request("POST", f"/v1/processes/{pid}/types", TypesReport, timeout_s)
+        query = urlencode({"stop": str(stop).lower()})
+        return self._request("POST", f"/v1/processes/{pid}/types?{query}", TypesReport, timeout_s)
 
     def history(self, pid: int, *, limit: int | None = None) -> StoredHistory:
         """Return what the verdicts on the `limit` first call sites (all for None) are made of."""

@@ -147,7 +147,7 @@ class Service(Protocol):
         """Return how long a process will stand still if its objects are counted by type."""
         ...
 
-    async def types(self, pid: int) -> TypesReport:
+    async def types(self, pid: int, *, stop: bool = True) -> TypesReport:
         """Count the objects of a managed heap by type, for which the process stands still."""
         ...
 

@@ -167,11 +167,11 @@ class DaemonService:
     async def types_price(self, pid: int) -> TypesPrice:
         return await self._ask(lambda queries: queries.types_price(pid))
 
-    async def types(self, pid: int) -> TypesReport:
+    async def types(self, pid: int, *, stop: bool = True) -> TypesReport:
         async with self._scanning:
             source = await self._ask(lambda queries: queries.type_source(pid))
             began_s = time.monotonic()
-            counts = await asyncio.to_thread(read_types, source)
+            counts = await asyncio.to_thread(read_types, source, stop=stop)
             took_s = time.monotonic() - began_s
             return await self._ask(lambda queries: queries.note_types(pid, counts, took_s))
 

@@ -328,6 +328,16 @@ class Maps:
         end = abi.STACK_ENDS[int(stack["end"])]
         return RawStack(tuple(stack["frames"][:depth].tolist()), end, tuple(stack["checks"].tolist()))
 
+    def stack_of_block(self, pid: int, address: int) -> RawStack | None:
+        """The stack that allocated the live block at an address; None if there is none."""
+        key = np.array([address], np.uint64).tobytes()
+        value = bpf.map_lookup(self._live_fds[pid], key, abi.LIVE_BLOCK.itemsize)
+        return (
+            None
+            if value is None
+            else self.stack(pid, int(np.frombuffer(value, abi.LIVE_BLOCK)[0]["stack_id"]))
+        )
+
     # All processes
 
     def space_events(self) -> Iterator[AddressSpaceEvent]:

@@ -25,7 +25,8 @@ class ManagedHeap:
 
     `live_bytes` is what the last one left alive; None before the first. `full_collections` looked at all
     objects, so that their figure is exact; that of others is at most so much. `growth_bytes_per_s` is what
-    lives longer than collections, 0.0 if it does not grow.
+    lives longer than collections, 0.0 if it does not grow. `is_read`: the heap counts references, and what is
+    called a collection is a reading of it, each of all objects.
     """
 
     runtime: str
@@ -35,6 +36,7 @@ class ManagedHeap:
     collections: int
     full_collections: int
     growth_bytes_per_s: float
+    is_read: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from bpfleakd import errors
 from bpfleakd.model.managed import TypesPrice, TypesReport
-from bpfleakd.runtimes.runtime import Runtime, RuntimeFailure, TypeCount, TypeSource
+from bpfleakd.runtimes.runtime import RunningTypeSource, Runtime, RuntimeFailure, TypeCount, TypeSource
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.type_counts import TypeCounts
 
@@ -25,10 +25,14 @@ def source_of(traced: TracedProcess) -> TypeSource:
     return _found(traced)[1]
 
 
-def read_types(source: TypeSource) -> Sequence[TypeCount]:
+def read_types(source: TypeSource, *, stop: bool = True) -> Sequence[TypeCount]:
     """Count, outside the tracing thread. Raises TargetRefused if the runtime cannot be asked."""
+    if not stop and not isinstance(source, RunningTypeSource):
+        raise errors.TargetRefused(
+            "the objects of this runtime cannot be counted while the process runs", "leave out --no-stop"
+        )
     try:
-        return source.read()
+        return source.read_running() if isinstance(source, RunningTypeSource) and not stop else source.read()
     except RuntimeFailure as error:
         raise errors.TargetRefused(f"the objects cannot be counted: {error}") from error
 

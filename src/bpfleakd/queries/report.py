@@ -157,7 +157,8 @@ class Reporter:
         heap = traced.heap.heap
         if heap is None:
             return report
-        retained = retained_sites(traced.runtimes.retained, heap, traced.symbolizer, limit)
+        arenas = [site for site in report.sites if site.kind is AllocationKind.PYTHON]
+        retained = retained_sites(traced.runtimes.retained, heap, traced.symbolizer, limit, arenas)
         return replace(report, sites=sorted_sites((*report.sites, *retained), sort, limit))
 
     def sites(

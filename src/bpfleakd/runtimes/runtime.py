@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from bpfleakd.model.method import FrameNames, MethodSource
 from bpfleakd.model.python_walk import PythonWalk
@@ -13,30 +13,18 @@ from bpfleakd.unwind.table import UnwindTable
 
 __all__ = [
     "FrameSource",
+    "HolderSource",
     "LiveHeap",
     "LiveHeapSource",
     "NotStarted",
     "Retained",
     "RetainedSource",
+    "RunningTypeSource",
     "Runtime",
     "RuntimeFailure",
     "TypeCount",
     "TypeSource",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class LiveHeap:
-    """What a collection left alive.
-
-    `at_ns` is CLOCK_MONOTONIC at the end of the collection, `collections` their number so far. Only a full
-    one looked at all objects: `live_bytes` of the others is what may be alive at most.
-    """
-
-    at_ns: int
-    live_bytes: int
-    collections: int
-    is_full: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +34,23 @@ class TypeCount:
     type: str
     live_bytes: int
     live_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveHeap:
+    """What a collection left alive.
+
+    `at_ns` is CLOCK_MONOTONIC at the end of the collection, `collections` their number so far. Only a full
+    one looked at all objects: `live_bytes` of the others is what may be alive at most. `is_reading`: the heap
+    counts references, and this is what was in use when it was read, of which `types`, most bytes first.
+    """
+
+    at_ns: int
+    live_bytes: int
+    collections: int
+    is_full: bool = True
+    is_reading: bool = False
+    types: tuple[TypeCount, ...] = ()
 
 
 class FrameSource(FrameNames, Protocol):
@@ -79,7 +84,9 @@ class LiveHeapSource(Protocol):
 class Retained:
     """What a stack allocated of one type and collections left alive, by samples.
 
-    `stack` are addresses in managed code, innermost first, where the calls return to.
+    `stack` are addresses in managed code, innermost first, where the calls return to. Where no samples are
+    taken, it is the values of a `container` that grows ("list of 12,000"), by `growth_per_s` values, and
+    `raw_stack` that of the call that last gave it more room; None: that was not seen.
     """
 
     type: str
@@ -87,6 +94,9 @@ class Retained:
     live_bytes: int
     samples: int
     growth_bytes_per_s: float
+    container: str | None = None
+    growth_per_s: float | None = None
+    raw_stack: RawStack | None = None
 
 
 class RetainedSource(Protocol):
@@ -100,6 +110,14 @@ class RetainedSource(Protocol):
 
     def retained(self) -> Sequence[Retained]:
         """What stayed alive, most bytes first."""
+
+
+@runtime_checkable
+class HolderSource(RetainedSource, Protocol):
+    """Who keeps what stays alive, where that is known by the blocks of memory that grow with it."""
+
+    def charge(self, stack_of_block: Callable[[int], RawStack | None]) -> None:
+        """Learn who allocated these blocks, by their addresses."""
 
 
 class NotStarted(Exception):
@@ -124,6 +142,14 @@ class TypeSource(Protocol):
 
     def read(self) -> Sequence[TypeCount]:
         """All types, most bytes first. Waits for the process, so not on the tick. Raises RuntimeFailure."""
+
+
+@runtime_checkable
+class RunningTypeSource(TypeSource, Protocol):
+    """One that can count while the process runs: what comes or goes meanwhile is left out."""
+
+    def read_running(self) -> Sequence[TypeCount]:
+        """All types, most bytes first. Raises RuntimeFailure."""
 
 
 class Runtime(Protocol):

@@ -103,6 +103,7 @@ class CounterCollector:
         traced.runtimes.note_stacks(
             (key.stack_id for key in site_keys + space_keys), partial(self._maps.stack, pid)
         )
+        traced.runtimes.charge_blocks(partial(self._maps.stack_of_block, pid))
         traced.table.update(now_ns, site_keys + space_keys, np.concatenate([columns, space_columns]))
         traced.counters = counters
         self._state.sampling.adapt(pid, counters, traced.table.heap_allocated_bytes, now_ns)

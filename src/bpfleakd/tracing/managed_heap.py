@@ -29,11 +29,13 @@ _RISING = (Verdict.LEAK, Verdict.GROWING)
 
 class HeapTracking:
     """The collections of one process since `began_ns`. `heap` is the last verdict; None without a runtime
-    that tells them. `rows` are the sites that commit the heap, as far as they grow."""
+    that tells them. `rows` are the sites that commit the heap, as far as they grow. `is_held`: somebody is
+    known who keeps what stays."""
 
     def __init__(self) -> None:
         self.heap: ManagedHeap | None = None
         self.rows: NDArray[np.intp] = np.zeros(0, np.intp)
+        self.is_held = True
         self._points: list[LiveHeap] = []
         self._count = 0
         self._full_count = 0
@@ -46,7 +48,7 @@ class HeapTracking:
     def note(self, collections: Iterable[LiveHeap]) -> None:
         """Remember collections."""
         for one in collections:
-            self._points.append(one)
+            self._points.append(replace(one, types=()))
             self._count += 1
             self._full_count += one.is_full
         if len(self._points) > _COLLECTIONS_MAX:
@@ -62,13 +64,18 @@ class HeapTracking:
             np.array([one.live_bytes for one in self._points], np.float64),
             np.array([one.is_full for one in self._points], np.bool_),
         )
-        heap = classify_managed_heap(runtime, collections, (now_ns - since_ns) / 1e9, leak_after_s)
+        is_read = any(one.is_reading for one in self._points)
+        watched_s = (now_ns - since_ns) / 1e9
+        heap = classify_managed_heap(runtime, collections, watched_s, leak_after_s, is_read=is_read)
         self.heap = replace(heap, collections=self._count, full_collections=self._full_count)
 
     def on_site(self, key: SiteKey, frames: Sequence[Frame], verdict: SiteVerdict) -> SiteVerdict:
         """What is to be said of a site: of one that commits the managed heap, what is known of that."""
         if self.heap is None or verdict.verdict not in _RISING or not commits_managed_heap(key, frames):
             return verdict
+        if self.heap.verdict is Verdict.LEAK and not self.is_held:
+            reason = f"{self.heap.reason}; no container holds it that grows"
+            return replace(verdict, verdict=Verdict.LEAK, reason=reason)
         if self.heap.verdict is Verdict.LEAK:
             reason = "memory of the managed heap: sites of kind managed say who keeps it"
             return SiteVerdict(Verdict.GROWING, verdict.confidence, reason, 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from bpfleakd.analysis.blame import blamed_frame
 from bpfleakd.analysis.fingerprint import fingerprint
@@ -26,17 +27,29 @@ _LEAKS_SHARE = 0.1
 # By less samples than that nobody is accused.
 _SAMPLES_MIN = 5
 _CONFIDENCE_MAX = 0.95
+_POINTER_BYTES = 8
 
 
 def retained_sites(
-    retained: Sequence[Retained], heap: ManagedHeap, symbolizer: Symbolizer, limit: int | None
+    retained: Sequence[Retained],
+    heap: ManagedHeap,
+    symbolizer: Symbolizer,
+    limit: int | None,
+    arenas: Sequence[SiteReport] = (),
 ) -> list[SiteReport]:
-    """The call sites that allocate what stays alive, those with most bytes first."""
+    """The call sites that allocate what stays alive, those with most bytes first.
+
+    Where nobody was seen who makes a container grow, it is charged to the largest of `arenas`.
+    """
     total = sum(one.growth_bytes_per_s for one in retained) or 1.0
     kept = retained[:limit]
-    stacks = symbolizer.symbolize([_raw(one.stack) for one in kept])
+    stacks = symbolizer.symbolize([one.raw_stack or _raw(one.stack) for one in kept])
     # One stack may make several types: those with most bytes come first.
-    sites = merged_sites(_site(one, stack, heap) for one, stack in zip(kept, stacks, strict=True))
+    arena = max(arenas, key=lambda site: site.live_bytes, default=None)
+    sites = merged_sites(
+        _site(one, stack if arena is None or one.raw_stack or one.stack else _stack_of(arena), heap)
+        for one, stack in zip(kept, stacks, strict=True)
+    )
     return [_judged(site, heap, site.growth_bytes_per_s / total) for site in sites]
 
 
@@ -81,17 +94,39 @@ def _site(one: Retained, stack: Stack, heap: ManagedHeap) -> SiteReport:
         peak_live_bytes=one.live_bytes,
         verdict=Verdict.UNKNOWN,
         confidence=0.0,
-        reason=heap.reason,
+        reason=_holds(one),
         leak_bytes_per_s=0.0,
         reachable=None,
-        type=type_name(one.type),
+        type=_type_of(one),
+    )
+
+
+def _stack_of(site: SiteReport) -> Stack:
+    return Stack(site.stack, (None,) * len(site.stack), None)
+
+
+def _type_of(one: Retained) -> str:
+    if one.growth_per_s is None:
+        return type_name(one.type)
+    return f"{one.type} +{one.growth_per_s:,.0f}/s"
+
+
+def _holds(one: Retained) -> str:
+    """Who keeps the objects; "" where only samples tell."""
+    if one.container is None:
+        return ""
+    words = f"a {one.container} gains {_type_of(one)}"
+    return (
+        words if one.raw_stack else f"{words}, by whom was not seen: this is who used up memory for objects"
     )
 
 
 def _judged(site: SiteReport, heap: ManagedHeap, share: float) -> SiteReport:
     if heap.verdict not in (Verdict.LEAK, Verdict.GROWING):
-        return replace(site, verdict=heap.verdict)
-    stays = f"{human_bytes(site.live_bytes)} of {site.type} survived collections, {share:.0%} of what did"
+        return replace(site, verdict=heap.verdict, reason=heap.reason)
+    stays = site.reason or (
+        f"{human_bytes(site.live_bytes)} of {site.type} survived collections, {share:.0%} of what did"
+    )
     if share < _LEAKS_SHARE or site.live_count < _SAMPLES_MIN:
         return replace(site, verdict=Verdict.STEADY, reason=stays)
     confidence = min(_CONFIDENCE_MAX, 1 - 1 / site.live_count**0.5)
@@ -102,4 +137,16 @@ def _judged(site: SiteReport, heap: ManagedHeap, share: float) -> SiteReport:
         confidence=round(confidence, 2),
         reason=f"{stays}; {heap.reason}",
         leak_bytes_per_s=rate,
+        **_with_what_they_hold(site, heap, rate),
     )
+
+
+def _with_what_they_hold(site: SiteReport, heap: ManagedHeap, rate: float) -> dict[str, Any]:
+    """The figures of the values of containers, which hold others in turn: what the heap grows by with
+    each.
+    """
+    values_per_s = site.growth_bytes_per_s / _POINTER_BYTES
+    if not heap.is_read or values_per_s <= 0:
+        return {}
+    live_bytes = min(round(site.live_count * rate / values_per_s), heap.live_bytes or 0)
+    return {"live_bytes": live_bytes, "growth_bytes_per_s": rate}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import structlog
@@ -13,7 +14,7 @@ from bpfleakd.model.method import MethodSource
 from bpfleakd.model.stack import RawStack
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.detection import detect
-from bpfleakd.runtimes.runtime import FrameSource, Retained, Runtime
+from bpfleakd.runtimes.runtime import FrameSource, HolderSource, LiveHeap, Retained, Runtime
 from bpfleakd.tracing.managed_heap import HeapTracking
 from bpfleakd.tracing.retained import retained_types
 from bpfleakd.tracing.type_counts import TypeCounts
@@ -25,6 +26,7 @@ __all__ = ["ProcessRuntimes"]
 _STACKS_NOTED_AT_ONCE = 500
 # A program may have an interpreter that it never starts: in the end it is looked at every 256 ticks.
 _LOOKED_MAX = 8
+_TYPES_OVER_NS = 30_000_000_000
 
 log = structlog.get_logger()
 
@@ -41,6 +43,7 @@ class ProcessRuntimes:
         self._failed: list[Runtime] = []
         self.heap = HeapTracking()
         self.counts: TypeCounts | None = None
+        self._read_counts: TypeCounts | None = None
         self._is_complete = True
         self._looked = self._ticks = 0
         self._noted: set[int] = set()
@@ -85,6 +88,12 @@ class ProcessRuntimes:
                 for address in words[1:]:
                     source.find(address - 1)
 
+    def charge_blocks(self, stack_of_block: Callable[[int], RawStack | None]) -> None:
+        """Learn who allocated the blocks that grow with what stays alive."""
+        source = self.heap_runtime.allocations if self.heap_runtime else None
+        if isinstance(source, HolderSource):
+            source.charge(stack_of_block)
+
     @property
     def type_runtime(self) -> Runtime | None:
         """The runtime that can count its objects by type."""
@@ -92,8 +101,9 @@ class ProcessRuntimes:
 
     @property
     def types(self) -> tuple[TypeFigures, ...]:
-        """What is known of types: of the last count, or by samples."""
-        return self.counts.figures if self.counts is not None else retained_types(self.retained)
+        """What is known of types: of the last count, of the last reading of the heap, or by samples."""
+        counts = self._read_counts or self.counts
+        return counts.figures if counts is not None else retained_types(self.retained)
 
     def follow(self, mappings: Sequence[Mapping]) -> bool:
         """Find runtimes that have come; returns whether there are some."""
@@ -141,10 +151,24 @@ class ProcessRuntimes:
             runtime.methods.refresh(now_ns)
         if runtime is not self.heap_runtime or runtime.live_heap is None:
             return
-        self.heap.note(runtime.live_heap.read(now_ns))
+        readings = runtime.live_heap.read(now_ns)
+        self.heap.note(readings)
+        for reading in readings:
+            if reading.types:
+                self._note_types(reading)
         if runtime.allocations is not None:
+            self.heap.is_held = bool(runtime.allocations.retained())
             runtime.allocations.want(wanted=self.heap.may_grow)
             runtime.allocations.refresh(now_ns)
+
+    def _note_types(self, reading: LiveHeap) -> None:
+        last = self._read_counts
+        before = None
+        if last is not None:
+            # Growth is that of some time, whatever the pause between two readings.
+            is_enough = last.before is None or reading.at_ns - last.at_ns >= _TYPES_OVER_NS
+            before = replace(last, before=None) if is_enough else last.before
+        self._read_counts = TypeCounts(reading.at_ns, reading.types, before)
 
     def judge_heap(self, now_ns: int, leak_after_s: float) -> None:
         """Make a verdict of what collections leave alive."""

@@ -39,6 +39,7 @@ _GAINED_MIN_SHARE = 0.02
 _EARLIER_SHARE = 0.4
 # Commits of the heap that make this part of a process' growth explain it.
 _EXPLAINS_SHARE = 0.5
+_LEFT_ALIVE = "what {} of the managed heap leave alive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,30 +52,34 @@ class Collections:
 
 
 def classify_managed_heap(
-    runtime: str, collections: Collections, watched_s: float, leak_after_s: float
+    runtime: str, collections: Collections, watched_s: float, leak_after_s: float, *, is_read: bool = False
 ) -> ManagedHeap:
-    """Judge a heap by its collections, watched for `watched_s` by now."""
+    """Judge a heap by its collections, watched for `watched_s` by now. `is_read`: by readings, each of which
+    tells exactly what was in use.
+    """
     count, full = len(collections.times_s), int(collections.is_full.sum())
     live_bytes = int(collections.live_bytes[-1]) if count else None
     found = _trend(collections) if count else None
     grows = found is not None and _grows(found, collections)
     rate = found.slope_per_s if grows and found is not None else 0.0
+    looks = _counted(count, "reading" if is_read else "collection")
+    what = f"what {looks} of the object heap found in use" if is_read else _LEFT_ALIVE.format(looks)
     if not count:
-        verdict, reason = Verdict.UNKNOWN, "the managed heap has not been collected yet"
+        verdict, reason = (
+            Verdict.UNKNOWN,
+            f"the managed heap has not been {'read' if is_read else 'collected'} yet",
+        )
     elif watched_s < leak_after_s or found is None:
-        verdict, reason = Verdict.UNKNOWN, f"{_collections(count)} of the managed heap: too few to tell"
+        verdict, reason = Verdict.UNKNOWN, f"{looks} of the managed heap: too few to tell"
     elif grows and _has_survived(collections):
-        verdict = Verdict.LEAK
-        reason = f"what {_collections(count)} of the managed heap leave alive grows {human_rate(rate)}"
-        reason += f", through {_collections(full, 'full ')}"
+        verdict, reason = Verdict.LEAK, f"{what} grows {human_rate(rate)}"
+        reason += "" if is_read else f", through {_counted(full, 'full collection')}"
     elif grows:
-        verdict = Verdict.GROWING
-        reason = f"what {_collections(count)} of the managed heap leave alive grows {human_rate(rate)}, "
-        reason += "with no full one that confirms it yet"
+        verdict, reason = Verdict.GROWING, f"{what} grows {human_rate(rate)}"
+        reason += "" if is_read else ", with no full one that confirms it yet"
     else:
-        verdict = Verdict.STEADY
-        reason = f"what {_collections(count)} of the managed heap leave alive does not grow"
-    return ManagedHeap(runtime, verdict, reason, live_bytes, count, full, round(rate, 1))
+        verdict, reason = Verdict.STEADY, f"{what} does not grow"
+    return ManagedHeap(runtime, verdict, reason, live_bytes, count, full, round(rate, 1), is_read)
 
 
 def with_managed_heap(
@@ -89,7 +94,8 @@ def with_managed_heap(
     if grows and share is not None:
         share = round(min(1.0, share + max(heap.growth_bytes_per_s, committed_bytes_per_s) / grows), 3)
     if heap.verdict is Verdict.LEAK:
-        others = f"; {verdict.reason}" if found.leaks else ""
+        # How much of the growth is known is another without the heap.
+        others = f"; {verdict.reason.partition(';')[0]}" if found.leaks else ""
         return replace(
             verdict,
             verdict=Verdict.LEAK,
@@ -142,5 +148,5 @@ def _has_survived(collections: Collections) -> bool:
     return gained_bytes > max(_GAINED_MIN_BYTES, _GAINED_MIN_SHARE * least)
 
 
-def _collections(count: int, kind: str = "") -> str:
-    return f"{count:,} {kind}collection" + ("" if count == 1 else "s")
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -1,4 +1,4 @@
-"""`bpfleakctl types`: the objects of a managed heap by type, for which the process stands still."""
+"""`bpfleakctl types`: the objects of a managed heap by type, for which the process may stand still."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ from bpfleakd.printable import printable
 __all__ = ["add_parser", "run"]
 
 
+# A service does not notice that.
+_UNNOTICED_S = 0.3
+
+
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
     parser = commands.add_parser(
@@ -23,6 +27,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_pid(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask: the process stands still for it")
+    parser.add_argument(
+        "--no-stop", action="store_true", help="count while it runs, where the runtime allows that (Python)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
     parser.set_defaults(run=run)
     return parser
@@ -31,10 +38,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Say what it costs, ask, and print a row a type, or JSON."""
     client = DaemonClient(arguments.socket)
-    if not arguments.yes and not _agreed(client.types_price(arguments.pid)):
+    stop = not arguments.no_stop
+    if stop and not arguments.yes and not _agreed(client.types_price(arguments.pid)):
         return 1
     with waiting(f"counting the objects of {arguments.pid}"):
-        report = client.types(arguments.pid)
+        report = client.types(arguments.pid, stop=stop)
     if arguments.json:
         print(json_text(report))
         return 0
@@ -48,7 +56,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _agreed(price: TypesPrice) -> bool:
-    """Whether the user wants it at this price. Raises AccessDenied if there is nobody to ask."""
+    """Whether the user wants it at this price, if it is one. Raises AccessDenied if there is nobody to
+    ask.
+    """
+    if price.stops_s is not None and price.stops_s <= _UNNOTICED_S:
+        return True
     how_long = (
         "for a time that cannot be told" if price.stops_s is None else f"for about {price.stops_s:.1f} s"
     )

@@ -25,10 +25,13 @@ def heap_lines(heap: ManagedHeap | None, types: Sequence[TypeFigures], notes: Se
 def heap_line(heap: ManagedHeap) -> str:
     """How much is alive, after how many collections."""
     if heap.live_bytes is None:
-        return f"{heap.runtime} heap: not collected yet"
+        return f"{heap.runtime} heap: not {'read' if heap.is_read else 'collected'} yet"
     count = f"{heap.collections:,} collection{'' if heap.collections == 1 else 's'}"
     grows = f", {human_rate(heap.growth_bytes_per_s)}" if heap.growth_bytes_per_s else ""
     live = human_bytes(heap.live_bytes)
+    if heap.is_read:
+        readings = f"{heap.collections:,} reading{'' if heap.collections == 1 else 's'}"
+        return f"{heap.runtime} objects: {live} in use, by {readings}{grows}"
     return f"{heap.runtime} heap: {live} alive after {count}, {heap.full_collections:,} of them full{grows}"
 
 

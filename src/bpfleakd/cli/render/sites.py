@@ -106,9 +106,9 @@ def site_function(site: SiteReport) -> str:
 
 
 def _where(site: SiteReport) -> str:
-    """Return file:line, or the module with the offset of the blamed call; of a managed heap the type."""
+    """Return file:line, or the module with the offset of the blamed call; of a managed heap with the type."""
     if site.type:
-        return printable(site.type)
+        return printable(f"{site.location}, {site.type}" if site.location else site.type)
     if site.location:
         return printable(site.location)
     if not site.module:

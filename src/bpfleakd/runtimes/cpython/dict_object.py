@@ -11,7 +11,7 @@ from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.layout import Layout
 from bpfleakd.runtimes.cpython.texts import TextReader
 
-__all__ = ["find_text_value"]
+__all__ = ["find_text_value", "last_values"]
 
 _MA_KEYS = 32
 # A class has __module__ among its first names.
@@ -31,6 +31,14 @@ def find_text_value(
         if key_object and value and texts.read(key_object) == key:
             return texts.read(value)
     return None
+
+
+def last_values(memory: RemoteMemory, layout: Layout, keys: int, limit: int) -> list[int]:
+    """The addresses of the values that came last, `keys` being ma_keys. Raises OSError or ValueError."""
+    entries, step, key_at, count = _entries(memory, layout, keys)
+    first = max(0, count - limit)
+    raw = memory.read(entries + first * step, (min(count, limit)) * step)
+    return [value for (value,) in struct.iter_unpack(f"<{key_at + 8}xQ", raw)]
 
 
 def _entries(memory: RemoteMemory, layout: Layout, keys: int) -> tuple[int, int, int, int]:

@@ -8,12 +8,13 @@ references. A block that has none is memory that an object owns: the table of a 
 
 from __future__ import annotations
 
-import struct
+from dataclasses import astuple, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.printable import printable, shortened
+from bpfleakd.process.memory import MemoryReader
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.code_object import ObjectTypes
 from bpfleakd.runtimes.cpython.dict_object import find_text_value
@@ -21,12 +22,17 @@ from bpfleakd.runtimes.cpython.layout import Layout
 from bpfleakd.runtimes.cpython.pools import Pools
 from bpfleakd.runtimes.cpython.texts import TextReader
 
-__all__ = ["NO_OBJECT", "TypeNames"]
+__all__ = ["NO_OBJECT", "Objects", "TypeNames"]
 
 # PyTypeObject: the same from 3.9 to 3.14.
 _OB_TYPE, _TP_NAME, _TP_BASICSIZE, _TP_FLAGS, _TP_DICT = 8, 24, 32, 168, 264
-_FLAG_READY, _FLAG_HEAP_TYPE = 1 << 12, 1 << 9
-_HEAD = struct.Struct("<QQ")
+_TP_BASE, _TP_ITEMSIZE, _OB_SIZE = 256, 40, 16
+_FLAG_TEXT, _FLAG_INT, _INT_TAG_BITS = 1 << 28, 1 << 24, 3
+_POOL_BLOCK_MAX = 512
+_FLAG_READY, _FLAG_HEAP_TYPE, _FLAG_TYPE = 1 << 12, 1 << 9, 1 << 31
+_CONTAINER_FLAGS = {1 << 25: "list", 1 << 29: "dict"}
+_CONTAINER_NAMES = {"set": "set", "collections.deque": "deque"}
+_BASES_MAX = 16
 _BASICSIZE_MAX = 1 << 20
 _NAME_MAX_BYTES = 256
 _TYPE_WORDS = (1, 3, 5)
@@ -35,33 +41,74 @@ _COUNT_MASK = np.uint64(0xFFFFFFFF)
 NO_OBJECT = "(memory of containers)"
 
 
-class TypeNames:
-    """Names of types of one process, remembered by the type's address."""
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """What the live blocks of pools are: `types` has the address of each one's type, 0 for no object, and
+    `at` the word of the block where that is."""
 
-    def __init__(self, memory: RemoteMemory, layout: Layout, types: ObjectTypes) -> None:
+    pools: Pools
+    types: NDArray[np.uint64]
+    at: NDArray[np.int8]
+
+    def counts(self) -> list[tuple[int, int]]:
+        """How many there are of each type, by its address; 0: of none."""
+        found, counts = np.unique(self.types, return_counts=True)
+        return list(zip(found.tolist(), counts.tolist(), strict=True))
+
+    def field(self, chosen: NDArray[np.bool_], offset: int) -> NDArray[np.uint64]:
+        """The word at an offset of these objects, whose blocks are large enough."""
+        words = np.zeros(int(np.count_nonzero(chosen)), np.uint64)
+        for word in _TYPE_WORDS:
+            here = self.at[chosen] == word
+            index = word - 1 + offset // 8
+            if here.any() and index < self.pools.block_bytes // 8:
+                words[here] = self.pools.column(index)[chosen][here]
+        return words
+
+    def addresses(self, chosen: NDArray[np.bool_]) -> NDArray[np.uint64]:
+        """Where these objects begin."""
+        return self.pools.addresses()[chosen] + (self.at[chosen] - 1).astype(np.uint64) * np.uint64(8)
+
+
+class TypeNames:
+    """Names of types of one process, remembered by the type's address. `pid` is for reading many at once."""
+
+    def __init__(self, pid: int, memory: RemoteMemory, layout: Layout, types: ObjectTypes) -> None:
+        self._reader = MemoryReader(pid)
         self._memory = memory
         self._layout = layout
+        self._types = types
         self._type_type = types.type
         self._texts = TextReader(memory, layout, types.text)
         self._names: dict[int, str | None] = {}
+        self._kinds: dict[int, str | None] = {}
+        self._metatypes: dict[int, bool] = {}
+        self._object_bytes: dict[int, tuple[int, int]] = {}
 
-    def types_in(self, pools: Pools) -> dict[str, int]:
-        """How many live blocks of these pools are of each type, by its name."""
-        counts: dict[str, int] = {}
+    def objects_in(self, pools: Pools) -> Objects:
+        """What the live blocks of these pools are."""
         total = int(np.count_nonzero(pools.is_live))
-        rest = np.ones(total, np.bool_)
+        objects = Objects(pools, np.zeros(total, np.uint64), np.zeros(total, np.int8))
         for word in _TYPE_WORDS:
             if word >= pools.block_bytes // 8:
                 break
-            types = np.where(rest & self._is_count(pools.column(word - 1)), pools.column(word), 0)
-            for address, count in zip(*_counted(types), strict=True):
-                name = self.name_of(address)
-                if name is not None:
-                    counts[name] = counts.get(name, 0) + count
-                    rest &= types != np.uint64(address)
-        if left := int(np.count_nonzero(rest)):
-            counts[NO_OBJECT] = left
-        return counts
+            is_new = (objects.types == 0) & self.are_counts(pools.column(word - 1))
+            candidates = np.where(is_new, pools.column(word), np.uint64(0))
+            found = np.isin(candidates, self._types_among(np.unique(candidates[is_new])))
+            objects.types[found] = candidates[found]
+            objects.at[found] = word
+        return objects
+
+    def _types_among(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Those that are types: there may be as many others as there are objects."""
+        unknown = addresses[~np.isin(addresses, np.fromiter(self._names, np.uint64, len(self._names)))]
+        unknown = unknown[(unknown != 0) & (unknown % 8 == 0)]
+        for meta in np.unique(metas := self._reader.words(unknown + np.uint64(_OB_TYPE))).tolist():
+            if self._is_metatype(meta):
+                for address in unknown[metas == meta].tolist():
+                    self.name_of(address)
+        known = np.array([address for address, name in self._names.items() if name is not None], np.uint64)
+        return addresses[np.isin(addresses, known)]
 
     def name_of(self, address: int) -> str | None:
         """The name of the type at an address, with its module; None if there is no type."""
@@ -72,13 +119,14 @@ class TypeNames:
                 self._names[address] = None
         return self._names[address]
 
-    def _is_count(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    def are_counts(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which of these words may be counts of references."""
         counted: NDArray[np.bool_] = (words & _COUNT_MASK) != 0
         # 3.14 has flags in the upper half.
         return counted if self._layout.version >= (3, 14) else counted & (words >> np.uint64(32) == 0)
 
     def _read_name(self, address: int) -> str | None:
-        if address % 8 or not self._is_type(address):
+        if address % 8 or not self._is_metatype(self._memory.word(address + _OB_TYPE)):
             return None
         flags, basic_bytes = (
             self._memory.word(address + _TP_FLAGS),
@@ -95,19 +143,78 @@ class TypeNames:
             name = f"{module}.{name}" if module and module != "builtins" else name
         return shortened(name, _NAME_MAX_BYTES)
 
-    def _is_type(self, address: int) -> bool:
-        """Whether its type is `type`, or a metaclass, whose own type is."""
-        meta = self._memory.word(address + _OB_TYPE)
-        return meta == self._type_type or (
-            meta % 8 == 0 and self._memory.word(meta + _OB_TYPE) == self._type_type
-        )
+    def sized_types(self) -> set[int]:
+        """The addresses of the types that are known, of which an object may be larger than a pool's block."""
+        # Of these there may be none in pools.
+        for address in (*astuple(self._types), *(meta for meta, is_one in self._metatypes.items() if is_one)):
+            self.name_of(address)
+        known = (address for address, name in self._names.items() if name is not None)
+        return {address for address in known if self._may_be_large(address)}
+
+    def _may_be_large(self, address: int) -> bool:
+        try:
+            basic_bytes, item_bytes = self._sizes(address)
+        except OSError:
+            return False
+        return item_bytes > 0 or basic_bytes > _POOL_BLOCK_MAX or self.name_of(address) == "str"
+
+    def _sizes(self, address: int) -> tuple[int, int]:
+        """tp_basicsize and tp_itemsize of a type."""
+        if address not in self._object_bytes:
+            basic_bytes = self._memory.word(address + _TP_BASICSIZE)
+            self._object_bytes[address] = basic_bytes, self._memory.word(address + _TP_ITEMSIZE)
+        return self._object_bytes[address]
+
+    def size_of(self, address: int, type_address: int) -> int | None:
+        """The bytes of an object; None for a str that is not compact. Raises OSError or ValueError."""
+        basic_bytes, item_bytes = self._sizes(type_address)
+        if not item_bytes:
+            if self._memory.word(type_address + _TP_FLAGS) & _FLAG_TEXT:
+                return self._texts.size_of(address)
+            return basic_bytes
+        count = self._memory.word(address + _OB_SIZE)
+        if self._memory.word(type_address + _TP_FLAGS) & _FLAG_INT and self._layout.version >= (3, 12):
+            count >>= _INT_TAG_BITS
+        # The length of an int is negative where the number is, before 3.12.
+        count = min(count, (1 << 64) - count)
+        return basic_bytes + count * item_bytes
+
+    def kind_of(self, address: int) -> str | None:
+        """Which container it is a type of, or derived from: list, dict, set or deque; None: of none."""
+        if address not in self._kinds:
+            try:
+                self._kinds[address] = self._read_kind(address)
+            except OSError:
+                self._kinds[address] = None
+        return self._kinds[address]
+
+    def _read_kind(self, address: int) -> str | None:
+        flags = self._memory.word(address + _TP_FLAGS)
+        for flag, kind in _CONTAINER_FLAGS.items():
+            if flags & flag:
+                return kind
+        for _ in range(_BASES_MAX):
+            if not address:
+                return None
+            if named := _CONTAINER_NAMES.get(self.name_of(address) or ""):
+                return named
+            address = self._memory.word(address + _TP_BASE)
+        return None
+
+    def _is_metatype(self, address: int) -> bool:
+        """Whether it is `type`, or a class derived from it: what has it as type is a type."""
+        if address not in self._metatypes:
+            self._metatypes[address] = address == self._type_type or self._is_derived_from_type(address)
+        return self._metatypes[address]
+
+    def _is_derived_from_type(self, address: int) -> bool:
+        try:
+            flags = self._memory.word(address + _TP_FLAGS) if address % 8 == 0 else 0
+            return bool(flags & _FLAG_TYPE and self._memory.word(address + _OB_TYPE) == self._type_type)
+        except OSError:
+            return False
 
     def _module_of(self, address: int) -> str | None:
         names = self._memory.word(address + _TP_DICT)
         value = find_text_value(self._memory, self._texts, self._layout, names, "__module__")
         return printable(value) if value else None
-
-
-def _counted(types: NDArray[np.uint64]) -> tuple[list[int], list[int]]:
-    found, counts = np.unique(types[types != 0], return_counts=True)
-    return found.tolist(), counts.tolist()

@@ -11,7 +11,7 @@ its header has to follow from its size class.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.process.memory import MemoryPart, MemoryReader, written_parts
 
-__all__ = ["Pools", "arena_bytes", "find_pools", "pool_bytes", "read_pools"]
+__all__ = ["Pools", "arena_bytes", "find_pools", "is_anonymous", "pool_bytes", "read_pools"]
 
 _HEADER = np.dtype(
     [
@@ -42,11 +42,40 @@ _ROWS_AT_ONCE = 1024
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Pools of one size class, read. `words` has a row each; `is_live` a row of booleans, a block each."""
+    """Pools of one size class at `starts`. `words` has a row each; `is_live` a row of booleans, a block
+    each.
+    """
 
     block_bytes: int
+    starts: NDArray[np.uint64]
     words: NDArray[np.uint64]
     is_live: NDArray[np.bool_]
+
+    def copied(self) -> Pools:
+        """The same, in memory of its own: what was read is overwritten by the next reading."""
+        return replace(self, words=self.words.copy())
+
+    def same_heads(self, other: Pools, rows: NDArray[np.intp], others: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Of which blocks the type is the same in `rows` of these pools and `others` of another reading."""
+        stride = self.block_bytes // _WORD_BYTES
+        same = np.ones((len(rows), self.is_live.shape[1]), np.bool_)
+        for word in (1, 3, 5):
+            if word < stride:
+                first = _HEADER_BYTES // _WORD_BYTES + word
+                mine, theirs = self.words[rows, first::stride], other.words[others, first::stride]
+                same &= (mine == theirs)[:, : same.shape[1]]
+        return same
+
+    @property
+    def live_bytes(self) -> int:
+        """What their live blocks take."""
+        return int(np.count_nonzero(self.is_live)) * self.block_bytes
+
+    def addresses(self) -> NDArray[np.uint64]:
+        """Where each live block is."""
+        offsets = _HEADER_BYTES + np.arange(self.is_live.shape[1]) * self.block_bytes
+        addresses: NDArray[np.uint64] = (self.starts[:, None] + offsets.astype(np.uint64))[self.is_live]
+        return addresses
 
     def column(self, word: int) -> NDArray[np.uint64]:
         """The `word`th word of every live block."""
@@ -67,11 +96,17 @@ def arena_bytes(version: tuple[int, int]) -> int:
     return 1 << 20 if version >= (3, 10) else 256 << 10
 
 
+def is_anonymous(mapping: Mapping) -> bool:
+    """Whether arenas may be there; they may have a name (PR_SET_VMA_ANON_NAME)."""
+    is_named = mapping.path and not mapping.path.startswith("[anon:")
+    return mapping.writable and mapping.readable and not is_named and not mapping.shared
+
+
 def find_pools(pid: int, mappings: Sequence[Mapping], size_bytes: int) -> dict[int, NDArray[np.uint64]]:
     """The addresses of pools in use, by size class. Raises NoSuchProcess or AccessDenied."""
     found: dict[int, list[NDArray[np.uint64]]] = {}
     for mapping in mappings:
-        if not (mapping.writable and mapping.readable) or mapping.path or mapping.shared:
+        if not is_anonymous(mapping):
             continue
         for part in written_parts(pid, MemoryPart(mapping.start, mapping.end), shared=False):
             first = -(-part.start // size_bytes) * size_bytes
@@ -96,7 +131,7 @@ def read_pools(pid: int, size_class: int, addresses: NDArray[np.uint64], size_by
         right = _is_header(headers, size_bytes) & (headers["size_class"] == size_class)
         if right.any():
             live = _live_blocks(starts[right], rows[right], headers[right], block_bytes, size_bytes)
-            yield Pools(block_bytes, rows[right], live)
+            yield Pools(block_bytes, starts[right], rows[right], live)
 
 
 def _read_rows(

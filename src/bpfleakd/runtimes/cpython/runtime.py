@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,18 +14,18 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.process.mapped_files import FileKey, open_mapped
-from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.code_object import CodeReader
 from bpfleakd.runtimes.cpython.frames import Arena, PythonFrames
+from bpfleakd.runtimes.cpython.heap_reading import HeapTarget
 from bpfleakd.runtimes.cpython.interpreter import (
     Interpreter,
     Untrusted,
     find_interpreter,
     may_hold_interpreter,
 )
-from bpfleakd.runtimes.cpython.object_types import TypeNames
+from bpfleakd.runtimes.cpython.object_heap import ObjectHeap
 from bpfleakd.runtimes.cpython.pools import arena_bytes
 from bpfleakd.runtimes.cpython.types import PythonTypes
 from bpfleakd.runtimes.cpython.walker import python_walk
@@ -45,8 +46,6 @@ class CPython:
     name = "CPython"
     methods = None
     code_tables = ()
-    live_heap = None
-    allocations = None
 
     def __init__(self, memory: RemoteMemory, pid: int, found: Interpreter | Untrusted) -> None:
         """`memory` is taken over."""
@@ -55,6 +54,8 @@ class CPython:
         self.version = "?"
         self.frames: PythonFrames | None = None
         self.types: PythonTypes | None = None
+        self.live_heap: ObjectHeap | None = None
+        self.allocations: ObjectHeap | None = None
         if isinstance(found, Untrusted):
             self._reason = str(found)
             return
@@ -67,16 +68,22 @@ class CPython:
         reader = CodeReader(memory, found.layout, found.types)
         arena = Arena(arena_bytes(found.layout.version), found.text)
         self.frames = PythonFrames(reader, f"python{self.version}", walk, arena)
-        names = TypeNames(memory, found.layout, found.types)
-        self.types = PythonTypes(pid, found.layout.version, names, lambda: read_mappings(pid))
+        target = HeapTarget(pid, found.layout, found.types)
+        self.types = PythonTypes(target)
+        self.live_heap = self.allocations = ObjectHeap(target, time.monotonic_ns())
 
     @property
     def needs(self) -> Sequence[str]:
-        """Why there are no Python frames."""
+        """Why there are no Python frames, or what is in use is not known."""
+        heap = self.live_heap
+        if heap is not None and heap.failure is not None:
+            return (f"Python's object heap is not read: {heap.failure}",)
         return (f"no Python frames: {self._reason}",) if self._reason else ()
 
     def close(self) -> None:
         """Close the way to the process' memory; names that are known stay."""
+        if self.live_heap is not None:
+            self.live_heap.close()
         self._memory.close()
 
 

@@ -22,6 +22,17 @@ class TextReader:
         self._layout = layout
         self._text_type = text_type
 
+    def size_of(self, address: int) -> int | None:
+        """The bytes of a compact str; None for another. Raises OSError."""
+        head = self._memory.read(address, self._layout.compact_bytes)
+        state = head[_STATE]
+        kind, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
+        if not is_compact or kind not in _ENCODINGS:
+            return None
+        length = int.from_bytes(head[_LENGTH : _LENGTH + 8], "little")
+        before = self._layout.ascii_bytes if is_ascii else self._layout.compact_bytes
+        return before + (length + 1) * kind
+
     def read(self, address: int) -> str:
         """The text, cut at some length. Raises OSError, or ValueError if there is no such object."""
         layout = self._layout

@@ -1,50 +1,45 @@
-"""Bytes and count of Python's objects by type, read from outside while the program runs."""
+"""Bytes and count of Python's objects by type, read from outside."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from bpfleakd.model.mapping import Mapping
-from bpfleakd.runtimes.cpython.object_types import TypeNames
-from bpfleakd.runtimes.cpython.pools import find_pools, pool_bytes, read_pools
-from bpfleakd.runtimes.runtime import TypeCount
+from bpfleakd import errors
+from bpfleakd.runtimes.cpython.heap_reading import HeapRequest, HeapTarget, ask, started
+from bpfleakd.runtimes.runtime import RuntimeFailure, TypeCount
 
 __all__ = ["PythonTypes"]
 
+_STOP_S = 0.3
+_TIMEOUT_S = 120.0
+
 
 class PythonTypes:
-    """Objects of up to 512 bytes: those are all that pymalloc holds, and nearly all that there are.
+    """All objects of one process, each with the memory of its block, the collector's part included."""
 
-    A pool is read at once, so that the process need not stand still: each counts as it was when it was read.
-    """
+    work = "a copy of the memory of its objects"
+    # Cycles that wait for the collector.
+    includes_garbage = True
 
-    work = "nothing: its memory is read while it runs"
-    includes_garbage = False
-
-    def __init__(
-        self, pid: int, version: tuple[int, int], names: TypeNames, mappings: Callable[[], Sequence[Mapping]]
-    ) -> None:
-        self._pid = pid
-        self._pool_bytes = pool_bytes(version)
-        self._names = names
-        self._mappings = mappings
+    def __init__(self, target: HeapTarget) -> None:
+        self._target = target
 
     def price_s(self) -> float:
-        """It never stands still."""
-        return 0.0
+        """It stands still no longer than that: what takes longer is read while it goes on."""
+        return _STOP_S
 
     def read(self) -> Sequence[TypeCount]:
-        """All types, most bytes first. `live_bytes` are those of their blocks, the collector's part included.
+        """All types, most bytes first. Raises RuntimeFailure."""
+        return self._read(HeapRequest(self._target, _STOP_S, large=True))
 
-        Raises NoSuchProcess or AccessDenied.
-        """
-        counts: Counter[str] = Counter()
-        live_bytes: Counter[str] = Counter()
-        found = find_pools(self._pid, self._mappings(), self._pool_bytes)
-        for size_class, addresses in found.items():
-            for pools in read_pools(self._pid, size_class, addresses, self._pool_bytes):
-                for name, count in self._names.types_in(pools).items():
-                    counts[name] += count
-                    live_bytes[name] += count * pools.block_bytes
-        return [TypeCount(name, size, counts[name]) for name, size in live_bytes.most_common()]
+    def read_running(self) -> Sequence[TypeCount]:
+        """The same, of what was there in two readings. Raises RuntimeFailure."""
+        return self._read(HeapRequest(self._target, twice=True, large=True))
+
+    @staticmethod
+    def _read(request: HeapRequest) -> Sequence[TypeCount]:
+        try:
+            reading = ask(started(), request, _TIMEOUT_S)
+        except errors.BpfleakdError as error:
+            raise RuntimeFailure(error.message) from error
+        return [TypeCount(name, size, count) for name, size, count in reading.counts]

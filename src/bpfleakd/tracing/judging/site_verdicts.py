@@ -58,6 +58,7 @@ _LEAKS, _GROWS = 2, 1
 _ONLY_ROW = np.zeros(1, np.intp)
 _NO_ROWS = np.zeros(0, np.intp)
 
+
 @dataclass(frozen=True, slots=True)
 class VerdictsCheckpoint:
     """What is written down of them: points of histories, and the rows of leaks that were announced."""
@@ -401,6 +402,7 @@ class SiteVerdicts:
         return np.array(
             [intervals[first : last + 1].max() for first, last in pairwise(at.tolist())], np.float64
         )
+
 
 def _several(functions: Units | None, rows: NDArray[np.intp]) -> NDArray[np.intp]:
     """The leads of functions that more than one of these rows is charged to, not too many."""

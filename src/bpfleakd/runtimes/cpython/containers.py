@@ -1,0 +1,90 @@
+"""Containers among Python's objects: lists, dicts, sets and deques, how many values each has, and of which
+types.
+
+Layouts, the same from 3.9 to 3.14: PyListObject, PyDictObject, PySetObject, and dequeobject of
+Modules/_collectionsmodule.c. A class that is derived from one of them begins with it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bpfleakd.process.remote_memory import RemoteMemory
+from bpfleakd.runtimes.cpython.dict_object import last_values
+from bpfleakd.runtimes.cpython.layout import Layout
+from bpfleakd.runtimes.cpython.object_types import Objects, TypeNames
+
+__all__ = ["Container", "containers_in", "value_types"]
+
+# Where the number of values is, and where they are: in a block of its own.
+_FIELDS = {"list": (16, 24), "dict": (16, 32), "set": (24, 40), "deque": (16, 32)}
+# Below that the values of a list are in pools, too, and nobody is seen who makes it grow.
+_SIZE_MIN = 72
+_VALUES_READ = 64
+_OB_TYPE = 8
+_SET_ENTRY_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One with `size` values, which are at `table`."""
+
+    address: int
+    kind: str
+    size: int
+    table: int
+
+
+def containers_in(objects: Objects, names: TypeNames) -> Iterator[Container]:
+    """The large ones among these objects."""
+    for address, _count in objects.counts():
+        kind = names.kind_of(address) if address else None
+        if kind is None:
+            continue
+        chosen = objects.types == np.uint64(address)
+        sizes, tables = (objects.field(chosen, offset) for offset in _FIELDS[kind])
+        large = (sizes >= _SIZE_MIN) & (sizes < np.uint64(1 << 40)) & (tables != 0)
+        rows = (objects.addresses(chosen)[large], sizes[large], tables[large])
+        for place, size, table in zip(*(column.tolist() for column in rows), strict=True):
+            yield Container(place, kind, size, table)
+
+
+def value_types(memory: RemoteMemory, layout: Layout, names: TypeNames, container: Container) -> list[str]:
+    """The types of some values, those that came last as far as there is an order; most frequent first."""
+    found: Counter[str] = Counter()
+    try:
+        values = _values(memory, layout, container)
+    except (OSError, ValueError):
+        return []
+    for value in values:
+        try:
+            name = names.name_of(memory.word(value + _OB_TYPE)) if value else None
+        except OSError:
+            continue
+        if name is not None:
+            found[name] += 1
+    return [name for name, _count in found.most_common()]
+
+
+def _values(memory: RemoteMemory, layout: Layout, container: Container) -> list[int]:
+    count = min(container.size, _VALUES_READ)
+    match container.kind:
+        case "list":
+            first = container.table + 8 * (container.size - count)
+            return _words(memory, first, count)
+        case "dict":
+            return last_values(memory, layout, container.table, count)
+        case "set":
+            return _words(memory, container.table, count * _SET_ENTRY_BYTES // 8)[::2]
+        case _:
+            # A block of a deque: a link, 64 values, a link (BLOCKLEN).
+            return _words(memory, container.table + 8, _VALUES_READ)
+
+
+def _words(memory: RemoteMemory, address: int, count: int) -> list[int]:
+    words: list[int] = np.frombuffer(memory.read(address, 8 * count), np.uint64).tolist()
+    return words

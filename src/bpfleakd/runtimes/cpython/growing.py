@@ -1,0 +1,100 @@
+"""Which containers grow: the structures that hold what makes a heap grow.
+
+Rules:
+- A container grows as long as no reading finds it smaller than the one before. What shrinks, a queue or a
+  cache that throws out, begins anew.
+- It counts as growing after `_RISES_MIN` readings that found it larger, if those are most of them and the
+  last is recent.
+- A container is told by its address and its kind; one that is gone and has come again at the same address is
+  smaller.
+
+Pure: readings in, figures out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from bpfleakd.runtimes.cpython.containers import Container
+
+__all__ = ["GrowingContainer", "GrowingContainers"]
+
+_RISES_MIN = 4
+_RISES_SHARE = 0.6
+# So many readings without a rise, and it has stopped.
+_STILL_MAX = 3
+_GAINED_MIN = 64
+
+
+@dataclass(slots=True)
+class _Series:
+    container: Container
+    first_s: float
+    first_size: int
+    last_s: float
+    readings: int = 1
+    rises: int = 0
+    still: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingContainer:
+    """A container as it was last read, and what it gains a second."""
+
+    container: Container
+    growth_per_s: float
+    rises: int
+
+
+class GrowingContainers:
+    """The containers of one process through its readings."""
+
+    def __init__(self) -> None:
+        self._series: dict[int, _Series] = {}
+
+    def take(self, at_s: float, containers: Iterable[Container]) -> None:
+        """Take in a reading. What is not in it is forgotten: it is gone, or among the small ones."""
+        self._series = {
+            container.address: self._next(self._series.get(container.address), at_s, container)
+            for container in containers
+        }
+
+    def growing(self) -> list[GrowingContainer]:
+        """Those that grow, most values a second first."""
+        found = [
+            GrowingContainer(one.container, _rate(one), one.rises)
+            for one in self._series.values()
+            if one.rises >= max(_RISES_MIN, _RISES_SHARE * (one.readings - 1)) and _is_recent(one)
+        ]
+        return sorted(found, key=lambda one: -one.growth_per_s)
+
+    def rising(self, limit: int) -> Iterator[int]:
+        """The addresses of those that grew at the last reading, most values first: they may be asked
+        about.
+        """
+        rising = [one for one in self._series.values() if one.rises and not one.still]
+        rising.sort(key=lambda one: -_rate(one))
+        return (one.container.address for one in rising[:limit])
+
+    @staticmethod
+    def _next(series: _Series | None, at_s: float, container: Container) -> _Series:
+        if series is None or container.kind != series.container.kind:
+            return _Series(container, at_s, container.size, at_s)
+        before = series.container.size
+        if container.size < before:
+            return _Series(container, at_s, container.size, at_s)
+        series.container, series.last_s = container, at_s
+        series.readings += 1
+        is_larger = container.size > before
+        series.rises += is_larger
+        series.still = 0 if is_larger else series.still + 1
+        return series
+
+
+def _is_recent(series: _Series) -> bool:
+    return series.still < _STILL_MAX and series.container.size - series.first_size >= _GAINED_MIN
+
+
+def _rate(series: _Series) -> float:
+    return (series.container.size - series.first_size) / max(1e-9, series.last_s - series.first_s)

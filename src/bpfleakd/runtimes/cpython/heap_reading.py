@@ -1,0 +1,69 @@
+"""A reading of Python's object heap, as it is asked of a child process and answered.
+
+Reading takes memory in proportion to the heap, which the child gives back with its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+
+from bpfleakd.kernel.child import Child
+from bpfleakd.runtimes.cpython.code_object import ObjectTypes
+from bpfleakd.runtimes.cpython.containers import Container
+from bpfleakd.runtimes.cpython.layout import Layout
+
+__all__ = ["HeapReading", "HeapRequest", "HeapTarget", "ReadingChild", "ask", "started"]
+
+ReadingChild: TypeAlias = Child
+_WORKER = "bpfleakd.runtimes.cpython.heap_worker"
+
+
+@dataclass(frozen=True, slots=True)
+class HeapTarget:
+    """The process, and what is to be known of its interpreter."""
+
+    pid: int
+    layout: Layout
+    types: ObjectTypes
+
+
+@dataclass(frozen=True, slots=True)
+class HeapRequest:
+    """What to read. The process is held for `stop_s` at most; with 0 it goes on, and objects that are not
+    there twice are left out. `large`: objects of more than 512 bytes, too. `watched`: containers whose
+    values' types are wanted.
+    """
+
+    target: HeapTarget
+    stop_s: float = 0.0
+    twice: bool = False
+    large: bool = False
+    watched: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeapReading:
+    """Types with bytes and count, most bytes first; the largest containers; the types of values by
+    container.
+    """
+
+    live_bytes: int
+    counts: tuple[tuple[str, int, int], ...]
+    containers: tuple[Container, ...]
+    value_types: dict[int, tuple[str, ...]]
+    stopped_s: float
+    took_s: float
+
+
+def started() -> ReadingChild:
+    """The child that is asked next."""
+    return Child(_WORKER)
+
+
+def ask(child: ReadingChild, request: HeapRequest, timeout_s: float) -> HeapReading:
+    """Its answer. Raises what Child.ask raises."""
+    reply: Any = child.ask(asdict(request), timeout_s)
+    return msgspec.convert(reply, HeapReading, strict=False)

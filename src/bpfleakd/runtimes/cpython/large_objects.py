@@ -1,0 +1,88 @@
+"""Python's objects of more than 512 bytes: they are in no pool, but in blocks of malloc.
+
+Nothing lists them, so every place is looked at where one could begin: an address that is a multiple of 16,
+with a count of references and one of the types that are known. It is one if it has to be in a block of its
+own: if it is larger than a pool's largest block, by its type and the length that it states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.process.mappings import read_mappings
+from bpfleakd.process.memory import MemoryPart, MemoryReader, written_parts
+from bpfleakd.process.remote_memory import RemoteMemory
+from bpfleakd.runtimes.cpython.layout import Layout
+from bpfleakd.runtimes.cpython.object_types import TypeNames
+from bpfleakd.runtimes.cpython.pools import find_pools, is_anonymous, pool_bytes
+
+__all__ = ["large_objects"]
+
+_POOL_BLOCK_MAX = 512
+_READ_MAX_BYTES = 2 << 30
+_SIZE_MAX_BYTES = 1 << 40
+_COUNT_MAX = 1_000_000
+
+
+def large_objects(
+    pid: int, memory: RemoteMemory, layout: Layout, names: TypeNames
+) -> Iterator[tuple[str, int]]:
+    """Type and bytes of each. Raises NoSuchProcess or AccessDenied."""
+    types = names.sized_types()
+    known = np.array(sorted(types), np.uint64)
+    for addresses, found in _candidates(pid, layout, names, known):
+        for address, type_address in zip(addresses.tolist(), found.tolist(), strict=True):
+            try:
+                size_bytes = names.size_of(address, type_address)
+            except (OSError, ValueError):
+                continue
+            if size_bytes is not None and _POOL_BLOCK_MAX < size_bytes < _SIZE_MAX_BYTES:
+                name = names.name_of(type_address)
+                if name is not None and _is_there(memory, address, size_bytes):
+                    yield name, size_bytes
+
+
+def _candidates(
+    pid: int, layout: Layout, names: TypeNames, known: NDArray[np.uint64]
+) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
+    """Addresses with the addresses of their types."""
+    reader = MemoryReader(pid)
+    for part in _parts(pid, pool_bytes(layout.version)):
+        for bases, lengths, words in reader.read([part]):
+            ends = np.cumsum(lengths)
+            for base, end, length in zip(bases.tolist(), ends.tolist(), lengths.tolist(), strict=True):
+                piece = words[end - length : end]
+                skip = 0 if base % 16 == 0 else 1
+                counts, types = piece[skip::2][: (length - skip) // 2], piece[skip + 1 :: 2]
+                right = np.flatnonzero(np.isin(types, known) & names.are_counts(counts[: len(types)]))
+                yield (base + 8 * skip + 16 * right).astype(np.uint64), types[right]
+
+
+def _parts(pid: int, size_bytes: int) -> Iterator[MemoryPart]:
+    """The memory that malloc has, and not pymalloc, up to a limit."""
+    mappings = read_mappings(pid)
+    pools = np.sort(np.concatenate([np.zeros(0, np.uint64), *find_pools(pid, mappings, size_bytes).values()]))
+    left_bytes = _READ_MAX_BYTES
+    for mapping in mappings:
+        if not is_anonymous(mapping) and mapping.path != "[heap]":
+            continue
+        for part in written_parts(pid, MemoryPart(mapping.start, mapping.end), shared=False):
+            low, high = np.searchsorted(pools, np.array([part.start, part.end], np.uint64))
+            start = part.start
+            for pool in [*pools[low:high].tolist(), part.end]:
+                if start < pool and left_bytes > 0:
+                    yield MemoryPart(start, pool)
+                    left_bytes -= pool - start
+                start = max(start, pool + size_bytes)
+
+
+def _is_there(memory: RemoteMemory, address: int, size_bytes: int) -> bool:
+    """Whether its last word is memory of the process."""
+    try:
+        memory.read(address + size_bytes - 8, 8)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,172 @@
+"""The object heap of one process through time: how much is in use, and which containers make it grow.
+
+Python counts references, so that what is in use is what is alive, but for cycles that wait for the collector.
+The heap is read by a child (`heap_reading`), which costs the process nothing and the daemon some tenths of a
+second of a processor: while it may grow every twelfth of the time watched, else once a minute, and never so
+often that readings take more than a twentieth of the time. One process is read at a time.
+
+Who makes a container grow is whoever last gave it a larger table: that is a block of malloc, which has a
+stack.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from bpfleakd import errors
+from bpfleakd.model.stack import RawStack
+from bpfleakd.runtimes.cpython.growing import GrowingContainer, GrowingContainers
+from bpfleakd.runtimes.cpython.heap_reading import (
+    HeapReading,
+    HeapRequest,
+    HeapTarget,
+    ReadingChild,
+    ask,
+    started,
+)
+from bpfleakd.runtimes.runtime import LiveHeap, Retained, TypeCount
+
+__all__ = ["ObjectHeap"]
+
+log = structlog.get_logger()
+
+_NS_PER_S = 1_000_000_000
+_SHORTEST_NS, _LONGEST_NS = 5 * _NS_PER_S, 60 * _NS_PER_S
+_PARTS = 12
+_TIME_SHARE = 0.05
+_TIMEOUT_S = 60.0
+_WATCHED_MAX = 64
+_SHOWN_MAX = 20
+_FAILURES_MAX = 3
+_TYPES_MAX = 200
+
+# One reading at a time, whatever is traced.
+_reading = threading.Lock()
+
+
+class ObjectHeap:
+    """Readings of one heap since `watched_since_ns`. It is a LiveHeapSource and a RetainedSource."""
+
+    def __init__(self, target: HeapTarget, now_ns: int) -> None:
+        self.failure: str | None = None
+        self.watched_since_ns: int | None = now_ns
+        self._target = target
+        self._due_ns = now_ns
+        self._growing = GrowingContainers()
+        self._values: dict[int, tuple[str, ...]] = {}
+        self._stacks: dict[int, RawStack] = {}
+        self._new: list[LiveHeap] = []
+        self._count = 0
+        self._failures = 0
+        self._is_wanted = True
+        self._child: ReadingChild | None = None
+        self._thread: threading.Thread | None = None
+        self._found: tuple[int, HeapReading] | errors.BpfleakdError | None = None
+        self._is_closed = False
+
+    def read(self, now_ns: int) -> Sequence[LiveHeap]:
+        """The readings since the last call."""
+        self.refresh(now_ns)
+        new, self._new = self._new, []
+        return new
+
+    def want(self, *, wanted: bool) -> None:
+        """Whether the heap seems to grow."""
+        self._is_wanted = wanted
+
+    def refresh(self, now_ns: int) -> None:
+        """Take in a reading that is done, and begin one that is due."""
+        if self._thread is not None:
+            if self._thread.is_alive():
+                return
+            self._thread.join()
+            self._thread = None
+            self._take(now_ns)
+        if (
+            self.failure is None
+            and now_ns >= self._due_ns
+            and not self._is_closed
+            and _reading.acquire(False)
+        ):
+            self._thread = threading.Thread(target=self._read, name="python-heap", daemon=True)
+            self._thread.start()
+
+    def charge(self, stack_of_block: Callable[[int], RawStack | None]) -> None:
+        """Find out whose the tables of growing containers are, as long as they are where they were read."""
+        for one in self._growing.growing()[:_WATCHED_MAX]:
+            stack = stack_of_block(one.container.table)
+            if stack is not None:
+                self._stacks[one.container.address] = stack
+
+    def retained(self) -> Sequence[Retained]:
+        """The containers that grow, by who makes them."""
+        return [self._retained(one) for one in self._growing.growing()[:_SHOWN_MAX]]
+
+    def close(self) -> None:
+        """End a reading that is under way."""
+        self._is_closed = True
+        child = self._child
+        if child is not None:
+            child.kill()
+
+    def _retained(self, one: GrowingContainer) -> Retained:
+        container = one.container
+        types = self._values.get(container.address, ())
+        value = types[0] if types else "object"
+        return Retained(
+            type=value,
+            stack=(),
+            live_bytes=8 * container.size,
+            samples=container.size,
+            growth_bytes_per_s=8 * one.growth_per_s,
+            container=f"{container.kind} of {container.size:,}",
+            growth_per_s=one.growth_per_s,
+            raw_stack=self._stacks.get(container.address),
+        )
+
+    def _take(self, now_ns: int) -> None:
+        found, self._found = self._found, None
+        since_ns = self.watched_since_ns or now_ns
+        took_s = 1.0
+        if isinstance(found, tuple):
+            at_ns, reading = found
+            self._failures = 0
+            self._count += 1
+            took_s = reading.took_s
+            types = tuple(TypeCount(*one) for one in reading.counts[:_TYPES_MAX])
+            self._new.append(LiveHeap(at_ns, reading.live_bytes, self._count, is_reading=True, types=types))
+            self._growing.take(at_ns / _NS_PER_S, reading.containers)
+            here = {one.address for one in reading.containers}
+            self._values = {
+                at: names for at, names in self._values.items() if at in here
+            } | reading.value_types
+            self._stacks = {at: stack for at, stack in self._stacks.items() if at in here}
+        else:
+            self._failures += 1
+            if self._failures >= _FAILURES_MAX:
+                self.failure = str(found.message if found else "a reading failed")
+        pause_ns = (now_ns - since_ns) // _PARTS if self._is_wanted else _LONGEST_NS
+        pause_ns = min(max(pause_ns, _SHORTEST_NS), _LONGEST_NS)
+        self._due_ns = now_ns + max(pause_ns, round(took_s / _TIME_SHARE * _NS_PER_S))
+
+    def _read(self) -> None:
+        """In a thread of its own."""
+        try:
+            self._child = child = started()
+            if self._is_closed:
+                child.kill()
+            watched = tuple(self._growing.rising(_WATCHED_MAX))
+            reading = ask(child, HeapRequest(self._target, watched=watched), _TIMEOUT_S)
+            self._found = (time.monotonic_ns(), reading)
+        except errors.BpfleakdError as error:
+            self._found = error
+        except Exception:
+            # What the process made of its memory is shown to nobody else.
+            log.exception("python-heap.not-read", pid=self._target.pid)
+        finally:
+            self._child = None
+            _reading.release()
