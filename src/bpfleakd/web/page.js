@@ -1,5 +1,5 @@
-// The page at http://127.0.0.1:9797/: who is traced, who leaks and why. It reads /v1 and changes nothing.
-// Whatever comes from the daemon is put in as text, never as markup: programs choose their own names.
+// The page at http://127.0.0.1:9797/: traced processes, verdicts and reasons. It reads /v1 and changes nothing.
+// Answers of the daemon become text, never markup: programs choose their own names.
 
 const REFRESH_MS = 5000;
 const SITES = 50;
@@ -21,6 +21,52 @@ function bytes(number) {
     unit += 1;
   }
   return (unit === 0 ? String(Math.round(number)) : number.toPrecision(3)) + " " + UNITS[unit];
+}
+
+// The powers of 1024 and the powers of two between them: 16, 32, 64 MiB.
+const BINARY_STEPS = Array.from({ length: 60 }, (_, power) => 2 ** power);
+
+// As the CLI has them: what the C++ library calls the types that everybody knows by other names.
+const EVERYDAY_NAMES = [
+  ["std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >", "std::string"],
+  ["std::basic_string_view<char, std::char_traits<char> >", "std::string_view"],
+  ["std::__cxx11::", "std::"],
+];
+
+function readable(name) {
+  for (const [long, short] of EVERYDAY_NAMES) name = name.replaceAll(long, short);
+  return name;
+}
+
+// Without its parameters, and with as many classes and namespaces, from the right, as fit.
+function shortName(name, width) {
+  name = readable(name);
+  if (name.length <= width) return name;
+  const bare = name.replace(/(?<=[^:(]|operator\(\))\([^()]*\)(?: const)?$/, "");
+  if (bare.length <= width) return bare;
+  const parts = bare.replace(/(?<=.)<[^<>]*(?:<[^<>]*>[^<>]*)*>/g, "<…>").split(/(?<=::|\.)/);
+  let short = parts.pop();
+  while (parts.length && parts.at(-1).length + short.length + 1 <= width) short = parts.pop() + short;
+  return parts.length ? "…" + short : short;
+}
+
+// A name that may be broken after a namespace or a class, and nowhere else; the whole of it as a tooltip.
+function nameElement(name, width = 60) {
+  const pieces = shortName(name, width).split(/(?<=::|\.)/);
+  return element("span", { class: "function", title: readable(name) },
+    ...pieces.flatMap((piece, index) => (index ? [element("wbr"), piece] : [piece])));
+}
+
+function placeName(site) {
+  return site.type || (site.location || site.module || "").split("/").pop();
+}
+
+const LIMITS = { cgroup: "its control group", "address-space": "RLIMIT_AS", data: "RLIMIT_DATA",
+  host: "the machine's memory" };
+
+function limitWords(verdict) {
+  if (!verdict || !verdict.limit || !verdict.limit_reached_s) return null;
+  return `${duration(verdict.limit_reached_s)} (${LIMITS[verdict.limit.kind]}, ${bytes(verdict.limit.limit_bytes)})`;
 }
 
 function rate(number) {
@@ -56,24 +102,26 @@ function badge(verdict) {
   return verdict ? element("span", { class: "badge " + verdict }, verdict) : null;
 }
 
-// Columns are [heading, class, cell of a row]; `href` of a row is where a click on it leads.
-function table(columns, rows, href) {
-  const head = element("tr", {}, ...columns.map(([title, kind]) => element("th", { class: kind }, title)));
+// Columns are [heading, class, cell of a row]; `href` of a row is where a click on it leads. The first column is
+// the link, for keys and screen readers.
+function table(caption, columns, rows, href) {
+  const head = element("tr", {}, ...columns.map(([title, kind]) => element("th", { class: kind, scope: "col" }, title)));
   const body = rows.map((row) => {
     const target = href && href(row);
-    const line = element("tr", target ? { "data-href": target, tabindex: 0 } : {},
-      ...columns.map(([, kind, cell]) => element("td", { class: kind }, ...[cell(row)].flat())));
-    return line;
+    const cells = columns.map(([title, kind, cell], index) => {
+      const content = [cell(row)].flat();
+      return element("td", { class: kind, "data-title": title },
+        ...(target && index === 0 ? [element("a", { href: target }, ...content)] : content));
+    });
+    return element("tr", target ? { "data-href": target } : {}, ...cells);
   });
-  return element("table", {}, element("thead", {}, head), element("tbody", {}, ...body));
+  return element("table", {}, element("caption", {}, caption), element("thead", {}, head), element("tbody", {}, ...body));
 }
 
-function openRow(event) {
+view.addEventListener("click", (event) => {
   const row = event.target.closest("tr[data-href]");
-  if (row && (event.type === "click" || event.key === "Enter")) location.hash = row.dataset.href;
-}
-view.addEventListener("click", openRow);
-view.addEventListener("keydown", openRow);
+  if (row && !event.target.closest("a")) location.hash = row.dataset.href;
+});
 
 function facts(...pairs) {
   return element("ul", { class: "facts" },
@@ -84,6 +132,9 @@ function facts(...pairs) {
 function spark(values) {
   const space = "http://www.w3.org/2000/svg";
   const picture = document.createElementNS(space, "svg");
+  picture.setAttribute("role", "img");
+  picture.setAttribute("aria-label", values && values.length > 1
+    ? `live bytes from ${bytes(values[0])} to ${bytes(values.at(-1))}` : "no history");
   picture.setAttribute("class", "spark");
   picture.setAttribute("viewBox", "0 0 100 20");
   picture.setAttribute("preserveAspectRatio", "none");
@@ -132,35 +183,36 @@ async function overview() {
   const verdict = (row) => row.process_verdict;
   const severity = (row) => SEVERITY.indexOf(verdict(row) ? verdict(row).verdict : "unknown");
   rows.sort((a, b) => severity(a) - severity(b) || b.process.growth_bytes_per_s - a.process.growth_bytes_per_s);
-  const parts = [element("h2", {}, "Traced processes")];
+  document.title = "bpfleakd";
+  const parts = [element("h1", {}, "Processes")];
   if (rows.length) {
-    parts.push(table([
+    parts.push(table("Traced processes", [
       ["process", "name", (row) => [row.process.comm, element("small", {}, ` ${row.process.pid}`)]],
       ["verdict", "", (row) => badge(verdict(row) ? verdict(row).verdict : null) || "–"],
       ["leaks", "number", (row) => rate(verdict(row) ? verdict(row).leak_bytes_per_s : null)],
-      ["limit in", "number", (row) => duration(verdict(row) ? verdict(row).limit_reached_s : null)],
+      ["limit reached in", "number detail", (row) => limitWords(verdict(row)) || "–"],
       ["live", "number", (row) => bytes(row.process.live_bytes)],
       ["growth", "number", (row) => rate(row.process.growth_bytes_per_s)],
       ["why", "name", (row) => verdict(row) ? verdict(row).reason : "–"],
-      ["mode", "", (row) => row.process.mode],
-      ["state", "", (row) => row.process.state],
-      ["missed", "number", (row) => count(Object.values(row.losses).reduce((a, b) => a + b, 0))],
+      ["mode", "detail", (row) => row.process.mode],
+      ["state", "detail", (row) => row.process.state],
+      ["missed", "number detail", (row) => count(Object.values(row.losses).reduce((a, b) => a + b, 0))],
     ], rows, (row) => `#/process/${row.process.pid}`));
   } else {
-    parts.push(element("p", { class: "faint" }, "No process is traced. ",
-      element("code", {}, "bpfleakctl attach PID"), " starts; so does growth, in mode auto."));
+    parts.push(element("p", { class: "faint" }, "No process is traced. Start with ",
+      element("code", {}, "bpfleakctl attach PID"), "; processes in mode auto are traced when they grow."));
   }
   const watched = await getIfThere("v1/watched");
   const growing = watched ? watched.watched.filter((row) => row.growth_bytes_per_s > 0 || row.windows > 0) : [];
   if (growing.length) {
-    parts.push(element("h2", {}, "Watched processes that grow"), table([
+    parts.push(table("Watched processes that grow", [
       ["process", "name", (row) => [row.comm, element("small", {}, ` ${row.pid}`)]],
       ["state", "", (row) => row.state],
       ["memory", "number", (row) => bytes(row.anonymous_bytes)],
       ["growth", "number", (row) => rate(row.growth_bytes_per_s)],
-      ["looked at", "number", (row) => `${row.windows}×`],
-      ["next look in", "number", (row) => duration(row.next_look_s)],
-      ["", "name", (row) => row.reason],
+      ["traced", "number detail", (row) => `${row.windows}×`],
+      ["next in", "number detail", (row) => duration(row.next_look_s)],
+      ["reason", "name detail", (row) => row.reason],
     ], growing));
   }
   return parts;
@@ -180,28 +232,66 @@ async function processView(pid, siteWanted) {
   parts.push(facts(["live", bytes(process.live_bytes)], ["blocks", count(process.live_count)],
     ["growth", rate(process.growth_bytes_per_s)], ["peak", bytes(process.peak_live_bytes)],
     ["traced for", duration(process.attached_s)], ["mode", process.mode], ["state", process.state],
-    ["limit reached in", verdict && verdict.limit_reached_s ? duration(verdict.limit_reached_s) : null],
+    ["limit reached in", limitWords(verdict)],
     ["explained", verdict && verdict.explained_share !== null ? Math.round(100 * verdict.explained_share) + " %" : null]));
   parts.push(losses(report.losses));
+  for (const note of report.notes || []) parts.push(element("p", { class: "faint" }, note));
 
   const bySite = new Map((history ? history.sites : []).map((site) => [site.site, site.low_bytes]));
-  if (history && history.ends_s.length > 1) parts.push(element("h2", {}, "Growth"), plot(history));
-  parts.push(element("h2", {}, "Call sites"));
-  parts.push(table([
+  if (history && history.ends_s.length > 1) parts.push(element("h2", {}, "Growth"), plot(history, report));
+  parts.push(element("h2", {}, "Where memory is allocated"));
+  parts.push(table("Call sites", [
+    ["function", "name", (site) => [nameElement(site.function || "[unknown]"), " ",
+      element("small", { title: [site.module, site.location].filter(Boolean).join(" ") }, placeName(site))]],
     ["verdict", "", (site) => badge(site.verdict) || "–"],
-    ["function", "name", (site) => [site.function || "?", " ",
-      element("small", {}, [site.module, site.location].filter(Boolean).join(" "))]],
-    ["kind", "", (site) => site.kind],
     ["leaks", "number", (site) => rate(site.leak_bytes_per_s)],
     ["live", "number", (site) => bytes(site.live_bytes)],
-    ["blocks", "number", (site) => count(site.live_count)],
-    ["growth", "number", (site) => rate(site.growth_bytes_per_s)],
-    ["history", "", (site) => spark(bySite.get(site.site))],
+    ["blocks", "number detail", (site) => count(site.live_count)],
+    ["growth", "number detail", (site) => rate(site.growth_bytes_per_s)],
+    ["kind", "detail", (site) => site.kind],
+    ["history", "detail", (site) => spark(bySite.get(site.site))],
   ], report.sites, (site) => `#/process/${pid}/site/${site.site}`));
+  parts.push(...managedView(report), ...billView(await getIfThere(`v1/processes/${pid}/maps`)));
   const site = report.sites.find((each) => each.site === siteWanted);
   if (site) parts.push(...siteView(site));
   parts.push(element("h2", {}, "Flame graph"), flameSection(pid), hiddenDetails(report) || "");
   return parts;
+}
+
+// The managed heap: what collections left alive, and its types.
+function managedView(report) {
+  const heap = report.managed;
+  const types = report.types || [];
+  const parts = [];
+  if (heap || types.length) parts.push(element("h2", {}, "Managed heap"));
+  if (heap) {
+    parts.push(element("p", { class: "verdict " + heap.verdict }, badge(heap.verdict), " ", heap.reason),
+      facts(["runtime", heap.runtime], ["alive after the last collection", bytes(heap.live_bytes)],
+        ["collections", count(heap.collections)], ["full", count(heap.full_collections)],
+        ["growth", rate(heap.growth_bytes_per_s)]));
+  }
+  if (types.length) {
+    parts.push(table("Types", [
+      ["type", "name", (type) => nameElement(type.type)],
+      ["live", "number", (type) => bytes(type.live_bytes)],
+      ["objects", "number detail", (type) => count(type.live_count)],
+      ["growth", "number", (type) => rate(type.growth_bytes_per_s)],
+    ], types));
+  }
+  return parts;
+}
+
+// What resident memory consists of; only where the address serves details.
+function billView(maps) {
+  if (!maps) return [];
+  const shares = maps.shares;
+  return [element("h2", {}, "What the memory consists of"), table("Resident memory", [
+    ["part", "name", ([name]) => name],
+    ["bytes", "number", ([, size]) => bytes(size)],
+    ["share", "number", ([, size]) => `${Math.round(100 * size / Math.max(1, maps.resident_bytes))} %`],
+  ], [["heap blocks since the attach", shares.tracked_heap_bytes], ["mappings since the attach", shares.tracked_mmap_bytes],
+    ["commits since the attach", shares.tracked_commit_bytes], ["held by the allocator", shares.allocator_retained_bytes],
+    ["everything else", shares.rest_bytes]])];
 }
 
 // Over TCP frames have the address 0, unless the configuration says otherwise.
@@ -209,14 +299,14 @@ function hiddenDetails(report) {
   const frames = report.sites.flatMap((site) => site.stack);
   if (!frames.length || frames.some((frame) => frame.address)) return null;
   return element("p", { class: "faint", id: "hidden" },
-    "Addresses are not shown here. Blocks, code mappings and profiles: ",
-    element("code", {}, `bpfleakctl report --pid ${report.process.pid}`), ", ", element("code", {}, "maps"), ", ",
-    element("code", {}, "pprof"), "; or here, with ", element("code", {}, "metrics.details: true"), ".");
+    "Addresses are not shown here. For blocks, code mappings and profiles use ",
+    element("code", {}, `bpfleakctl report ${report.process.pid}`), ", ", element("code", {}, "maps"), " and ",
+    element("code", {}, "export"), ", or set ", element("code", {}, "metrics.details: true"), ".");
 }
 
 // A frame without a name, by its place in the file, or by its address where that is shown.
 function frameName(frame) {
-  if (frame.function) return frame.function;
+  if (frame.function) return readable(frame.function);
   if (frame.module && frame.offset !== null) return `${frame.module.split("/").pop()}+0x${frame.offset.toString(16)}`;
   return frame.address ? "0x" + frame.address.toString(16) : "?";
 }
@@ -230,7 +320,7 @@ function siteView(site) {
   const reached = site.scanned_age_s === null ? null :
     `${{ true: "yes", false: "no" }[site.reachable] || "partly"} (scan ${duration(site.scanned_age_s)} ago)`;
   return [
-    element("h2", { id: "site" }, site.function || "?", " ", badge(site.verdict) || ""),
+    element("h2", { id: "site" }, nameElement(site.function || "[unknown]", 200), " ", badge(site.verdict) || ""),
     site.reason ? element("p", { class: "verdict " + site.verdict },
       `${site.reason} (confidence ${Math.round(100 * site.confidence)} %)`) : null,
     facts(["site", site.site], ["allocated", bytes(site.allocated_bytes)], ["peak", bytes(site.peak_live_bytes)],
@@ -250,35 +340,64 @@ function whenShown(place, draw) {
   }).observe(place);
 }
 
-// Without its parameters a C++ function fits into the legend.
-function lineLabel(site) {
-  return (site.function || site.site).replace(/(?<=.)\(.*$/, "");
+// Functions of one name are told apart by their line.
+function lineLabel(site, report) {
+  const shown = report.sites.find((each) => each.site === site.site);
+  const name = shortName(site.function || "[unknown]", 40);
+  return shown && shown.location ? `${name} ${shown.location.split("/").pop()}` : name;
 }
 
-function plot(history) {
-  const place = element("div", { class: "plot", id: "growth" });
+const COLOURS = ["#d1495b", "#2e86ab", "#c98a1b", "#5b8c5a", "#8e6bbf", "#8a817c"];
+const DENSE = 60;
+let logarithmic = false;
+
+function plot(history, report) {
+  const place = element("div", { class: "plot", id: "growth", role: "img",
+    "aria-label": "live bytes of the largest call sites, and of all together, over time" });
   const lines = history.sites.map((site) => ({ site, most: Math.max(...site.low_bytes, 0) }))
-    .filter((line) => line.most > 0).sort((a, b) => b.most - a.most).slice(0, 6);
-  const colours = ["#d1495b", "#2e86ab", "#e8a33d", "#5b8c5a", "#8e6bbf", "#8a817c"];
-  const axis = { stroke: getComputedStyle(document.body).color, grid: { stroke: "#8883", width: 1 } };
-  const draw = () => new uPlot({
-    width: Math.max(320, place.clientWidth), height: 240,
-    scales: { x: { time: false } },
-    axes: [{ ...axis, label: "seconds since the attach" },
-      { ...axis, size: 76, values: (_, marks) => marks.map((mark) => bytes(mark)) }],
-    series: [{ label: "s" }, ...lines.map((line, index) => ({
-      label: lineLabel(line.site), stroke: colours[index], width: 2, value: (_, value) => bytes(value) }))],
-  }, [history.ends_s, ...lines.map((line) => line.site.low_bytes)], place);
+    .filter((line) => line.most > 0).sort((a, b) => b.most - a.most).slice(0, COLOURS.length);
+  const total = history.ends_s.map((_, bin) => history.sites.reduce((sum, site) => sum + (site.low_bytes[bin] || 0), 0));
+  const style = getComputedStyle(document.body);
+  const axis = { stroke: style.color, grid: { stroke: "#8883", width: 1 } };
+  const began_s = Date.now() / 1000 - report.process.attached_s;
+  const times = history.ends_s.map((end) => began_s + end);
+  // Dense lines have no markers; a logarithm has no zero.
+  const points = { show: times.length <= DENSE };
+  const values = (low) => (logarithmic ? low.map((value) => (value > 0 ? value : null)) : low);
+  const value = (_, size) => bytes(size);
+  const draw = () => {
+    place.replaceChildren();
+    const chart = new uPlot({
+      width: Math.max(240, place.clientWidth), height: 260,
+      scales: { y: logarithmic ? { distr: 3, log: 2 } : { range: (_, __, most) => [0, Math.max(most * 1.05, 1)] } },
+      axes: [{ ...axis, space: 80 },
+        { ...axis, size: 78, incrs: BINARY_STEPS, values: (_, marks) => marks.map((mark) => (mark === null ? "" : bytes(mark))) }],
+      series: [{ label: "time", value: (_, time) => (time ? new Date(1000 * time).toLocaleTimeString() : "–") },
+        { label: "all call sites", stroke: style.color, dash: [6, 4], width: 1, points, value },
+        ...lines.map((line, index) => ({
+          label: lineLabel(line.site, report), stroke: COLOURS[index], width: 2, points, value }))],
+    }, [times, values(total), ...lines.map((line) => values(line.site.low_bytes))], place);
+    new ResizeObserver(() => {
+      const width = Math.max(240, place.clientWidth);
+      if (width !== chart.width) chart.setSize({ width, height: 260 });
+    }).observe(place);
+  };
+  const box = element("input", { type: "checkbox", id: "logarithmic" });
+  box.checked = logarithmic;
+  box.addEventListener("change", () => {
+    logarithmic = box.checked;
+    draw();
+  });
   whenShown(place, draw);
-  return place;
+  return element("div", {}, element("label", { class: "choice" }, box, " logarithmic scale"), place);
 }
 
 function flameSection(pid) {
   const section = element("section", { id: "flames" });
-  const choice = element("select", { "aria-label": "what the widths are" },
+  const choice = element("select", { "aria-label": "value that the widths show" },
     ...Object.entries(VALUES).map(([value, words]) => element("option", { value }, words)));
   const box = element("div", {});
-  const link = element("a", { target: "_blank" }, "on a page of its own");
+  const link = element("a", { target: "_blank" }, "in a new page");
   async function draw() {
     link.href = `flamegraph?pid=${pid}&value=${choice.value}`;
     const graph = await get(`v1/processes/${pid}/flamegraph?value=${choice.value}`);
@@ -310,30 +429,47 @@ async function showDaemon() {
     `${status.version} · ${status.attach_method} · up ${duration(status.uptime_s)}`;
 }
 
-// A view that was asked for while another was being made is the one that is shown.
+// A view that was requested while another was being made is the one that is shown.
 let turn = 0;
+let paused = false;
+let shown = "";
 
 async function show(isRefresh) {
   const mine = ++turn;
-  const [, kind, pid, , site] = location.hash.split("/");
+  const hash = location.hash;
+  const [, kind, pid, , site] = hash.split("/");
   try {
     const parts = kind === "process" && /^\d+$/.test(pid) ? await processView(pid, site) : await overview();
     await showDaemon();
     if (mine !== turn) return;
-    view.replaceChildren(...parts);
+    // A refresh leaves the flame graph as it is, with its zoom and its search.
+    const flames = isRefresh && hash === shown ? document.getElementById("flames") : null;
+    view.replaceChildren(...parts.map((part) => (flames && part.id === "flames" ? flames : part)));
+    shown = hash;
     state.className = "";
     state.textContent = "as of " + new Date().toLocaleTimeString();
     const detail = document.getElementById("site");
     if (detail && !isRefresh) detail.scrollIntoView({ block: "nearest" });
   } catch (error) {
-    if (mine === turn) fail(error);
+    if (mine !== turn) return;
+    fail(error);
+    // What was shown of it stays; where nothing was, the reason takes its place.
+    if (hash !== shown) {
+      view.replaceChildren(element("h1", {}, "Not available"), element("p", { class: "loss" }, error.message || String(error)),
+        element("p", {}, element("a", { href: "#/" }, "← all processes")));
+    }
   }
 }
 
-// The list refreshes itself; a process does not, so that a flame graph is not drawn away under the pointer.
-setInterval(() => {
-  if (!document.hidden && !location.hash.startsWith("#/process/")) show(true);
-}, REFRESH_MS);
+const pause = document.getElementById("pause");
+pause.addEventListener("click", () => {
+  paused = !paused;
+  pause.setAttribute("aria-pressed", String(paused));
+  pause.textContent = paused ? "continue" : "pause";
+});
+document.getElementById("refresh").addEventListener("click", () => show(true));
+const refresh = () => { if (!document.hidden && !paused) show(true); };
+setInterval(refresh, REFRESH_MS);
 addEventListener("hashchange", () => show(false));
-document.addEventListener("visibilitychange", () => { if (!document.hidden && !location.hash.startsWith("#/process/")) show(true); });
+document.addEventListener("visibilitychange", refresh);
 show(false);
