@@ -3,6 +3,7 @@
 PYTHON := .venv/bin/python
 PREFIX ?= /opt/bpfleakd
 BINDIR ?= /usr/local/bin
+MANDIR ?= /usr/local/share/man
 PYTEST_ARGS ?=
 # How many tests run at a time.
 JOBS ?= 2
@@ -25,7 +26,7 @@ setup: ## Install packages, mount tracefs and bpffs, make .venv (as root; FOR=ru
 
 .PHONY: demo
 demo: FOR := demo
-demo: setup ## Watch a leaking service being found out, in half a minute
+demo: setup ## Trace a leaking service until the verdict, in a minute and a half
 	@scripts/demo
 
 .PHONY: test
@@ -145,7 +146,8 @@ SYSUSERSDIR = $(DESTDIR)/usr/lib/sysusers.d
 BASH_COMPLETION = $(DESTDIR)/usr/share/bash-completion/completions/bpfleakctl
 ZSH_COMPLETION = $(DESTDIR)/usr/share/zsh/vendor-completions/_bpfleakctl
 FISH_COMPLETION = $(DESTDIR)/usr/share/fish/vendor_completions.d/bpfleakctl.fish
-# Its environment has no pip of its own: ours fills it.
+MAN_PAGES := bpfleakctl.1 bpfleakd.8 bpfleakd.yaml.5
+# The environment has no pip: ours fills it.
 PIP_INTO := $(PYTHON) -m pip --quiet --disable-pip-version-check --python $(DESTDIR)$(PREFIX)/bin/python
 
 .PHONY: install
@@ -165,6 +167,10 @@ install: wheel inside ## Install into PREFIX (/opt/bpfleakd) and BINDIR (/usr/lo
 	install -D -m 644 deploy/completions/bpfleakctl.bash $(BASH_COMPLETION)
 	install -D -m 644 deploy/completions/_bpfleakctl $(ZSH_COMPLETION)
 	install -D -m 644 deploy/completions/bpfleakctl.fish $(FISH_COMPLETION)
+	PYTHONPATH=src $(PYTHON) scripts/manpages.py $(DESTDIR)$(PREFIX)/man
+	for page in $(MAN_PAGES); do \
+		install -D -m 644 $(DESTDIR)$(PREFIX)/man/$$page $(DESTDIR)$(MANDIR)/man$${page##*.}/$$page; done
+	rm -r $(DESTDIR)$(PREFIX)/man
 	install -m 644 README.md SECURITY.md $(DESTDIR)$(PREFIX)/
 	install -D -m 644 deploy/config.example.yaml $(DESTDIR)/etc/bpfleakd/config.example.yaml
 	@[ -n "$(DESTDIR)" ] || ! [ -d /run/systemd/system ] || \
@@ -175,6 +181,7 @@ uninstall: ## Stop the service and remove what `make install` made; /etc/bpfleak
 	@[ -n "$(DESTDIR)" ] || ! [ -d /run/systemd/system ] || systemctl --quiet disable --now bpfleakd || true
 	rm -rf $(DESTDIR)$(PREFIX) $(DESTDIR)$(BINDIR)/bpfleakd $(DESTDIR)$(BINDIR)/bpfleakctl
 	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION)
+	for page in $(MAN_PAGES); do rm -f $(DESTDIR)$(MANDIR)/man$${page##*.}/$$page; done
 	rm -f $(UNITDIR)/bpfleakd.service $(SYSUSERSDIR)/bpfleakd.conf $(DESTDIR)/etc/bpfleakd/config.example.yaml
 	@[ -n "$(DESTDIR)" ] || ! [ -d /run/systemd/system ] || systemctl daemon-reload
 
