@@ -56,7 +56,7 @@ def test_every_key_says_whether_it_is_reloaded(key):
 
 def test_the_example_says_what_is_reloaded():
     """In the words of its head."""
-    listed = re.search(r"\(SIGHUP\) for (.*); a restart for others", EXAMPLE.read_text())
+    listed = re.search(r"\(SIGHUP\) applies changes of (.*); others need a restart", EXAMPLE.read_text())
     assert listed is not None
     assert set(re.findall(r"\w+", listed[1])) - {"and"} == set(filter(is_reloaded, Config.__struct_fields__))
 
@@ -240,7 +240,7 @@ _MISTAKES = [
     (
         "policy:\n  rules:\n    - mode: exact\n      match: {}\n",
         4,
-        "policy.rules[0].match: expected one key at least",
+        "policy.rules[0].match: expected at least one key",
     ),
     (
         "policy:\n  rules:\n    - mode: exact\n      match:\n        pid: 0\n",
