@@ -15,12 +15,12 @@ from bpfleakd.cli.arguments import pid, socket_from_environment
 from bpfleakd.config import Config, MatchConfig, RuleConfig
 from bpfleakd.config_file import DEFAULT_CONFIG_PATH, load_config
 from bpfleakd.daemon import logs  # noqa: F401
-from bpfleakd.errors import BpfleakdError
+from bpfleakd.errors import BpfleakdError, ConfigError
 from bpfleakd.kernel.child import start_ahead
 from bpfleakd.model.process import TracingMode
 from bpfleakd.printable import printable
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 _INTERRUPTED = 130
 _LOADER = "bpfleakd.kernel.loader"
@@ -28,12 +28,13 @@ _LOADER = "bpfleakd.kernel.loader"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon until a signal; return its exit code."""
-    arguments = _parser().parse_args(argv)
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    _refuse_contradictions(parser, arguments)
     try:
         config = _load(arguments)
         if arguments.check_config:
-            print(_checked(arguments.config))
-            return 0
+            return _checked(config, arguments.config)
         if arguments.cleanup:
             return _cleaned_up(config, arguments.unless_restarting)
         start_ahead(_LOADER)
@@ -50,8 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="bpfleakd", description="Finds memory leaks in running programs.")
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the daemon's command line."""
+    parser = argparse.ArgumentParser(
+        prog="bpfleakd", description="Daemon that finds memory leaks in running programs."
+    )
     parser.add_argument(
         "--config",
         type=Path,
@@ -66,32 +70,51 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="N",
         dest="pids",
-        help="trace these processes exactly, whatever the policy says of them",
+        help="trace these processes exactly, regardless of the policy",
     )
     parser.add_argument(
         "--socket",
         type=Path,
         metavar="PATH",
-        help="listen here (also: BPFLEAKD_SOCKET; over the configuration)",
+        help="listen here (also: BPFLEAKD_SOCKET); overrides the configuration",
     )
     parser.add_argument(
         "--keep-on-stop",
         action="store_true",
-        help="after SIGTERM leave probes and tables to the next daemon (after Ctrl-C nothing is left)",
+        help="after SIGTERM keep probes and tables for the next daemon (Ctrl-C still removes them)",
     )
     parser.add_argument(
         "--cleanup",
         action="store_true",
-        help="remove what a daemon that was killed left in the kernel, and end; refused while one runs",
+        help="remove what a killed daemon left in the kernel, and exit; refused while a daemon runs",
     )
     parser.add_argument(
         "--unless-restarting",
         metavar="UNIT",
-        help="with --cleanup, in ExecStopPost: do nothing if systemd is going to start the unit again",
+        help="with --cleanup, in ExecStopPost: do nothing if systemd is about to restart the unit",
     )
-    parser.add_argument("--check-config", action="store_true", help="check the configuration and end")
+    parser.add_argument(
+        "--check-config",
+        action="store_true",
+        help="check the configuration and the directories, files, users and addresses in it, and exit",
+    )
     parser.add_argument("--version", action="version", version=f"bpfleakd {__version__}")
     return parser
+
+
+def _refuse_contradictions(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Options that make no sense together end the command, as a wrong option does."""
+    options = {
+        "--pid": arguments.pids,
+        "--keep-on-stop": arguments.keep_on_stop,
+        "--cleanup": arguments.cleanup,
+        "--check-config": arguments.check_config,
+    }
+    given = [name for name, value in options.items() if value]
+    if len(given) > 1 and (arguments.cleanup or arguments.check_config):
+        parser.error(f"{' and '.join(given)} exclude each other")
+    if arguments.unless_restarting is not None and not arguments.cleanup:
+        parser.error("--unless-restarting needs --cleanup")
 
 
 def _load(arguments: argparse.Namespace) -> Config:
@@ -110,16 +133,24 @@ def _cleaned_up(config: Config, unit: str | None) -> int:
     from bpfleakd.daemon.cleanup import clean_up, comes_back
 
     if unit is not None and comes_back(unit):
-        print(f"{unit} is going to be started again: everything is left to it")
+        print(f"{unit} is about to restart: leaving everything in place")
         return 0
-    for line in clean_up(config.bpffs_dir, config.socket) or ["there was nothing to remove"]:
+    for line in clean_up(config.bpffs_dir, config.socket) or ["nothing to remove"]:
         print(printable(line))
     return 0
 
 
-def _checked(named: Path | None) -> str:
+def _checked(config: Config, named: Path | None) -> int:
+    from bpfleakd.daemon.config_check import problems
+
     path = named or DEFAULT_CONFIG_PATH
-    return f"{path}: ok" if path.exists() else f"there is no {path}: the defaults hold"
+    found = problems(config)
+    for problem in found:
+        print(f"bpfleakd: {printable(f'{path}: {problem}')}", file=sys.stderr)
+    if found:
+        return ConfigError.exit_code
+    print(f"{path}: ok" if path.exists() else f"{path} does not exist: using defaults")
+    return 0
 
 
 if __name__ == "__main__":

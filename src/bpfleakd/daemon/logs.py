@@ -8,12 +8,13 @@ Import this module before anything else imports structlog (see below why).
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from bpfleakd.printable import printable
 
@@ -41,6 +42,7 @@ def configure_logging(
     May be called again with other options (on SIGHUP): loggers that exist follow.
     """
     stream = stream or sys.stderr
+    lasting = _LastingStream(stream)
     pretty = stream.isatty() if options.format == "auto" else options.format == "pretty"
     colors = pretty and stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
     level = logging.getLevelNamesMapping()[options.level.upper()]
@@ -54,7 +56,7 @@ def configure_logging(
             _pretty_renderer(colors) if pretty else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(stream),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", lasting)),
         cache_logger_on_first_use=False,
     )
     root = logging.getLogger()
@@ -76,6 +78,37 @@ class _LibraryHandler(logging.Handler):
         pairs = {"exc_info": record.exc_info} if record.exc_info else {}
         log = structlog.get_logger()
         log.log(record.levelno, "library", library=record.name, message=record.getMessage(), **pairs)
+
+
+class _LastingStream:
+    """A stream whose loss ends nothing: no log is a reason to stop tracing, or to leave pins behind.
+
+    A pipe that nobody reads any more is replaced by /dev/null, for children too; a full disk is tried again.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._replace_if_gone(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._replace_if_gone(error)
+
+    def _replace_if_gone(self, error: OSError) -> None:
+        # EIO: the terminal was closed.
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            return
+        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        os.dup2(null, self._stream.fileno())
+        os.close(null)
 
 
 def _make_printable(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:

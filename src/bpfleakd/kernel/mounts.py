@@ -9,10 +9,10 @@ from pathlib import Path
 
 from bpfleakd import errors
 
-__all__ = ["ensure_bpffs", "ensure_tracefs", "is_bpffs"]
+__all__ = ["BPFFS_MOUNT_POINT", "ensure_bpffs", "ensure_tracefs", "is_bpffs"]
 
 _BPF_FS_MAGIC = 0xCAFE4A11  # include/uapi/linux/magic.h
-_MOUNT_POINT = Path("/sys/fs/bpf")
+BPFFS_MOUNT_POINT = Path("/sys/fs/bpf")
 _TRACEFS = Path("/sys/kernel/tracing")
 
 
@@ -28,13 +28,15 @@ def ensure_bpffs(directory: Path) -> None:
 
     Raises KernelError if `directory` then still lies in another file system.
     """
-    if not is_bpffs(directory) and directory.is_relative_to(_MOUNT_POINT):
-        # A failure shows in the check below, which says how to do it by hand.
-        subprocess.run(["mount", "-t", "bpf", "bpf", str(_MOUNT_POINT)], capture_output=True, check=False)
+    if not is_bpffs(directory) and directory.is_relative_to(BPFFS_MOUNT_POINT):
+        # A failure shows in the check below, which says how to do it manually.
+        subprocess.run(
+            ["mount", "-t", "bpf", "bpf", str(BPFFS_MOUNT_POINT)], capture_output=True, check=False
+        )
     if not is_bpffs(directory):
         raise errors.KernelError(
-            f"{directory} does not lie in a bpf file system",
-            f"mount one (mount -t bpf bpf {_MOUNT_POINT}) or set bpffs_dir",
+            f"{directory} is not in a bpf file system",
+            f"mount one (mount -t bpf bpf {BPFFS_MOUNT_POINT}) or set bpffs_dir",
         )
 
 

@@ -38,6 +38,15 @@ def config_path(tmp_path: Path) -> Path:
     return path
 
 
+CONTRADICTIONS = [
+    ["--unless-restarting", "x.service"],
+    ["--cleanup", "--pid", "7"],
+    ["--cleanup", "--keep-on-stop"],
+    ["--cleanup", "--check-config"],
+    ["--check-config", "--pid", "7"],
+]
+
+
 def rules_of(config: Config) -> list[tuple[int, str]]:
     """The pid and mode of each rule."""
     return [(rule.match.pid, rule.mode) for rule in config.policy.rules]
@@ -108,7 +117,9 @@ def test_an_error_of_the_daemon_ends_with_its_exit_code(monkeypatch, config_path
     assert capsys.readouterr().err == "bpfleakd: the fact\n  hint: the way out\n"
 
 
-@pytest.mark.parametrize("arguments", [["--pid"], ["--pid", "x"], ["--pid", "0"], ["--nope"], ["word"]])
+@pytest.mark.parametrize(
+    "arguments", [["--pid"], ["--pid", "x"], ["--pid", "0"], ["--nope"], ["word"], *CONTRADICTIONS]
+)
 def test_a_wrong_command_line_ends_with_2(arguments, capsys):
     """As with every other command."""
     with pytest.raises(SystemExit) as caught:

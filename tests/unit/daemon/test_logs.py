@@ -115,3 +115,28 @@ def test_the_daemon_does_not_load_rich():
     script = "import sys, bpfleakd.cli.bpfleakd, structlog; print('rich.console' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_closed_pipe_ends_nothing():
+    """The reader of the log goes away; the program goes on, and ends as it would have."""
+    code = (
+        "import structlog\n"
+        "from bpfleakd.config import LogConfig\n"
+        "from bpfleakd.daemon.logs import configure_logging\n"
+        "configure_logging(LogConfig())\n"
+        "input()\n"
+        "for number in range(10_000): structlog.get_logger().info('event', number=number)\n"
+        "print('whole')\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        process.stderr.close()
+        process.stdin.write("\n")
+        process.stdin.close()
+        assert process.stdout.read() == "whole\n"
+    assert process.returncode == 0
