@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import argparse
+import time
+from typing import TYPE_CHECKING
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import ProcessList
+from bpfleakd.cli.arguments import add_process, number_between
 from bpfleakd.cli.render.words import json_text
+from bpfleakd.errors import NotAttached
+from bpfleakd.model.process import ProcessRow
+from bpfleakd.model.watching import WatchedProcess
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = ["add_parser", "run"]
+
+_WATCH_S = 2.0
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
-    parser = commands.add_parser("ps", help="list the traced processes")
+    parser = commands.add_parser("ps", help="list the traced processes, those that leak first")
+    add_process(parser, required=False, what="only this process")
     parser.add_argument(
-        "-a", "--all", action="store_true", help="and those whose memory is watched, the growing ones first"
+        "-a", "--all", action="store_true", help="also list watched processes, the growing ones first"
+    )
+    parser.add_argument(
+        "-o", "--output", choices=["wide"], help="wide: also peak, rule, unit or container, and executable"
+    )
+    parser.add_argument("--no-headers", action="store_true", help="leave the line of titles out")
+    parser.add_argument(
+        "--watch",
+        type=number_between(0.1, 3600),
+        nargs="?",
+        const=_WATCH_S,
+        metavar="S",
+        help=f"print it again every S seconds ({_WATCH_S:g}), until Ctrl-C",
     )
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
     parser.set_defaults(run=run)
@@ -24,20 +48,53 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Print tables of the processes, or JSON."""
+    if arguments.json and (arguments.watch or arguments.output or arguments.no_headers):
+        arguments.wrong_usage("--watch, --output and --no-headers are for the table, not for --json")
     client = DaemonClient(arguments.socket)
-    processes = client.processes()
-    watched = client.watched() if arguments.all else ()
     if arguments.json:
-        everything = {"processes": processes, "watched": watched}
-        print(json_text(everything if arguments.all else ProcessList(processes)))
+        traced, watched = _rows(client, arguments)
+        everything = {"processes": traced, "watched": watched}
+        print(json_text(everything if arguments.all else ProcessList(traced)))
         return 0
     # rich takes longer to import than all the rest: only where a table is drawn.
-    from bpfleakd.cli.render.console import fitting_width, make_console
-    from bpfleakd.cli.render.processes import processes_view, watched_view
+    from bpfleakd.cli.render.console import make_console
 
     console = make_console()
-    console.print(processes_view(processes, width=fitting_width(console)))
+    _print(console, client, arguments)
+    while arguments.watch:
+        time.sleep(arguments.watch)
+        console.clear()
+        _print(console, client, arguments)
+    return 0
+
+
+def _print(console: Console, client: DaemonClient, arguments: argparse.Namespace) -> None:
+    from bpfleakd.cli.render.console import fitting_width
+    from bpfleakd.cli.render.processes import by_severity, processes_view, watched_view
+
+    headers = not arguments.no_headers
+    wide = arguments.output == "wide"
+    traced, watched = _rows(client, arguments)
+    width = fitting_width(console)
+    view = processes_view(by_severity(traced), width=width, wide=wide, headers=headers)
+    # What is asked for to be wide is not wrapped; a terminal cuts or wraps it.
+    console.print(view, soft_wrap=wide)
     if arguments.all:
         console.print()
-        console.print(watched_view(watched))
-    return 0
+        console.print(watched_view(watched, headers=headers))
+
+
+def _rows(
+    client: DaemonClient, arguments: argparse.Namespace
+) -> tuple[tuple[ProcessRow, ...], tuple[WatchedProcess, ...]]:
+    """The traced processes, and with --all the watched ones; of one process, if one is named."""
+    traced, watched = client.processes(), client.watched() if arguments.all else ()
+    if arguments.pid is None:
+        return traced, watched
+    traced = tuple(row for row in traced if row.process.pid == arguments.pid)
+    watched = tuple(row for row in watched if row.pid == arguments.pid)
+    if not traced and not watched:
+        raise NotAttached(
+            f"process {arguments.pid} is not being traced", f"bpfleakctl attach {arguments.pid}"
+        )
+    return traced, watched

@@ -32,7 +32,7 @@ def detail_lines(
     if site.confidence:
         verdict.append(f"  {site.confidence:.0%} sure")
     if site.leak_bytes_per_s:
-        verdict.append(f", {human_rate(site.leak_bytes_per_s)} for good")
+        verdict.append(f", retains {human_rate(site.leak_bytes_per_s)}")
     figures = [
         f"live       {human_bytes(site.live_bytes)} in {site.live_count:,} blocks, "
         f"at most {human_bytes(site.peak_live_bytes)}",
@@ -60,7 +60,7 @@ def detail_lines(
 
 def _reachability(site: SiteReport) -> str:
     if site.scanned_age_s is None:
-        return "not looked at (scan)"
+        return "not scanned"
     return f"{_REACHABLE[site.reachable]} (scan {human_duration(site.scanned_age_s)} ago)"
 
 

@@ -1,4 +1,4 @@
-"""Answers of the daemon, asked for in a thread of its own: keys work while the daemon takes its time."""
+"""Answers of the daemon, requested by a separate thread: keys work while the daemon takes its time."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from bpfleakd.model.groups import GroupedReport, GroupKey
 from bpfleakd.model.history import StoredHistory
 from bpfleakd.model.process import ProcessRow
 from bpfleakd.model.report import LeakReport, SortKey
+from bpfleakd.model.watching import WatchedProcess
 
 __all__ = ["Answer", "Feed", "Question"]
 
@@ -42,6 +43,7 @@ class Answer:
 
     question: Question
     processes: tuple[ProcessRow, ...] = ()
+    watched: tuple[WatchedProcess, ...] = ()
     report: LeakReport | None = None
     groups: GroupedReport | None = None
     history: StoredHistory | None = None
@@ -64,7 +66,7 @@ class Feed:
         self._history_of: tuple[int | None, str, float] = (None, "", 0.0)
 
     def __enter__(self) -> Feed:
-        # A daemon thread: who quits does not wait for an answer.
+        # A daemon thread: quitting does not wait for an answer.
         threading.Thread(target=self._run, name="feed", daemon=True).start()
         return self
 
@@ -105,7 +107,7 @@ class Feed:
     def _asked(self, question: Question) -> Answer:
         try:
             if question.pid is None:
-                return Answer(question, processes=self._client.processes())
+                return Answer(question, self._client.processes(), self._client.watched())
             sort, by, limit = question.sort, question.group, question.limit
             if by is not GroupKey.SITE:
                 groups = self._client.groups(

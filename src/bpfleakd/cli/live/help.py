@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from bpfleakd.cli.live.state import Page, View
+from bpfleakd.cli.live.state import Action, Page, View
 
 __all__ = ["footer", "help_lines"]
 
@@ -14,27 +14,30 @@ Keys
   up, down, j, k       select            PgUp, PgDn, Home, End
   Enter, right         open what is selected: a process, a group, a call site
   left, Escape         back
+  v  g  l  c           sort by verdict, growth, live bytes, count; again: reverse
+  s  f  m  t           group by call site, function, module, thread
+  /                    filter by name, module or place; Escape clears it
+  space                pause, continue   Ctrl-L  redraw   q  quit
 
-  v  g  l  c           sort by verdict, growth, live bytes, count of blocks
-  s  f  m  t           call sites, or functions, modules, threads
-  /                    filter by function, module or place; Escape clears it
-  space                pause, go on
-  Ctrl-L               draw again
-  q                    quit
+  a  d                 attach to a watched process; detach (asks first)
+  x                    scan for lost blocks: stops the process for 0.2 s at most
+  y                    count managed objects by type: stops it (asks first)
+  e                    save a flame graph in the current directory
 
 Verdicts
 
-  leak      grows persistently, and what is old stays
-  growing   may become one, or is a cache that fills
+  leak      grows persistently, and old blocks stay
+  growing   may become a leak, or is a cache that fills
   plateau   grew and stopped           steady  keeps its size
-  churn     comes and goes             unknown  too little was seen
+  churn     comes and goes             unknown  observed too briefly
 
 Any key goes back.""".splitlines()
 
 _SELECT = ("q quit", "? help", "enter open")
-_LIST = ("/ filter", "space pause", "vglc: {sort}", "sfmt: {group}")
+_SORT = "vglc: {sort}{order}"
+_LIST = ("/ filter", "space pause", _SORT, "sfmt: {group}", "d detach", "x scan", "e export")
 _OF_PAGE = {
-    Page.PROCESSES: (*_SELECT, "/ filter", "space pause"),
+    Page.PROCESSES: (*_SELECT, "/ filter", "space pause", _SORT, "a attach", "d detach"),
     Page.SITES: (*_SELECT, *_LIST),
     Page.GROUPS: (*_SELECT, *_LIST),
     Page.DETAIL: ("q quit", "? help", "left back", "up/down scroll", "space pause"),
@@ -46,15 +49,37 @@ def help_lines() -> list[Text]:
     return [Text(line, "bold" if line and line[0] != " " else "") for line in _HELP]
 
 
-def footer(view: View, width: int) -> Text:
-    """Return the last line: what is typed, or as many keys as there is room for."""
+_QUESTIONS = {
+    Action.DETACH: "stop tracing {}? y/N",
+    Action.TYPES: "stop process {} to count its objects? y/N",
+}
+
+
+def footer(view: View, width: int, position: str = "") -> Text:
+    """Return the last line: a question, what is typed, or as many keys as there is room for.
+
+    `position` stands at its right end.
+    """
+    line = _footer(view, width - len(position) - 2 * bool(position))
+    if position:
+        line.append(" " * max(width - line.cell_len - len(position), 0)).append(position)
+    return line
+
+
+def _footer(view: View, width: int) -> Text:
+    if view.asking:
+        action, pid = view.asking
+        return Text(_QUESTIONS[action].format(pid), "bold")
+    if view.reading:
+        return Text("q quit  left back  up/down scroll", "dim")
     if view.typing:
         return Text.assemble(("/", "bold"), view.filter, ("_", "blink"))
     line = Text()
     if view.filter:
         line.append(f"/{view.filter}", "bold")
     for words in _OF_PAGE[view.page]:
-        hint = words.format(sort=view.sort, group=view.group)
+        order = " reversed" if view.reverse else ""
+        hint = words.format(sort=view.sort, order=order, group=view.group)
         if line.cell_len + len(hint) + 2 > width:
             break
         line.append("  " * bool(line)).append(hint, "dim")

@@ -14,22 +14,25 @@ from bpfleakd.cli.live.feed import Answer
 from bpfleakd.cli.live.help import footer, help_lines
 from bpfleakd.cli.live.state import Page, Row, Shown, View, selected_index
 from bpfleakd.cli.render.groups import group_name, groups_table
-from bpfleakd.cli.render.processes import processes_table
+from bpfleakd.cli.render.processes import by_severity, processes_table
 from bpfleakd.cli.render.report import process_header, why_empty
 from bpfleakd.cli.render.sites import name_widths, site_function, site_table, why_line
 from bpfleakd.cli.render.stacks import stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
 from bpfleakd.cli.render.words import is_estimate, loss_lines, verdict_lines
-from bpfleakd.model.process import ProcessRow, ProcessSummary
-from bpfleakd.model.report import LeakReport, SiteReport
-from bpfleakd.model.verdict import Verdict
+from bpfleakd.model.process import ProcessSummary
+from bpfleakd.model.report import LeakReport, SiteReport, SortKey
 
 __all__ = ["Drawn", "draw"]
 
 _LOSSES = 3
 # Fewer lines are no use as a preview of a stack.
 _PREVIEW_MIN = 4
-_RANKS = {Verdict.LEAK: 0, Verdict.GROWING: 1}
+_PROCESS_FIGURES: dict[SortKey, Callable[[ProcessSummary], float]] = {
+    SortKey.GROWTH: lambda process: process.growth_bytes_per_s,
+    SortKey.LIVE: lambda process: process.live_bytes,
+    SortKey.COUNT: lambda process: process.live_count,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,54 +60,76 @@ def draw(
     height: int,
     *,
     note: str = "",
+    result: Sequence[Text] = (),
     stacks: bool = True,
     ascii_only: bool = False,
 ) -> Drawn:
-    """Return a screen of `height` lines, `note` in the first; `answer` is None before there is one."""
+    """Return a screen of `height` lines, `note` in the first; `answer` is None before there is one.
+
+    `result` is shown in place of it while it is read.
+    """
     room = _Room(width, max(height - 1, 1), stacks, ascii_only)
     if view.helping:
         drawn = Drawn(Group(*_fitted(help_lines(), room)), Shown())
+    elif view.reading:
+        drawn = _scrollable(view, [Text(note, "yellow")] if note else [], result, room)
     elif answer is None:
-        drawn = Drawn(Group(*_fitted([Text(note or "asking the daemon …", "dim")], room)), Shown())
+        drawn = Drawn(Group(*_fitted([Text(note or "waiting for the daemon …", "dim")], room)), Shown())
     else:
         pages = {Page.PROCESSES: _processes, Page.GROUPS: _groups, Page.SITES: _sites, Page.DETAIL: _detail}
         drawn = pages[view.page](view, answer, room, [Text(note, "yellow")] if note else [])
-    return Drawn(Group(drawn.renderable, _cut(footer(view, width), width)), drawn.shown)
+    last = footer(view, width, _position(view, answer, drawn.shown))
+    return Drawn(Group(drawn.renderable, _cut(last, width)), drawn.shown)
+
+
+def _position(view: View, answer: Answer | None, shown: Shown) -> str:
+    """Which row of how many is selected: "45 of 53"; a plus if more were not asked for."""
+    if not shown.rows or answer is None:
+        return ""
+    is_cut = view.pid is not None and answer.question.limit == len(shown.rows)
+    return f"{selected_index(view, shown.rows) + 1:,} of {len(shown.rows):,}{'+' * is_cut}"
 
 
 def _processes(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn:
-    matching = [
-        traced
-        for traced in sorted(answer.processes, key=_attention)
-        if _matches(view, str(traced.process.pid), traced.process.comm)
+    traced = [
+        row for row in by_severity(answer.processes) if _matches(view, str(row.process.pid), row.process.comm)
     ]
-    empty = "no process is traced: bpfleakctl attach PID" if not answer.processes else "no process matches"
-    title = Text.assemble((f"{len(answer.processes):,} processes", "bold"), *_marks(view))
-    rows = [Row(str(traced.process.pid)) for traced in matching]
+    if view.sort is not SortKey.VERDICT:
+        traced.sort(key=lambda row: -_PROCESS_FIGURES[view.sort](row.process))
+    traced_pids = {row.process.pid for row in answer.processes}
+    watched = [
+        row for row in answer.watched if row.pid not in traced_pids and _matches(view, str(row.pid), row.comm)
+    ]
+    if view.reverse:
+        traced.reverse()
+        watched.reverse()
+    anybody = answer.processes or answer.watched
+    empty = "no process matches" if anybody else "no process is traced: bpfleakctl attach PID"
+    counts = f"{len(traced_pids):,} traced, {len(answer.watched):,} watched"
+    title = Text.assemble((counts, "bold"), *_marks(view))
+    rows = [Row(str(pid)) for pid in (*(row.process.pid for row in traced), *(row.pid for row in watched))]
+    count = len(traced)
     return _list(
         view,
         [*above, title],
         rows,
         lambda first, last, selected: processes_table(
-            matching[first:last], width=room.width, selected=selected
+            traced[first:last],
+            width=room.width,
+            selected=selected,
+            watched=watched[max(first - count, 0) : max(last - count, 0)],
         ),
         room,
         empty,
     )
 
 
-def _attention(traced: ProcessRow) -> tuple[int, float, int]:
-    """Return what processes are sorted by: leaks, then what grows, then the others; the largest first."""
-    verdict = traced.process_verdict
-    rank = _RANKS.get(verdict.verdict, len(_RANKS)) if verdict else len(_RANKS)
-    return rank, -(verdict.leak_bytes_per_s if verdict else 0.0), -traced.process.live_bytes
-
-
 def _groups(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn:
     report = answer.groups
     if report is None or answer.question.group is not view.group:
-        return _list(view, above, [], _no_table, room, "asking the daemon …")
-    matching = [group for group in report.groups if _matches(view, group_name(group, view.group, None))]
+        return _list(view, above, [], _no_table, room, "waiting for the daemon …")
+    groups = reversed(report.groups) if view.reverse else report.groups
+    matching = [group for group in groups if _matches(view, group_name(group, view.group, None))]
     rows = [Row(group_name(group, view.group, None), group.sites) for group in matching]
     head = [*above, *_head(view, report.process), *_losses(report.losses)]
     head += suppressed_lines(report.suppressed, None)
@@ -123,10 +148,10 @@ def _groups(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn
 def _sites(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn:
     report = answer.report
     if report is None:
-        return _list(view, above, [], _no_table, room, "asking the daemon …")
+        return _list(view, above, [], _no_table, room, "waiting for the daemon …")
     sites = [
         site
-        for site in report.sites
+        for site in (reversed(report.sites) if view.reverse else report.sites)
         if (view.within is None or site.site in view.within.sites)
         and _matches(view, site_function(site), site.module or "", site.location or "")
     ]
@@ -150,12 +175,16 @@ def _sites(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn:
 def _detail(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn:
     report = answer.report
     if report is None:
-        return _list(view, above, [], _no_table, room, "asking the daemon …")
+        return _list(view, above, [], _no_table, room, "waiting for the daemon …")
     head = [*above, *_head(view, report.process)]
     site = next((site for site in report.sites if site.site == view.site), None)
     if site is None:
-        return _list(view, head, [], _no_table, room, f"call site {view.site} holds nothing any more")
+        return _list(view, head, [], _no_table, room, f"call site {view.site} holds no memory any more")
     lines = detail_lines(site, answer.history, room.width, ascii_only=room.ascii_only)
+    return _scrollable(view, head, lines, room)
+
+
+def _scrollable(view: View, head: Sequence[Text], lines: Sequence[Text], room: _Room) -> Drawn:
     height = max(room.height - len(head), 1)
     scroll_max = max(len(lines) - height, 0)
     scroll = min(view.scroll, scroll_max)

@@ -6,18 +6,20 @@ import contextlib
 import select
 import signal
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from bpfleakd.api.client import DaemonClient
+from bpfleakd.cli.live.actions import Actions
 from bpfleakd.cli.live.feed import Answer, Feed, Question
 from bpfleakd.cli.live.keys import Keyboard
 from bpfleakd.cli.live.screen import draw
 from bpfleakd.cli.live.state import Page, Shown, View, pressed
 from bpfleakd.cli.live.wakeups import Wakeups
-from bpfleakd.errors import NoSuchProcess, NotAttached
+from bpfleakd.errors import DaemonUnreachable, NoSuchProcess, NotAttached
 from bpfleakd.model.groups import GroupKey
 
 __all__ = ["show_live"]
@@ -41,7 +43,8 @@ def show_live(
     `limit` is how many rows are asked for (None: all).
     """
     with Wakeups() as wakeups, Feed(client, interval_s, wakeups.wake) as feed:
-        session = _Session(console, feed, view, limit, stacks, suppress)
+        actions = Actions(client, wakeups.wake)
+        session = _Session(console, feed, actions, view, _Options(limit, stacks, suppress))
         while True:
             code = session.run(wakeups)
             if code is not None:
@@ -51,23 +54,25 @@ def show_live(
                 wakeups.stop()
 
 
+@dataclass(frozen=True, slots=True)
+class _Options:
+    limit: int | None
+    stacks: bool
+    suppress: bool
+
+
 class _Session:
-    def __init__(
-        self,
-        console: Console,
-        feed: Feed,
-        view: View,
-        limit: int | None,
-        stacks: bool,
-        suppress: bool,
-    ) -> None:
+    def __init__(self, console: Console, feed: Feed, actions: Actions, view: View, options: _Options) -> None:
         self._console = console
         self._feed = feed
+        self._actions = actions
         self._view = view
-        self._limit = limit
-        self._stacks = stacks
-        self._suppress = suppress
+        self._options = options
+        self._result: tuple[Text, ...] = ()
         self._answer: Answer | None = None
+        # Since when no daemon answers; None: one does.
+        self._lost = False
+        self._seen: Answer | None = None
         self._shown = Shown()
         self._note = ""
         self.is_stopped = False
@@ -92,6 +97,7 @@ class _Session:
             while True:
                 self._feed.ask(self._question(), paused=self._view.paused)
                 self._take_answer()
+                self._take_outcome()
                 live.update(self._drawn(), refresh=True)
                 ready = select.select(sources, [], [])[0]
                 signals = wakeups.signals()
@@ -113,25 +119,34 @@ class _Session:
 
     def _question(self) -> Question:
         view = self._view
-        everything = view.filter or view.within or view.page is Page.DETAIL
+        everything = view.filter or view.within or view.reverse or view.page is Page.DETAIL
         return Question(
             pid=view.pid,
             sort=view.sort,
             group=view.group if view.page is Page.GROUPS else GroupKey.SITE,
-            limit=None if everything else self._limit,
+            limit=None if everything else self._options.limit,
             course_of=(view.site or "") if view.page is Page.DETAIL else "",
-            suppress=self._suppress,
+            suppress=self._options.suppress,
         )
 
     def _take_answer(self) -> None:
         """Take the latest answer over. Raises the error in it, unless there is a list to go back to."""
         answer = self._feed.answer()
-        if answer is None or answer is self._answer or answer.question.pid != self._view.pid:
+        if answer is None or answer is self._seen or answer.question.pid != self._view.pid:
             return
         if answer.error is None:
-            self._answer = answer
+            self._answer, self._seen = answer, answer
+            if self._lost:
+                self._lost, self._note = False, "connected again"
+        elif isinstance(answer.error, DaemonUnreachable) and self._seen is not None:
+            # It is asked again at each interval: a restart takes seconds, and keeps what is traced.
+            self._seen, self._lost = answer, True
+            self._note = f"reconnecting … {answer.error.message}"
+        elif self._lost and isinstance(answer.error, NotAttached):
+            self._seen = answer
+            self._note = f"waiting for the new daemon to adopt it … {answer.error.message}"
         elif isinstance(answer.error, NotAttached | NoSuchProcess) and not self._view.alone:
-            self._note = answer.error.message
+            self._note = f"{answer.error.message}; a attaches"
             self._view = replace(
                 View(sort=self._view.sort, group=self._view.group), cursor=str(self._view.pid)
             )
@@ -140,11 +155,24 @@ class _Session:
         else:
             raise answer.error
 
+    def _take_outcome(self) -> None:
+        outcome = self._actions.outcome()
+        if outcome is None:
+            return
+        self._note = outcome.note
+        if outcome.lines:
+            self._result = outcome.lines
+            self._view = replace(self._view, reading=True, scroll=0)
+
     def _press(self, keys: list[str]) -> None:
         for key in keys:
             before = self._view
             self._view = pressed(before, key, self._shown)
-            self._note = ""
+            if not self._lost:
+                self._note = ""
+            if self._view.acting:
+                self._note = self._actions.start(*self._view.acting, self._console.size.width)
+                self._view = replace(self._view, acting=None)
             if self._view.pid != before.pid:
                 self._answer = None
             # The next key is for what would be seen by now.
@@ -158,7 +186,8 @@ class _Session:
             size.width,
             size.height,
             note=self._note,
-            stacks=self._stacks,
+            stacks=self._options.stacks,
+            result=self._result,
             ascii_only=self._console.options.ascii_only,
         )
         self._shown = drawn.shown

@@ -19,11 +19,32 @@ from bpfleakd.cli.live import keys
 from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.report import SortKey
 
-__all__ = ["Page", "Row", "Shown", "View", "pressed", "selected_index"]
+__all__ = ["Action", "Page", "Row", "Shown", "View", "pressed", "selected_index"]
 
 _SORTS = {"v": SortKey.VERDICT, "g": SortKey.GROWTH, "l": SortKey.LIVE, "c": SortKey.COUNT}
 _GROUPS = {"s": GroupKey.SITE, "f": GroupKey.FUNCTION, "m": GroupKey.MODULE, "t": GroupKey.THREAD}
 _FILTER_CHARS = 64
+
+
+class Action(StrEnum):
+    """What a key has done to the open process, or the selected one."""
+
+    ATTACH = "attach"
+    DETACH = "detach"
+    SCAN = "scan"
+    TYPES = "types"
+    EXPORT = "export"
+
+
+_ACTIONS = {
+    "a": Action.ATTACH,
+    "d": Action.DETACH,
+    "x": Action.SCAN,
+    "y": Action.TYPES,
+    "e": Action.EXPORT,
+}
+# These are confirmed: the first ends the recording, the second stops the process for a while.
+_CONFIRMED = {Action.DETACH, Action.TYPES}
 
 
 class Page(StrEnum):
@@ -58,7 +79,8 @@ class View:
 
     `pid` is the process that is open; `alone` if there is no list of processes behind it. `within` is the
     group whose call sites are shown, `site` the call site in the detail pane. `cursor` is the selected row
-    (None: the first), `place` where it was.
+    (None: the first), `place` where it was. `reverse`: the least comes first. `asking` is an action that
+    waits for a `y`, `acting` one to begin, each with its process; `reading`: the result of one is shown.
     """
 
     pid: int | None = None
@@ -75,6 +97,10 @@ class View:
     paused: bool = False
     helping: bool = False
     quitting: bool = False
+    reverse: bool = False
+    asking: tuple[Action, int] | None = None
+    acting: tuple[Action, int] | None = None
+    reading: bool = False
 
     @property
     def page(self) -> Page:
@@ -100,6 +126,10 @@ def pressed(view: View, key: str, shown: Shown) -> View:
         return _typed(view, key)
     if view.helping:
         return replace(view, helping=False, quitting=key == "q")
+    if view.asking:
+        return replace(view, asking=None, acting=view.asking if key in ("y", "Y") else None)
+    if view.reading:
+        return _read(view, key, shown)
     if key in ("q", "?", " ", "/"):
         return {
             "q": replace(view, quitting=True),
@@ -109,16 +139,38 @@ def pressed(view: View, key: str, shown: Shown) -> View:
         }[key]
     if key in (keys.LEFT, keys.ESCAPE, keys.BACKSPACE):
         return _back(view)
+    if key in _ACTIONS:
+        return _acted(view, _ACTIONS[key], shown)
     if view.page is Page.DETAIL:
         return _scrolled(view, key, shown)
     if key in (keys.ENTER, keys.RIGHT):
         return _opened(view, shown)
-    if view.page is not Page.PROCESSES and key in _SORTS:
-        return replace(view, sort=_SORTS[key])
+    if key in _SORTS:
+        again = view.sort is _SORTS[key]
+        return replace(view, sort=_SORTS[key], reverse=again and not view.reverse)
     if view.page is not Page.PROCESSES and key in _GROUPS:
         # What is selected in one grouping is not in another.
         return replace(view, group=_GROUPS[key], within=None, cursor=None, place=0)
     return _moved(view, key, shown)
+
+
+def _acted(view: View, action: Action, shown: Shown) -> View:
+    if view.pid is not None:
+        pid = view.pid
+    elif shown.rows:
+        pid = int(shown.rows[selected_index(view, shown.rows)].name)
+    else:
+        return view
+    if action in _CONFIRMED:
+        return replace(view, asking=(action, pid))
+    return replace(view, acting=(action, pid))
+
+
+def _read(view: View, key: str, shown: Shown) -> View:
+    """Scroll in the result of an action, or leave it."""
+    if key == "q" or key in (keys.LEFT, keys.ESCAPE, keys.BACKSPACE, keys.ENTER):
+        return replace(view, reading=False, scroll=0, quitting=key == "q")
+    return _scrolled(view, key, shown)
 
 
 def _typed(view: View, key: str) -> View:

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bpfleakd.cli.render.names import short_function
 from bpfleakd.cli.render.report import process_header
 from bpfleakd.cli.render.stacks import basename, stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
@@ -98,4 +99,4 @@ def _caller(frame: Frame | None, room: int | None) -> str:
         return f"{name} {where}"
     # The end of a path says most, and the function must not vanish beside it.
     where = shortened(where, max(room - cell_len(name) - 1, room * 3 // 5), keep_end=True)
-    return f"{shortened(name, max(1, room - cell_len(where) - 1))} {where}"
+    return f"{short_function(name, max(1, room - cell_len(where) - 1))} {where}"

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bpfleakd.cli.render.names import short_function
 from bpfleakd.cli.render.stacks import basename, stack_lines
 from bpfleakd.cli.render.words import readable_function
 from bpfleakd.model.difference import ComparedState, DiffReport, SiteChange, SiteDifference
@@ -31,14 +32,14 @@ def diff_view(report: DiffReport, *, width: int | None, limit: int | None, stack
         parts.append(_header(when, state))
         if state.resolution_s > 0:
             words = f"the least of each call site within {human_duration(math.ceil(state.resolution_s))}"
-            parts.append(Text(f"{when}: {words}, as kept of that time", "dim"))
+            parts.append(Text(f"{when}: {words}, at the resolution of the history", "dim"))
     for when, state in (("before", report.before), ("after", report.after)):
         if state.left_out_bytes > 0:
-            words = f"{when}: {human_bytes(state.left_out_bytes)} in call sites that are not compared"
+            words = f"{when}: {human_bytes(state.left_out_bytes)} in omitted call sites"
             parts.append(Text(f"{words} (--limit 0, suppressed)", "yellow"))
     if report.built_anew:
         files = ", ".join(printable(name) for name in report.built_anew)
-        words = f"matched by the names of functions, since of another build: {files}"
+        words = f"matched by function name, because these files were rebuilt: {files}"
         parts.append(Text(words, "dim"))
     parts.append(Text(_summary(report)))
     if shown:
@@ -50,7 +51,7 @@ def diff_view(report: DiffReport, *, width: int | None, limit: int | None, stack
     if len(shown) < len(report.sites):
         parts.append(Text(f"… {len(report.sites) - len(shown):,} more call sites (--limit)", "dim"))
     if report.left_out_sites:
-        words = f"… {report.left_out_sites:,} call sites that changed less, or are suppressed, are left out"
+        words = f"… {report.left_out_sites:,} call sites that changed less or are suppressed"
         parts.append(Text(words, "dim"))
     return Group(*parts)
 
@@ -91,6 +92,6 @@ def _cells(site: SiteDifference, width: int | None) -> Iterable[RenderableType]:
     where = printable(site.location or basename(site.module or "-"))
     if width is not None:
         room = max(24, width - _FIGURES_WIDTH - 1)
-        name = shortened(name, max(12, room - min(cell_len(where), room // 2)))
+        name = short_function(name, max(12, room - min(cell_len(where), room // 2)))
         where = shortened(where, max(8, room - cell_len(name)), keep_end=True)
     yield Text.assemble((name, "bold"), f" {where}")

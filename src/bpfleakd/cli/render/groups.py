@@ -8,12 +8,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bpfleakd.cli.render.names import short_function
 from bpfleakd.cli.render.report import process_header, why_empty
 from bpfleakd.cli.render.stacks import basename, stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
 from bpfleakd.cli.render.words import loss_lines, readable_function
 from bpfleakd.model.groups import GroupedReport, GroupKey, SiteGroup
-from bpfleakd.printable import printable, shortened
+from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_rate
 
 __all__ = ["group_name", "groups_table", "groups_view"]
@@ -79,4 +80,4 @@ def group_name(group: SiteGroup, by: GroupKey, width: int | None) -> str:
     if by is GroupKey.MODULE:
         name = basename(name)
     room = None if width is None else max(_SHORTEST_NAME, width - _FIGURES_WIDTH)
-    return name if room is None else shortened(name, room)
+    return name if room is None else short_function(name, room)

@@ -112,7 +112,10 @@ def _explained(shares: MemoryShares) -> Group:
         (shares.tracked_heap_bytes, "heap: live blocks since the attach"),
         (shares.tracked_mmap_bytes, "mmap: mapped since the attach, by call sites"),
         (shares.tracked_commit_bytes, "commit: committed since the attach, by call sites"),
-        (shares.allocator_retained_bytes, "kept by the allocator: freed, older than the attach, its own"),
+        (
+            shares.allocator_retained_bytes,
+            "held by the allocator: freed, older than the attach, or its own data",
+        ),
         (shares.rest_bytes, "the rest: not attributed to call sites"),
     ):
         table.add_row(human_bytes(size_bytes), words)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -12,12 +12,12 @@ from bpfleakd.cli.render.sites import VERDICT_STYLES
 from bpfleakd.cli.render.words import is_estimate, loss_lines, recorded_share
 from bpfleakd.model.process import ProcessLabels, ProcessRow, ProcessState
 from bpfleakd.model.supervision import SupervisedProcess, SupervisionState
-from bpfleakd.model.verdict import Verdict
+from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.model.watching import WatchedProcess, WatchState
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration, human_percent, human_rate
 
-__all__ = ["processes_table", "processes_view", "supervised_view", "watched_view"]
+__all__ = ["by_severity", "processes_table", "processes_view", "severity", "supervised_view", "watched_view"]
 
 # What is less is not worth a line.
 _DEAR_PERCENT = 1.0
@@ -34,14 +34,42 @@ _COLUMNS = (
     "recorded",
     "state",
 )
+_WIDE_COLUMNS = (*_COLUMNS, "peak", "rule", "belongs to", "executable")
+_TEXTS = {"comm", "verdict", "mode", "recorded", "state", "rule", "belongs to", "executable"}
+# On a screen columns keep their place, whatever the rows have: "1023 KiB", "-99.9 MiB/s", "23h59m".
+_WIDTHS = {"pid": 7, "comm": 15, "verdict": 7, "live": 8, "growth/s": 11, "count": 9, "sites": 5, "for": 6}
 # From how many columns on a screen has room for these.
 _ROOM_FOR = {"count": 86, "sites": 78, "mode": 72, "recorded": 86}
 
 
-def processes_view(processes: Sequence[ProcessRow], *, width: int | None = None) -> RenderableType:
+_RANKS = {
+    Verdict.LEAK: 0,
+    Verdict.GROWING: 1,
+    Verdict.UNKNOWN: 2,
+    Verdict.PLATEAU: 3,
+    Verdict.STEADY: 4,
+    Verdict.CHURN: 5,
+}
+
+
+def by_severity(processes: Iterable[ProcessRow]) -> list[ProcessRow]:
+    """Leaks first, then what grows, then the others; within these the fastest, then the largest."""
+    return sorted(processes, key=lambda row: (*severity(row.process_verdict), -row.process.live_bytes))
+
+
+def severity(verdict: ProcessVerdict | None) -> tuple[int, float]:
+    """Return what processes are sorted by, the worst least."""
+    if verdict is None:
+        return _RANKS[Verdict.UNKNOWN], 0.0
+    return _RANKS[verdict.verdict], -verdict.leak_bytes_per_s
+
+
+def processes_view(
+    processes: Sequence[ProcessRow], *, width: int | None = None, wide: bool = False, headers: bool = True
+) -> RenderableType:
     """Return a row a process; under the table, what was missed, what costs much, and what is limited.
 
-    `width` is the terminal's (None: as wide as it gets).
+    `width` is the terminal's (None: as wide as it gets); `wide` adds columns whatever the width.
     """
     if not processes:
         return Text("no process is traced: bpfleakctl attach PID")
@@ -52,7 +80,7 @@ def processes_view(processes: Sequence[ProcessRow], *, width: int | None = None)
     ]
     gaps = [
         Text(
-            f"{row.process.pid} taken over {_times(row.adopted_count)}: "
+            f"{row.process.pid} adopted {_times(row.adopted_count)}: "
             f"{human_duration(row.gap_s)} without a daemon",
             style="dim",
         )
@@ -65,23 +93,36 @@ def processes_view(processes: Sequence[ProcessRow], *, width: int | None = None)
         if row.set_aside
     ]
     costs = map(_cost, filter(_is_dear, processes))
-    return Group(processes_table(processes, width=width), *missed, *gaps, *aside, *costs)
+    table = processes_table(processes, width=None if wide else width, wide=wide, headers=headers)
+    return Group(table, *missed, *gaps, *aside, *costs)
 
 
 def processes_table(
-    processes: Sequence[ProcessRow], *, width: int | None = None, selected: int | None = None
+    processes: Sequence[ProcessRow],
+    *,
+    width: int | None = None,
+    selected: int | None = None,
+    wide: bool = False,
+    headers: bool = True,
+    watched: Sequence[WatchedProcess] = (),
 ) -> Table:
-    """Return a row a process; without the columns that a screen of `width` has no room for."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    names = [name for name in _COLUMNS if width is None or width >= _ROOM_FOR.get(name, 0)]
-    if not any(is_estimate(traced.process) for traced in processes):
+    """Return a row a process, then one for each that is only watched.
+
+    Columns are left out that a screen of `width` has no room for. With `selected`, the chosen row of a
+    screen, columns have fixed widths.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_header=headers)
+    columns = _WIDE_COLUMNS if wide else _COLUMNS
+    names = [name for name in columns if width is None or width >= _ROOM_FOR.get(name, 0)]
+    on_screen = selected is not None
+    if not on_screen and not any(is_estimate(traced.process) for traced in processes):
         names = [name for name in names if name != "recorded"]
     for name in names:
-        is_text = name in ("comm", "verdict", "mode", "recorded", "state")
         table.add_column(
             name,
-            justify="left" if is_text else "right",
+            justify="left" if name in _TEXTS else "right",
             no_wrap=True,
+            width=_WIDTHS.get(name) if on_screen else None,
             max_width=16 if name == "comm" else None,
         )
     for place, traced in enumerate(processes):
@@ -100,8 +141,22 @@ def processes_table(
             "state": Text(
                 process.state.value, style="" if process.state == ProcessState.TRACED else "yellow"
             ),
+            "peak": human_bytes(process.peak_live_bytes),
+            "rule": printable(traced.request.rule or ""),
+            "belongs to": _home(process.labels),
+            "executable": printable(process.exe),
         }
         table.add_row(*(cells[name] for name in names), style="reverse" if place == selected else "")
+    for place, each in enumerate(watched, len(processes)):
+        known: dict[str, Text | str] = {
+            "pid": str(each.pid),
+            "comm": Text(printable(each.comm), overflow="ellipsis"),
+            "growth/s": human_rate(each.growth_bytes_per_s),
+            "mode": Text(each.mode.value),
+            "state": Text(each.state.value, style="" if each.state == WatchState.WATCHED else "yellow"),
+        }
+        row = (known.get(name, "-") for name in names)
+        table.add_row(*row, style="reverse" if place == selected else "dim")
     return table
 
 
@@ -124,11 +179,11 @@ def _cost(traced: ProcessRow) -> Text:
     return Text(f"{traced.process.pid} {words}", style="yellow")
 
 
-def watched_view(watched: Sequence[WatchedProcess]) -> RenderableType:
+def watched_view(watched: Sequence[WatchedProcess], *, headers: bool = True) -> RenderableType:
     """Return a row a process; under the table, why some cannot be traced."""
     if not watched:
         return Text("no process is watched")
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_header=headers)
     table.add_column("watched", justify="right", no_wrap=True)
     table.add_column("comm", no_wrap=True, max_width=16)
     for name in ("anonymous", "growth/s", "windows", "next look"):

@@ -41,7 +41,7 @@ def analyzed_view(
 def kept_reports_view(reports: Sequence[StoredReportEntry]) -> RenderableType:
     """Return a row a report, in local time."""
     if not reports:
-        return Text("no report is kept: one is when a process ends or is detached (state.dir)")
+        return Text("no reports: the daemon stores one when a process exits or is detached (state.dir)")
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("id", justify="right", no_wrap=True)
     table.add_column("kept", no_wrap=True)

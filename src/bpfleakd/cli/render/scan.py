@@ -26,16 +26,16 @@ __all__ = ["scan_view"]
 
 _WORDS = {
     Reachability.DIRECTLY_LOST: "directly lost",
-    Reachability.INDIRECTLY_LOST: "indirectly lost: only lost blocks point there",
-    Reachability.POSSIBLY_LOST: "possibly lost: only pointers into the interior lead there",
+    Reachability.INDIRECTLY_LOST: "indirectly lost: only lost blocks point to them",
+    Reachability.POSSIBLY_LOST: "possibly lost: only interior pointers lead to them",
     Reachability.STILL_REACHABLE: "still reachable",
 }
 _CAVEATS = {
-    ScanCaveat.SAMPLED: "only a share of the blocks is known; the others hold what they point to",
-    ScanCaveat.BLOCKS_MISSED: "blocks were missed; they hold what they point to",
-    ScanCaveat.MEMORY_UNREAD: "some memory could not be read; what only that points to seems lost",
-    ScanCaveat.NOT_STOPPED: "the process ran meanwhile; what moved in both readings seems lost",
-    ScanCaveat.NO_REGISTERS: "registers were not read; what only they point to seems lost",
+    ScanCaveat.SAMPLED: "only some blocks are known; the others keep what they point to reachable",
+    ScanCaveat.BLOCKS_MISSED: "blocks were missed; they keep what they point to reachable",
+    ScanCaveat.MEMORY_UNREAD: "some memory could not be read; blocks that only it points to seem lost",
+    ScanCaveat.NOT_STOPPED: "the process was running; blocks that moved during both readings seem lost",
+    ScanCaveat.NO_REGISTERS: "registers were not read; blocks that only they point to seem lost",
 }
 
 
@@ -46,7 +46,7 @@ def scan_view(report: ScanReport, *, width: int | None) -> RenderableType:
     parts.append(Text(_how(report)))
     parts += [Text(f"note: {_CAVEATS[caveat]}", style="yellow") for caveat in report.caveats]
     if not report.known_heap_bytes:
-        parts.append(Text("note: memory that was freed counts as in use", "dim"))
+        parts.append(Text("note: freed memory counts as in use", "dim"))
     parts.append(_table(report.sums))
     if report.young_count:
         age = human_duration(report.older_than_s)
@@ -62,8 +62,8 @@ def scan_view(report: ScanReport, *, width: int | None) -> RenderableType:
 def _how(report: ScanReport) -> str:
     milliseconds = f"{report.stopped_s * 1000:.0f} ms"
     stopped = {
-        ScanMethod.STOPPED: f"the process stood still for {milliseconds}",
-        ScanMethod.PARTLY_STOPPED: f"the process stood still for {milliseconds} and was read twice",
+        ScanMethod.STOPPED: f"the process was stopped for {milliseconds}",
+        ScanMethod.PARTLY_STOPPED: f"the process was stopped for {milliseconds} and read twice",
         ScanMethod.RUNNING: "the process was not stopped and read twice",
     }[report.method]
     return f"scanned {human_bytes(report.read_bytes)} in {report.took_s:.1f} s; {stopped}"

@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from bpfleakd.cli.render.names import short_function
 from bpfleakd.cli.render.stacks import basename
 from bpfleakd.cli.render.words import readable_function
 from bpfleakd.model.report import SiteReport
@@ -82,7 +83,7 @@ def site_table(
         table.add_row(
             Text(site.verdict, style=VERDICT_STYLES.get(site.verdict, "")),
             *(figures[name] for name, _needed in columns),
-            Text(site_function(site), overflow="ellipsis", style="bold"),
+            Text(short_function(site_function(site), function_width), style="bold"),
             Text(shortened(_where(site), where_width, keep_end=True), overflow="ellipsis"),
             style="reverse" if place == selected else "",
         )

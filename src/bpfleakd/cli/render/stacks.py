@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from bpfleakd.cli.render.names import short_function
 from bpfleakd.cli.render.words import readable_function
 from bpfleakd.model.blocks import SiteBlocks
 from bpfleakd.model.difference import SiteDifference
@@ -19,12 +20,12 @@ _INDENT = "      "
 _SHORTEST_NAME = 24
 
 _TRUNCATED = {
-    StackEnd.DEPTH: "the stack is deeper than what is kept",
-    StackEnd.READ_FAULT: "the stack goes on, but its memory could not be read",
-    StackEnd.NO_RULE: "the stack goes on, but not its unwind information",
-    StackEnd.FRAME_POINTER_END: "the stack may go on: the chain of frame pointers ends here",
-    StackEnd.TABLE_PENDING: "the stack may lack frames: an unwind table was not ready yet",
-    StackEnd.LOST: "the stack was not kept: the table of stacks was full",
+    StackEnd.DEPTH: "the stack has more frames than are recorded",
+    StackEnd.READ_FAULT: "the next frame's memory could not be read",
+    StackEnd.NO_RULE: "the next frame has no unwind information",
+    StackEnd.FRAME_POINTER_END: "the chain of frame pointers ends here; frames may be missing",
+    StackEnd.TABLE_PENDING: "frames may be missing: an unwind table was not ready yet",
+    StackEnd.LOST: "the stack was not stored: the table of stacks was full",
 }
 
 
@@ -52,7 +53,7 @@ def _frame_line(frame: Frame, width: int | None) -> Text:
     if width is not None:
         room = max(width - len(_INDENT) - 2, 2 * _SHORTEST_NAME)
         place = shortened(place, room - _SHORTEST_NAME, keep_end=True)
-        name = shortened(name, room - len(place))
+        name = short_function(name, room - len(place))
     return Text.assemble(_INDENT, name, "  ", (place, "dim"))
 
 

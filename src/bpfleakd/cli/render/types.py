@@ -6,8 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bpfleakd.cli.render.names import short_function
 from bpfleakd.model.managed import TypesReport
-from bpfleakd.printable import printable, shortened
+from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration
 
 __all__ = ["types_view"]
@@ -35,7 +36,7 @@ def types_view(report: TypesReport, *, width: int | None) -> RenderableType:
             "-" if row.change_bytes is None else _signed(row.change_bytes, human_bytes(row.change_bytes)),
             f"{row.live_count:,}",
             "-" if row.change_count is None else f"{row.change_count:+,}",
-            Text(name if room is None else shortened(name, room)),
+            Text(name if room is None else short_function(name, room)),
         )
     who = f"{report.pid} {printable(report.comm)}"
     return Group(

@@ -81,18 +81,18 @@ _WORDS = {
     "stack_full": "call sites without a stack: the table of stacks is full (limits.stacks)",
     "thread_full": "calls not recorded: the table of threads is full (limits.threads)",
     "return_missed": "calls not recorded: their return was not seen",
-    "free_missed": "frees not seen: the address was given out again before",
+    "free_missed": "frees missed: the address was reused first",
     "result_unreadable": "blocks not recorded: their address could not be read",
     "stack_unreadable": "stacks cut short: their memory could not be read",
     "event_full": "changes of the address space not seen: too many between two ticks",
-    "unattended": "recording had stopped: there was no daemon for too long (unattended_s)",
+    "unattended": "recording had stopped: no daemon for too long (unattended_s)",
     "region_full": "mappings not recorded: the address space is in too many pieces",
-    "unknown_addresses": "frames without a name: in no mapping",
+    "unknown_addresses": "frames without a name: outside all known mappings",
     "unreadable_files": "files that could not be opened: their frames have no names",
-    "perf_map_junk_lines": "lines of the perf map that name no method",
+    "perf_map_junk_lines": "unreadable lines in the perf map",
     "perf_map_skipped_bytes": "bytes of the perf map not read: too many at once",
     "perf_map_dropped_entries": "methods of the perf map forgotten: too many",
-    "perf_map_refused": "perf map not believed: not a regular file of the process' user",
+    "perf_map_refused": "perf map rejected: not a regular file owned by the process' user",
 }
 
 

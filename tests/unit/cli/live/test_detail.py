@@ -12,7 +12,7 @@ from ...samples import a_site
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        ({"reachable": None, "scanned_age_s": None}, "not looked at (scan)"),
+        ({"reachable": None, "scanned_age_s": None}, "not scanned"),
         ({"reachable": True, "scanned_age_s": 23.0}, "still reachable (scan 23s ago)"),
         ({"reachable": False, "scanned_age_s": 7.0}, "lost: nothing points to it any more (scan 7s ago)"),
         ({"reachable": None, "scanned_age_s": 90.0}, "partly lost (scan 1m30s ago)"),

@@ -27,6 +27,7 @@ from ...samples import (
     a_report,
     a_site,
     a_traced_process,
+    a_watched_process,
 )
 
 SITES = tuple(a_site(f"function_{n}", site=f"{n:016x}", live_bytes=n * 1024) for n in range(101))
@@ -147,7 +148,7 @@ def test_rows_of_another_grouping_are_not_shown_as_this_one():
     functions = Answer(Question(4711, group=GroupKey.FUNCTION), groups=a_grouped_report())
     lines, shown = lines_of(replace(SITE_PAGE, group=GroupKey.MODULE), functions)
     assert not shown.rows
-    assert "asking the daemon …" in lines
+    assert "waiting for the daemon …" in lines
 
 
 def test_the_pane_of_a_call_site_has_all_that_is_known_of_it():
@@ -159,7 +160,7 @@ def test_the_pane_of_a_call_site_has_all_that_is_known_of_it():
     view = replace(SITE_PAGE, site=site.site)
     lines, shown = lines_of(view, answer, height=40)
     text = "\n".join(lines)
-    assert "leak  83% sure, +5.87 KiB/s for good" in text
+    assert "leak  83% sure, retains +5.87 KiB/s" in text
     assert site.reason in text
     assert "▁▁▁▁▅▅▅▅████\n0 to 2.00 KiB live, over 15s" in text
     assert "4711 worker" in text
@@ -182,7 +183,7 @@ def test_a_pane_that_does_not_fit_scrolls_to_its_last_line():
 def test_a_call_site_that_left_is_explained():
     """Its blocks may all have been freed."""
     lines, _shown = lines_of(replace(SITE_PAGE, site="f" * 16), ANSWER)
-    assert "call site ffffffffffffffff holds nothing any more" in lines
+    assert "call site ffffffffffffffff holds no memory any more" in lines
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,7 @@ def test_a_call_site_that_left_is_explained():
     [
         (View(), Answer(Question(None)), "no process is traced: bpfleakctl attach PID"),
         (View(filter="x"), Answer(Question(None), processes=(a_traced_process(),)), "no process matches"),
-        (View(), None, "asking the daemon …"),
+        (View(), None, "waiting for the daemon …"),
         (SITE_PAGE, Answer(Question(4711), report=a_report(sites=())), "no call sites yet"),
         (replace(SITE_PAGE, helping=True), ANSWER, "Any key goes back."),
         (replace(SITE_PAGE, paused=True), ANSWER, "paused 4711 leaky"),
@@ -220,3 +221,40 @@ def test_a_narrow_screen_leaves_figures_out_not_names(width, there, not_there):
     assert there in header.split()
     assert not_there not in header.split()
     assert any("function_1 " in line for line in lines)
+
+
+def test_watched_processes_are_below_those_that_are_traced():
+    """With a place in the same list, so that they can be attached to."""
+    answer = Answer(
+        Question(None),
+        processes=(a_traced_process(4711),),
+        watched=(a_watched_process(4723), a_watched_process(4711)),
+    )
+    lines, shown = lines_of(View(), answer, width=100)
+    assert [row.name for row in shown.rows] == ["4711", "4723"]
+    assert lines[0].startswith("1 traced, 2 watched")
+    assert "paused" in next(line for line in lines if "4723" in line)
+
+
+def test_the_last_line_says_where_in_the_list_one_is():
+    """Counted from one; a plus where more were left out than were asked for."""
+    view = replace(SITE_PAGE, cursor=SITES[44].site)
+    assert lines_of(view, ANSWER)[0][-1].endswith("45 of 101")
+    cut = Answer(Question(4711, limit=101), report=a_report(sites=SITES))
+    assert lines_of(view, cut)[0][-1].endswith("45 of 101+")
+
+
+def test_columns_of_processes_keep_their_place():
+    """Whatever the rows on the screen have in them."""
+    small, large = (
+        a_traced_process(pid, process=a_process(pid, live_bytes=size))
+        for pid, size in ((1, 1), (4000000, 2**40))
+    )
+    lines = [lines_of(View(), Answer(Question(None), processes=(row,)))[0] for row in (small, large)]
+    assert lines[0][1] == lines[1][1]
+
+
+def test_the_order_can_be_turned():
+    """The least first."""
+    _lines, shown = lines_of(replace(SITE_PAGE, reverse=True), ANSWER)
+    assert [row.name for row in shown.rows] == [site.site for site in reversed(SITES)]

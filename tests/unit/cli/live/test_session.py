@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import shlex
@@ -21,7 +22,16 @@ from bpfleakd.model.report import SortKey
 from bpfleakd.model.site import AllocationKind
 
 from ...api.serving import FakeService, running
-from ...samples import a_grouped_report, a_report, a_site, a_traced_process
+from ...samples import (
+    a_grouped_report,
+    a_process,
+    a_profile,
+    a_report,
+    a_scan_report,
+    a_site,
+    a_traced_process,
+    a_watched_process,
+)
 from ..terminal import on_a_terminal
 
 LEAK = a_site("leak_here", site="a" * 16)
@@ -41,6 +51,9 @@ def a_service(**changes):
         "groups": lambda pid, **_: a_grouped_report(),
         "history": a_history,
         "processes": (a_traced_process(4711), a_traced_process(4721)),
+        "watched": (),
+        "attach": lambda pid, *_: a_traced_process(pid, process=a_process(pid)),
+        "detach": lambda pid: a_traced_process(pid, process=a_process(pid)),
     }
     return FakeService(**{**answers, **changes})
 
@@ -132,7 +145,7 @@ def test_another_size_of_the_terminal_is_another_screen(path):
         on_a_terminal(top(path, "--pid", "4711", "--interval", "60")) as terminal,
     ):
         terminal.until("fill_cache")
-        terminal.until("sfmt: site")
+        terminal.until("vglc: verdict")
         terminal.resize(16, 60)
         lines = terminal.until("fill_cache").rpartition("\x1b[H")[2].split("\r\n")
         assert {len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines[:-1]} == {60}
@@ -183,9 +196,53 @@ def test_keys_work_while_the_daemon_takes_its_time(path):
         return a_report(pid)
 
     with running(a_service(report=slow), path), on_a_terminal(top(path, "--pid", "4711")) as terminal:
-        terminal.until("asking the daemon")
+        terminal.until("waiting for the daemon")
         terminal.press("?")
         terminal.until("Any key goes back.")
         key_has_worked.set()
         terminal.press("q")
         assert terminal.end()[1] == 0
+
+
+def test_a_restart_of_the_daemon_ends_nothing(path):
+    """What was seen last stays, with a note, until the next daemon answers."""
+    with contextlib.ExitStack() as first:
+        first.enter_context(running(a_service(), path))
+        with on_a_terminal(top(path, "--pid", "4711", "--interval", "0.2")) as terminal:
+            terminal.until("fill_cache")
+            first.close()
+            terminal.until("reconnecting")
+            with running(a_service(), path):
+                terminal.until("connected again")
+                terminal.press("q")
+                assert terminal.end()[1] == 0
+
+
+def test_actions_by_keys(path, tmp_path, monkeypatch):
+    """Attach, detach after a question, scan, save a flame graph; the answers are on the screen."""
+    monkeypatch.chdir(tmp_path)
+    service = a_service(watched=(a_watched_process(4723),), scan=a_scan_report(), profile=a_profile())
+    with running(service, path), on_a_terminal(top(path, "--interval", "0.2")) as terminal:
+        terminal.until("2 traced, 1 watched")
+        terminal.press("d")
+        terminal.until("stop tracing 4711? y/N")
+        terminal.press("n")
+        terminal.until("q quit")
+        terminal.press("dy")
+        terminal.until("detached from 4711")
+        terminal.press("\x1b[F")
+        terminal.until("3 of 3")
+        terminal.press("a")
+        terminal.until("attached to")
+        terminal.press("x")
+        terminal.until("scanned 101 MiB")
+        terminal.press("\x1b[D")
+        terminal.until("3 of 3")
+        terminal.press("e")
+        terminal.until("bpfleakd-4723.html")
+        terminal.press("q")
+        assert terminal.end()[1] == 0
+    assert (tmp_path / "bpfleakd-4723.html").read_text().startswith("<!DOCTYPE html>")
+    calls = [call[:2] for call in service.calls]
+    assert {("detach", 4711), ("attach", 4723), ("scan", 4723), ("profile", 4723)} <= set(calls)
+    assert ("detach", 4723) not in calls

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpfleakd.cli.live.state import Page, Row, Shown, View, pressed, selected_index
+from bpfleakd.cli.live.state import Action, Page, Row, Shown, View, pressed, selected_index
 from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.report import SortKey
 
@@ -154,3 +154,36 @@ def test_no_sequence_of_keys_breaks_the_view(keys):
         view = replace(pressed(view, key, on_screen), quitting=False)
         assert view.pid in (None, 101, 103, 107)
         assert not (view.pid is None and (view.site or view.within))
+
+
+def test_the_same_sort_key_again_turns_the_order():
+    """Another one begins with the largest."""
+    view = after(View(pid=7), SITES, "g")
+    assert (view.sort, view.reverse) == (SortKey.GROWTH, False)
+    assert after(view, SITES, "g").reverse
+    assert not after(view, SITES, "g", "l").reverse
+
+
+@pytest.mark.parametrize(("key", "action"), [("d", Action.DETACH), ("y", Action.TYPES)])
+def test_what_ends_or_stops_something_is_asked_first(key, action):
+    """Any key but y is a no."""
+    asking = after(View(), PIDS, "down", key)
+    assert asking.asking == (action, 103)
+    assert after(asking, PIDS, "y").acting == (action, 103)
+    assert after(asking, PIDS, "enter") == replace(asking, asking=None)
+
+
+def test_an_action_is_of_the_open_process_or_the_selected_one():
+    """And of none where there is none."""
+    assert after(View(), PIDS, "x").acting == (Action.SCAN, 101)
+    assert after(View(pid=7), SITES, "x").acting == (Action.SCAN, 7)
+    assert after(View(), Shown(), "a") == View()
+
+
+def test_a_result_is_scrolled_and_left():
+    """By the keys of every page."""
+    view = View(reading=True)
+    shown = Shown(page_rows=3, scroll_max=5)
+    assert after(view, shown, "page-down", "page-down").scroll == 5
+    assert after(view, shown, "down", "left") == View()
+    assert after(view, shown, "q").quitting
