@@ -313,16 +313,16 @@ def contradictions(config: Config) -> Iterator[tuple[list[str], str]]:
     if len(bytes(config.socket)) > _SOCKET_PATH_BYTES:
         yield ["socket"], f"a unix socket's path has at most {_SOCKET_PATH_BYTES} bytes"
     if config.unattended_s < 5 * config.tick_s:
-        words = f"has to be five ticks or more (tick_s: {config.tick_s:g})"
+        words = f"must be at least five ticks (tick_s: {config.tick_s:g})"
         yield ["unattended_s", "tick_s"], words
     interval_bytes = config.sampling.interval_bytes
     if interval_bytes is not None and interval_bytes.bit_count() != 1:
-        yield ["sampling.interval_bytes"], f"has to be a power of 2, not {interval_bytes}"
+        yield ["sampling.interval_bytes"], f"must be a power of 2, not {interval_bytes}"
     if config.history.window_s < 2 * config.tick_s:
         words = f"growth needs a window of two ticks or more (tick_s: {config.tick_s:g})"
         yield ["history.window_s", "tick_s"], words
     if len(set(config.metrics.labels)) < len(config.metrics.labels):
-        yield ["metrics.labels"], "a label is there twice"
+        yield ["metrics.labels"], "a label is listed twice"
     auto = config.auto
     if auto.growth_window_s < 8 * max(auto.interval_s, config.tick_s):
         words = f"growth needs a window of eight readings or more (auto.interval_s: {auto.interval_s:g})"
@@ -335,5 +335,5 @@ def contradictions(config: Config) -> Iterator[tuple[list[str], str]]:
 
     for index, rule in enumerate(config.policy.rules):
         if not rule.match.given():
-            words = "expected one key at least (what holds for all others is policy.default)"
+            words = "expected at least one key (policy.default covers all other processes)"
             yield [f"policy.rules.{index}.match"], words

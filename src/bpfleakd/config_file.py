@@ -34,7 +34,7 @@ def load_config(path: Path | None = None, *, default_path: Path = DEFAULT_CONFIG
     except FileNotFoundError as error:
         if path is None:
             return Config()
-        raise ConfigError(f"{named}: no such file", "name an existing file, or none at all") from error
+        raise ConfigError(f"{named}: no such file", "name an existing file, or omit --config") from error
     except OSError as error:
         raise ConfigError(f"{named}: cannot be read: {error.strerror}") from error
     return _Document(named, content).config()

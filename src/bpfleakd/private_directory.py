@@ -57,7 +57,7 @@ def refuse_foreign_path(path: Path, owners: Collection[int]) -> None:
             continue
         links += 1
         if not pending or status.st_uid not in trusted or links > _LINKS_MAX:
-            raise ValueError(f"{reached / name} is a symbolic link: use the path that it leads to")
+            raise ValueError(f"{reached / name} is a symbolic link: use its target")
         target = Path(os.readlink(reached / name))
         pending += reversed(target.parts[target.is_absolute() :])
         reached = Path("/") if target.is_absolute() else reached
@@ -66,7 +66,7 @@ def refuse_foreign_path(path: Path, owners: Collection[int]) -> None:
 def _refuse_others_directory(path: Path, status: os.stat_result, trusted: Collection[int]) -> None:
     others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
     if not stat.S_ISDIR(status.st_mode):
-        raise ValueError(f"{path} is no directory")
+        raise ValueError(f"{path} is not a directory")
     if status.st_uid not in trusted or others_write:
         raise ValueError(f"{path} belongs to another user, or others can write it: chown root, chmod go-w")
 
@@ -137,7 +137,7 @@ class PrivateDirectory:
 
     def _refuse_foreign(self, status: os.stat_result) -> None:
         if status.st_uid not in self._owners or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise ValueError("somebody else can write it")
+            raise ValueError("other users can write it")
 
 
 def _status_of(entry: os.DirEntry[str]) -> os.stat_result | None:

@@ -212,7 +212,7 @@ def filled_in(expression: str) -> str:
 
 
 def test_a_process_that_ends_leaves_its_counts(scene: Scene):
-    """What it allocated up to its end is in the counters, which do not fall; it holds nothing any more."""
+    """What it allocated up to its end is in the counters, which do not fall; it holds no memory any more."""
     allocations, live, traced = (
         f'bpfleakd_process_{name}{{comm="every_function"}}'
         for name in ("allocations_total", "live_bytes", "traced")

@@ -92,7 +92,9 @@ def parse_suppressions(text: str, source: str) -> Suppressions:
         if not line or line.startswith("#"):
             continue
         if not line.startswith(_TYPE) or line == _TYPE:
-            raise ConfigError(f"{source}:{number}: {line[:60]!r} is no suppression", "a line is leak:PATTERN")
+            raise ConfigError(
+                f"{source}:{number}: {line[:60]!r} is not a suppression", "a line is leak:PATTERN"
+            )
         written = line.removeprefix(_TYPE)
         patterns.append((written, Glob.parse(written)))
     return Suppressions(tuple(patterns))

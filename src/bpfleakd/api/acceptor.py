@@ -148,8 +148,8 @@ def _refusal() -> bytes:
     answer = error_answer(
         HTTPStatus.SERVICE_UNAVAILABLE,
         DaemonUnreachable.code,
-        "the daemon has as many connections as it takes, in total or from you",
-        "close some, and try again in some seconds",
+        "the daemon has reached its connection limit, in total or for you",
+        "close some, and retry in a few seconds",
     )
     lines = ["HTTP/1.1 503 Service Unavailable", "connection: close", "retry-after: 5"]
     lines += [f"{name.decode()}: {value.decode()}" for name, value in answer.raw_headers]

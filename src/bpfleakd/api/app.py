@@ -314,7 +314,9 @@ class _Api:
         processes = [row.process for row in await self._service.processes()]
         traced = [process.pid for process in processes if process.state is ProcessState.TRACED]
         if len(traced) != 1:
-            raise BadRequest(f"{len(traced)} processes are traced: which one?", "/debug/pprof/heap?pid=N")
+            raise BadRequest(
+                f"{len(traced)} processes are traced: name one with pid=N", "/debug/pprof/heap?pid=N"
+            )
         return traced[0]
 
     async def metrics(self, request: Request) -> Response:
@@ -334,8 +336,8 @@ def _route(path: str, method: str, handler: _Handler) -> Route:
             return error_answer(
                 HTTPStatus.INTERNAL_SERVER_ERROR,
                 "internal",
-                "the daemon failed to answer: a bug in bpfleakd",
-                "its log has the details: journalctl -u bpfleakd",
+                "internal error in the daemon",
+                "details are in its log: journalctl -u bpfleakd",
             )
 
     return Route(path, endpoint, methods=[method])
@@ -343,7 +345,7 @@ def _route(path: str, method: str, handler: _Handler) -> Route:
 
 async def _no_details(request: Request) -> Response:
     raise errors.AccessDenied(
-        f"{request.url.path} has addresses of processes, which this address does not answer",
+        f"{request.url.path} contains process addresses, which this TCP address does not serve",
         "use bpfleakctl, or the daemon's unix socket; or set metrics.details: true, and restart the daemon",
     )
 
@@ -359,10 +361,10 @@ async def _routing_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     method, path = request.method, request.url.path
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        response = error_answer(405, "method-not-allowed", f"{method} is not possible on {path}")
+        response = error_answer(405, "method-not-allowed", f"{method} is not allowed on {path}")
     else:
         response = error_answer(
-            error.status_code, "not-found", f"there is no {path}", "docs/json.md has the paths"
+            error.status_code, "not-found", f"there is no {path}", "docs/json.md lists the paths"
         )
     response.headers.update(error.headers or {})
     return response

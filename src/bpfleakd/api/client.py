@@ -44,7 +44,7 @@ __all__ = ["DaemonClient"]
 
 _START_IT = "start it: `systemctl start bpfleakd`, or `bpfleakd` in a terminal"
 _SEE_LOG = "see its log: journalctl -u bpfleakd"
-_SAME_VERSION = "are bpfleakd and bpfleakctl of the same version?"
+_SAME_VERSION = "check that bpfleakd and bpfleakctl have the same version"
 
 # Attaching reads symbols and unwind tables, and may have to compile the programs first.
 _ATTACH_TIMEOUT_S = 60.0
@@ -235,7 +235,7 @@ class DaemonClient:
                 raise by_code(failure.code)(failure.message, failure.hint)
             return msgspec.json.decode(body, type=kind)
         except msgspec.MsgspecError as error:
-            words = f"the answer of the daemon on {self._path} (status {status}) is not understood: {error}"
+            words = f"the answer of the daemon on {self._path} (status {status}) cannot be parsed: {error}"
             raise BpfleakdError(words, _SAME_VERSION) from error
 
     def _exchange(self, method: str, target: str, timeout_s: float) -> tuple[int, bytes]:
@@ -272,5 +272,5 @@ def _way_in(path: Path) -> str:
     except (OSError, KeyError):
         return "run as root"
     if status.st_gid == 0:
-        return "run as root: the socket has no group of its own (socket_group in the configuration)"
+        return "run as root: no group may use the socket (socket_group in the configuration)"
     return f"run as root, or join the socket's group: `usermod -aG {group} USER`, then log in again"

@@ -42,7 +42,7 @@ class ReadOnly:
         refusal = error_answer(
             HTTPStatus.METHOD_NOT_ALLOWED,
             "method-not-allowed",
-            f"{scope['method']} is not possible here: this address only reads",
+            f"{scope['method']} is not allowed here: this address is read-only",
             "attach and detach go over the daemon's unix socket: bpfleakctl attach PID",
         )
         refusal.headers["allow"] = ", ".join(_READING)
@@ -66,8 +66,8 @@ class LocalNamesOnly:
                 refusal = error_answer(
                     HTTPStatus.MISDIRECTED_REQUEST,
                     "not-this-host",
-                    f"{printable(host)!r} is not a name of this address",
-                    "ask by address or as localhost",
+                    f"{printable(host)!r} is not an accepted Host for this address",
+                    "use an IP address or localhost",
                 )
                 await refusal(scope, receive, send)
                 return
@@ -106,6 +106,6 @@ class Turns:
 _BUSY = error_answer(
     HTTPStatus.SERVICE_UNAVAILABLE,
     DaemonUnreachable.code,
-    "too many answers wait to be read",
+    "too many answers are waiting to be read",
     "read them, or close their connections",
 )

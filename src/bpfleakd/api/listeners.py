@@ -79,7 +79,7 @@ def remove_stale(path: Path) -> bool:
     except FileNotFoundError:
         return False
     if not stat.S_ISSOCK(mode):
-        raise ConfigError(f"socket: {path} exists and is no socket", "remove it, or set another socket")
+        raise ConfigError(f"socket: {path} exists and is not a socket", "remove it, or set another socket")
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(_PROBE_TIMEOUT_S)
         try:
@@ -92,7 +92,7 @@ def remove_stale(path: Path) -> bool:
         else:
             pid = peer_of(probe).pid
     who = f"a daemon (pid {pid})" if pid else "a daemon"
-    raise AlreadyRunning(f"{who} answers on {path} already", "stop it, or give this one another --socket")
+    raise AlreadyRunning(f"{who} already answers on {path}", "stop it, or use another --socket")
 
 
 async def bind_tcp(address: str, port: int) -> socket.socket:
@@ -115,11 +115,11 @@ async def bind_tcp(address: str, port: int) -> socket.socket:
             listener.close()
             raise
     except socket.gaierror as error:
-        words = f"metrics.address: {address} is no address of this machine: {error.strerror}"
+        words = f"metrics.address: {address} is not an address of this machine: {error.strerror}"
         raise ConfigError(words, f"set metrics.address to an address or host name, {off}") from error
     except PermissionError as error:
         words = f"metrics.port: no permission to listen on {where}"
-        raise AccessDenied(words, f"take a port from 1024, {off}") from error
+        raise AccessDenied(words, f"use a port ≥ 1024, {off}") from error
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             words = f"metrics.port: {where} is in use by another program"

@@ -43,10 +43,10 @@ def only_parameters(request: Request, *known: str) -> None:
     """Raise BadRequest for any other parameter, and for one that is given twice."""
     for name in request.query_params:
         if name not in known:
-            hint = f"known here: {', '.join(known)}" if known else "this takes none"
+            hint = f"known here: {', '.join(known)}" if known else "no parameters are allowed here"
             raise BadRequest(f"unknown parameter {printable(name)!r}", hint)
         if len(request.query_params.getlist(name)) > 1:
-            raise BadRequest(f"parameter {name} is given more than once")
+            raise BadRequest(f"parameter {name} appears more than once")
 
 
 def pid_of(request: Request) -> int:
@@ -69,7 +69,7 @@ def choice(
     for each in possible:
         if text == each.value:
             return each
-    raise BadRequest(f"{name} is one of {', '.join(possible)}, not {printable(text)!r}")
+    raise BadRequest(f"{name} must be one of {', '.join(possible)}, not {printable(text)!r}")
 
 
 def site_of(request: Request) -> str | None:
@@ -77,7 +77,7 @@ def site_of(request: Request) -> str | None:
     text = request.query_params.get("site")
     if text is None or re.fullmatch("[0-9a-f]{16}", text):
         return text
-    raise BadRequest(f"a site is 16 hexadecimal digits, not {printable(text)!r}")
+    raise BadRequest(f"a site must be 16 hexadecimal digits, not {printable(text)!r}")
 
 
 def seconds(request: Request, name: str, otherwise: float = 0.0, highest: float = 1e9) -> float:
@@ -88,7 +88,7 @@ def seconds(request: Request, name: str, otherwise: float = 0.0, highest: float 
     if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) and float(text) <= highest:
         return float(text)
     most = "" if highest >= 1e9 else f" up to {highest:g}"
-    raise BadRequest(f"{name} is a number of seconds{most}, not {printable(text)!r}")
+    raise BadRequest(f"{name} must be a number of seconds{most}, not {printable(text)!r}")
 
 
 def yes_or_no(request: Request, name: str, otherwise: bool) -> bool:
@@ -96,7 +96,7 @@ def yes_or_no(request: Request, name: str, otherwise: bool) -> bool:
     text = request.query_params.get(name, str(otherwise).lower())
     if text in ("true", "false"):
         return text == "true"
-    raise BadRequest(f"{name} is true or false, not {printable(text)!r}")
+    raise BadRequest(f"{name} must be true or false, not {printable(text)!r}")
 
 
 def whole_number(what: str, text: str, lowest: int, highest: int) -> int:
@@ -104,4 +104,4 @@ def whole_number(what: str, text: str, lowest: int, highest: int) -> int:
     digits = text.isascii() and text.isdigit() and len(text) <= len(str(highest))
     if digits and lowest <= int(text) <= highest:
         return int(text)
-    raise BadRequest(f"{what} is a whole number from {lowest} to {highest}, not {printable(text)!r}")
+    raise BadRequest(f"{what} must be a whole number from {lowest} to {highest}, not {printable(text)!r}")

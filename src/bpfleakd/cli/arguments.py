@@ -7,13 +7,14 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from bpfleakd.export.stack_values import StackValue
 from bpfleakd.paths import SOCKET_VARIABLE
 
 __all__ = [
     "add_no_suppressions",
-    "add_pid",
+    "add_process",
     "add_value",
     "duration_s",
     "number_between",
@@ -40,14 +41,34 @@ def add_no_suppressions(parser: argparse.ArgumentParser) -> None:
         "--no-suppressions",
         dest="suppress",
         action="store_false",
-        help="show the call sites that are suppressed too",
+        help="also show suppressed call sites",
     )
 
 
-def add_pid(parser: argparse.ArgumentParser, *, ended: bool = False) -> None:
-    """Add --pid, which has to be given: a traced process, or also one that has `ended`."""
-    words = "a traced process, or one that ended" if ended else "a traced process"
-    parser.add_argument("--pid", type=pid, required=True, metavar="N", help=words)
+def add_process(
+    parser: argparse.ArgumentParser, *, required: bool = True, what: str = "a traced process"
+) -> None:
+    """Add the process that a command is about, as `pid`: PID or --pid N, which mean the same everywhere."""
+    parser.add_argument("pid", type=pid, action=_StoreProcess, nargs="?", metavar="PID", help=what)
+    parser.add_argument("--pid", type=pid, action=_StoreProcess, metavar="N", help="the same as PID")
+    parser.set_defaults(needs_process=required)
+
+
+class _StoreProcess(argparse.Action):
+    """Stores a pid once; the absent one of PID and --pid says nothing."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        _option: str | None = None,
+    ) -> None:
+        if values is None:
+            return
+        if getattr(namespace, self.dest, None) not in (None, values):
+            raise argparse.ArgumentError(self, "name one process")
+        setattr(namespace, self.dest, values)
 
 
 def add_value(parser: argparse.ArgumentParser, what: str) -> None:
@@ -56,9 +77,8 @@ def add_value(parser: argparse.ArgumentParser, what: str) -> None:
         "--value",
         type=StackValue,
         choices=list(StackValue),
-        default=StackValue.LIVE_BYTES,
         metavar="VALUE",
-        help=f"{what}: {', '.join(StackValue)} (%(default)s)",
+        help=f"{what}: {', '.join(StackValue)} ({StackValue.LIVE_BYTES})",
     )
 
 
@@ -67,7 +87,7 @@ def whole_number_from(lowest: int) -> Callable[[str], int]:
 
     def number(text: str) -> int:
         if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) >= lowest):
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {lowest}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number ≥ {lowest}")
         return int(text)
 
     return number
@@ -78,7 +98,7 @@ def whole_number_between(lowest: int, highest: int) -> Callable[[str], int]:
 
     def number(text: str) -> int:
         if not (text.isascii() and text.isdigit() and len(text) <= 18 and lowest <= int(text) <= highest):
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {lowest} to {highest}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {lowest} to {highest}")
         return int(text)
 
     return number
@@ -93,7 +113,7 @@ def number_between(lowest: float, highest: float) -> Callable[[str], float]:
         except ValueError:
             value = float("nan")
         if not lowest <= value <= highest:
-            raise argparse.ArgumentTypeError(f"{text!r} is no number from {lowest:g} to {highest:g}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {lowest:g} to {highest:g}")
         return value
 
     return number
@@ -106,18 +126,18 @@ def duration_s(text: str) -> float:
         return sum(float(number) * _SECONDS[unit] for number, unit in parts)
     if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
         return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no duration, such as 60s, 5m or 1h30m")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a duration (for example 60s, 5m or 1h30m)")
 
 
 def site(text: str) -> str:
     """The argparse type of a call site's fingerprint."""
     if not re.fullmatch("[0-9a-f]{16}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no call site: they have 16 hexadecimal digits")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a call site: 16 hexadecimal digits")
     return text
 
 
 def pid(text: str) -> int:
     """The argparse type of a process id."""
     if not (text.isascii() and text.isdigit() and len(text) <= 7 and int(text) >= 1):
-        raise argparse.ArgumentTypeError(f"{text!r} is no process id")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a process ID")
     return int(text)

@@ -7,10 +7,12 @@ knows how they look and which exit code they have.
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from bpfleakd import __version__
 from bpfleakd.cli.arguments import socket_from_environment
@@ -67,6 +69,8 @@ _BROKEN_PIPE = 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     arguments = make_parser().parse_args(argv)
+    if getattr(arguments, "needs_process", False) and arguments.pid is None:
+        arguments.wrong_usage("name the process: PID, or --pid N (`bpfleakctl ps` lists the traced ones)")
     _write_what_the_terminal_lacks_as_escapes()
     try:
         code: int = arguments.run(arguments)
@@ -87,18 +91,44 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    parser = argparse.ArgumentParser(
-        prog="bpfleakctl", description="Talks to bpfleakd, which finds memory leaks in running programs."
+    parser = _Parser(
+        prog="bpfleakctl",
+        description="Query and control bpfleakd, which finds memory leaks in running programs.",
     )
     _add_socket(parser, socket_from_environment() or DEFAULT_SOCKET_PATH)
     parser.add_argument("--version", action="version", version=f"bpfleakctl {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in _COMMANDS:
         # Also after the command; suppressed, so that it does not overwrite what stood before it.
-        _add_socket(command.add_parser(commands), argparse.SUPPRESS)
+        command_parser = command.add_parser(commands)
+        command_parser.set_defaults(wrong_usage=command_parser.error)
+        _add_socket(command_parser, argparse.SUPPRESS)
     for action in commands._choices_actions:
         add_examples(commands.choices[action.dest], action.dest, action.help or "")
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Suggests the command or option that was probably meant."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            meant = _meant(str(value), action.choices) or f"; the commands are {', '.join(action.choices)}"
+            raise argparse.ArgumentError(None, f"there is no command {str(value)!r}{meant}")
+        super()._check_value(action, value)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, rest = super().parse_known_args(args, namespace)
+        for word in rest:
+            option = word.partition("=")[0]
+            if option.startswith("--") and (meant := _meant(option, self._option_string_actions)):
+                self.error(f"there is no option {option}{meant}")
+        return parsed, rest
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f": did you mean {close[0]}?" if close else ""
 
 
 def _add_socket(parser: argparse.ArgumentParser, default: Path | str) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from bpfleakd.errors import OutputFailed
 
-__all__ = ["add_output", "write_output"]
+__all__ = ["STANDARD_OUTPUT", "add_output", "write_output"]
 
-_STANDARD_OUTPUT = "-"
+STANDARD_OUTPUT = "-"
 
 
 def add_output(parser: argparse.ArgumentParser, example: str) -> None:
@@ -21,18 +21,16 @@ def add_output(parser: argparse.ArgumentParser, example: str) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        default=_STANDARD_OUTPUT,
-        help=f"where to write, such as {example} (default: standard output)",
+        default=STANDARD_OUTPUT,
+        help=f"output file, for example {example} (default: standard output)",
     )
 
 
 def write_output(name: str, content: bytes) -> None:
     """Write to the file `name`, or to standard output for "-". Raises OutputFailed."""
-    if name == _STANDARD_OUTPUT:
+    if name == STANDARD_OUTPUT:
         if sys.stdout.isatty() and b"\0" in content:
-            raise OutputFailed(
-                "this is a binary format, and standard output a terminal", "-o FILE, or a pipe"
-            )
+            raise OutputFailed("refusing to write a binary format to a terminal", "use -o FILE, or a pipe")
         sys.stdout.buffer.write(content)
         return
     path = Path(name)

@@ -20,5 +20,5 @@ def read_report(path: Path) -> LeakReport:
         raise BpfleakdError(f"cannot read {path}: {error.strerror or error}") from error
     except msgspec.MsgspecError as error:
         raise BpfleakdError(
-            f"{path} is no report: {error}", "bpfleakctl top --pid N --json --limit 0 > FILE makes one"
+            f"{path} is not a report: {error}", "bpfleakctl top --pid N --json --limit 0 > FILE writes one"
         ) from error

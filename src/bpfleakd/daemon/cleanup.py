@@ -71,7 +71,7 @@ def _remove_sets(bpffs_dir: Path) -> list[str]:
             removed.append(f"removed {count} pins in {pins.directory}{traced}")
         half_made = remove_pins(bpffs_dir / MAKING)
         if half_made:
-            removed.append(f"removed {half_made} pins of a start that was not finished")
+            removed.append(f"removed {half_made} pins of an unfinished start")
         remove_events(group_of(bpffs_dir), wait_s=_EVENTS_TIMEOUT_S)
     finally:
         lock.release(remove=True)

@@ -174,7 +174,7 @@ class Daemon:
             return
         in_force, waiting = reloaded(self._config, new)
         for keys, words in contradictions(in_force):
-            reason = f"{keys[0]}: {words}; what it goes with in the file needs a restart"
+            reason = f"{keys[0]}: {words}; related changes in the file need a restart"
             log.error("config.rejected", reason=reason, hint="restart the daemon")
             return
         self._config = in_force

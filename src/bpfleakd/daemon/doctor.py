@@ -31,7 +31,7 @@ _CAPABILITIES = (
     ("SYS_PTRACE", 19, "reads the mappings and files of other users' processes", True),
     ("BPF", 39, "loads programs (SYS_ADMIN includes it)", False),
     ("PERFMON", 38, "lets programs read a target's memory (SYS_ADMIN includes it)", False),
-    ("NET_ADMIN", 12, "receives process events: exit, exec and fork are noticed at once", False),
+    ("NET_ADMIN", 12, "receives process events: notices exit, exec and fork at once", False),
 )
 _INCLUDES_BPF = 21
 _BPF_AND_PERFMON = 1 << 39 | 1 << 38
@@ -96,7 +96,7 @@ def _kernel(release: str) -> Check:
     version = tuple(int(part) for part in re.findall(r"\d+", release)[:3])
     if version < _OLDEST_TRIED:
         return Check(
-            "kernel", WARN, f"{release}: bpfleakd was tried on Linux 6.1 and later", "try it and see"
+            "kernel", WARN, f"{release}: bpfleakd was tested on Linux 6.1 and later", "try it and see"
         )
     # CVE-2025-21834: the uprobe system call of return probes did not pass seccomp filters.
     if (6, 11) <= version <= (6, 12, 13) or (6, 13) <= version <= (6, 13, 2):
@@ -114,7 +114,7 @@ def _architecture(machine: str) -> Check:
 def _root(euid: int) -> Check:
     if euid == 0:
         return Check("root", OK, "this shell is root")
-    return Check("root", WARN, f"this shell is user {euid}", "run as root (sudo), as the daemon has to be")
+    return Check("root", WARN, f"this shell is user {euid}", "run as root (sudo), like the daemon")
 
 
 def _capabilities(status: Path) -> list[Check]:
@@ -130,7 +130,7 @@ def _capability(effective: int, name: str, bit: int, purpose: str, needed: bool)
     if effective >> bit & 1:
         return Check(check, OK, purpose)
     if name in ("BPF", "PERFMON") and effective >> _INCLUDES_BPF & 1:
-        return Check(check, OK, f"missing, and included in SYS_ADMIN: {purpose}")
+        return Check(check, OK, f"missing, but included in SYS_ADMIN: {purpose}")
     if name == "SYS_ADMIN" and effective & _BPF_AND_PERFMON == _BPF_AND_PERFMON:
         words = "missing: links uprobes by perf events; from Linux 6.6 on BPF and PERFMON do"
         return Check(check, WARN, words, "add it on an older kernel")
@@ -148,9 +148,11 @@ def _runtime_sockets(socket_path: Path, proc_root: Path) -> Check:
     except (OSError, IndexError) as error:
         return Check(name, WARN, f"the capabilities of {whose} cannot be read: {error}", "run as root")
     if effective >> _DAC_OVERRIDE & 1:
-        return Check(name, OK, f"{whose} has CAP_DAC_OVERRIDE: .NET and Java of any user answer names")
-    words = f"{whose} lacks CAP_DAC_OVERRIDE: .NET and Java of other users do not answer names"
-    way_out = "have them write perf maps, or install runtime-sockets.conf, which explains what that grants"
+        return Check(
+            name, OK, f"{whose} has CAP_DAC_OVERRIDE: can ask .NET and Java processes of any user for names"
+        )
+    words = f"{whose} lacks CAP_DAC_OVERRIDE: cannot ask .NET and Java processes of other users for names"
+    way_out = "let them write perf maps, or install runtime-sockets.conf (read first what it grants)"
     return Check(name, WARN, words, way_out)
 
 
@@ -178,7 +180,7 @@ def _process_events(subscribe: Callable[[], object]) -> Check:
         return Check(name, WARN, f"{error.message}: /proc is scanned instead, more slowly", error.hint)
     except Exception as error:
         return Check(name, WARN, f"{type(error).__name__}: {error}", "/proc is scanned instead, more slowly")
-    return Check(name, OK, "processes are noticed when they start, execute and end")
+    return Check(name, OK, "process start, exec and exit are noticed at once")
 
 
 def _mounted(name: str, kind: str, place: str, mounts: Path) -> Check:
@@ -200,7 +202,7 @@ def _lockdown(state: Path) -> Check:
     chosen = re.search(r"\[(\w+)\]", text)
     mode = chosen[1] if chosen else "unknown"
     if mode == "confidentiality":
-        words = "confidentiality: the kernel lets no program trace or read memory"
+        words = "confidentiality: the kernel forbids tracing and reading memory"
         return Check("lockdown", FAIL, words, "boot with lockdown=integrity, or without Secure Boot")
     return Check("lockdown", OK, mode)
 
@@ -234,7 +236,7 @@ def _bcc(python: str) -> Check:
         return Check("bcc", FAIL, f"{python} has no module bcc", install)
     if "has no attribute 'BPF'" in last_line:
         return Check(
-            "bcc", FAIL, "the module bcc is PyPI's, another project", f"pip uninstall bcc; {install}"
+            "bcc", FAIL, "the module bcc is PyPI's, which is another project", f"pip uninstall bcc; {install}"
         )
     return Check("bcc", FAIL, last_line, install)
 
@@ -248,7 +250,7 @@ def _attach_method(available: Callable[[], tuple[tuple[str, ...], dict[str, str]
     except Exception as error:
         # Whatever it is: this command is run because something does not work.
         return Check(
-            name, FAIL, f"{type(error).__name__}: {error}", "start `bpfleakd` in a terminal: it says more"
+            name, FAIL, f"{type(error).__name__}: {error}", "start `bpfleakd` in a terminal for details"
         )
     from bpfleakd.kernel.programs import since, unexpected_fallbacks
 
@@ -259,11 +261,11 @@ def _attach_method(available: Callable[[], tuple[tuple[str, ...], dict[str, str]
     ]
     if not methods:
         detail = "none of session, multi and perf works" + "".join(reasons)
-        return Check(name, FAIL, detail, "start `bpfleakd` in a terminal: it says more")
+        return Check(name, FAIL, detail, "start `bpfleakd` in a terminal for details")
     others = f" (also: {', '.join(methods[1:])})" if methods[1:] else ""
     detail = f"{methods[0]}{others}{''.join(reasons)}"
     if unexpected:
-        return Check(name, WARN, detail, "tracing works, but costs more than it has to: please report this")
+        return Check(name, WARN, detail, "tracing works, but costs more than necessary: please report this")
     return Check(name, OK, detail)
 
 

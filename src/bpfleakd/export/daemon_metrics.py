@@ -25,34 +25,34 @@ def daemon_families(
     yield from _room_families(snapshot, capacities)
     losses = CounterMetricFamily(
         "bpfleakd_losses",
-        "What was missed in all processes, by reason: the other figures do not include it.",
+        "Events missed in all processes, by reason; not included in other figures.",
         labels=["reason"],
     )
     for reason, count in shown.losses.items():
         losses.add_metric([label_text(reason)], count)
     yield losses
     yield GaugeMetricFamily(
-        "bpfleakd_metrics_series_limit", "Series of processes and call sites, at most.", max_series
+        "bpfleakd_metrics_series_limit", "Maximum number of series of processes and call sites.", max_series
     )
     yield GaugeMetricFamily(
         "bpfleakd_metrics_processes_left_out",
-        "Processes that there is no room for: they are summed as (others).",
+        "Processes summed as (others), because the limit of series is reached.",
         shown.processes_left_out,
     )
     yield GaugeMetricFamily(
         "bpfleakd_metrics_sites_left_out",
-        "Of the call sites that were considered, those that are not exported: they are not the largest.",
+        "Call sites that are not exported, because they are not among the largest.",
         shown.sites_left_out,
     )
 
 
 def _stats_families(daemon: DaemonStats, traced: int) -> Iterator[Metric]:
     build = {"version": label_text(daemon.version), "attach_method": label_text(daemon.attach_method)}
-    yield InfoMetricFamily("bpfleakd_build", "The daemon, and how it attaches on this kernel.", build)
+    yield InfoMetricFamily("bpfleakd_build", "The daemon's version and attach method.", build)
     yield GaugeMetricFamily(
         "bpfleakd_uptime_seconds", "Time since the daemon started.", daemon.uptime_s, unit="seconds"
     )
-    yield CounterMetricFamily("bpfleakd_ticks", "Readings of the kernel's counters.", daemon.ticks)
+    yield CounterMetricFamily("bpfleakd_ticks", "Ticks: readings of the kernel's counters.", daemon.ticks)
     yield GaugeMetricFamily("bpfleakd_processes_traced", "Processes traced now.", traced)
     yield CounterMetricFamily(
         "bpfleakd_processes_attached", "Processes attached to.", daemon.processes_attached_total
@@ -67,24 +67,24 @@ def _stats_families(daemon: DaemonStats, traced: int) -> Iterator[Metric]:
 def _process_event_families(events: ProcessEventStats) -> Iterator[Metric]:
     yield InfoMetricFamily(
         "bpfleakd_process_event_source",
-        "How processes are noticed: by the kernel's events, or by scans of /proc.",
+        "Source of process events: the kernel, or scans of /proc.",
         {"source": label_text(events.source)},
     )
     yield CounterMetricFamily(
         "bpfleakd_process_events", "Forks, execs, ends and changes of processes.", events.events_total
     )
     yield CounterMetricFamily(
-        "bpfleakd_process_event_gaps", "Times that process events were missed.", events.gaps_total
+        "bpfleakd_process_event_gaps", "Number of times that process events were missed.", events.gaps_total
     )
-    yield CounterMetricFamily("bpfleakd_rescans", "Looks at all processes.", events.rescans_total)
+    yield CounterMetricFamily("bpfleakd_rescans", "Scans of all processes.", events.rescans_total)
     yield CounterMetricFamily(
         "bpfleakd_short_lived_processes",
-        "Processes that ended before they were looked at.",
+        "Processes that exited before they were inspected.",
         events.short_lived_total,
     )
     refused = CounterMetricFamily(
         "bpfleakd_refused",
-        "Processes that should have been traced and could not be.",
+        "Processes that could not be traced although the policy says so.",
         labels=["reason"],
     )
     for reason, count in events.refused_total.items():
@@ -99,7 +99,7 @@ def _process_event_families(events: ProcessEventStats) -> Iterator[Metric]:
 def _room_families(snapshot: MetricsSnapshot, capacities: Mapping[str, int]) -> Iterator[Metric]:
     entries = GaugeMetricFamily(
         "bpfleakd_table_entries",
-        "Entries in the kernel's tables; of live_blocks and process_sites of the process with the most.",
+        "Entries in the kernel's tables; for live_blocks and process_sites, of the process with the most.",
         labels=["table"],
     )
     for table, count in snapshot.table_entries.items():
@@ -107,7 +107,7 @@ def _room_families(snapshot: MetricsSnapshot, capacities: Mapping[str, int]) -> 
     yield entries
     capacity = GaugeMetricFamily(
         "bpfleakd_table_capacity",
-        "How many entries a table has room for: what comes on top is not recorded but counted.",
+        "Capacity of a table in entries; what exceeds it is counted, not recorded.",
         labels=["table"],
     )
     for table, count in capacities.items():

@@ -36,7 +36,7 @@ def guard_families(guard: GuardStats, limits: ExportedLimits) -> Iterator[Metric
     )
     budget = GaugeMetricFamily(
         "bpfleakd_tracing_budget_cores",
-        "What tracing by the policy may cost a process, and all of the host together.",
+        "Budget for tracing by the policy: of a process, and of the host.",
         labels=("of",),
     )
     for subject, percent in limits.budget_percent.items():
@@ -44,13 +44,13 @@ def guard_families(guard: GuardStats, limits: ExportedLimits) -> Iterator[Metric
     yield budget
     yield GaugeMetricFamily(
         "bpfleakd_memory_limit_bytes",
-        "What the daemon itself may have resident before it drops caches and detaches processes.",
+        "Resident memory above which the daemon drops caches and detaches processes.",
         limits.memory_bytes,
         unit="bytes",
     )
     cost = GaugeMetricFamily(
         "bpfleakd_probe_cost_seconds",
-        "What a program pays for a run into a probe, and for a block that is recorded on top of that.",
+        "Measured cost per probe hit, and extra cost per recorded block.",
         labels=("of",),
     )
     cost.add_metric(["hit"], guard.hit_ns / _NS_PER_S)
@@ -58,16 +58,16 @@ def guard_families(guard: GuardStats, limits: ExportedLimits) -> Iterator[Metric
     yield cost
     yield CounterMetricFamily(
         "bpfleakd_processes_recorded_sparsely",
-        "Processes recorded more sparsely, since tracing cost them too much.",
+        "Processes recorded more sparsely, because tracing exceeded their budget.",
         guard.cheaper_total,
     )
     yield CounterMetricFamily(
         "bpfleakd_processes_evicted",
-        "Processes detached because tracing cost them, or the daemon, too much.",
+        "Processes detached because tracing exceeded a budget or the daemon's memory limit.",
         guard.evicted_total,
     )
     yield CounterMetricFamily(
         "bpfleakd_caches_dropped",
-        "How often caches were dropped because the daemon took too much memory.",
+        "Number of times caches were dropped because the daemon exceeded its memory limit.",
         guard.caches_dropped_total,
     )

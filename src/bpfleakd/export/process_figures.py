@@ -34,7 +34,7 @@ PROCESS_GAUGES: tuple[Gauge[ExportedProcess], ...] = (
     Gauge(
         "traced",
         "",
-        "How many processes with these labels are traced; 0: the figures are those of the last time.",
+        "Traced processes with these labels; at 0, the figures are the last known ones.",
         lambda row: row.traced.process.state == "traced",
     ),
     Gauge(
@@ -59,7 +59,7 @@ PROCESS_GAUGES: tuple[Gauge[ExportedProcess], ...] = (
     Gauge(
         "peak_live_bytes",
         "bytes",
-        "The most bytes that were live at once since attach; of several processes, at most.",
+        "Peak of the live bytes since attach; an upper bound for several processes.",
         lambda row: row.traced.process.peak_live_bytes,
     ),
     Gauge(
@@ -71,52 +71,52 @@ PROCESS_GAUGES: tuple[Gauge[ExportedProcess], ...] = (
     Gauge(
         "leaks",
         "",
-        "How many processes with these labels leak: one of their call sites does.",
+        "Processes with these labels that leak.",
         lambda row: row.verdict.verdict == "leak" if row.verdict else None,
     ),
     Gauge(
         "leak_bytes_per_second",
         "bytes_per_second",
-        "What the call sites that leak gain for good, together.",
+        "Bytes per second that all leaking call sites permanently retain.",
         lambda row: row.verdict.leak_bytes_per_s if row.verdict else None,
     ),
     Gauge(
         "memory_growth_bytes_per_second",
         "bytes_per_second",
-        "Trend of the anonymous memory, as far as it can be told.",
+        "Trend of the anonymous memory.",
         lambda row: row.verdict.memory_bytes_per_s if row.verdict else None,
     ),
     Gauge(
         "explained_ratio",
         "ratio",
-        "The part of the growth of the memory, 0 to 1, that call sites gain which leak or grow.",
+        "Share of the memory's growth, 0 to 1, in call sites that leak or grow.",
         lambda row: row.verdict.explained_share if row.verdict else None,
         min,
     ),
     Gauge(
         "memory_room_bytes",
         "bytes",
-        "What is left of the limit with the least room: of a control group, of the process, of the machine.",
+        "Bytes left below the nearest memory limit: control group, rlimit or machine.",
         _room_bytes,
         min,
     ),
     Gauge(
         "limit_reached_seconds",
         "seconds",
-        "When that limit is reached at this growth; none if that is not to be foreseen.",
+        "Time at which that limit is reached at this growth; absent if it cannot be predicted.",
         lambda row: row.verdict.limit_reached_s if row.verdict else None,
         min,
     ),
     Gauge(
         "anonymous_bytes",
         "bytes",
-        "Anonymous memory that is resident or swapped out, as /proc says: what live bytes are to explain.",
+        "Anonymous memory, resident or swapped, from /proc: the memory that live bytes explain.",
         lambda row: row.usage.anonymous_bytes if row.usage else None,
     ),
     Gauge(
         "managed_live_bytes",
         "bytes",
-        "What the last collection of the managed heap left alive (.NET); none before the first.",
+        "Bytes that survived the last collection of the managed heap (.NET); absent before the first.",
         lambda row: row.managed.live_bytes if row.managed else None,
     ),
     Gauge(
@@ -134,7 +134,7 @@ PROCESS_GAUGES: tuple[Gauge[ExportedProcess], ...] = (
     Gauge(
         "limited",
         "",
-        "How many processes with these labels are not traced as they should be, since that costs too much.",
+        "Processes with these labels whose tracing is limited by a budget.",
         lambda row: row.traced.limited != "",
     ),
     Gauge(
@@ -146,13 +146,13 @@ PROCESS_GAUGES: tuple[Gauge[ExportedProcess], ...] = (
     Gauge(
         "adoptions",
         "",
-        "Daemons that took the process over from one that had ended.",
+        "Number of times a new daemon adopted the process.",
         lambda row: row.traced.adopted_count,
     ),
     Gauge(
         "gap_seconds",
         "seconds",
-        "Time without a daemon: the programs counted on, but new libraries were not probed.",
+        "Time without a daemon: counting continued, but new libraries were not probed.",
         lambda row: row.traced.gap_s,
     ),
 )
@@ -179,19 +179,19 @@ PROCESS_COUNTERS: tuple[Counter[ExportedProcess], ...] = (
     Counter(
         "unmatched_frees",
         "",
-        "Frees of blocks whose allocation was not seen: most are from before the attach.",
+        "Frees of unknown blocks, mostly allocated before the attach.",
         lambda row: row.traced.process.unmatched_frees,
     ),
     Counter(
         "probe_hits",
         "",
-        "How often the process ran into a probe: what tracing costs it, in units of about 0.5 us.",
+        "Probe hits of the process, about 0.5 us each.",
         lambda row: row.traced.probe_hits,
     ),
     Counter(
         "losses",
         "",
-        "What was missed, for any reason: the other figures do not include it.",
+        "Events missed, for any reason; not included in other figures.",
         lambda row: sum(row.traced.losses.values()),
     ),
 )

@@ -138,9 +138,7 @@ def _families(
 
 def _process_infos(rows: Iterable[ProcessRow], labels: tuple[MetricLabel, ...]) -> Metric:
     """Which processes are behind labels that do not tell."""
-    metric = InfoMetricFamily(
-        "bpfleakd_process", "A traced process: its pid, its program, how it is recorded.", labels=labels
-    )
+    metric = InfoMetricFamily("bpfleakd_process", "A traced process: PID, program and mode.", labels=labels)
     for row in rows:
         process = row.process
         # Labels that are configured come first; the same name may not come twice.
@@ -163,7 +161,7 @@ def _site_labels(site: ShownSite) -> tuple[str, ...]:
 def _site_verdicts(sites: Iterable[ShownSite], labels: tuple[str, ...]) -> Metric:
     metric = GaugeMetricFamily(
         "bpfleakd_site_verdict",
-        "The evidence, 0 to 1, for the verdict that the label names: the worst of several processes.",
+        "Confidence, 0 to 1, in the verdict that the label names; of several processes, the worst.",
         labels=(*labels, "verdict"),
     )
     for site in sites:

@@ -37,7 +37,7 @@ SITE_GAUGES: tuple[Gauge[SiteReport], ...] = (
     Gauge(
         "leak_bytes_per_second",
         "bytes_per_second",
-        "What this call site gains for good, if its verdict is leak or growing, else 0.",
+        "Bytes per second this call site permanently retains; 0 unless its verdict is leak or growing.",
         lambda site: site.leak_bytes_per_s,
     ),
 )

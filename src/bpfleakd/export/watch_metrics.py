@@ -26,14 +26,14 @@ def watch_families(watch: WatchSummary) -> Iterator[Metric]:
         "bpfleakd_growing_processes", "Watched processes whose memory grows persistently.", watch.growing
     )
     yield GaugeMetricFamily(
-        "bpfleakd_windows_open", "Growing processes that are traced for a while, now.", watch.windows_open
+        "bpfleakd_windows_open", "Growing processes that are being traced.", watch.windows_open
     )
     yield CounterMetricFamily(
-        "bpfleakd_windows_opened", "How often a growing process was traced.", watch.windows_opened_total
+        "bpfleakd_windows_opened", "Number of times a growing process was traced.", watch.windows_opened_total
     )
     rate = GaugeMetricFamily(
         "bpfleakd_growing_process_bytes_per_second",
-        "Growth of the anonymous memory of the processes that grow fastest.",
+        "Growth of the anonymous memory of the fastest growing processes.",
         labels=("pid", "comm"),
     )
     for process in watch.fastest:

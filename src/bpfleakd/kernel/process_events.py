@@ -123,9 +123,7 @@ class ProcessEvents:
 def _check_namespace(proc: Path) -> None:
     # Where another listener is, they arrive in every namespace, with pids that mean nothing there.
     if not pid_namespace.is_initial(proc):
-        raise errors.KernelUnsupported(
-            "there are no process events in a pid namespace of its own (a container)", _WAY_OUT
-        )
+        raise errors.KernelUnsupported("process events do not reach a PID namespace (a container)", _WAY_OUT)
 
 
 def parse_event(message: bytes) -> ProcessEvent | None:

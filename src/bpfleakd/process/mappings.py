@@ -26,7 +26,7 @@ def read_mappings(pid: int, proc: Path = PROC) -> tuple[Mapping, ...]:
             f"/proc/{pid}/maps cannot be read: {error.strerror}", "the daemon needs CAP_SYS_PTRACE"
         ) from error
     if not text:
-        raise errors.NoSuchProcess(f"process {pid} has no memory any more")
+        raise errors.NoSuchProcess(f"process {pid} no longer has any memory")
     return parse_mappings(text)
 
 

@@ -64,7 +64,7 @@ def written_parts(pid: int, part: MemoryPart, *, shared: bool, proc: Path = PROC
                 wanted = min(last - first, _CHUNK_PAGES)
                 data = os.pread(file.fileno(), wanted * _ENTRY_BYTES, first * _ENTRY_BYTES)
                 if not data:
-                    raise errors.NoSuchProcess(f"process {pid} has no memory any more")
+                    raise errors.NoSuchProcess(f"process {pid} no longer has any memory")
                 entries = np.frombuffer(data, np.uint64)
                 there = (entries & (_PRESENT | _SWAPPED)) != 0
                 if not shared:

@@ -101,11 +101,11 @@ def check_traceable(
     pid = process.id.pid
     if is_init:
         raise errors.TargetRefused(
-            f"process {pid} ({process.comm}) is init", "the kernel panics if anything goes wrong there"
+            f"process {pid} ({process.comm}) is init", "a fault in init would panic the kernel"
         )
     if pid == own_pid:
         raise errors.TargetRefused(
-            f"process {pid} is bpfleakd itself", "a daemon that probed its own malloc would record itself"
+            f"process {pid} is bpfleakd itself", "the daemon must not record its own malloc"
         )
     if process.kernel_thread:
         raise errors.TargetRefused(
@@ -114,12 +114,12 @@ def check_traceable(
     if process.state in "ZX" and process.threads > 1:
         raise errors.TargetRefused(
             f"the main thread of process {pid} ({process.comm}) has ended before the others",
-            "what a process maps can only be read through its main thread: attach while it runs",
+            "its mappings can only be read through its main thread: attach earlier",
         )
     if process.state in "ZX":
         raise errors.TargetRefused(
             f"process {pid} ({process.comm}) is a zombie",
-            "its memory is free already; its parent has to wait for it",
+            "its memory is already free; its parent has not reaped it yet",
         )
     if process.seccomp_filtered and seccomp_kills(kernel_release):
         raise errors.TargetRefused(

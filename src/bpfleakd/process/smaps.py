@@ -56,7 +56,7 @@ def read_smaps(pid: int, proc: Path = PROC, *, mappings_max: int = MAPPINGS_MAX)
             f"/proc/{pid}/smaps cannot be read: {error.strerror}", "the daemon needs CAP_SYS_PTRACE"
         ) from error
     if not smaps.usages:
-        raise errors.NoSuchProcess(f"process {pid} has no memory any more")
+        raise errors.NoSuchProcess(f"process {pid} no longer has any memory")
     return smaps
 
 

@@ -150,7 +150,7 @@ class Held:
                 return False
         if number:
             words = f"thread {tid} of process {self._pid} cannot be stopped: {os.strerror(number)}"
-            raise errors.AccessDenied(words, "the daemon needs CAP_SYS_PTRACE; --no-stop does without")
+            raise errors.AccessDenied(words, "the daemon needs CAP_SYS_PTRACE; --no-stop works without it")
         _ptrace(_PTRACE_INTERRUPT, tid, 0)
         return True
 
@@ -170,7 +170,7 @@ class Held:
             if time.monotonic() > deadline:
                 raise errors.TargetRefused(
                     f"thread {tid} of process {self._pid} did not stop within {self._limit_s * 1000:g} ms",
-                    "it waits in the kernel: try again, with a higher --stop-limit, or with --no-stop",
+                    "it is blocked in the kernel: retry, raise --stop-limit, or use --no-stop",
                 )
             time.sleep(_POLL_S)
 
@@ -206,8 +206,9 @@ def tracer_of(pid: int, proc: Path = PROC) -> int:
 def traced_by_another(pid: int, tracer: int, proc: Path = PROC) -> errors.TargetRefused:
     """The error of a process that has a tracer, of which there can be one."""
     return errors.TargetRefused(
-        f"process {pid} is being traced by {command_of(tracer, proc) or 'another one'} (process {tracer})",
-        "wait for it to let go, or scan with --no-stop",
+        f"process {pid} is already being traced by {command_of(tracer, proc) or 'another one'} "
+        f"(process {tracer})",
+        "wait until it detaches, or use --no-stop",
     )
 
 

@@ -232,5 +232,6 @@ def _sum(one: SiteBlocks, other: SiteBlocks) -> SiteBlocks:
 
 def _no_such_site(pid: int, site: str) -> errors.NoSuchSite:
     return errors.NoSuchSite(
-        f"process {pid} has no call site {site}", f"`bpfleakctl report --pid {pid}` shows those with blocks"
+        f"process {pid} has no call site {site}",
+        f"`bpfleakctl report --pid {pid}` lists the call sites with blocks",
     )

@@ -51,14 +51,14 @@ def figures_at(
     if ago_s is not None and ago_s > traced_s:
         raise errors.NoSuchTime(
             f"process {pid} has been traced for {human_duration(traced_s)}: "
-            f"nothing is known of {human_duration(ago_s)} ago",
-            "--from start is the earliest",
+            f"there is no data from {human_duration(ago_s)} ago",
+            "use --from start",
         )
     if ago_s is None and not was_adopted:
         nothing = np.zeros(len(table), np.int64)
         return LiveFigures("start", 0.0, 0.0, nothing, nothing)
     if not len(table.timeline):
-        raise errors.NoSuchTime(f"nothing was read of process {pid} yet", "try again in a second")
+        raise errors.NoSuchTime(f"there is no reading of process {pid} yet", "try again in a second")
     time_ns = table.began_ns if ago_s is None else now_ns - round(ago_s * _NS_PER_S)
     past = table.timeline.at(time_ns, len(table))
     return LiveFigures(

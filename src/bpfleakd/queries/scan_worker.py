@@ -3,7 +3,7 @@
 Request and reply are `ScanRequest` and `ScanReply`. The table of live blocks is read before the process is
 stopped, since that takes longer than most of what follows, and again in the end: blocks that came or went
 meanwhile are taken for roots, with what is in them. Where the time allows it is read again before the process
-goes on, and then it is known what is in no block: what was freed holds nothing any more.
+goes on, and then it is known what is in no block: what was freed holds no memory any more.
 
 What does not fit into the time that the process may stand still is read while it goes on, and then all is
 read a second time a little later: a pointer that moved from what had not been read to what had been escapes
@@ -230,7 +230,7 @@ def _held(request: ScanRequest) -> Iterator[Held]:
     )
     try:
         if read_process(request.pid).id.start_ticks != request.start_ticks:
-            raise errors.NoSuchProcess(f"process {request.pid} has ended, and another one has its number")
+            raise errors.NoSuchProcess(f"process {request.pid} has ended, and its PID was reused")
         yield held
     finally:
         held.let_go()

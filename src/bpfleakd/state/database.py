@@ -94,7 +94,7 @@ def _refuse_foreign(connection: sqlite3.Connection) -> None:
     if application != _APPLICATION_ID:
         raise ValueError("it is another program's")
     if version != _VERSION:
-        raise ValueError(f"it is of version {version}, not {_VERSION}")
+        raise ValueError(f"its version is {version}, not {_VERSION}")
     (outcome,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if outcome != "ok":
         raise ValueError(f"it is damaged: {outcome}")

@@ -101,12 +101,12 @@ class ReportStore:
         row = self._attempt(lambda database: database.execute(query, (number,)).fetchone())
         if row is None:
             raise errors.NoSuchReport(
-                f"no report {number} is kept", "`bpfleakctl reports` lists those that are there"
+                f"there is no report {number}", "`bpfleakctl reports` lists the stored reports"
             )
         try:
             report = msgspec.json.decode(zlib.decompress(row[-1]), type=LeakReport)
         except (zlib.error, msgspec.MsgspecError) as error:
-            raise errors.NoSuchReport(f"report {number} cannot be read any more: {error}") from error
+            raise errors.NoSuchReport(f"report {number} is damaged: {error}") from error
         return StoredReport(StoredReportEntry(*row[:-1]), report)
 
     def close(self) -> None:

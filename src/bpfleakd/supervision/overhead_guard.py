@@ -121,7 +121,8 @@ class OverheadGuard:
         elif step is MemoryStep.RELEASE_LARGEST and guarded:
             largest = max(guarded, key=lambda process: process.sites)
             mib = 1 << 20
-            words = f"the daemon takes {resident_bytes / mib:.0f} MiB of {self._cap.limit_bytes / mib:.0f}"
+            limit = f"its {self._cap.limit_bytes / mib:.0f} MiB limit"
+            words = f"daemon memory {resident_bytes / mib:.0f} MiB exceeds {limit}"
             self._evict(largest.pid, f"{words}, and this process has the most call sites", now_ns)
 
     def _evict(self, pid: int, reason: str, now_ns: int) -> None:

@@ -137,7 +137,9 @@ class Reconciler:
         if self.has_room():
             return True
         if process.state is not SupervisionState.WAITING:
-            words = f"{self._tracer.traced_count()} processes are traced: there is no room (limits.processes)"
+            words = (
+                f"{self._tracer.traced_count()} processes are traced: the limit is reached (limits.processes)"
+            )
             process.be(SupervisionState.WAITING, words)
         return False
 
@@ -169,7 +171,7 @@ class Reconciler:
         except Exception:
             # A bug of ours, or what the target did to us: the others are traced on.
             log.exception("process.attach-failed", pid=process.pid, comm=process.comm)
-            self._refused(process, errors.BpfleakdError("an error in bpfleakd: its log has the details"))
+            self._refused(process, errors.BpfleakdError("an error in bpfleakd: details are in its log"))
             return False
         self._full_at = self._traced_max
         process.be(SupervisionState.TRACED)

@@ -28,4 +28,4 @@ def _read(path: Path) -> Suppressions:
             f"{path}: cannot be read: {error.strerror}", "see suppressions: in the configuration"
         ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8", "suppressions are lines of text") from error
+        raise ConfigError(f"{path}: not UTF-8", "suppression files must be text") from error

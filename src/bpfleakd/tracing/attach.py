@@ -172,7 +172,7 @@ class Attacher:
         try:
             process = read_process(pid)
             if expected is not None and process.id != expected:
-                raise errors.NoSuchProcess(f"process {pid} has ended, and its pid is another's by now")
+                raise errors.NoSuchProcess(f"process {pid} has exited and its PID was reused")
             check_traceable(process, os.getpid(), os.uname().release, is_init=is_hosts_init(pid))
             mappings = read_mappings(pid)
             _refuse_go(process)
@@ -200,7 +200,7 @@ class Attacher:
         if state is RecordingState.STOPPED:
             raise ValueError("it was being attached or detached")
         if state is RecordingState.UNATTENDED:
-            raise ValueError("the programs had stopped recording: no daemon for too long")
+            raise ValueError("recording had stopped: no daemon for too long")
         opened = pins.open_links()
         links = tuple(link for links in opened.values() for link in links)
         pidfd = GONE if state is RecordingState.EXECED else _hold_again(kept.process)
@@ -346,7 +346,7 @@ class Attacher:
             for to_commit in linked:
                 pins.commit_links(to_commit.number)
             if self._maps.process(pid).state is RecordingState.EXECED:
-                raise errors.NoSuchProcess(f"process {pid} called exec during the attach", "attach once more")
+                raise errors.NoSuchProcess(f"process {pid} called exec during the attach", "attach again")
             if attachment.is_inside:
                 self._maps.set_sampled_inside(pid)
             self._maps.set_state(pid, RecordingState.RECORDING)
@@ -405,7 +405,7 @@ def _hold(pid: int) -> int:
         # A tid: read_process says whose. ENOENT since Linux 6.16.
         if error.errno in (errno.EINVAL, errno.ENOENT):
             read_process(pid)
-        raise errors.KernelError(f"process {pid} cannot be held by a pidfd: {error.strerror}") from error
+        raise errors.KernelError(f"cannot open a pidfd for process {pid}: {error.strerror}") from error
 
 
 def _refuse_go(process: ProcessInfo) -> None:
@@ -436,7 +436,7 @@ def _unverified(process: ProcessInfo, files: Sequence[ProbedFile]) -> errors.NoA
         return None
     return errors.NoAllocator(
         f"process {process.id.pid} ({process.comm}) has no allocator that can be probed safely: {refused[0]}",
-        "is its debug file that of this very build?",
+        "check that its debug file belongs to this build",
     )
 
 
@@ -451,19 +451,19 @@ def _no_allocator(process: ProcessInfo) -> errors.TargetError:
         return errors.NoSuchProcess(f"process {pid} ended during the attach")
     if machine != EM_X86_64:
         return errors.BadElf(
-            f"process {pid} ({process.comm}) is a program for another machine ({machine}) than x86-64",
+            f"process {pid} ({process.comm}) is for machine {machine}, not x86-64",
             "32-bit programs cannot be traced",
         )
     if is_bare:
         return errors.NoAllocator(
-            f"process {pid} ({process.comm}) is a statically linked program without symbols: nothing says "
-            "where its allocator is",
-            "install its debug symbols (a separate debug file will do), or build it without stripping",
+            f"process {pid} ({process.comm}) is a statically linked program without symbols: its "
+            "allocator cannot be located",
+            "install its debug symbols (a separate debug file is enough), or do not strip it",
         )
     known = ", ".join(dict.fromkeys(allocator.name for allocator in ALLOCATORS))
     return errors.NoAllocator(
-        f"process {pid} ({process.comm}) has no allocator that is known mapped (known: {known})",
-        "one under names of its own is made known by rows in process/allocators.py",
+        f"no known allocator is mapped in process {pid} ({process.comm}) (known: {known})",
+        "to support another allocator, add its functions to process/allocators.py",
     )
 
 
@@ -473,11 +473,13 @@ def _link_error(pid: int, error: OSError) -> errors.BpfleakdError:
     if error.errno in (errno.EPERM, errno.EACCES):
         return errors.AccessDenied(
             f"the kernel refuses probes in process {pid}: {error.strerror}",
-            "the daemon needs CAP_SYS_ADMIN and CAP_SYS_PTRACE; `bpfleakctl doctor` shows what it has",
+            "the daemon needs CAP_SYS_ADMIN and CAP_SYS_PTRACE; `bpfleakctl doctor` lists its capabilities",
         )
     hint = ""
     if error.errno == errno.EINVAL:
         # bcc 0.26 passes a reference counter's offset that it never set, and the kernel wants the same
         # one from everybody at that address (dmesg: "ref_ctr_offset mismatch").
-        hint = "does another tracer probe the same functions? Older bcc tools (memleak) do not allow others"
+        hint = (
+            "check whether another tracer probes the same functions: older bcc tools (memleak) exclude others"
+        )
     return errors.KernelError(f"probes in process {pid} failed: {error.strerror or error}", hint)

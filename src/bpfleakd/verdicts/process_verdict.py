@@ -129,9 +129,9 @@ def _reason(memory: Trend | None, grows: bool, found_growth: FoundGrowth, share:
     found = f"{sites} {human_rate(leak_rate)}" if leaks else "no call site leaks"
     if memory is None:
         if leaks or found_growth.growing_bytes_per_s <= 0:
-            return found if leaks else "watched too shortly to tell"
+            return found if leaks else "not observed long enough"
         rate = human_rate(found_growth.growing_bytes_per_s)
-        return f"call sites grow {rate}; watched too shortly to tell whether they leak"
+        return f"call sites grow {rate}; not observed long enough whether they leak"
     if not grows or share is None:
         return f"{found}; the memory of the process does not grow{' yet' if leaks else ''}"
     suppressed = found_growth.suppressed_bytes_per_s
@@ -139,7 +139,7 @@ def _reason(memory: Trend | None, grows: bool, found_growth: FoundGrowth, share:
     if suppressed > 0:
         grown += f" ({human_rate(suppressed)} suppressed)"
     if share < _EXPLAINED_MIN:
-        return f"{grown}, and {1 - share:.0%} of that is not in what is traced"
+        return f"{grown}, and {1 - share:.0%} of that is outside the traced call sites"
     return f"{grown}, {share:.0%} of it in call sites that grow"
 
 

@@ -209,9 +209,8 @@ def _reason(m: Persistence, context: Context, site: int, code: int, replaced: bo
     }[code]
     text = _WHY_REPLACED if replaced and code == _GROWING else words(m, site)
     if code == _LEAK and m.unseen_s[site] and not m.persists[site]:
-        text = (
-            f"grew steadily while more blocks were recorded; not seen for {human_duration(m.unseen_s[site])}"
-        )
+        silence = human_duration(m.unseen_s[site])
+        text = f"grew steadily while more blocks were recorded; no evidence for {silence}"
     elif m.unseen_s[site] and code in (_LEAK, _GROWING):
         text += f"; not seen for {human_duration(m.unseen_s[site])}, since too few blocks are recorded"
     if context.lost_blocks:
@@ -227,7 +226,7 @@ def _unread_share(m: Persistence, context: Context) -> float:
     return min(1.0, context.unread_s / max(m.observed_s, 1.0))
 
 
-_WHY_REPLACED = "grows as blocks from before the attach go: they may be replaced"
+_WHY_REPLACED = "grows while blocks from before the attach are freed: it may replace them"
 
 
 def _why_leak(m: Persistence, site: int) -> str:
@@ -239,17 +238,17 @@ def _why_leak(m: Persistence, site: int) -> str:
         return f"{grown}, {_count(m.gained_count[site])} blocks"
     if old_share < _FEW_SHARE:
         # Most blocks of such a site are freed soon; what tells is that the rest stays.
-        return f"{grown}; of old blocks as many stay as of younger ones ({_share(old_share)})"
+        return f"{grown}; old blocks stay as often as younger ones ({_share(old_share)})"
     return f"{grown}; {_share(old_share)} of old blocks still live"
 
 
 def _why_growing(m: Persistence, site: int) -> str:
     if m.dies[site]:
-        return f"{human_rate(m.rate_bytes_per_s[site])}, but old blocks go on dying"
+        return f"{human_rate(m.rate_bytes_per_s[site])}, but old blocks are still being freed"
     grown = f"+{human_bytes(m.grown_bytes[site])}"
     if m.window_s[site] < m.leak_after_s and m.observed_s < m.leak_after_s + 10:
-        return f"{grown} in {human_duration(m.observed_s)}: too early to tell from a cache"
-    return f"{grown}, but too unevenly or too lately for a leak"
+        return f"{grown} in {human_duration(m.observed_s)}: too early to tell it from a cache"
+    return f"{grown}, too irregular or too recent to call a leak"
 
 
 def _why_plateau(m: Persistence, site: int) -> str:
@@ -260,7 +259,7 @@ def _why_plateau(m: Persistence, site: int) -> str:
 def _why_churn(m: Persistence, site: int) -> str:
     lately = f"{_count(m.born_lately[site])} blocks in {human_duration(m.observed_s / 3)}"
     if m.excursion_s[site] >= 2:
-        return f"{lately} come and go: back down after {human_duration(m.excursion_s[site])} at most"
+        return f"{lately} come and go: back down within {human_duration(m.excursion_s[site])}"
     return f"{lately} come and go"
 
 
@@ -272,10 +271,10 @@ def _why_steady(m: Persistence, site: int) -> str:
 
 def _why_unknown(m: Persistence, site: int) -> str:
     if m.observed_s < _OBSERVED_MIN_S:
-        return f"observed for {human_duration(m.observed_s)} only"
+        return f"observed for only {human_duration(m.observed_s)}"
     if m.born_count[site] == 0:
         return "nothing was allocated"
-    return f"+{human_bytes(m.grown_bytes[site])} at once, too lately to tell"
+    return f"+{human_bytes(m.grown_bytes[site])} at once, too recent to judge"
 
 
 def _count(number: float) -> str:

@@ -151,7 +151,7 @@ def test_attach_in_a_mode():
     assert service.calls == [("attach", 23, TracingMode.AUTO)]
     refused = ask(service, "POST", "/v1/processes/23?mode=watch")
     assert refused.status == 400
-    assert refused.json["error"]["message"] == "mode is one of exact, sampled, auto, not 'watch'"
+    assert refused.json["error"]["message"] == "mode must be one of exact, sampled, auto, not 'watch'"
 
 
 def test_attach_and_detach():
@@ -478,31 +478,37 @@ def test_metrics_get_the_accept_header():
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("/v1/processes/x/sites", "a pid is a whole number from 1 to 4194304, not 'x'"),
-        ("/v1/processes/0/sites", "a pid is a whole number from 1 to 4194304, not '0'"),
-        ("/v1/processes/-1/sites", "a pid is a whole number from 1 to 4194304, not '-1'"),
-        ("/v1/processes/4194305/sites", "a pid is a whole number from 1 to 4194304, not '4194305'"),
-        (f"/v1/processes/{'9' * 40}/sites", f"a pid is a whole number from 1 to 4194304, not '{'9' * 40}'"),
-        ("/v1/processes/٣/sites", "a pid is a whole number from 1 to 4194304, not '٣'"),
-        ("/v1/processes/1/sites?limit=0", "limit is a whole number from 1 to 1000000, not '0'"),
-        ("/v1/processes/1/sites?limit=", "limit is a whole number from 1 to 1000000, not ''"),
-        ("/v1/processes/1/sites?limit=all", "limit is a whole number from 1 to 1000000, not 'all'"),
-        ("/v1/processes/1/sites?sort=size", "sort is one of verdict, growth, live, count, not 'size'"),
+        ("/v1/processes/x/sites", "a pid must be a whole number from 1 to 4194304, not 'x'"),
+        ("/v1/processes/0/sites", "a pid must be a whole number from 1 to 4194304, not '0'"),
+        ("/v1/processes/-1/sites", "a pid must be a whole number from 1 to 4194304, not '-1'"),
+        ("/v1/processes/4194305/sites", "a pid must be a whole number from 1 to 4194304, not '4194305'"),
+        (
+            f"/v1/processes/{'9' * 40}/sites",
+            f"a pid must be a whole number from 1 to 4194304, not '{'9' * 40}'",
+        ),
+        ("/v1/processes/٣/sites", "a pid must be a whole number from 1 to 4194304, not '٣'"),
+        ("/v1/processes/1/sites?limit=0", "limit must be a whole number from 1 to 1000000, not '0'"),
+        ("/v1/processes/1/sites?limit=", "limit must be a whole number from 1 to 1000000, not ''"),
+        ("/v1/processes/1/sites?limit=all", "limit must be a whole number from 1 to 1000000, not 'all'"),
+        ("/v1/processes/1/sites?sort=size", "sort must be one of verdict, growth, live, count, not 'size'"),
         (
             "/v1/processes/1/sites?group=tid",
-            "group is one of site, function, module, thread, stack, not 'tid'",
+            "group must be one of site, function, module, thread, stack, not 'tid'",
         ),
         ("/v1/processes/1/blocks?sort=live", "unknown parameter 'sort'"),
-        ("/v1/processes/1/blocks?site=leak", "a site is 16 hexadecimal digits, not 'leak'"),
+        ("/v1/processes/1/blocks?site=leak", "a site must be 16 hexadecimal digits, not 'leak'"),
         (
             "/v1/processes/1/blocks?site=5D41402ABC4B2A76",
-            "a site is 16 hexadecimal digits, not '5D41402ABC4B2A76'",
+            "a site must be 16 hexadecimal digits, not '5D41402ABC4B2A76'",
         ),
-        ("/v1/processes/1/blocks?older_than_s=-1", "older_than_s is a number of seconds, not '-1'"),
-        ("/v1/processes/1/blocks?older_than_s=nan", "older_than_s is a number of seconds, not 'nan'"),
-        ("/v1/processes/1/blocks?older_than_s=1e9", "older_than_s is a number of seconds, not '1e9'"),
-        ("/v1/processes/1/blocks?limit=100001", "limit is a whole number from 1 to 100000, not '100001'"),
-        ("/v1/processes/1/sites?limit=1&limit=2", "parameter limit is given more than once"),
+        ("/v1/processes/1/blocks?older_than_s=-1", "older_than_s must be a number of seconds, not '-1'"),
+        ("/v1/processes/1/blocks?older_than_s=nan", "older_than_s must be a number of seconds, not 'nan'"),
+        ("/v1/processes/1/blocks?older_than_s=1e9", "older_than_s must be a number of seconds, not '1e9'"),
+        (
+            "/v1/processes/1/blocks?limit=100001",
+            "limit must be a whole number from 1 to 100000, not '100001'",
+        ),
+        ("/v1/processes/1/sites?limit=1&limit=2", "parameter limit appears more than once"),
         ("/v1/processes/1/sites?%1b[2J=1", "unknown parameter '\\\\x1b[2J'"),
         ("/v1/processes?limit=1", "unknown parameter 'limit'"),
         ("/v1/status?x=1", "unknown parameter 'x'"),
@@ -537,10 +543,10 @@ def test_scan(query, arguments):
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ("stop=no", "stop is true or false, not 'no'"),
-        ("stop_limit_s=60.5", "stop_limit_s is a number of seconds up to 60, not '60.5'"),
-        ("stop_limit_s=", "stop_limit_s is a number of seconds up to 60, not ''"),
-        ("limit=100001", "limit is a whole number from 0 to 100000, not '100001'"),
+        ("stop=no", "stop must be true or false, not 'no'"),
+        ("stop_limit_s=60.5", "stop_limit_s must be a number of seconds up to 60, not '60.5'"),
+        ("stop_limit_s=", "stop_limit_s must be a number of seconds up to 60, not ''"),
+        ("limit=100001", "limit must be a whole number from 0 to 100000, not '100001'"),
         ("site=5d41402abc4b2a76", "unknown parameter 'site'"),
     ],
 )

@@ -266,7 +266,7 @@ def test_a_file_that_is_no_socket_is_left_alone(path):
     """Nothing is removed that we did not make."""
     path.parent.mkdir()
     path.write_text("precious")
-    with pytest.raises(errors.ConfigError, match="exists and is no socket"):
+    with pytest.raises(errors.ConfigError, match="exists and is not a socket"):
         start_only(path)
     assert path.read_text() == "precious"
 
@@ -415,8 +415,8 @@ def test_a_daemon_that_does_not_answer(path, silent_socket):
             errors.DaemonUnreachable,
             "closed the connection",
         ),
-        (b"HTTP/1.1 200 OK\r\n\r\nhello", errors.BpfleakdError, "is not understood"),
-        (b"HTTP/1.1 200 OK\r\n\r\n{}", errors.BpfleakdError, "is not understood"),
+        (b"HTTP/1.1 200 OK\r\n\r\nhello", errors.BpfleakdError, "cannot be parsed"),
+        (b"HTTP/1.1 200 OK\r\n\r\n{}", errors.BpfleakdError, "cannot be parsed"),
         (b"HTTP/1.1 500 Oh\r\n\r\noh", errors.BpfleakdError, "status 500"),
         (
             b'HTTP/1.1 418 T\r\n\r\n{"error":{"code":"new","message":"m"}}',

@@ -26,7 +26,7 @@ def test_durations(text, seconds):
 )
 def test_what_is_no_duration(text):
     """A misspelt one is not taken for another."""
-    with pytest.raises(argparse.ArgumentTypeError, match="is no duration, such as 60s"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"is not a duration \(for example 60s"):
         duration_s(text)
 
 

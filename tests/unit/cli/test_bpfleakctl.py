@@ -291,7 +291,7 @@ def test_diff_of_times_and_kept_reports(ctl, tmp_path):
     "arguments",
     [
         (),
-        ("12",),
+        ("before.json",),
         ("12", "13", "--pid", "23"),
         ("12", "13", "--from", "1m"),
         ("--pid", "23", "--to", "start"),
@@ -358,7 +358,7 @@ def test_a_flame_graph_against_a_saved_report(ctl, tmp_path):
     saved.write_text("{}")
     code, out, err = ctl(service, *against)
     assert (code, out) == (1, "")
-    assert "is no report" in err
+    assert "is not a report" in err
     assert "top --pid N --json" in err
 
 
@@ -371,7 +371,7 @@ def test_only_flame_graphs_are_compared(ctl):
 
 def test_a_profile_that_cannot_be_written_is_an_error(ctl, tmp_path):
     """With the name of the file."""
-    path = tmp_path / "missing" / "profile"
+    path = tmp_path / "missing" / "profile.html"
     code, out, err = ctl(FakeService(profile=a_profile()), "export", "--pid", "4711", "-o", str(path))
     assert (code, out) == (1, "")
     assert err == f"bpfleakctl: cannot write {path}: No such file or directory\n"

@@ -90,7 +90,7 @@ class TestReport:
     def test_a_truncated_stack_says_why(self) -> None:
         """Between the stack and the blocks."""
         lines = report_lines(sites=(some_site_blocks(truncated=StackEnd.DEPTH),))
-        assert lines[8].startswith("      … truncated: the stack is deeper")
+        assert lines[8].startswith("      … truncated: the stack has more frames")
 
     def test_long_names_are_cut_on_a_terminal_and_whole_in_a_pipe(self) -> None:
         """Of a path the end is kept."""

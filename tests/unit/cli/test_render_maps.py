@@ -34,7 +34,7 @@ def test_memory_by_use_then_what_explains_it_then_the_modules():
         "4.77 MiB heap: live blocks since the attach",
         "1.00 MiB mmap: mapped since the attach, by call sites",
         " 300 KiB commit: committed since the attach, by call sites",
-        "5.72 MiB kept by the allocator: freed, older than the attach, its own",
+        "5.72 MiB held by the allocator: freed, older than the attach, or its own data",
         "4.43 MiB the rest: not attributed to call sites",
         "",
         "compiled at run time since the attach",

@@ -18,13 +18,13 @@ def lines(**changes: Any) -> list[str]:
 
 
 def test_sums_stacks_and_blocks() -> None:
-    """What is lost first; how long the process stood still; what was not judged."""
+    """What is lost first; how long the process was stopped; what was not judged."""
     assert lines() == [
         "4711 leaky  live 4.77 MiB in 10,007 blocks  +7.82 KiB/s  attached 3m31s  exact",
-        "scanned 101 MiB in 1.3 s; the process stood still for 23 ms",
+        "scanned 101 MiB in 1.3 s; the process was stopped for 23 ms",
         "2.00 MiB     2 directly lost",
-        "1.01 KiB     1 indirectly lost: only lost blocks point there",
-        "  1009 B     1 possibly lost: only pointers into the interior lead there",
+        "1.01 KiB     1 indirectly lost: only lost blocks point to them",
+        "  1009 B     1 possibly lost: only interior pointers lead to them",
         "3.91 MiB 9,001 still reachable",
         "not judged: 1.96 KiB in 3 blocks younger than 1m00s (--older-than)",
         "",
@@ -46,8 +46,8 @@ def test_nothing_is_lost() -> None:
     sums = ReachabilitySums(still_reachable_bytes=23, still_reachable_count=2)
     assert lines(sums=sums, sites=(), young_count=0)[2:] == [
         " 0 B 0 directly lost",
-        " 0 B 0 indirectly lost: only lost blocks point there",
-        " 0 B 0 possibly lost: only pointers into the interior lead there",
+        " 0 B 0 indirectly lost: only lost blocks point to them",
+        " 0 B 0 possibly lost: only interior pointers lead to them",
         "23 B 2 still reachable",
     ]
 
@@ -61,7 +61,7 @@ def test_sites_without_blocks() -> None:
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        (ScanMethod.PARTLY_STOPPED, "the process stood still for 23 ms and was read twice"),
+        (ScanMethod.PARTLY_STOPPED, "the process was stopped for 23 ms and read twice"),
         (ScanMethod.RUNNING, "the process was not stopped and read twice"),
     ],
 )
@@ -80,7 +80,7 @@ def test_what_is_suppressed() -> None:
 
 def test_what_was_freed() -> None:
     """Said where it counts as in use."""
-    words = "note: memory that was freed counts as in use"
+    words = "note: freed memory counts as in use"
     assert words in lines(known_heap_bytes=0)
     assert words not in lines()
 

@@ -171,7 +171,7 @@ def test_the_daemon_is_asked(machine, tmp_path):
     ("module", "status", "words"),
     [
         ("__version__ = '0.26.0'\nclass BPF: pass\n", OK, "0.26.0 in "),
-        ("__version__ = '1'\n", FAIL, "the module bcc is PyPI's, another project"),
+        ("__version__ = '1'\n", FAIL, "the module bcc is PyPI's, which is another project"),
         ("import nothing_like_it\n", FAIL, "ModuleNotFoundError: No module named 'nothing_like_it'"),
         (None, FAIL, "has no module bcc"),
     ],

@@ -263,7 +263,7 @@ def test_a_fingerprint_leads_to_its_stack():
 
 
 def test_a_process_that_has_gone_keeps_its_series_for_a_while():
-    """It holds nothing any more, but what it has allocated counts."""
+    """It holds no memory any more, but what it has allocated counts."""
     made = exporter(a_snapshot(sites=(a_site(),)), linger_s=300)
     made.update(replace(a_snapshot(), processes=(), top_sites={}), 1.0, 0.01)
     read = read_back(made)

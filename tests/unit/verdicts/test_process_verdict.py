@@ -37,7 +37,7 @@ def test_growth_that_is_not_traced() -> None:
     """It is said honestly, and is no leak of anybody's."""
     verdict = judged(MIB, FoundGrowth(0, 0.0, 0.1 * MIB))
     assert verdict.verdict is Verdict.GROWING
-    assert verdict.reason.endswith("90% of that is not in what is traced")
+    assert verdict.reason.endswith("90% of that is outside the traced call sites")
 
 
 def test_a_leak_that_does_not_show_in_the_memory() -> None:

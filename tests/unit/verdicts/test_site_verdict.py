@@ -83,7 +83,7 @@ def test_a_cache_while_it_fills_is_growing() -> None:
     """Until it stops it cannot be told from a leak; then it is a plateau, and the reason says since when."""
     filling, full = verdicts(sites.cache(100, 40), 30.0, 80.0)
     assert filling.verdict is Verdict.GROWING
-    assert filling.reason.endswith("in 30s: too early to tell from a cache")
+    assert filling.reason.endswith("in 30s: too early to tell it from a cache")
     assert full.verdict is Verdict.PLATEAU
     assert "then stopped" in full.reason
 

@@ -18,8 +18,8 @@ _BYTES_MAX = 256 << 20
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
-    parser = commands.add_parser("analyze", help="judge a history that `history` has saved")
-    parser.add_argument("file", type=Path, metavar="FILE", help="what `bpfleakctl history` wrote")
+    parser = commands.add_parser("analyze", help="judge a history saved by `history` again")
+    parser.add_argument("file", type=Path, metavar="FILE", help="a file written by `bpfleakctl history`")
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
     parser.set_defaults(run=run)
     return parser

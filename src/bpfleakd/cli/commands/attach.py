@@ -1,4 +1,4 @@
-"""`bpfleakctl attach PID`: start to trace a process."""
+"""`bpfleakctl attach PID`: start tracing a process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import ATTACH_MODES
-from bpfleakd.cli.arguments import pid
+from bpfleakd.cli.arguments import add_process
 from bpfleakd.cli.render.words import attached_line
 from bpfleakd.cli.waiting import waiting
 from bpfleakd.model.process import TracingMode
@@ -16,13 +16,13 @@ __all__ = ["add_parser", "run"]
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
-    parser = commands.add_parser("attach", help="start to trace a process")
-    parser.add_argument("pid", type=pid, metavar="PID")
+    parser = commands.add_parser("attach", help="start tracing a process")
+    add_process(parser, what="a running process")
     parser.add_argument(
         "--mode",
         choices=[mode.value for mode in ATTACH_MODES],
-        help="exact: record every block; sampled: some, and estimate the rest; "
-        "auto: exact until that costs too much; inside: what a sampler inside the program announces "
+        help="exact: record every block; sampled: record some and estimate the rest; "
+        "auto: exact until that exceeds the budget; inside: what a sampler inside the program announces "
         "(inside if there is one, else exact)",
     )
     parser.set_defaults(run=run)

@@ -1,11 +1,11 @@
-"""`bpfleakctl detach PID`: stop to trace a process."""
+"""`bpfleakctl detach PID`: stop tracing a process."""
 
 from __future__ import annotations
 
 import argparse
 
 from bpfleakd.api.client import DaemonClient
-from bpfleakd.cli.arguments import pid
+from bpfleakd.cli.arguments import add_process
 from bpfleakd.cli.render.words import detached_line
 from bpfleakd.cli.waiting import waiting
 
@@ -14,8 +14,8 @@ __all__ = ["add_parser", "run"]
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
-    parser = commands.add_parser("detach", help="stop to trace a process")
-    parser.add_argument("pid", type=pid, metavar="PID")
+    parser = commands.add_parser("detach", help="stop tracing a process")
+    add_process(parser)
     parser.set_defaults(run=run)
     return parser
 

@@ -26,15 +26,21 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "diff",
         help="compare two times, or two reports: call sites that are new, grew, shrank or are gone",
-        usage="%(prog)s --pid N [--from T] [--to T]\n"
+        usage="%(prog)s PID [--from T] [--to T]\n"
         "   or: %(prog)s BEFORE AFTER\n"
         "   or: %(prog)s BEFORE --pid N",
     )
     parser.add_argument(
-        "before", nargs="?", metavar="BEFORE", help=f"a report: its number in `reports`, or a file ({_HOW})"
+        "before",
+        nargs="?",
+        metavar="BEFORE",
+        help=f"a report: its number in `reports`, or a file ({_HOW}); alone, a PID",
     )
     parser.add_argument(
-        "after", nargs="?", metavar="AFTER", help="a later one, or one of another process of the program"
+        "after",
+        nargs="?",
+        metavar="AFTER",
+        help="a later report, or one of another process of the same program",
     )
     parser.add_argument("--pid", type=pid, metavar="N", help="a traced process; with BEFORE, as it is now")
     parser.add_argument(
@@ -42,9 +48,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         dest="from_ago_s",
         type=_ago_s,
         metavar="T",
-        help="of the process: so long ago (10m, 90s, 1h30m), now, or start (of its tracing; the default)",
+        help="first time: an age (10m, 90s, 1h30m), now, or start (of tracing; the default)",
     )
-    parser.add_argument("--to", dest="to_ago_s", type=_ago_s, metavar="T", help="likewise (default: now)")
+    parser.add_argument("--to", dest="to_ago_s", type=_ago_s, metavar="T", help="second time (default: now)")
     parser.add_argument(
         "--limit",
         type=whole_number_from(0),
@@ -59,8 +65,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="N",
         help="show the stacks of the first N (%(default)s)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, of all (docs/json.md)")
-    parser.set_defaults(run=run, wrong_usage=parser.error)
+    parser.add_argument("--json", action="store_true", help="print all of it as JSON (docs/json.md)")
+    parser.set_defaults(run=run)
     return parser
 
 
@@ -84,16 +90,21 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _compared(arguments: argparse.Namespace) -> DiffReport:
     client = DaemonClient(arguments.socket)
+    if arguments.before and arguments.after is None and arguments.pid is None:
+        try:
+            arguments.pid, arguments.before = pid(arguments.before), None
+        except argparse.ArgumentTypeError as error:
+            arguments.wrong_usage(f"{error}; to compare reports, name two")
     times = arguments.from_ago_s, arguments.to_ago_s
     if arguments.before is not None and times != (None, None):
-        arguments.wrong_usage("--from and --to are of a process (--pid), not of saved reports")
+        arguments.wrong_usage("--from and --to need a process, not saved reports")
     given = [one is not None for one in (arguments.before, arguments.after, arguments.pid)]
     if given not in _COMPARABLE:
         arguments.wrong_usage("compare two reports, or a report with --pid, or two times of --pid")
     if arguments.before is None:
         from_ago_s, to_ago_s = times
         if to_ago_s == _START:
-            arguments.wrong_usage("--to start: nothing was before that")
+            arguments.wrong_usage("--to start: there is nothing earlier to compare with")
         return client.compare(
             arguments.pid,
             from_ago_s=None if from_ago_s in (None, _START) else from_ago_s,

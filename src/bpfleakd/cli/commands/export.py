@@ -7,12 +7,13 @@ from enum import StrEnum
 from pathlib import Path
 
 from bpfleakd.api.client import DaemonClient
-from bpfleakd.cli.arguments import add_pid, add_value
-from bpfleakd.cli.output_file import add_output, write_output
+from bpfleakd.cli.arguments import add_process, add_value
+from bpfleakd.cli.output_file import STANDARD_OUTPUT, add_output, write_output
 from bpfleakd.cli.saved_report import read_report
 from bpfleakd.export.stack_values import StackValue
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport
+from bpfleakd.printable import printable
 
 __all__ = ["Format", "add_parser", "run"]
 
@@ -27,8 +28,8 @@ class Format(StrEnum):
     COLLAPSED = "collapsed"
 
 
-# By the end of a file's name; a flame graph for all others.
 _BY_ENDING = {
+    ".html": Format.HTML,
     ".svg": Format.SVG,
     ".pb.gz": Format.PPROF,
     ".speedscope.json": Format.SPEEDSCOPE,
@@ -41,15 +42,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "export", help="write a flame graph (HTML, SVG), or a heap profile for pprof, speedscope and others"
     )
-    add_pid(parser, ended=True)
+    add_process(parser, what="a traced process, or one that exited")
     parser.add_argument(
         "--format",
         type=Format,
         choices=list(Format),
         metavar="FORMAT",
-        help=f"{', '.join(Format)} (default: as the file ends, {', '.join(_BY_ENDING)}, else html)",
+        help=f"{', '.join(Format)} (default: by the file name: {', '.join(_BY_ENDING)})",
     )
-    add_value(parser, "what is drawn or added up; pprof and speedscope have all")
+    add_value(parser, "the value to draw or sum; pprof and speedscope contain all")
     parser.add_argument(
         "--against",
         type=Path,
@@ -57,20 +58,37 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="html, svg: compare with a report saved by `top --json --limit 0`; red grew, blue shrank",
     )
     add_output(parser, "leak.html, leak.svg or heap.pb.gz")
-    parser.set_defaults(run=run, wrong_usage=parser.error)
+    parser.set_defaults(run=run)
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the file."""
-    endings = (kind for ending, kind in _BY_ENDING.items() if arguments.output.endswith(ending))
-    kind = arguments.format or next(endings, Format.HTML)
+    kind = arguments.format or _format_of(arguments)
     if arguments.against and kind not in (Format.HTML, Format.SVG):
         arguments.wrong_usage(f"--against compares flame graphs (html, svg), not {kind}")
+    if arguments.value and kind in (Format.PPROF, Format.SPEEDSCOPE):
+        arguments.wrong_usage(f"--value makes no sense for {kind}, which contains all values")
     baseline = read_report(arguments.against) if arguments.against else None
     profile = DaemonClient(arguments.socket).profile(arguments.pid)
-    write_output(arguments.output, _content(kind, profile, arguments.value, baseline))
+    write_output(
+        arguments.output, _content(kind, profile, arguments.value or StackValue.LIVE_BYTES, baseline)
+    )
     return 0
+
+
+def _format_of(arguments: argparse.Namespace) -> Format:
+    """The format that the file's name asks for; standard output gets HTML."""
+    name = arguments.output
+    if name == STANDARD_OUTPUT:
+        return Format.HTML
+    for ending, kind in _BY_ENDING.items():
+        if name.endswith(ending):
+            return kind
+    arguments.wrong_usage(
+        f"{printable(name)} names no format: use {', '.join(_BY_ENDING)}, or --format {', '.join(Format)}"
+    )
+    raise AssertionError("wrong_usage exits")
 
 
 def _content(kind: Format, profile: HeapProfile, value: StackValue, baseline: LeakReport | None) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from bpfleakd.api.client import DaemonClient
-from bpfleakd.cli.arguments import add_pid, whole_number_from
+from bpfleakd.cli.arguments import add_process, whole_number_from
 from bpfleakd.cli.output_file import add_output, write_output
 from bpfleakd.cli.render.words import json_text
 
@@ -14,14 +14,14 @@ __all__ = ["add_parser", "run"]
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
-    parser = commands.add_parser("history", help="save the history of a process, for `analyze`")
-    add_pid(parser)
+    parser = commands.add_parser("history", help="save the data behind the verdicts, for `analyze`")
+    add_process(parser)
     parser.add_argument(
         "--limit",
         type=whole_number_from(0),
         default=200,
         metavar="K",
-        help="call sites, those that leak or grow first; 0: all (%(default)s)",
+        help="number of call sites, those that leak or grow first; 0: all (%(default)s)",
     )
     add_output(parser, "history.json")
     parser.set_defaults(run=run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from bpfleakd.api.client import DaemonClient
-from bpfleakd.cli.arguments import add_pid
+from bpfleakd.cli.arguments import add_process
 from bpfleakd.cli.render.words import json_text
 
 __all__ = ["add_parser", "run"]
@@ -13,8 +13,8 @@ __all__ = ["add_parser", "run"]
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
-    parser = commands.add_parser("maps", help="show what the memory of a process is made of")
-    add_pid(parser)
+    parser = commands.add_parser("maps", help="show what a process' memory consists of")
+    add_process(parser)
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
     parser.set_defaults(run=run)
     return parser

@@ -6,7 +6,7 @@ import argparse
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import SupervisedList
-from bpfleakd.cli.arguments import pid
+from bpfleakd.cli.arguments import add_process
 from bpfleakd.cli.render.words import json_text
 from bpfleakd.errors import NoSuchProcess
 
@@ -15,8 +15,8 @@ __all__ = ["add_parser", "run"]
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
-    parser = commands.add_parser("policy", help="show what is done with each process, and why")
-    parser.add_argument("pid", type=pid, metavar="PID", nargs="?", help="only this process")
+    parser = commands.add_parser("policy", help="show the mode of each process, and which rule decided")
+    add_process(parser, required=False, what="only this process")
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
     parser.set_defaults(run=run)
     return parser

@@ -6,7 +6,7 @@ import argparse
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import BLOCKS_LISTED, BLOCKS_LISTED_MAX
-from bpfleakd.cli.arguments import add_no_suppressions, add_pid, duration_s, site, whole_number_between
+from bpfleakd.cli.arguments import add_no_suppressions, add_process, duration_s, site, whole_number_between
 from bpfleakd.cli.render.words import json_text
 
 __all__ = ["add_parser", "run"]
@@ -15,14 +15,14 @@ __all__ = ["add_parser", "run"]
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
     parser = commands.add_parser("report", help="list the outstanding blocks of a process, by call site")
-    add_pid(parser, ended=True)
-    parser.add_argument("--site", type=site, metavar="S", help="this call site only (default: all)")
+    add_process(parser, what="a traced process, or one that exited")
+    parser.add_argument("--site", type=site, metavar="S", help="only this call site (default: all)")
     parser.add_argument(
         "--older-than",
         type=duration_s,
         default=0.0,
         metavar="AGE",
-        help="only blocks of this age: 60s, 5m, 1h30m (default: all)",
+        help="only blocks at least this old: 60s, 5m, 1h30m (default: all)",
     )
     parser.add_argument(
         "--limit",

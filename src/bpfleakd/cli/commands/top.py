@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from bpfleakd.api.client import DaemonClient
-from bpfleakd.cli.arguments import add_no_suppressions, number_between, pid, whole_number_from
+from bpfleakd.cli.arguments import add_no_suppressions, add_process, number_between, whole_number_from
 from bpfleakd.cli.render.words import json_text
 from bpfleakd.errors import NoSuchProcess, NotAttached
 from bpfleakd.model.groups import GroupedReport, GroupKey
@@ -20,45 +20,45 @@ __all__ = ["add_parser", "run"]
 # How many rows are asked for: what is printed is read from the top, a screen can be scrolled.
 _PRINTED = 20
 _LIVE = 200
+_INTERVAL_S = 1.0
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
-    parser = commands.add_parser("top", help="show the call sites that hold the most memory, live")
-    parser.add_argument("--pid", type=pid, metavar="N", help="this process only (default: all)")
-    parser.add_argument("--once", action="store_true", help="print once and end")
-    parser.add_argument("--json", action="store_true", help="print JSON once and end (docs/json.md)")
+    parser = commands.add_parser("top", help="show call sites with verdicts; live on a terminal")
+    add_process(parser, required=False, what="only this process (default: all)")
+    parser.add_argument("--once", action="store_true", help="print once and exit")
+    parser.add_argument("--json", action="store_true", help="print JSON once and exit (docs/json.md)")
     parser.add_argument(
         "--limit",
         type=whole_number_from(0),
         metavar="K",
-        help=f"call sites, or groups, of a process; 0: all ({_PRINTED}; on a screen {_LIVE})",
+        help=f"call sites or groups per process; 0: all ({_PRINTED}; on a screen {_LIVE})",
     )
     parser.add_argument(
         "--sort",
         choices=[key.value for key in SortKey],
         default="verdict",
-        help="largest first in (%(default)s: leaks, then what grows)",
+        help="sort by, largest first (%(default)s: leaks first, then growth)",
     )
     parser.add_argument(
         "--group",
         choices=[key.value for key in GroupKey],
         default="site",
-        help="put all call sites together by (%(default)s)",
+        help="group call sites by (%(default)s)",
     )
     parser.add_argument(
         "--interval",
         type=number_between(0.1, 3600),
-        default=1.0,
         metavar="S",
-        help="seconds between two (%(default)s)",
+        help=f"refresh interval of the screen in seconds ({_INTERVAL_S:g})",
     )
     parser.add_argument(
         "--stacks",
         type=whole_number_from(0),
         default=3,
         metavar="N",
-        help="print the stacks of the first N (%(default)s); on a screen 0 hides the one below the list",
+        help="print the stacks of the first N call sites (%(default)s); on a screen, 0 hides the stack pane",
     )
     add_no_suppressions(parser)
     parser.set_defaults(run=run)
@@ -67,6 +67,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the reports: live on a terminal, else once."""
+    if arguments.interval and (arguments.once or arguments.json):
+        arguments.wrong_usage("--interval is for the screen, not for --once or --json")
     client = DaemonClient(arguments.socket)
     if arguments.json:
         reports = _fetch(client, arguments)
@@ -105,7 +107,7 @@ def _live(console: Console, client: DaemonClient, arguments: argparse.Namespace)
         console,
         client,
         view,
-        interval_s=arguments.interval,
+        interval_s=arguments.interval or _INTERVAL_S,
         limit=_limit(arguments, _LIVE),
         stacks=arguments.stacks > 0,
         suppress=arguments.suppress,
@@ -129,8 +131,10 @@ def _fetch(client: DaemonClient, arguments: argparse.Namespace) -> tuple[Any, ..
 
     if arguments.pid:
         return (ask(arguments.pid),)
+    from bpfleakd.cli.render.processes import by_severity
+
     reports = []
-    for traced in client.processes():
+    for traced in by_severity(client.processes()):
         try:
             reports.append(ask(traced.process.pid))
         except (NotAttached, NoSuchProcess):

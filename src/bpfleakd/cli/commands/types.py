@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from bpfleakd.api.client import DaemonClient
-from bpfleakd.cli.arguments import add_pid
+from bpfleakd.cli.arguments import add_process
 from bpfleakd.cli.render.words import json_text
 from bpfleakd.cli.waiting import waiting
 from bpfleakd.errors import AccessDenied
@@ -25,8 +25,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "types", help="count the objects of a managed heap by type (.NET, Java, Python)"
     )
-    add_pid(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask: the process stands still for it")
+    add_process(parser)
+    parser.add_argument(
+        "--yes", action="store_true", help="do not ask for confirmation; the process is stopped meanwhile"
+    )
     parser.add_argument(
         "--no-stop", action="store_true", help="count while it runs, where the runtime allows that (Python)"
     )
@@ -61,10 +63,8 @@ def _agreed(price: TypesPrice) -> bool:
     """
     if price.stops_s is not None and price.stops_s <= _UNNOTICED_S:
         return True
-    how_long = (
-        "for a time that cannot be told" if price.stops_s is None else f"for about {price.stops_s:.1f} s"
-    )
-    words = f"process {price.pid} ({printable(price.comm)}) will stand still {how_long}, for {price.work}"
+    how_long = "for an unknown time" if price.stops_s is None else f"for about {price.stops_s:.1f} s"
+    words = f"process {price.pid} ({printable(price.comm)}) will be stopped {how_long}, for {price.work}"
     if not sys.stdin.isatty():
-        raise AccessDenied(words, "run it with --yes if that is acceptable")
-    return input(f"{words}. Go on? [y/N] ").strip().lower() in ("y", "yes")
+        raise AccessDenied(words, "use --yes to accept this")
+    return input(f"{words}. Continue? [y/N] ").strip().lower() in ("y", "yes")

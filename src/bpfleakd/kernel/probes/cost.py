@@ -56,7 +56,7 @@ def measure_price(linker: Linker, maps: Maps) -> ProbeCost:
     hit_ns = probed_free_ns - free_ns
     record_ns = max(0.0, probed_pair_ns - pair_ns - _PAIR_HITS * hit_ns)
     if not _PLAUSIBLE_NS[0] <= hit_ns <= _PLAUSIBLE_NS[1]:
-        raise OSError(0, f"a hit of {hit_ns:.0f} ns is not to be believed")
+        raise OSError(0, f"implausible probe cost: {hit_ns:.0f} ns")
     return ProbeCost(hit_ns, record_ns)
 
 

@@ -299,7 +299,7 @@ def _search(file: SearchedFile, functions: Sequence[WantedFunction]) -> list[Fun
         image = stack.enter_context(ElfImage.open(file.descriptor))
         if image.machine != EM_X86_64:
             raise errors.BadElf(
-                f"{file.name} is for another machine ({image.machine}) than x86-64",
+                f"{file.name} is for machine {image.machine}, not x86-64",
                 "32-bit programs cannot be traced",
             )
         separate = file.debug_descriptor

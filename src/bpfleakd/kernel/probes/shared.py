@@ -180,7 +180,7 @@ class SharedProbes:
         if self._event(name).is_dir():
             return
         if any(character.isspace() for character in path):
-            raise OSError(errno.EINVAL, "tracefs takes no path with blanks", path)
+            raise OSError(errno.EINVAL, "tracefs accepts no path with spaces", path)
         kind = "r" if point.at_return else "p"
         _command(f"{kind}:{self._group}/{name} {path}:{point.offset:#x}")
 

@@ -98,9 +98,7 @@ def restored_history(
     table = SiteTable.restored(kept.table, now_ns)
     read_s = (now_ns - table.began_ns) / 1e9 - table.unread_s
     if table.unread_s > read_s:
-        raise ValueError(
-            f"nobody read for {table.unread_s:.0f} s, after {read_s:.0f} s in which somebody did"
-        )
+        raise ValueError(f"no readings for {table.unread_s:.0f} s, after {read_s:.0f} s with readings")
     keys = table.keys
     if not all(0 <= place < len(keys) for place, *_names in kept.identities):
         raise ValueError("identities of other call sites")

@@ -52,7 +52,7 @@ _LAST_MOMENTS_NS = 2 * _NS_PER_S
 _LATELY_NS = 90 * _NS_PER_S
 _KEPT_TWICE_MAX = 20_000
 
-NOT_YET = SiteVerdict(Verdict.UNKNOWN, 0.0, "not looked at yet", 0.0)
+NOT_YET = SiteVerdict(Verdict.UNKNOWN, 0.0, "not judged yet", 0.0)
 _NO_BLOCKS = 0.9
 _LEAKS, _GROWS = 2, 1
 _ONLY_ROW = np.zeros(1, np.intp)
