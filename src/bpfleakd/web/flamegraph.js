@@ -41,6 +41,7 @@ function drawFlameGraph(graph, place) {
 
   at("title").textContent = graph.title;
   at("subtitle").textContent = graph.subtitle;
+  const box = at("chart");
   const width = () => Math.max(320, at("chart").clientWidth);
   const chart = d3.flamegraph()
     .width(width())
@@ -75,7 +76,12 @@ function drawFlameGraph(graph, place) {
     chart.clear();
     chart.resetZoom();
   });
-  addEventListener("resize", () => chart.width(width()).update());
+  // The page may have replaced it.
+  const fit = () => {
+    if (at("chart") === box) chart.width(width()).update();
+    else removeEventListener("resize", fit);
+  };
+  addEventListener("resize", fit);
 
   const legend = graph.differential
     ? [["#f55555", "grew"], ["#5555f5", "shrank"]]

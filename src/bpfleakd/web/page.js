@@ -347,6 +347,10 @@ function lineLabel(site, report) {
   return shown && shown.location ? `${name} ${shown.location.split("/").pop()}` : name;
 }
 
+function clock(time_s) {
+  return new Date(1000 * time_s).toTimeString().slice(0, 8);
+}
+
 const COLOURS = ["#d1495b", "#2e86ab", "#c98a1b", "#5b8c5a", "#8e6bbf", "#8a817c"];
 const DENSE = 60;
 let logarithmic = false;
@@ -370,9 +374,9 @@ function plot(history, report) {
     const chart = new uPlot({
       width: Math.max(240, place.clientWidth), height: 260,
       scales: { y: logarithmic ? { distr: 3, log: 2 } : { range: (_, __, most) => [0, Math.max(most * 1.05, 1)] } },
-      axes: [{ ...axis, space: 80 },
+      axes: [{ ...axis, space: 90, values: (_, marks) => marks.map(clock) },
         { ...axis, size: 78, incrs: BINARY_STEPS, values: (_, marks) => marks.map((mark) => (mark === null ? "" : bytes(mark))) }],
-      series: [{ label: "time", value: (_, time) => (time ? new Date(1000 * time).toLocaleTimeString() : "–") },
+      series: [{ label: "time", value: (_, time) => (time ? clock(time) : "–") },
         { label: "all call sites", stroke: style.color, dash: [6, 4], width: 1, points, value },
         ...lines.map((line, index) => ({
           label: lineLabel(line.site, report), stroke: COLOURS[index], width: 2, points, value }))],
