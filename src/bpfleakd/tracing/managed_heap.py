@@ -22,8 +22,13 @@ from bpfleakd.verdicts.managed_heap import Collections, classify_managed_heap
 __all__ = ["HeapTracking", "commits_managed_heap", "may_commit_heap"]
 
 _COLLECTIONS_MAX = 4_096
-_COLLECTORS = ("libcoreclr.so", "libclrgc.so", "libclrgcexp.so")
-_OF_COLLECTOR = ("gc_heap::", "GCHeap::")
+_COLLECTORS = ("libcoreclr.so", "libclrgc.so", "libclrgcexp.so", "libjvm.so")
+_OF_COLLECTOR = (
+    *("gc_heap::", "GCHeap::"),
+    # Java's: Serial, Parallel, G1, ZGC, Shenandoah. Its metaspace and code cache are no part of the heap.
+    *("CardGeneration::", "DefNewGeneration::", "PSVirtualSpace::", "G1PageBasedVirtualSpace::"),
+    *("ZPhysicalMemory", "ShenandoahHeap"),
+)
 _RISING = (Verdict.LEAK, Verdict.GROWING)
 
 

@@ -10,6 +10,7 @@ is there in the next one.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,10 +25,11 @@ from bpfleakd.runtimes.jvm.layout import CodeLayout, Layout
 __all__ = ["CodeCache", "CodeHeap", "CodeSnapshot"]
 
 _HEAPS_MAX = 8
-# 240 MB by default, 2 GB at most (-XX:ReservedCodeCacheSize).
-_HEAP_MAX_BYTES = 2 << 30
-_LOG2_SEGMENTS = range(4, 13)
-_BLOBS_MAX = 200_000
+# All heaps together: 240 MB by default, 2 GB at most (-XX:ReservedCodeCacheSize).
+_HEAPS_MAX_BYTES = 2 << 30
+# 64 or 128 bytes (-XX:CodeCacheSegmentSize).
+_LOG2_SEGMENTS = range(6, 13)
+_BLOBS_MAX = 100_000
 _FRAME_MAX_WORDS = 1 << 16
 
 
@@ -46,7 +48,8 @@ class CodeSnapshot:
     """Blobs by address: parallel arrays. A frame of size 0 is not known; `names` are addresses of texts.
 
     `methods` are what follows the head of a blob: the Method* of compiled methods, something else for others.
-    `segments` are the maps of the heaps. `is_whole`: nothing was left out that may just be in the making.
+    `segments` are digests of the maps of the heaps. `is_whole`: nothing was left out that may just
+    be in the making.
     """
 
     heaps: tuple[CodeHeap, ...]
@@ -97,14 +100,17 @@ class CodeCache:
         segments = tuple(
             self._memory.read(heap.segments, (heap.end - heap.start) >> heap.log2_segment) for heap in heaps
         )
-        if before is not None and before.is_whole and (heaps, segments) == (before.heaps, before.segments):
+        digests = tuple(hashlib.blake2b(map_, digest_size=16).digest() for map_ in segments)
+        if before is not None and before.is_whole and (heaps, digests) == (before.heaps, before.segments):
             return before
-        found = [self._blobs(heap, map_) for heap, map_ in zip(heaps, segments, strict=True)]
+        found: list[NDArray[np.void]] = []
+        for heap, map_ in zip(heaps, segments, strict=True):
+            found.append(self._blobs(heap, map_, _BLOBS_MAX - sum(len(part) for part in found)))
         # The reader goes by the pid: if the memory is still there, it was of this very process.
         if heaps:
             self._memory.read(heaps[0].segments, 1)
         records = np.concatenate([np.zeros(0, _record(self._layout.code)), *found])
-        return self._snapshot(heaps, segments, records)
+        return self._snapshot(heaps, digests, records)
 
     def _heaps(self) -> tuple[CodeHeap, ...]:
         memory, layout = self._memory, self._layout.code
@@ -115,9 +121,11 @@ class CodeCache:
         count, _capacity, elements = struct.unpack("<iiQ", memory.read(array, 16))
         if not 0 <= count <= _HEAPS_MAX:
             raise ValueError(f"{count} code heaps")
-        return tuple(
-            self._heap(address) for address in struct.unpack(f"<{count}Q", memory.read(elements, 8 * count))
-        )
+        addresses = struct.unpack(f"<{count}Q", memory.read(elements, 8 * count))
+        heaps = tuple(self._heap(address) for address in addresses)
+        if sum(heap.end - heap.start for heap in heaps) > _HEAPS_MAX_BYTES:
+            raise ValueError("a code cache that is too large")
+        return heaps
 
     def _heap(self, address: int) -> CodeHeap:
         memory, layout = self._memory, self._layout.code
@@ -126,20 +134,20 @@ class CodeCache:
         segments = memory.word(address + layout.heap_segments + layout.space_low)
         log2_segment = int.from_bytes(memory.read(address + layout.log2_segment, 4), "little")
         if (
-            not 0 < start <= end <= start + _HEAP_MAX_BYTES
+            not 0 < start <= end <= start + _HEAPS_MAX_BYTES
             or log2_segment not in _LOG2_SEGMENTS
             or start % 4096
         ):
             raise ValueError("a code heap that makes no sense")
         return CodeHeap(start, end, segments, log2_segment)
 
-    def _blobs(self, heap: CodeHeap, segments: bytes) -> NDArray[np.void]:
-        """The used blocks of a heap, as records of `_record`."""
+    def _blobs(self, heap: CodeHeap, segments: bytes, limit: int) -> NDArray[np.void]:
+        """The used blocks of a heap, `limit` at most, as records of `_record`."""
         layout = self._layout.code
         record = _record(layout)
         blocks = heap.start + (np.flatnonzero(np.frombuffer(segments, np.uint8) == 0) << heap.log2_segment)
         last = heap.end - record.itemsize
-        parts = [MemoryPart(at, at + layout.read_bytes) for at in blocks[:_BLOBS_MAX].tolist() if at <= last]
+        parts = [MemoryPart(at, at + layout.read_bytes) for at in blocks[:limit].tolist() if at <= last]
         rows = [np.zeros(0, record)]
         for _addresses, lengths, words in self._reader.read(parts):
             if len(words) * 8 != len(lengths) * layout.read_bytes:

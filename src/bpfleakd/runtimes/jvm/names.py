@@ -104,4 +104,6 @@ class JavaNames:
 
 def shown(method: JavaMethod, bytecode_index: int) -> Method:
     """A method as a frame shows it, at an instruction of its bytecode."""
-    return Method(method.name, None, method.file, method.line(bytecode_index))
+    line = method.line(bytecode_index)
+    # A native method has no line.
+    return Method(method.name, None, method.file if line else None, line)

@@ -1,0 +1,27 @@
+"""Programs for OpenJDK, started as users start them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from .building import build_directory
+from .machine import cannot_run
+
+__all__ = ["java_home", "java_program"]
+
+
+def java_home() -> Path:
+    """The JDK of the machine; without it the test cannot run."""
+    compiler = shutil.which("javac")
+    if compiler is None:
+        cannot_run("javac is not installed: apt install openjdk-17-jdk-headless, or make setup FOR=test")
+    return Path(compiler).resolve().parents[1]
+
+
+def java_program(name: str, *libraries: str, options: tuple[str, ...] = ()) -> list[str | Path]:
+    """What runs tests/workloads/runtimes/NAME.java; it finds the libraries in its first argument."""
+    home = java_home()
+    directory = build_directory("runtimes", *libraries, f"{name}.class", JAVA_HOME=home)
+    command: list[str | Path] = [home / "bin/java", *options, "-cp", directory, name]
+    return [*command, directory] if libraries else command

@@ -1,0 +1,122 @@
+"""Java services that nobody prepared: what leaks, who does it, and what a healthy one looks like.
+
+Collections come when the machine wants them: the tests wait for verdicts, not for times.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .daemons import ControlFailed, Daemon
+from .java import java_program
+from .waiting import PATIENCE, wait_until
+
+# Like any service that has a limit of memory; so collections are frequent.
+OPTIONS = ("-Xmx64m",)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Callable[[str], int]]:
+    """A factory of running services of JavaLeaks.java."""
+    started: list[subprocess.Popen] = []
+
+    def start(way: str) -> int:
+        command = [*map(str, java_program("JavaLeaks", options=OPTIONS)), way]
+        started.append(subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE))
+        assert started[-1].stdout.readline() == b"ready\n"
+        return started[-1].pid
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def leaks(report: dict[str, Any]) -> set[str]:
+    return {site["function"] for site in report["sites"] if site["verdict"] == "leak"}
+
+
+def test_each_leaks_in_its_way(tracer: Daemon, service: Callable[[str], int]) -> None:
+    """Buffers and classes by their method, a map and thread-locals by the heap; the healthy one never."""
+    pids = {way: service(way) for way in ("direct", "classes", "map", "threads", "healthy")}
+    for pid in pids.values():
+        tracer.attach(pid)
+
+    def are_found() -> bool:
+        reports = {way: tracer.top(pid) for way, pid in pids.items()}
+        assert reports["healthy"]["process_verdict"]["verdict"] != "leak"
+        return (
+            "JavaLeaks$Buffers.take" in leaks(reports["direct"])
+            and "JavaLeaks$Plugins$Loader.define" in leaks(reports["classes"])
+            and all(reports[way]["process_verdict"]["verdict"] == "leak" for way in ("map", "threads"))
+        )
+
+    wait_until(are_found, 240 * PATIENCE)
+
+    # what is leaked outside of the heap is no leak of the heap, and the other way round
+    reports = {way: tracer.top(pid) for way, pid in pids.items()}
+    # A class loader has objects in the heap, too.
+    heaps = {way for way, report in reports.items() if report["managed"]["verdict"] == "leak"}
+    assert heaps - {"classes"} == {"map", "threads"}
+    assert leaks(reports["direct"]) == {"JavaLeaks$Buffers.take"}
+    assert leaks(reports["healthy"]) == set()
+    assert all(report["notes"] == [] for report in reports.values())
+
+
+def test_types_on_request(tracer: Daemon, service: Callable[[str], int]) -> None:
+    """They are counted at a price that is said first; twice, they say which grows. Nothing is left."""
+    pid = service("map")
+    tracer.attach(pid)
+    wait_until(lambda: tracer.top(pid)["managed"] is not None, 60 * PATIENCE)
+
+    with pytest.raises(ControlFailed, match="will stand still for about"):
+        tracer.control("types", "--pid", pid)
+    first = json.loads(tracer.control("types", "--pid", pid, "--yes", "--json"))
+    again = json.loads(tracer.control("types", "--pid", pid, "--yes", "--json"))
+
+    before, after = (
+        next(row for row in counted["types"] if row["type"] == "JavaLeaks$Order")
+        for counted in (first, again)
+    )
+    assert (first["runtime"], first["includes_garbage"], before["change_bytes"]) == ("JVM", True, None)
+    assert before["live_bytes"] == 24 * before["live_count"]
+    assert after["change_count"] == after["live_count"] - before["live_count"]
+    assert not Path(f"/proc/{pid}/root/tmp/.attach_pid{pid}").exists()
+
+
+def test_one_that_may_not_be_asked(
+    tracer: Daemon, service: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGQUIT would make it print its threads: it gets none, wherever it was told not to listen."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+DisableAttachMechanism")
+    pid = service("healthy")
+    tracer.attach(pid)
+    wait_until(lambda: tracer.top(pid)["managed"] is not None, 60 * PATIENCE)
+
+    with pytest.raises(ControlFailed, match="it was started with DisableAttachMechanism"):
+        tracer.control("types", "--pid", pid, "--yes")
+
+    assert not any(
+        Path(f"/proc/{pid}/root/tmp/{name}{pid}").exists() for name in (".java_pid", ".attach_pid")
+    )
+
+
+def test_one_that_does_not_catch_the_signal(
+    tracer: Daemon, service: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGQUIT would end it; such a machine listens from its start."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xrs")
+    pid = service("healthy")
+    tracer.attach(pid)
+
+    report = json.loads(tracer.control("types", "--pid", pid, "--yes", "--json"))
+
+    assert "JavaLeaks$Order" in {row["type"] for row in report["types"]}
+    assert tracer.top(pid)["process"]["state"] == "traced"
