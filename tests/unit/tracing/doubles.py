@@ -290,6 +290,9 @@ class FakeUnwinding:
     def poll(self) -> None:
         pass
 
+    def use_tables(self, pid: int, tables: Sequence[object]) -> None:
+        assert not tables, f"process {pid} has run-time compiled code"
+
 
 class FakeSymbolizer:
     """symbols.symbolizer.Symbolizer: a function for each address, named after it.
