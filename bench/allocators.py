@@ -13,8 +13,10 @@ from pathlib import Path
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.symbols import SymbolTable
+from bpfleakd.kernel.probes import points
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.process.allocators import FUNCTIONS
+from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.tracing.discovery import Discovery, ProbedFile
 
 __all__ = ["main"]
@@ -34,7 +36,7 @@ def main() -> int:
     print("| file | allocator | functions | breakpoints | reached through another | single-stepped |")
     print("|---|---|---|---|---|---|")
     for path in paths:
-        (file,) = Discovery().files(os.getpid(), [_mapped(path)])
+        (file,) = Discovery(Helpers([points.__name__])).files(os.getpid(), [_mapped(path)])
         print(_row(path, file))
     return 0
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.bpf import AttachType, ProgramType
+from bpfleakd.kernel.probes import points
 from bpfleakd.kernel.probes.links import close_all
 from bpfleakd.process.mappings import read_mappings
+from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.tracing.discovery import Discovery
 
 __all__ = ["HeapPoints", "RunTime", "empty_probes", "heap_points", "run_time_counted", "run_time_of"]
@@ -52,7 +54,11 @@ class RunTime:
 
 def heap_points(pid: int) -> HeapPoints:
     """Choose the probe points of malloc and free in a process, as an attach does."""
-    (file,) = (file for file in Discovery().files(pid, read_mappings(pid)) if file.has_allocator)
+    (file,) = (
+        file
+        for file in Discovery(Helpers([points.__name__])).files(pid, read_mappings(pid))
+        if file.has_allocator
+    )
     offsets = {function.function: function.offset for function in file.functions}
     return HeapPoints(os.readlink(file.path), offsets["malloc"], offsets["free"])
 

@@ -43,6 +43,22 @@ static __always_inline struct pt_regs *user_registers(void)
 	return (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
 }
 
+/*
+ * Whether one more event of a process may go into the ring. All processes share it, and each may put in only so
+ * many between two readings: a storm of one leaves room to the others.
+ */
+static __always_inline bool has_room(struct process *process)
+{
+	u32 reading = process->reading;
+
+	if (process->space_reading != reading) {
+		/* Of threads that come here at once one count or another is lost, which the limit can bear. */
+		process->space_reading = reading;
+		process->space_count = 0;
+	}
+	return ++process->space_count <= process->space_quota;
+}
+
 static __always_inline void report(struct process *process, u64 id, u32 number, u32 phase, s64 result,
 				   u64 stack_id, bool inside_allocator)
 {
@@ -64,7 +80,7 @@ static __always_inline void report(struct process *process, u64 id, u32 number, 
 
 	if (!is_attended(process, event.time_ns))
 		return;
-	if (space_events.ringbuf_output(&event, sizeof(event), BPF_RB_NO_WAKEUP)) {
+	if (!has_room(process) || space_events.ringbuf_output(&event, sizeof(event), BPF_RB_NO_WAKEUP)) {
 		count_loss(process, LOSS_EVENT_FULL);
 		raise_peak(&process->peak_live_bytes, heap_peak_bytes);
 	}

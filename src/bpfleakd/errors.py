@@ -13,6 +13,7 @@
     │   ├── TargetRefused       ... by its nature: kernel thread, zombie, ourselves, unsafe to probe
     │   ├── NoAllocator         ... nothing in it that we know how to probe
     │   ├── BadElf              ... a file it maps cannot be understood
+    │   ├── NotYet              ... so far: its files are still being read
     │   ├── AlreadyAttached
     │   ├── NotAttached
     │   └── NoSuchSite          ... is, but not this call site of it
@@ -122,6 +123,12 @@ class BadElf(TargetError):
 
     exit_code = 8
     code = "bad-elf"
+
+
+class NotYet(TargetError):
+    """The files of the process are still being read."""
+
+    code = "not-yet"
 
 
 class AlreadyAttached(TargetError):

@@ -30,6 +30,7 @@ _STATUS: dict[type[errors.BpfleakdError], HTTPStatus] = {
     errors.NoSuchTime: HTTPStatus.NOT_FOUND,
     errors.NoSuchReport: HTTPStatus.NOT_FOUND,
     errors.AlreadyRunning: HTTPStatus.CONFLICT,
+    errors.NotYet: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.AlreadyAttached: HTTPStatus.CONFLICT,
     errors.KernelUnsupported: HTTPStatus.NOT_IMPLEMENTED,
     errors.CapacityError: HTTPStatus.SERVICE_UNAVAILABLE,

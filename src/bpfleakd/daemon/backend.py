@@ -26,6 +26,7 @@ from bpfleakd.daemon.supervision import Supervision
 from bpfleakd.daemon.symbolizers import Symbolizers
 from bpfleakd.daemon.worker import Worker
 from bpfleakd.kernel.loader import Capacities
+from bpfleakd.kernel.probes import points
 from bpfleakd.kernel.probes.cost import measure_price
 from bpfleakd.kernel.programs import AttachMethod, WalkerKind, unexpected_fallbacks
 from bpfleakd.kernel.session import KernelSession
@@ -37,6 +38,7 @@ from bpfleakd.queries.overview import Overview
 from bpfleakd.queries.process_queries import ProcessQueries
 from bpfleakd.queries.report import Reporter
 from bpfleakd.queries.verdict_engine import VerdictEngine
+from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.state.reports import ReportStore
 from bpfleakd.supervision.budget import BudgetLimits
 from bpfleakd.supervision.growth_watch import GrowthOptions
@@ -47,13 +49,17 @@ from bpfleakd.supervision.overhead_guard import OverheadGuard
 from bpfleakd.supervision.supervisor import Supervisor
 from bpfleakd.supervision.tracing_control import LEVELS, TracingControl
 from bpfleakd.suppressions import read_suppressions
-from bpfleakd.tracing.attach import Attacher
+from bpfleakd.symbols import naming_jobs
+from bpfleakd.tracing.attach import Attacher, AttachWait
 from bpfleakd.tracing.checkpoint import read_request
+from bpfleakd.tracing.discovery import Discovery
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.sampling import SamplingOptions
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.tracer import Tracer, TracingOptions
 from bpfleakd.tracing.unwinding import Unwinding
+from bpfleakd.unwind import table_builder
+from bpfleakd.unwind.table_builder import TableBuilder
 
 __all__ = ["Backend"]
 
@@ -75,7 +81,8 @@ class Backend:
         self._attached = attached
         self.suppressions = read_suppressions(config.suppressions)
         self.watcher = GrowthWatcher(_auto_options(config.auto))
-        self._symbolizers = Symbolizers()
+        self._helpers = Helpers([naming_jobs.__name__, points.__name__, table_builder.__name__])
+        self._symbolizers = Symbolizers(self._helpers)
         self._kernel: KernelSession | None = None
         self._tracer: Tracer | None = None
         self._queries: ProcessQueries | None = None
@@ -145,14 +152,14 @@ class Backend:
             self._kernel = None
             raise
 
-    def attach(self, pid: int, mode: TracingMode | None) -> ProcessRow:
+    def attach(self, pid: int, mode: TracingMode | None, wait: AttachWait) -> ProcessRow:
         """Trace a process because a user asks for it. Raises what Tracer.start raises.
 
         `mode` None: INSIDE where a sampler inside the process announces its blocks, else EXACT.
         """
         if mode is None:
-            mode = TracingMode.INSIDE if self.tracer.has_sampler(pid) else TracingMode.EXACT
-        return self.queries.row(self.supervisor.attach(pid, time.monotonic_ns(), mode))
+            mode = TracingMode.INSIDE if self.tracer.has_sampler(pid, wait) else TracingMode.EXACT
+        return self.queries.row(self.supervisor.attach(pid, time.monotonic_ns(), mode, wait))
 
     def detach(self, pid: int) -> ProcessRow:
         """Stop tracing a process. Raises NotAttached."""
@@ -166,6 +173,7 @@ class Backend:
             else:
                 self._tracer.close()
         self._symbolizers.close()
+        self._helpers.close()
         if self._kernel is not None:
             self._kernel.close(keep=keep)
         if self._reports is not None:
@@ -240,7 +248,11 @@ class Backend:
         )
         for name, reason in unexpected_fallbacks(kernel.passed_over, os.uname().release).items():
             log.warning("kernel.fallback", passed_over=name, reason=reason)
-        unwinding = Unwinding(kernel.maps.unwind, kernel.pins.record("unwinding"), self._cache_directory)
+        unwinding = Unwinding(
+            kernel.maps.unwind,
+            TableBuilder(self._helpers, self._cache_directory),
+            kernel.pins.record("unwinding"),
+        )
         self._tracer = tracer = Tracer(
             kernel.maps,
             Attacher(
@@ -248,8 +260,8 @@ class Backend:
                 kernel.linker,
                 unwinding,
                 kernel.pins,
+                Discovery(self._helpers, self._cache_directory),
                 config.limits.live_blocks,
-                self._cache_directory,
             ),
             unwinding,
             kernel.watch_address_spaces,

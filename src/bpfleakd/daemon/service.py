@@ -33,6 +33,8 @@ from bpfleakd.queries.heap_types import read_types
 from bpfleakd.queries.process_queries import ProcessQueries
 from bpfleakd.queries.scans import PendingScan, ScanOptions
 from bpfleakd.suppressions import read_suppressions
+from bpfleakd.tracing.attach import IMPATIENT, PATIENT
+from bpfleakd.tracing.discovery import SEARCH_WAIT_S
 
 __all__ = ["DaemonService"]
 
@@ -44,6 +46,9 @@ _Answer = TypeVar("_Answer")
 _NAMES_LIMIT_S = 5.0
 _NAMES_PAUSE_S = 0.02
 _LAST_SITES = 100
+# Who asks for a process waits so long for its unwind tables.
+_TABLES_LIMIT_S = 5.0
+_ATTACH_PAUSE_S = 0.01
 
 
 class DaemonService:
@@ -86,9 +91,22 @@ class DaemonService:
         await self._worker.call(self._backend.close, keep=keep)
 
     async def attach(self, pid: int, mode: TracingMode | None = None) -> ProcessRow:
-        row = await self._worker.call(lambda: self._backend.attach(pid, mode))
-        self._attached()
-        return row
+        began_s = time.monotonic()
+        pause_s = _ATTACH_PAUSE_S
+        while True:
+            # Its files are read beside the tracing loop; in the end it begins without unwind tables.
+            waited_s = time.monotonic() - began_s
+            wait = PATIENT if waited_s < _TABLES_LIMIT_S else IMPATIENT
+            try:
+                row = await self._worker.call(self._backend.attach, pid, mode, wait)
+            except errors.NotYet:
+                if waited_s > SEARCH_WAIT_S:
+                    raise
+            else:
+                self._attached()
+                return row
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, 20 * _ATTACH_PAUSE_S)
 
     async def detach(self, pid: int) -> ProcessRow:
         with contextlib.suppress(Exception):

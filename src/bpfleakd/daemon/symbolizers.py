@@ -7,7 +7,6 @@ from pathlib import Path
 from bpfleakd.process.debug_search import debug_file_in_root, has_our_root
 from bpfleakd.process.mapped_files import open_mapped, open_unchanged
 from bpfleakd.sandbox.helpers import Helpers
-from bpfleakd.symbols import naming_jobs
 from bpfleakd.symbols.module_cache import ModuleCache
 from bpfleakd.symbols.name_service import NameService
 from bpfleakd.symbols.perf_map import PerfMap
@@ -20,9 +19,9 @@ __all__ = ["Symbolizers"]
 class Symbolizers:
     """Makes symbolizers of processes that are attached to."""
 
-    def __init__(self) -> None:
+    def __init__(self, helpers: Helpers) -> None:
         self._modules = ModuleCache()
-        self.names = NameService(Helpers([naming_jobs.__name__]))
+        self.names = NameService(helpers)
 
     def of(self, attachment: Attachment) -> Symbolizer:
         """The symbolizer of a process; of one that has ended, by its files alone."""
@@ -32,6 +31,7 @@ class Symbolizers:
         pid = process.id.pid
         root = Path(f"/proc/{pid}/root")
         owner = f"{pid}@{process.id.start_ticks}"
+        self.names.enrol(owner, process.uid)
         symbolizer = Symbolizer(
             owner,
             lambda mapping: open_mapped(pid, mapping, owner),
@@ -39,7 +39,7 @@ class Symbolizers:
             debug_in_root=None
             if has_our_root(pid)
             else lambda image, path: debug_file_in_root(image, path, root),
-            perf_map=PerfMap(root / "tmp" / f"perf-{process.namespace_pid}.map", process.uid),
+            perf_map=PerfMap(Path(f"/tmp/perf-{process.namespace_pid}.map"), process.uid, root=root),
             names=self.names,
         )
         symbolizer.update_mappings(attachment.mappings)

@@ -12,8 +12,7 @@ import numpy as np
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.section import Section
-from bpfleakd.elf.symbol_section import read_functions
-from bpfleakd.elf.symbols import FUNCTIONS_MAX
+from bpfleakd.elf.symbol_section import names_function
 
 __all__ = ["defines_any"]
 
@@ -41,9 +40,7 @@ def _section_defines(image: ElfImage, section_name: str, names: Collection[str])
     places = _places_of(image.sections[section.header.link], [name.encode() for name in names])
     if not places:
         return False
-    functions = read_functions(image, section_name, FUNCTIONS_MAX, np.empty(0, np.uint64))
-    wanted = np.fromiter(places, np.uint32)
-    return functions is not None and bool(np.isin(functions.rows.names, wanted).any())
+    return names_function(image, section_name, np.fromiter(places, np.uint32))
 
 
 def _places_of(strings: Section, names: Collection[bytes]) -> set[int]:

@@ -24,6 +24,7 @@ __all__ = [
     "FunctionRows",
     "StringTable",
     "SymbolSection",
+    "names_function",
     "read_functions",
 ]
 
@@ -109,6 +110,22 @@ def read_functions(
         first += CHUNK_ROWS
         kept += len(chunks[-1])
     return SymbolSection(_joined(chunks), strings, max(0, reader.rows - first))
+
+
+def names_function(image: ElfImage, section_name: str, names: NDArray[np.uint32]) -> bool:
+    """Whether a defined function of a symbol section has one of the `names`, offsets in the string table.
+
+    Raises `BadElf`.
+    """
+    section = image.section(section_name)
+    if section is None or not section.has_bytes:
+        return False
+    reader = _Reader(image, section, _strings_of(image, section).size_bytes)
+    limit = min(reader.rows, ROWS_MAX)
+    return any(
+        bool(np.isin(reader.functions(first, min(CHUNK_ROWS, limit - first)).names, names).any())
+        for first in range(0, limit, CHUNK_ROWS)
+    )
 
 
 def _strings_of(image: ElfImage, section: Section) -> StringTable:

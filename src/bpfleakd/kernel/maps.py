@@ -1,7 +1,8 @@
 """The maps, opened by the daemon: bpf/README.md says who else reads and writes them.
 
 Rules:
-  - A process has an entry in every per-process map or in none; `remove_process` clears them all.
+  - A process has an entry in every per-process map or in none. What it had in the maps of all processes is
+    removed a little at a time (`sweep`), since these are walked for it; its pid is not used again before.
   - Nothing is recorded before its state is RECORDING, and the overflow site exists by then.
   - Reading goes on beside the programs: an entry is whole, a table is no snapshot.
 """
@@ -9,8 +10,10 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,10 +62,15 @@ PINNED_MAPS: dict[str, tuple[np.dtype, np.dtype]] = {
 
 # Some 16,000 events between two readings.
 SPACE_EVENT_BYTES = 2 << 20
+# With the header of a record in a ring.
+_SPACE_RECORD_BYTES = 8 + abi.SPACE_EVENT.itemsize
 # Some 32,000 sites; where more change at once, to read all is no slower.
 CHANGED_SITE_BYTES = 1 << 20
 
 _OVERFLOW_STACK_ID = 0
+
+# Keyed by process and more.
+_SHARED_MAPS = ("sites", "stacks", "threads", "unproven_frees")
 
 # A stack has a kilobyte.
 _BATCH_ENTRIES = 1024
@@ -110,7 +118,12 @@ class Maps:
         self._skipped = skipped
         self._fds = dict(descriptors)
         self._live_fds: dict[int, int] = {}
-        self._slots = ProcessSlots(self._fds["processes"], self._fds["slots"])
+        # Processes whose entries in the maps of all are still to be removed, and how far that is.
+        self._removed: set[int] = set()
+        self._sweeping: Iterator[None] | None = None
+        self._slots = ProcessSlots(
+            self._fds["processes"], self._fds["slots"], SPACE_EVENT_BYTES // _SPACE_RECORD_BYTES
+        )
         self.unwind = UnwindStore(self._fds, self._slots.slot_of)
         self._space_events = RingReader(self._fds["space_events"], SPACE_EVENT_BYTES)
         self._sites = SiteReader(
@@ -171,6 +184,8 @@ class Maps:
         self._live_fds[pid] = live_fd
         overflow = np.zeros(1, abi.SITE_KEY)
         overflow["tgid"] = pid
+        while pid in self._removed:
+            self.sweep()
         try:
             bpf.map_update(self._fds["sites"], overflow.tobytes(), bytes(abi.SITE.itemsize))
             slot = self._slots.take(pid)
@@ -236,14 +251,17 @@ class Maps:
         """The place of a process in the maps. KeyError if it was not added."""
         return self._slots.slot_of(pid)
 
-    def process(self, pid: int) -> ProcessCounters:
-        """Read the counters of a process; those of one that is unknown are zero."""
+    def process(self, pid: int, idle_unmatched_frees: int = 0) -> ProcessCounters:
+        """Read the counters of a process; those of one that is unknown are zero.
+
+        `idle_unmatched_frees` are of all processes at once: the method of this name reads them.
+        """
         process = self._slots.row(pid)
         losses = {reason: int(n) for reason, n in zip(abi.LOSS_REASONS, process["losses"], strict=True)}
         return ProcessCounters(
             state=abi.RecordingState(int(process["state"])),
             unmatched_frees=int(process["unmatched_frees"]),
-            idle_unmatched_frees=self._idle_unmatched_frees(pid),
+            idle_unmatched_frees=idle_unmatched_frees,
             library_changes=int(process["library_changes"]),
             losses=losses,
             heap_peak_bytes=int(process["peak_live_bytes"]),
@@ -257,15 +275,20 @@ class Maps:
             inside_interval_bytes=int(process["inside_interval_bytes"]),
         )
 
-    def _idle_unmatched_frees(self, pid: int) -> int:
-        """Frees of unknown blocks by threads that made none since, and were not about to end."""
-        batches = bpf.map_batches(self._fds["unproven_frees"], np.dtype("u8"), abi.UNPROVEN_FREES)
+    def idle_unmatched_frees(self) -> Counter[int]:
+        """Frees of unknown blocks by threads that made none since, and were not about to end, by pid.
+
+        It walks a table of all threads.
+        """
         before_ns = time.monotonic_ns() - abi.THREAD_END_NS
-        total = 0
-        for keys, values in batches:
-            idle = (_processes_of(keys) == pid) & (values["first_ns"] < before_ns)
-            total += int(values["count"][idle].sum())
-        return total
+        counts: Counter[int] = Counter()
+        for keys, values in bpf.map_batches(self._fds["unproven_frees"], np.dtype("u8"), abi.UNPROVEN_FREES):
+            idle = values["first_ns"] < before_ns
+            pids, places = np.unique(_processes_of(keys[idle]), return_inverse=True)
+            sums = np.zeros(len(pids), np.uint64)
+            np.add.at(sums, places, values["count"][idle])
+            counts.update(dict(zip(pids.tolist(), sums.tolist(), strict=True)))
+        return counts
 
     def remove_process(self, pid: int) -> None:
         """Clear all that belongs to a process. Its links must be closed already."""
@@ -274,8 +297,31 @@ class Maps:
         self._slots.give_back(pid)
         if pid in self._live_fds:
             os.close(self._live_fds.pop(pid))
-        for name in ("sites", "stacks", "threads", "unproven_frees"):
-            self._remove_keys(name, lambda keys: _processes_of(keys) == pid)
+        self._removed.add(pid)
+
+    def sweep(self, limit_s: float = math.inf) -> None:
+        """Remove what is left of processes that were removed, for so long at a time."""
+        until_s = time.monotonic() + limit_s
+        if self._sweeping is None and self._removed:
+            self._sweeping = self._sweep(frozenset(self._removed))
+        for _batch in self._sweeping or ():
+            if time.monotonic() >= until_s:
+                return
+        self._sweeping = None
+
+    def _sweep(self, pids: frozenset[int]) -> Iterator[None]:
+        numbers = np.array(sorted(pids), np.uint64)
+        for name in _SHARED_MAPS:
+            for fd, keys in self._batches_of_keys(name):
+                bpf.map_delete_many(fd, keys[np.isin(_processes_of(keys), numbers)])
+                yield
+        self._removed -= pids
+
+    def remove_unknown(self) -> None:
+        """Remove what an earlier daemon has left of processes that have no entry any more."""
+        known = np.array(self._slots.pids(), np.uint64)
+        for name in _SHARED_MAPS:
+            self._remove_keys(name, lambda keys: ~np.isin(_processes_of(keys), known))
 
     def skipped_runs(self) -> SkippedRuns:
         """What the kernel has left out of the programs that are run once for an event."""
@@ -292,12 +338,15 @@ class Maps:
             self._remove_keys(name, lambda keys: np.array([has_ended(key) for key in keys.tolist()], bool))
 
     def _remove_keys(self, name: str, chosen: Callable[[np.ndarray], NDArray[np.bool_]]) -> None:
+        # Collected first, since it is the table that is walked.
+        for fd, keys in [(fd, keys[chosen(keys)]) for fd, keys in self._batches_of_keys(name)]:
+            bpf.map_delete_many(fd, keys)
+
+    def _batches_of_keys(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
         fd = self._fds[name]
         value_type = np.dtype(("V", bpf.map_info(fd).value_bytes))
-        batches = bpf.map_batches(fd, PINNED_MAPS[name][0], value_type, _BATCH_ENTRIES)
-        # Collected first, since it is the table that is walked.
-        for keys in [keys[chosen(keys)] for keys, _values in batches]:
-            bpf.map_delete_many(fd, keys)
+        for keys, _values in bpf.map_batches(fd, PINNED_MAPS[name][0], value_type, _BATCH_ENTRIES):
+            yield fd, keys
 
     def live_blocks(self, pid: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Batches of (addresses, LIVE_BLOCK records) of a process; overwritten by the next batch."""

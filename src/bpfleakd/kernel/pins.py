@@ -26,6 +26,7 @@ from pathlib import Path
 from bpfleakd import errors
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.blob import Blob
+from bpfleakd.kernel.mounts import is_bpffs
 from bpfleakd.model.process import ProcessId
 
 __all__ = ["MAKING", "DirectoryLock", "PinnedSet", "ProcessPins", "pinned_sets", "remove_pins"]
@@ -104,6 +105,11 @@ class PinnedSet:
         """Whether it is there, which means that it is complete."""
         return self.directory.is_dir()
 
+    @property
+    def is_mounted(self) -> bool:
+        """Whether it is still there, in a bpf file system."""
+        return self.exists and is_bpffs(self.directory)
+
     def record(self, name: str) -> Blob:
         """Bytes that are kept with the set."""
         return Blob(self.directory / name)
@@ -170,6 +176,11 @@ class ProcessPins:
     def commit_links(self, number: int) -> None:
         """From now on the links to this file are found again."""
         os.rename(self.directory / f"{MAKING}-{number}", self.directory / f"file-{number}")
+
+    def unfinished_links(self) -> set[int]:
+        """The numbers of the files whose links are half made; `open_links` removes them."""
+        names = [path.name for path in self.directory.iterdir()]
+        return {int(name.partition("-")[2]) for name in names if name.startswith(f"{MAKING}-")}
 
     def open_links(self) -> dict[int, list[int]]:
         """Open all links, by the number of their file; what is half made is removed."""

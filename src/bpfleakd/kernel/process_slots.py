@@ -18,15 +18,22 @@ from bpfleakd.kernel import abi, bpf
 
 __all__ = ["NoSlot", "ProcessSlots"]
 
+# So many processes may fill the ring of changes together, however many there are.
+_STORMS = 16
+
 
 class NoSlot(Exception):
     """Every slot is taken."""
 
 
 class ProcessSlots:
-    """`processes_fd` and `slots_fd` are of the maps of these names; they stay the caller's."""
+    """`processes_fd` and `slots_fd` are of the maps of these names; they stay the caller's.
 
-    def __init__(self, processes_fd: int, slots_fd: int) -> None:
+    There is room for `space_events` changes of address spaces between two readings.
+    """
+
+    def __init__(self, processes_fd: int, slots_fd: int, space_events: int = 16_384) -> None:
+        self._space_events = space_events
         self._count = bpf.map_info(processes_fd).entries
         pages = -(-self._count * abi.PROCESS.itemsize // mmap.PAGESIZE)
         self._memory = mmap.mmap(processes_fd, pages * mmap.PAGESIZE)
@@ -50,6 +57,7 @@ class ProcessSlots:
         self._rows[slot] = np.zeros((), abi.PROCESS)
         # Sites have listed changes of no reading yet: 0.
         self._rows["reading"][slot] = 1
+        self._rows["space_quota"][slot] = self._space_quota
         self._slots[pid] = slot
         self._rows["tgid"][slot] = pid
         bpf.map_update(self._slots_fd, bpf.u32(pid), bpf.u32(slot))
@@ -79,6 +87,7 @@ class ProcessSlots:
     def begin_reading(self) -> None:
         """Count a reading of the sites: what changes from now on is listed anew."""
         self._rows["reading"][self._taken] += 1
+        self._rows["space_quota"][self._taken] = self._space_quota
 
     def readings(self, pids: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """The number of the last reading of each process; 0 for those without a slot."""
@@ -97,6 +106,11 @@ class ProcessSlots:
     def site_count(self) -> int:
         """How many sites all processes have."""
         return int(self._rows["site_count"][self._taken].sum()) + len(self._slots)
+
+    @property
+    def _space_quota(self) -> int:
+        """What a process may report between two readings: with any other there is room for both."""
+        return max(self._space_events // (len(self._slots) + 1), self._space_events // _STORMS)
 
     @property
     def _taken(self) -> list[int]:

@@ -57,19 +57,24 @@ class RingReader:
         self._producer.close()
 
     def records(self) -> Iterator[tuple[int, bytes]]:
-        """The records that are there, in their order, each with its position; what comes meanwhile too."""
-        while self.position < (end := self._produced()):
-            with self._mapped(end) as data:
-                while self.position < end:
-                    start = len(data) - (end - self.position)
-                    (length,) = struct.unpack_from("=I", data, start)
-                    if length & _BUSY:
-                        return
-                    size = length & ~(_BUSY | _DISCARDED)
-                    found = self.position, data[start + _HEADER_BYTES : start + _HEADER_BYTES + size]
-                    self.position += (size + _HEADER_BYTES + 7) & ~7
-                    if not length & _DISCARDED:
-                        yield found
+        """The records that are there, in their order, each with its position.
+
+        What comes meanwhile is left to the next call: who writes as fast as we read must not keep us here.
+        """
+        end = self._produced()
+        if self.position == end:
+            return
+        with self._mapped(end) as data:
+            while self.position < end:
+                start = len(data) - (end - self.position)
+                (length,) = struct.unpack_from("=I", data, start)
+                if length & _BUSY:
+                    return
+                size = length & ~(_BUSY | _DISCARDED)
+                found = self.position, data[start + _HEADER_BYTES : start + _HEADER_BYTES + size]
+                self.position += (size + _HEADER_BYTES + 7) & ~7
+                if not length & _DISCARDED:
+                    yield found
 
     def rows(self, layout: np.dtype) -> np.ndarray:
         """Copies of all records that are there, if all are of this layout and none is ever discarded."""

@@ -64,11 +64,13 @@ class FileContent:
     """Bytes that do not change: `descriptor` reads them, and stays this object's.
 
     `digest` is None where they could change or are too many: what is learned of them is not to be shared.
+    `is_stable`: they cannot change, unless by root.
     """
 
-    def __init__(self, descriptor: int, digest: bytes | None) -> None:
+    def __init__(self, descriptor: int, digest: bytes | None, *, is_stable: bool) -> None:
         self.descriptor = descriptor
         self.digest = digest
+        self.is_stable = is_stable
 
     def close(self) -> None:
         """Close the descriptor."""
@@ -97,18 +99,20 @@ class OpenedFile:
         """A path that opens this very file, in this process and while this object is there."""
         return f"/proc/self/fd/{self.descriptor}"
 
-    def content(self) -> FileContent:
+    def content(self, *, with_digest: bool = True) -> FileContent:
         """The bytes. Raises OSError, and BadElf if the file is written meanwhile."""
+        size_bytes = self.key.size_bytes
         if self.key.is_shared:
-            content = FileContent(os.dup(self.descriptor), _digest(self.descriptor, self.key.size_bytes))
+            digest = _digest(self.descriptor, size_bytes) if with_digest else None
+            content = FileContent(os.dup(self.descriptor), digest, is_stable=True)
             if _identity(os.fstat(self.descriptor)) != self.key[:-1]:
                 content.close()
                 raise BadElf("the file is being written")
             return content
-        if self.key.size_bytes > COPIED_BYTES_MAX:
-            return FileContent(os.dup(self.descriptor), None)
-        copy = _sealed_copy(self.descriptor, self.key.size_bytes)
-        return FileContent(copy, _digest(copy, self.key.size_bytes))
+        if size_bytes > COPIED_BYTES_MAX:
+            return FileContent(os.dup(self.descriptor), None, is_stable=False)
+        copy = _sealed_copy(self.descriptor, size_bytes)
+        return FileContent(copy, _digest(copy, size_bytes) if with_digest else None, is_stable=True)
 
     def __del__(self) -> None:
         descriptor, self.descriptor = getattr(self, "descriptor", -1), -1

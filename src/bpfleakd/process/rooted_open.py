@@ -23,11 +23,15 @@ _HOW = struct.Struct("=QQQ")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def open_below(root: str | os.PathLike[str], path: str | PurePosixPath) -> int:
-    """Open a regular file by its path below `root` for reading; returns the descriptor. Raises OSError."""
+def open_below(root: str | os.PathLike[str], path: str | PurePosixPath, *, follow: bool = True) -> int:
+    """Open a regular file by its path below `root` for reading; returns the descriptor.
+
+    The file itself may be a link only if `follow`. Raises OSError.
+    """
     root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        handle = _openat2(root_fd, str(path).lstrip("/"), os.O_PATH | os.O_CLOEXEC)
+        flags = os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+        handle = _openat2(root_fd, str(path).lstrip("/"), flags)
     finally:
         os.close(root_fd)
     try:

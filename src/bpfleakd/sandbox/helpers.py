@@ -30,6 +30,8 @@ T = TypeVar("T")
 _START_TIMEOUT_S = 30.0
 _IDLE_S = 20.0
 _MEMORY_BYTES_MAX = 2 << 30
+# A file may make a helper say anything: no more than this is listened to.
+ANSWER_BYTES_MAX = 4 << 20
 
 
 class HelperFailed(Exception):
@@ -45,6 +47,7 @@ class Helpers:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._used_s = 0.0
+        self._ended = threading.Event()
 
     def answers(
         self,
@@ -55,10 +58,13 @@ class Helpers:
         *,
         limit_s: float,
         answer_limit_s: float | None = None,
+        answers_max: int = 1,
+        bytes_max: int = ANSWER_BYTES_MAX,
     ) -> Iterator[T]:
         """Order a job and yield its answers, until there are no more.
 
-        It may take `limit_s`, and each answer no longer than `answer_limit_s`. Raises HelperFailed.
+        It may take `limit_s`, and each answer no longer than `answer_limit_s`. Raises HelperFailed, also if
+        there are more than `answers_max`, or one of more than `bytes_max`.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with ours:
@@ -70,34 +76,36 @@ class Helpers:
                 ours.settimeout(limit_s)
                 send(ours, arguments)
                 ours.settimeout(None)
-                while not _is_over(ours, deadline_s):
+                for _number in range(answers_max + 1):
+                    if _is_over(ours, deadline_s):
+                        return
                     until_s = deadline_s
                     if answer_limit_s is not None:
                         until_s = min(until_s, time.monotonic() + answer_limit_s)
-                    answer = receive(ours, answer_type | Failure, deadline_s=until_s)  # type: ignore[arg-type]
+                    answer = receive(ours, answer_type | Failure, deadline_s=until_s, bytes_max=bytes_max)  # type: ignore[arg-type]
                     if isinstance(answer, Failure):
                         raise HelperFailed(answer.reason)
                     yield answer
+                raise HelperFailed(f"more answers than {answers_max}")
             except ChannelError as error:
                 raise HelperFailed(str(error)) from error
+            finally:
+                self._used_s = time.monotonic()
 
     def answer(
-        self, job: str, arguments: object, files: Sequence[int], answer_type: type[T], *, limit_s: float
+        self,
+        job: str,
+        arguments: object,
+        files: Sequence[int],
+        answer_type: type[T],
+        *,
+        limit_s: float,
+        bytes_max: int = ANSWER_BYTES_MAX,
     ) -> T:
         """Order a job that has one answer. Raises HelperFailed."""
-        for answer in self.answers(job, arguments, files, answer_type, limit_s=limit_s):
+        for answer in self.answers(job, arguments, files, answer_type, limit_s=limit_s, bytes_max=bytes_max):
             return answer
         raise HelperFailed("it has ended without an answer")
-
-    @property
-    def is_running(self) -> bool:
-        """Whether there is a zygote."""
-        return self._process is not None
-
-    def sweep(self) -> None:
-        """End the zygote if nothing was ordered for a while; called now and then."""
-        if self._process is not None and time.monotonic() - self._used_s > _IDLE_S:
-            self.close()
 
     def close(self) -> None:
         """End the zygote; it is started again when it is needed."""
@@ -144,8 +152,19 @@ class Helpers:
             self._end()
             raise
         self._control = ours
+        self._ended = threading.Event()
+        threading.Thread(target=self._end_when_idle, args=(self._ended,), name="helpers", daemon=True).start()
+
+    def _end_when_idle(self, ended: threading.Event) -> None:
+        while (left_s := self._used_s + _IDLE_S - time.monotonic()) > 0:
+            if ended.wait(left_s):
+                return
+        with self._lock:
+            if ended is self._ended:
+                self._end()
 
     def _end(self) -> None:
+        self._ended.set()
         control, self._control = self._control, None
         if control is not None:
             control.close()

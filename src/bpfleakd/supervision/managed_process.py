@@ -21,7 +21,8 @@ class ManagedProcess:
     `id` and `decision` are None until it was looked at.
 
     `inherited` is the rule that follows it from its parent; `watched` whether the watcher has it; `retries`
-    counts attempts to attach since it began to execute what it does; `opening` is a window of tracing that is
+    counts attempts to attach since it began to execute what it does, `reading_since_ns` is when the first of
+    them found that its files had to be read; `opening` is a window of tracing that is
     wanted, `window_end_ns` the end of one that is open.
     """
 
@@ -35,6 +36,7 @@ class ManagedProcess:
     manual_mode: TracingMode | None = field(default=None, init=False)
     watched: bool = field(default=False, init=False)
     retries: int = field(default=0, init=False)
+    reading_since_ns: int | None = field(default=None, init=False)
     opening: Open | None = field(default=None, init=False)
     window_end_ns: int | None = field(default=None, init=False)
 
@@ -62,6 +64,7 @@ class ManagedProcess:
         self.decision = None
         self.manual_mode = None
         self.retries = 0
+        self.reading_since_ns = None
         self.opening = None
         self.window_end_ns = None
         self.be(SupervisionState.DECIDING)

@@ -16,8 +16,8 @@ from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.process.policy import Decision
 from bpfleakd.supervision.growth_watcher import GrowthWatcher, Open
 from bpfleakd.supervision.managed_process import Agenda, ManagedProcess
+from bpfleakd.tracing.attach import IMPATIENT, PATIENT, AttachWait
 from bpfleakd.tracing.tracer import Tracer
-from bpfleakd.tracing.unwinding import ATTACH_WAIT_S
 
 __all__ = ["Reconciler"]
 
@@ -26,10 +26,9 @@ log = structlog.get_logger()
 _MS = 1_000_000
 # The dynamic linker takes a millisecond or two after exec to map the C library, and more on a busy machine.
 _RETRIES_NS = tuple(ms * _MS for ms in (2, 3, 5, 10, 20, 50, 100, 200, 500))
-
-# A program that starts is recorded within 100 ms: what its unwind tables take beyond this is made up for with
-# stacks that are cut short, and say so.
-_TABLES_WAIT_S = 0.05
+# After so long a window begins without its unwind tables, and after so much longer it does not.
+_TABLES_LIMIT_NS = 5_000 * _MS
+_FILES_LIMIT_NS = 60_000 * _MS
 
 _WATCHING = (TracingMode.WATCH, TracingMode.AUTO)
 
@@ -82,7 +81,9 @@ class Reconciler:
         return released
 
     def _open_window(self, process: ManagedProcess, opening: Open, now_ns: int) -> None:
-        if self._may_attach(process) and self._attach(process, opening.mode, now_ns, ATTACH_WAIT_S):
+        if self._may_attach(process) and self._attach(
+            process, opening.mode, now_ns, self._patience(process, now_ns)
+        ):
             process.reason = opening.reason
             process.opening = None
             process.window_end_ns = now_ns + round(opening.window_s * 1e9)
@@ -144,14 +145,17 @@ class Reconciler:
         return False
 
     def _attach(
-        self, process: ManagedProcess, mode: TracingMode, now_ns: int, tables_wait_s: float = _TABLES_WAIT_S
+        self, process: ManagedProcess, mode: TracingMode, now_ns: int, wait: AttachWait = IMPATIENT
     ) -> bool:
         """Attach, or say why not; whether it was possible."""
         assert process.decision is not None
         try:
             decision = process.decision
             request = TracingRequest(mode, decision.why, decision.live_blocks)
-            self._tracer.start(process.pid, request, expected=process.id, tables_wait_s=tables_wait_s)
+            self._tracer.start(process.pid, request, expected=process.id, wait=wait)
+        except errors.NotYet as error:
+            self._try_again(process, error, now_ns)
+            return False
         except (errors.NoAllocator, errors.NoSuchProcess) as error:
             # Not yet: the dynamic linker is at work, or it is just now executing something.
             if process.retries < len(_RETRIES_NS):
@@ -174,8 +178,25 @@ class Reconciler:
             self._refused(process, errors.BpfleakdError("an error in bpfleakd: details are in its log"))
             return False
         self._full_at = self._traced_max
+        process.reading_since_ns = None
         process.be(SupervisionState.TRACED)
         return True
+
+    def _patience(self, process: ManagedProcess, now_ns: int) -> AttachWait:
+        """A window need not begin at once: its unwind tables are waited for, but not for ever."""
+        began_ns = process.reading_since_ns
+        return PATIENT if began_ns is None or now_ns - began_ns < _TABLES_LIMIT_NS else IMPATIENT
+
+    def _try_again(self, process: ManagedProcess, error: errors.NotYet, now_ns: int) -> None:
+        """Its files are being read; the longer that takes, the later it is asked for."""
+        if process.reading_since_ns is None:
+            process.reading_since_ns = now_ns
+        waited_ns = now_ns - process.reading_since_ns
+        if waited_ns > _FILES_LIMIT_NS:
+            self._refused(process, error)
+            return
+        self._agenda.set(process.pid, now_ns + 10 * _MS + waited_ns // 4)
+        process.be(SupervisionState.ATTACHING, error.message)
 
     def _refused(self, process: ManagedProcess, error: errors.BpfleakdError) -> None:
         self.refused_total[error.code] += 1

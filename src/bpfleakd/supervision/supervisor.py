@@ -26,6 +26,7 @@ from bpfleakd.process.processes import ProcessStat
 from bpfleakd.supervision.growth_watcher import GrowthWatcher, Open
 from bpfleakd.supervision.managed_process import Agenda, ManagedProcess
 from bpfleakd.supervision.reconciler import Reconciler
+from bpfleakd.tracing.attach import UNHURRIED, AttachWait
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.tracer import Tracer
 
@@ -159,10 +160,16 @@ class Supervisor:
 
     # What a user asks for
 
-    def attach(self, pid: int, now_ns: int, mode: TracingMode = TracingMode.EXACT) -> TracedProcess:
+    def attach(
+        self,
+        pid: int,
+        now_ns: int,
+        mode: TracingMode = TracingMode.EXACT,
+        wait: AttachWait = UNHURRIED,
+    ) -> TracedProcess:
         """Trace a process because a user asked for it. Raises what Tracer.start raises."""
         self._tracer.still_traced(pid)
-        traced = self._tracer.start(pid, TracingRequest(mode, MANUAL))
+        traced = self._tracer.start(pid, TracingRequest(mode, MANUAL), wait=wait)
         self._take_in(now_ns)
         stat = self._processes.stat(pid)
         if stat is not None:

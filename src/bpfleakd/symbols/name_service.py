@@ -7,12 +7,14 @@ Rules:
 - Parsers run in helpers without rights, one for each file (naming_jobs.py). What is found is kept by the file
   that it was found in, names by their text.
 - Each process has a budget of time. One that is over it gets no further names for a while: its addresses are
-  counted, and shown as file and offset. Who has taken least is served first, so its neighbours get theirs.
+  counted, and shown as file and offset. The user who took least lately is served first, and of his processes
+  the one that did: however many one user has, the others' get their names.
 - A file whose lines take too long is asked for its symbols alone; a name that takes too long stays as it is.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -46,6 +48,8 @@ _NAME_LIMIT_S = 1.0
 _KNOWN_MAX, _NAMES_MAX, _OWNERS_MAX = 32_768, 8_192, 4_096
 _IDLE_S = 5.0
 _GIVEN_UP_MAX = 65_536
+_HALF_LIFE_S = 60.0
+_NOBODY = -1
 
 
 @dataclass(slots=True)
@@ -81,11 +85,19 @@ class NameService:
         self._changed = threading.Condition()
         self._clients: BoundedCache[str, _Client] = BoundedCache(_OWNERS_MAX)
         self._waiting: dict[str, _Client] = {}
+        self._users: BoundedCache[str, int] = BoundedCache(_OWNERS_MAX)
+        # What each user took, of which half is forgotten in so many seconds; and as of when.
+        self._taken: dict[int, tuple[float, float]] = {}
         self._in_flight: Counter[_Key] = Counter()
         self._known: BoundedCache[_Key, NamedAddress] = BoundedCache(_KNOWN_MAX)
         self._readable: BoundedCache[str, str] = BoundedCache(_NAMES_MAX)
         self._threads = 0
         self._is_closed = False
+
+    def enrol(self, owner: str, user: int) -> None:
+        """A process and the user that it is of; of those that nobody named, all are of one."""
+        with self._changed:
+            self._users.put(owner, user)
 
     def known(self, owner: str, module: Module, places: Collection[Place]) -> dict[int, NamedAddress]:
         """What is known of places in a module, by the address to look up; the rest is asked for."""
@@ -129,12 +141,11 @@ class NameService:
                 client.wanted.clear()
 
     def close(self) -> None:
-        """End the threads and the helpers."""
+        """End the threads."""
         with self._changed:
             self._is_closed = True
             self._waiting.clear()
             self._changed.notify_all()
-        self._helpers.close()
 
     def _want(self, owner: str, module: Module, places: set[Place]) -> None:
         client = self._clients.get(owner)
@@ -158,20 +169,17 @@ class NameService:
     def _serve(self) -> None:
         while True:
             with self._changed:
-                if not self._waiting and not self._changed.wait_for(
-                    lambda: self._waiting or self._is_closed, _IDLE_S
-                ):
-                    self._helpers.sweep()
+                self._changed.wait_for(lambda: self._waiting or self._is_closed, _IDLE_S)
                 if self._is_closed or not self._waiting:
-                    if self._is_closed or self._threads > 1 or not self._helpers.is_running:
-                        self._threads -= 1
-                        return
-                    continue
+                    self._threads -= 1
+                    return
                 owner, client, module, places = self._next()
             self._name(owner, client, module, places)
 
     def _next(self) -> tuple[str, _Client, Module, list[Place]]:
-        owner = min(self._waiting, key=lambda owner: self._waiting[owner].spent_s)
+        owner = min(
+            self._waiting, key=lambda owner: (self._taken_by(self._user(owner)), self._waiting[owner].spent_s)
+        )
         client = self._waiting[owner]
         identity, (module, wanted) = next(iter(client.wanted.items()))
         places = [wanted.pop() for _number in range(min(_BATCH_MAX, len(wanted)))]
@@ -182,6 +190,21 @@ class NameService:
         client.busy += 1
         self._in_flight.update((identity, code) for code, _vaddr in places)
         return owner, client, module, places
+
+    def _user(self, owner: str) -> int:
+        user = self._users.get(owner)
+        return _NOBODY if user is None else user
+
+    def _taken_by(self, user: int) -> float:
+        took_s, at_s = self._taken.get(user, (0.0, 0.0))
+        return took_s * math.exp2((at_s - self._clock_s()) / _HALF_LIFE_S)
+
+    def _charge(self, owner: str, client: _Client, took_s: float) -> None:
+        client.spent_s += took_s
+        user = self._user(owner)
+        self._taken[user] = self._taken_by(user) + took_s, self._clock_s()
+        if len(self._taken) > _OWNERS_MAX:
+            del self._taken[min(self._taken, key=self._taken_by)]
 
     def _name(self, owner: str, client: _Client, module: Module, places: list[Place]) -> None:
         began_s = self._clock_s()
@@ -194,7 +217,7 @@ class NameService:
             found = None  # it is asked for again, and opened anew
         finally:
             with self._changed:
-                client.spent_s += self._clock_s() - began_s
+                self._charge(owner, client, self._clock_s() - began_s)
                 client.busy -= 1
                 for code, _vaddr in places:
                     if found is not None:
@@ -218,7 +241,12 @@ class NameService:
                 arguments = (missing, with_lines and not module.lines_failed)
                 try:
                     for named in self._helpers.answers(
-                        NAMES_JOB, arguments, files, NamedAddress, limit_s=limit_s
+                        NAMES_JOB,
+                        arguments,
+                        files,
+                        NamedAddress,
+                        limit_s=limit_s,
+                        answers_max=len(missing),
                     ):
                         found[named.vaddr] = named
                 except HelperFailed:
@@ -247,6 +275,7 @@ class NameService:
                     Demangled,
                     limit_s=2 * _NAME_LIMIT_S,
                     answer_limit_s=_NAME_LIMIT_S,
+                    answers_max=len(missing),
                 ):
                     if done < len(missing):
                         readable[missing[done]] = answer.text

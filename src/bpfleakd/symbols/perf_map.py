@@ -3,8 +3,8 @@
 https://github.com/torvalds/linux/blob/master/tools/perf/Documentation/jit-interface.txt
 
 Rules:
-- The file is written by an unprivileged process and read by root: no symlink, regular files only, owned
-  by that process' user (or by root), and everything that is read of it is bounded.
+- The file is written by an unprivileged process and read by root: no link out of its root, regular files
+  only, owned by that process' user (or by root), and everything that is read of it is bounded.
 - An address belongs to the newest entry around it, which is the last in the file: code is moved, freed
   and compiled again at the same place.
 - Memory holds numbers only, 20 bytes an entry. A name is read from the file when it is asked for, and
@@ -20,11 +20,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from bpfleakd.process.rooted_open import open_below
 from bpfleakd.symbols.jit_index import JitIndex
 from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS, jit_name
 
@@ -35,8 +35,8 @@ READ_LIMIT_BYTES = 64 << 20
 ENTRIES_MAX = 300_000
 
 _CHUNK_BYTES = 1 << 20
-# What is read at a time, in an eighth of a second; the rest the next time.
-_SLICE_BYTES = 8 << 20
+# What is read at a time, in a thirtieth of a second; the rest the next time.
+_SLICE_BYTES = 2 << 20
 # Reading that takes longer than this is followed by a pause of so many times as long.
 _SHORT_S = 0.05
 _PAUSES = 20
@@ -60,7 +60,7 @@ class JitSymbol:
 class PerfMap:
     """The perf map of one process.
 
-    `path` is as seen from here (/proc/PID/root/tmp/perf-NSPID.map), `owner_uid` the target's user. At most
+    `path` is as the process sees it, below `root` (/proc/PID/root), `owner_uid` the target's user. At most
     `read_limit_bytes` are read at a time, the newest, and the `entries_max` newest entries kept.
     `generation` changes whenever an address may have got another name. `losses` counts what was left out.
     """
@@ -70,11 +70,12 @@ class PerfMap:
         path: Path,
         owner_uid: int,
         *,
+        root: Path = Path("/"),
         read_limit_bytes: int = READ_LIMIT_BYTES,
         entries_max: int = ENTRIES_MAX,
     ) -> None:
         self.generation = 0
-        self._path = path
+        self._root, self._path = root, path
         self._owners = (owner_uid, 0)
         self._read_limit_bytes = read_limit_bytes
         self._index = JitIndex(entries_max)
@@ -112,14 +113,14 @@ class PerfMap:
         It can be read for as long as it is open, be the process gone and its /tmp with it.
         """
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = open_below(self._root, str(self._path), follow=False)
         except OSError as error:
-            # ELOOP is a symlink; there being no map is the rule and no loss.
+            # EINVAL is a link, a pipe or a device; there being no map is the rule and no loss.
             refused = not isinstance(error, FileNotFoundError | ProcessLookupError)
             self._refused |= refused
             return not refused
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid not in self._owners:
+        if status.st_uid not in self._owners:
             self._refused = True
             os.close(descriptor)
             return False

@@ -8,6 +8,7 @@ Rules:
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
@@ -27,8 +28,9 @@ class Intervals(Generic[T]):
 
     def __init__(self, pieces: Iterable[Piece[T]] = ()) -> None:
         joined = _joined(pieces)
-        self._starts = [start for start, _end, _value in joined]
-        self._ends = [end for _start, end, _value in joined]
+        # Not lists: an address takes 8 bytes instead of 40, and leaves no holes in the heap when it goes.
+        self._starts = array("Q", [start for start, _end, _value in joined])
+        self._ends = array("Q", [end for _start, end, _value in joined])
         self._values = [value for _start, _end, value in joined]
 
     def __len__(self) -> int:
@@ -69,8 +71,8 @@ class Intervals(Generic[T]):
             if self._ends[last - 1] > end:
                 new.append((max(self._starts[last - 1], end), self._ends[last - 1], self._values[last - 1]))
         new = _joined(new)
-        self._starts[first:last] = [piece[0] for piece in new]
-        self._ends[first:last] = [piece[1] for piece in new]
+        self._starts[first:last] = array("Q", [piece[0] for piece in new])
+        self._ends[first:last] = array("Q", [piece[1] for piece in new])
         self._values[first:last] = [piece[2] for piece in new]
 
     def _span(self, start: int, end: int) -> tuple[int, int]:

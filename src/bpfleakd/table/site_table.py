@@ -107,6 +107,16 @@ class SiteTable:
         """So much was live in all sites (but those of files) at one time."""
         self._peak_live_bytes = max(self._peak_live_bytes, live_bytes)
 
+    def forget_sites(self) -> None:
+        """Keep the totals and their history; nothing is taken in any more."""
+        self._keys.clear()
+        self._rows.clear()
+        self._histories.clear()
+        self._counters = self._counters[:0].copy()
+        self._kinds = self._kinds[:0].copy()
+        self._changed_ns = self._changed_ns[:0].copy()
+        self.timeline = Timeline(self.began_ns)
+
     @property
     def used_rows(self) -> NDArray[np.intp]:
         """The rows of sites that have allocated: the overflow site is there before anything overflows."""

@@ -7,11 +7,13 @@ Each report carries the peak of the heap until then, while nothing else changed:
 is exact.
 
 A report that was lost (the ring was full) makes the map of its process wrong: then it is brought into line
-with /proc/PID/maps, and what cannot be attributed any more is baseline.
+with /proc/PID/maps, and what cannot be attributed any more is baseline. So are changes that are left
+out because they take too much time (reading_budget.py).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,6 +26,7 @@ from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.table.address_map import AddressMap, Owner, Special
 from bpfleakd.table.map_checkpoint import MapCheckpoint
+from bpfleakd.tracing.reading_budget import Pause, ReadingBudget
 
 __all__ = ["AddressMapCheckpoint", "AddressMaps"]
 
@@ -38,6 +41,8 @@ _MAP_HUGETLB = 0x40000
 _MREMAP_DONTUNMAP = 4
 _DROPS_CONTENTS = {4, 8, 9, 24}  # MADV_DONTNEED, _FREE, _REMOVE, _DONTNEED_LOCKED
 _PAGE_MASK = 4095
+# After a repair, in its own durations: it reads all of /proc/PID/maps.
+_REPAIR_PAUSE = 20
 _HUGE_PAGE_BYTES = 2 << 20
 
 
@@ -51,6 +56,9 @@ class _MappedProcess:
     last_event_ns: int = 0
     peak_live_bytes: int = 0
     position: int = 0
+    # Changes that were left out, since they took too much time.
+    skipped: int = field(default=0, init=False)
+    repairs: Pause = field(default_factory=lambda: Pause(_REPAIR_PAUSE), init=False)
     # Whether memory was taken for an allocator by a call whose entry was not seen.
     is_unsure: bool = field(default=False, init=False)
 
@@ -74,6 +82,7 @@ class AddressMapCheckpoint:
     last_event_ns: int
     peak_live_bytes: int
     position: int
+    skipped: int = 0
     stale: bool = False
 
 
@@ -93,6 +102,7 @@ class AddressMaps:
         self._is_python_arena = is_python_arena
         self._processes: dict[int, _MappedProcess] = {}
         self._changed: set[int] = set()
+        self._budget = ReadingBudget()
 
     def follow(self, pid: int, mappings: Sequence[Mapping]) -> None:
         """Begin with the mappings of a process, read after its recording began."""
@@ -112,6 +122,7 @@ class AddressMaps:
             position=checkpoint.position,
         )
         process.is_unsure = True
+        process.skipped = checkpoint.skipped
 
     def checkpoint(self, pid: int, position: int, *, stale: bool) -> AddressMapCheckpoint:
         """What to write down of a process of which all reports before `position` were taken in."""
@@ -124,6 +135,7 @@ class AddressMaps:
             process.last_event_ns,
             process.peak_live_bytes,
             position,
+            process.skipped,
             stale,
         )
 
@@ -135,6 +147,20 @@ class AddressMaps:
     def forget(self, pid: int) -> None:
         """The process is not traced any more."""
         self._processes.pop(pid, None)
+
+    def begin_reading(self) -> None:
+        """From now on changes are of another reading, with a budget of its own."""
+        self._budget.begin()
+
+    def skipped(self, pid: int) -> int:
+        """How many changes of a process were left out, since they took too much time."""
+        process = self._processes.get(pid)
+        return process.skipped if process else 0
+
+    def is_broken(self, pid: int) -> bool:
+        """Whether the map of a process is wrong, and waits for its repair."""
+        process = self._processes.get(pid)
+        return process is not None and process.broken
 
     def map_of(self, pid: int) -> AddressMap | None:
         """The map of a process; None if it is not followed."""
@@ -160,6 +186,14 @@ class AddressMaps:
             if process is None or event.position < process.position:
                 continue
             self._changed.add(event.pid)
+            process.note_heap(event.heap_peak_bytes)
+            process.last_event_ns = event.time_ns
+            if self._budget.is_over(event.pid):
+                process.skipped += 1
+                process.broken = True
+                continue
+            # Of the processor: on a busy machine others' work must not cost this process its exactness.
+            began_ns = time.thread_time_ns()
             try:
                 if self._take_in(process, event):
                     mapped_code.add(event.pid)
@@ -168,12 +202,11 @@ class AddressMaps:
                 if not process.broken:
                     log.exception("space.broken", pid=event.pid, syscall=event.syscall)
                 process.broken = True
+            self._budget.charge(event.pid, time.thread_time_ns() - began_ns)
         return mapped_code
 
     def _take_in(self, process: _MappedProcess, event: AddressSpaceEvent) -> bool:
         """Returns whether new code of a file was mapped."""
-        process.note_heap(event.heap_peak_bytes)
-        process.last_event_ns = event.time_ns
         if event.stack_id and self._is_allocators(process, event):
             event = replace(event, inside_allocator=True)
             process.is_unsure |= _gives_memory(process, event)
@@ -213,11 +246,16 @@ class AddressMaps:
         process = self._processes.get(pid)
         if process is None or (process.lost == lost and not process.broken):
             return
+        began_ns = time.perf_counter_ns()
+        if not process.repairs.is_due(began_ns):
+            process.broken = True
+            return
         try:
             differing_bytes = process.map.resynchronise(read_mappings(pid))
         except errors.NoSuchProcess:
             # It has ended: its last report shows the map as it was.
             differing_bytes = 0
+        process.repairs.done(began_ns, time.perf_counter_ns())
         process.lost, process.broken = lost, False
         self._changed.add(pid)
         log.warning("space.repaired", pid=pid, lost=lost, differing_bytes=differing_bytes)

@@ -5,8 +5,8 @@ Rules:
     to the next one, which takes in no report twice (each map says up to which position it goes).
   - Maps are written down when they changed, but in no more than a twentieth of the time, unless the reports
     that wait for it take a quarter of the ring.
-  - A map of more than `_PIECES_MAX` intervals costs too much for that. It is written down now and then, as
-    stale: the next daemon has to repair it.
+  - A map of more than `_PIECES_MAX` intervals costs too much for that, one that waits for its repair is not
+    worth it. It is written down now and then, as stale: the next daemon has to repair it.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class AddressSpaceFeed:
         """Take in all reports; returns the processes that mapped new code from files."""
         mapped_code: set[int] = set()
         self.used_share = 0.0
+        self._spaces.begin_reading()
         events = self._ring.space_events()
         while batch := list(islice(events, _BATCH_EVENTS)):
             mapped_code |= self._spaces.apply(batch)
@@ -88,7 +89,7 @@ class AddressSpaceFeed:
 
     def _save(self, pid: int, position: int, now_ns: int) -> None:
         space = self._spaces.map_of(pid)
-        stale = space is not None and len(space) > _PIECES_MAX
+        stale = self._spaces.is_broken(pid) or (space is not None and len(space) > _PIECES_MAX)
         if not stale:
             self._stale_due_ns.pop(pid, None)
         elif now_ns < self._stale_due_ns.get(pid, 0):

@@ -19,7 +19,6 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import structlog
 
@@ -35,16 +34,17 @@ from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.probe import FunctionRole, ProbedFunction
 from bpfleakd.model.process import ProcessId, TracingMode, TracingRequest
 from bpfleakd.process.allocators import ALLOCATORS
+from bpfleakd.process.breakpoints import missing_breakpoints
 from bpfleakd.process.mapped_files import FileKey
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo, check_traceable, is_hosts_init, read_process
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint, write_request
-from bpfleakd.tracing.discovery import Discovery, ProbedFile
+from bpfleakd.tracing.discovery import SEARCH_WAIT_S, Discovery, ProbedFile
 from bpfleakd.tracing.inside import has_sampler, part_of, parts_of
 from bpfleakd.tracing.sampling import SAMPLED_LIVE_BLOCKS
-from bpfleakd.tracing.unwinding import ATTACH_WAIT_S, Unwinding
+from bpfleakd.tracing.unwinding import Unwinding
 
-__all__ = ["GONE", "Attacher", "Attachment", "LinkedFile"]
+__all__ = ["GONE", "IMPATIENT", "PATIENT", "UNHURRIED", "AttachWait", "Attacher", "Attachment", "LinkedFile"]
 
 log = structlog.get_logger()
 
@@ -58,8 +58,27 @@ _COMMON_LIBRARIES = ("libc.", "libc-", "ld-", "libstdc++.")
 
 
 @dataclass(frozen=True, slots=True)
+class AttachWait:
+    """How long the tracing loop stands still for an attach at most, all others with it.
+
+    `for_tables`: not to begin before the unwind tables are there; else those that take longer follow.
+    """
+
+    wait_s: float
+    for_tables: bool = False
+
+
+IMPATIENT = AttachWait(0.05)
+"""A program that starts is recorded at once, the first stacks without tables if need be."""
+PATIENT = AttachWait(0.05, for_tables=True)
+"""Whoever can ask again is told NotYet until the tables are there."""
+UNHURRIED = AttachWait(SEARCH_WAIT_S)
+"""Nobody else waits."""
+
+
+@dataclass(frozen=True, slots=True)
 class LinkedFile:
-    """A file with probes in it, and the number that its links are pinned under.
+    """A file with probes in it, and the number that its links are pinned under; `links` are so many.
 
     `ranges` are where the allocator's functions are, as file offsets. `unprobed` are those that have no
     probe, since a sampler inside announces their blocks.
@@ -70,6 +89,7 @@ class LinkedFile:
     probes: tuple[ProbedFunction, ...]
     ranges: tuple[tuple[int, int], ...] = ()
     unprobed: tuple[ProbedFunction, ...] = ()
+    links: int = 0
 
     @property
     def module(self) -> str | None:
@@ -134,15 +154,15 @@ class Attacher:
         linker: Linker,
         unwinding: Unwinding,
         pins: PinnedSet,
+        discovery: Discovery,
         live_blocks: int,
-        cache_directory: Path | None = None,
     ) -> None:
         self._maps = maps
         self._pins = pins
         self._unwinding = unwinding
         self._linker = linker
         self._live_blocks = live_blocks
-        self._discovery = Discovery(cache_directory)
+        self._discovery = discovery
 
     def prepare(self) -> None:
         """Look through the libraries that most processes share with this one: the first need not wait.
@@ -159,15 +179,15 @@ class Attacher:
         request: TracingRequest,
         *,
         expected: ProcessId | None = None,
-        tables_wait_s: float = ATTACH_WAIT_S,
+        wait: AttachWait = UNHURRIED,
     ) -> Attachment:
         """Start recording process `pid`, if it is the one `expected`, with the room that is requested.
 
-        Unwind tables are waited for so long at most; those that take longer follow. Raises NoSuchProcess,
-        TargetRefused, NoAllocator, BadElf, AccessDenied, CapacityError or KernelError; then nothing is left
-        behind.
+        Raises NotYet if its files take longer to read than `wait` says, then this is to be called again;
+        NoSuchProcess, TargetRefused, NoAllocator, BadElf, AccessDenied, CapacityError or KernelError. Then
+        nothing is left behind.
         """
-        tables_due_s = time.monotonic() + tables_wait_s
+        due_s = time.monotonic() + wait.wait_s
         pidfd = _hold(pid)
         try:
             process = read_process(pid)
@@ -176,12 +196,14 @@ class Attacher:
             check_traceable(process, os.getpid(), os.uname().release, is_init=is_hosts_init(pid))
             mappings = read_mappings(pid)
             _refuse_go(process)
-            files = self._probed_files(process, mappings, request.mode)
+            files = self._probed_files(process, mappings, request.mode, wait.wait_s)
+            if wait.for_tables and not self._unwinding.build_ahead(pid, mappings, _left_s(due_s)):
+                raise errors.NotYet(f"the unwind tables of process {pid} are still being built")
             room = request.live_blocks or self._live_blocks
             if request.mode is TracingMode.SAMPLED or any(file.sampled for file in files):
                 room = min(room, SAMPLED_LIVE_BLOCKS)
             making = _Making(process, pidfd, mappings, files, request)
-            return self._link_all(making, room, tables_due_s)
+            return self._link_all(making, room, due_s)
         except BaseException:
             os.close(pidfd)
             raise
@@ -201,22 +223,30 @@ class Attacher:
             raise ValueError("it was being attached or detached")
         if state is RecordingState.UNATTENDED:
             raise ValueError("recording had stopped: no daemon for too long")
+        unfinished = pins.unfinished_links()
         opened = pins.open_links()
         links = tuple(link for links in opened.values() for link in links)
         pidfd = GONE if state is RecordingState.EXECED else _hold_again(kept.process)
-        # The links of a file that is not there were being made.
-        files = tuple(file for file in kept.files if file.number in opened)
-        for file in files:
-            if opened[file.number]:
-                self._linker.adopt(file.id[:2], pid, opened[file.number])
+        files = tuple(file for file in kept.files if file.number not in unfinished)
         attachment = Attachment(kept.process, pidfd, links, kept.mappings, files, pins)
         try:
+            self._verify_links(attachment, opened)
             if pidfd != GONE:
                 self._unwinding.follow(pid, read_mappings(pid), wait_s=0.0)
         except BaseException:
             self.release(attachment)
             raise
         return attachment
+
+    def _verify_links(self, attachment: Attachment, opened: dict[int, list[int]]) -> None:
+        is_alive = attachment.pidfd != GONE
+        if is_alive:
+            _refuse_unlinked(attachment.files, opened)
+        for file in attachment.files:
+            if links := opened.get(file.number):
+                self._linker.adopt(file.id[:2], attachment.process.id.pid, links)
+        if is_alive:
+            _refuse_without_breakpoints(attachment)
 
     def discard(self, pins: ProcessPins) -> None:
         """Remove all that is pinned of a process, and its tables."""
@@ -232,15 +262,20 @@ class Attacher:
         """Finish what the kernel needed time for."""
         self._linker.sweep()
 
-    def follow(self, attachment: Attachment, mappings: tuple[Mapping, ...]) -> Attachment:
+    def follow(
+        self, attachment: Attachment, mappings: tuple[Mapping, ...], wait_s: float = SEARCH_WAIT_S
+    ) -> Attachment:
         """Probe the allocators that have come with new libraries.
 
-        What cannot be probed is left out and logged: the rest of the process goes on being recorded.
+        What cannot be probed is left out and logged: the rest of the process goes on being recorded. Raises
+        NotYet if to read the libraries takes longer than `wait_s`.
         """
         pid = attachment.process.id.pid
         known = {file.id for file in attachment.files}
         try:
-            files = self._discovery.files(pid, mappings, passed_over=known)
+            files = self._discovery.files(pid, mappings, passed_over=known, wait_s=wait_s)
+        except errors.NotYet:
+            raise
         except errors.BpfleakdError as error:
             log.warning("allocator.not-followed", pid=pid, reason=str(error))
             return attachment
@@ -257,7 +292,7 @@ class Attacher:
                 grown = replace(
                     attachment,
                     links=attachment.links + tuple(links),
-                    files=(*attachment.files, _linked(file, number)),
+                    files=(*attachment.files, _linked(file, number, links)),
                 )
                 _write_checkpoint(grown)
                 attachment.pins.commit_links(number)
@@ -284,15 +319,15 @@ class Attacher:
         """Drop the tables of a process that was stopped."""
         self._clear(attachment.process.id.pid, attachment.pins)
 
-    def has_sampler(self, pid: int) -> bool:
+    def has_sampler(self, pid: int, wait: AttachWait = UNHURRIED) -> bool:
         """Whether a sampler inside a process announces its blocks. Raises as Discovery.files does."""
-        return has_sampler(self._discovery.files(pid, read_mappings(pid)))
+        return has_sampler(self._discovery.files(pid, read_mappings(pid), wait_s=wait.wait_s))
 
     def _probed_files(
-        self, process: ProcessInfo, mappings: tuple[Mapping, ...], mode: TracingMode
+        self, process: ProcessInfo, mappings: tuple[Mapping, ...], mode: TracingMode, wait_s: float
     ) -> list[ProbedFile]:
         """The files to probe. Raises NoAllocator with what was refused, and what Discovery.files raises."""
-        files = self._discovery.files(process.id.pid, mappings)
+        files = self._discovery.files(process.id.pid, mappings, wait_s=wait_s)
         _log_refused(process.id.pid, files)
         parts = parts_of(files, mode)
         if not any(file.has_allocator for file in parts) and not any(file.sampled for file in parts):
@@ -303,6 +338,15 @@ class Attacher:
         self._unwinding.release(pid)
         self._maps.remove_process(pid)
         pins.remove()
+
+    def _unmounted(self) -> errors.KernelError | None:
+        """What to say where the pins' file system is gone; None if it is there."""
+        if self._pins.is_mounted:
+            return None
+        return errors.KernelError(
+            f"{self._pins.directory} is gone: the bpf file system was unmounted, or the pins were removed",
+            "mount it (mount -t bpf bpf /sys/fs/bpf), and restart the daemon: systemctl restart bpfleakd",
+        )
 
     def _link(self, file: ProbedFile, pid: int) -> list[int]:
         slot, links = self._maps.slot_of(pid), list[int]()
@@ -325,11 +369,11 @@ class Attacher:
                 raise
         return links
 
-    def _link_all(self, making: _Making, live_blocks: int, tables_due_s: float) -> Attachment:
+    def _link_all(self, making: _Making, live_blocks: int, due_s: float) -> Attachment:
         process, mappings, files = making.process, making.mappings, making.files
         pid = process.id.pid
         links: list[int] = []
-        linked = tuple(_linked(file, number) for number, file in enumerate(files))
+        linked: list[LinkedFile] = []
         pins = self._pins.process(process.id)
         self._maps.add_process(pid, live_blocks)
         try:
@@ -339,8 +383,9 @@ class Attacher:
                 to_file = self._link(file, pid)
                 links += to_file
                 pins.stage_links(number, to_file)
-            self._unwinding.finish(pid, max(0.0, tables_due_s - time.monotonic()))
-            attachment = Attachment(process, making.pidfd, tuple(links), mappings, linked, pins)
+                linked.append(_linked(file, number, to_file))
+            self._unwinding.finish(pid, _left_s(due_s))
+            attachment = Attachment(process, making.pidfd, tuple(links), mappings, tuple(linked), pins)
             write_request(pins, making.request)
             _write_checkpoint(attachment)
             for to_commit in linked:
@@ -356,12 +401,16 @@ class Attacher:
             self._linker.forget(pid)
             self._clear(pid, pins)
             if isinstance(error, OSError):
-                raise _link_error(pid, error) from error
+                raise self._unmounted() or _link_error(pid, error) from error
             raise
         return attachment
 
 
-def _linked(file: ProbedFile, number: int) -> LinkedFile:
+def _left_s(due_s: float) -> float:
+    return max(0.0, due_s - time.monotonic())
+
+
+def _linked(file: ProbedFile, number: int, links: Sequence[int]) -> LinkedFile:
     """What is kept of a file: the allocator's functions; the dynamic loader's is our own affair."""
     functions = tuple(f for f in file.functions if f.role is not FunctionRole.LIBRARIES_CHANGED)
     probed = {point.offset for point in file.points}
@@ -371,7 +420,29 @@ def _linked(file: ProbedFile, number: int) -> LinkedFile:
         (*(f for f in functions if f.offset in probed), *(probe.shown for probe in file.sampled)),
         file.ranges if file.has_allocator else (),
         tuple(f for f in functions if f.offset not in probed),
+        len(links),
     )
+
+
+def _refuse_unlinked(files: Sequence[LinkedFile], opened: dict[int, list[int]]) -> None:
+    """Raise ValueError if links were removed while no daemon ran: what went by there was not recorded."""
+    for file in files:
+        missing = file.links - len(opened.get(file.number, []))
+        if missing > 0:
+            name = file.module or f"file {file.number}"
+            raise ValueError(f"{missing} of {file.links} links to {name} are gone")
+
+
+def _refuse_without_breakpoints(attachment: Attachment) -> None:
+    """Raise ValueError if the process runs code without the breakpoints that its links stand for."""
+    pid = attachment.process.id.pid
+    try:
+        mappings = read_mappings(pid)
+    except errors.BpfleakdError:
+        return  # it has just ended
+    missing = missing_breakpoints(pid, attachment.probes, mappings)
+    if missing:
+        raise ValueError(f"{len(missing)} breakpoints are gone, such as that of {missing[0].function}")
 
 
 def _write_checkpoint(attachment: Attachment) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 
@@ -30,6 +31,8 @@ log = structlog.get_logger()
 # A reading that takes longer was interrupted: a daemon that was stalled, a machine that slept.
 _STALLED_NS = 200_000_000
 _READINGS_MAX = 3
+# What new libraries of a process may hold up all others, at every look.
+_LIBRARIES_WAIT_S = 0.02
 
 
 class CounterCollector:
@@ -59,7 +62,8 @@ class CounterCollector:
         daemon may be stalled in between.
         """
         # First, so that a peak of the heap can be told from those that the events bring.
-        counters = {pid: self._maps.process(pid) for pid in self._processes.running}
+        idle = self._maps.idle_unmatched_frees()
+        counters = {pid: self._maps.process(pid, idle[pid]) for pid in self._processes.running}
         self._make_up_for(self._maps.skipped_runs())
         for pid in self._state.feed.read():
             if traced := self._processes.running.get(pid):
@@ -94,6 +98,7 @@ class CounterCollector:
         now_ns: int,
     ) -> None:
         pid, address_maps = traced.pid, self._state.address_maps
+        counters.losses["event_full"] += address_maps.skipped(pid)
         if not traced.is_gone:
             lost = traced.counters.losses["event_full"] + self._skipped.address_space_changes
             address_maps.repair(pid, lost)
@@ -109,9 +114,7 @@ class CounterCollector:
         self._state.sampling.adapt(pid, counters, traced.table.heap_allocated_bytes, now_ns)
         traced.verdicts.note(now_ns, counters)
         traced.table.note_peak(address_maps.peak_live_bytes(pid, counters.heap_peak_bytes, now_ns))
-        if traced.followed_changes != counters.library_changes or traced.runtimes.is_awaited():
-            self.follow_libraries(traced)
-            traced.followed_changes = counters.library_changes
+        self._follow_changed_libraries(traced, counters.library_changes)
 
     def _make_up_for(self, skipped: SkippedRuns) -> None:
         """Find out what runs of programs would have told that the kernel has left out."""
@@ -128,7 +131,7 @@ class CounterCollector:
                         self._maps.set_state(pid, RecordingState.EXECED)
 
     def follow_libraries(self, traced: TracedProcess) -> None:
-        """Probe, unwind and name what a process has loaded meanwhile."""
+        """Probe, unwind and name what a process has loaded meanwhile. Raises NotYet while that is read."""
         # After exec the libraries are those of another program.
         if traced.is_gone or self._maps.process(traced.pid).state is not RecordingState.RECORDING:
             return
@@ -137,11 +140,22 @@ class CounterCollector:
         except errors.NoSuchProcess:
             # It has just ended, which the next tick notices.
             return
-        traced.attachment = self._attacher.follow(traced.attachment, mappings)
         traced.symbolizer.update_mappings(mappings)
         traced.follow_runtimes(self._maps, mappings, self._clock_ns())
         self._unwinding.follow(traced.pid, mappings, wait_s=0.0)
+        traced.attachment = self._attacher.follow(traced.attachment, mappings, _LIBRARIES_WAIT_S)
         log.info("process.libraries-changed", pid=traced.pid, mappings=len(mappings))
+
+    def _follow_changed_libraries(self, traced: TracedProcess, changes: int) -> None:
+        """A process that maps libraries without end waits, the longer the more that takes."""
+        began_ns = self._clock_ns()
+        is_wanted = traced.followed_changes != changes or traced.runtimes.is_awaited()
+        if is_wanted and traced.library_pause.is_due(began_ns):
+            # What is not there yet is asked for again.
+            with contextlib.suppress(errors.NotYet):
+                self.follow_libraries(traced)
+                traced.followed_changes = changes
+            traced.library_pause.done(began_ns, self._clock_ns())
 
 
 def _latest(readings: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:

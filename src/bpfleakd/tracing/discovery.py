@@ -3,8 +3,11 @@
 A file is known by its `FileKey`: files that nobody but root could have written are looked at once for all
 processes, any other for each process. So a second process with the same libraries costs a few stats. Reading
 what a new one defines is quick (elf/definitions.py); only those that hold an allocator are gone through in a
-child, all of a process' files in one, and what was found is kept for the next start by the content that it
+helper (sandbox/), each by itself, and what was found is kept for the next start by the content that it
 follows from (kernel/probes/point_cache.py).
+
+The tracing loop waits for none of it: files are read and searched by threads beside it, with so much time for
+each process. What is left out because of that, or because a helper failed, is so for that process alone.
 
 A debug file below a process' own root directory serves that process alone (process/debug_search.py), and what
 any debug file says is verified in the program itself (kernel/probes/points.py).
@@ -14,6 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
+import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +27,6 @@ import structlog
 
 from bpfleakd import errors
 from bpfleakd.elf.byte_source import FileBytes
-from bpfleakd.elf.debug_files import minidebug_image
 from bpfleakd.elf.definitions import defines_any
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.static_probes import has_static_probes
@@ -37,13 +41,22 @@ from bpfleakd.process.allocators import FUNCTIONS, SIGNS, TELLING_NAMES, identif
 from bpfleakd.process.debug_search import debug_file_for_all, debug_file_in_root, has_our_root, root_of
 from bpfleakd.process.mapped_files import FileContent, FileKey, OpenedFile, open_mapped
 from bpfleakd.process.process import instance_of
+from bpfleakd.sandbox.helpers import HelperFailed, Helpers
 from bpfleakd.symbols.bounded_cache import BoundedCache
+from bpfleakd.tracing.background import Background
 
 __all__ = ["Discovery", "ProbedFile", "SamplerProbe"]
 
 log = structlog.get_logger()
 
 _FILES_MAX = 4096
+# Of one process; Chromium and LibreOffice have some 300.
+_FILES_OF_PROCESS_MAX = 1024
+_THREADS_MAX = 4
+# What reading and searching all new files of a process may take.
+_SEARCH_LIMIT_S = 20.0
+# Above what it may take, for those who have nothing else to do.
+SEARCH_WAIT_S = 40.0
 
 _WANTED = (
     *(
@@ -166,67 +179,93 @@ class _Candidate:
 
 @dataclass(slots=True)
 class _Known:
-    """Files that were looked at, by what they are known by and whether they were the process' program."""
+    """Files that were looked at, by what they are known by and whether they were the process' program.
+
+    Used by several threads.
+    """
 
     probes: BoundedCache[tuple[FileKey, bool], tuple[FunctionProbe, ...]] = field(
         default_factory=lambda: BoundedCache(_FILES_MAX)
     )
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def of(self, mapped: _Mapped, owner: str) -> tuple[FunctionProbe, ...] | None:
         """What is known of a file, for a process: its own knowledge comes first."""
         key = mapped.file.key
-        of_process = self.probes.get((key.of_process(owner), mapped.is_program))
-        return of_process if of_process is not None else self.probes.get((key, mapped.is_program))
+        with self.lock:
+            of_process = self.probes.get((key.of_process(owner), mapped.is_program))
+            return of_process if of_process is not None else self.probes.get((key, mapped.is_program))
 
     def put(self, key: FileKey, mapped: _Mapped, probes: tuple[FunctionProbe, ...]) -> None:
         """Remember what was found."""
-        self.probes.put((key, mapped.is_program), probes)
+        with self.lock:
+            self.probes.put((key, mapped.is_program), probes)
 
 
 class Discovery:
-    """Finds what to probe; remembers files."""
+    """Finds what to probe; remembers files. Used from the tracing thread."""
 
-    def __init__(self, cache_directory: Path | None = None) -> None:
+    def __init__(self, helpers: Helpers, cache_directory: Path | None = None) -> None:
         """What was found is kept in `cache_directory`, unless it is None."""
-        self._cache = ProbePointCache(cache_directory)
+        self._cache = ProbePointCache(helpers, cache_directory)
         self._known = _Known()
+        self._searches = Background("file-search", _THREADS_MAX)
 
     def files(
-        self, pid: int, mappings: Iterable[Mapping], passed_over: Collection[FileKey] = ()
+        self,
+        pid: int,
+        mappings: Iterable[Mapping],
+        passed_over: Collection[FileKey] = (),
+        wait_s: float = SEARCH_WAIT_S,
     ) -> list[ProbedFile]:
         """The files of a process that have functions to probe, but for those `passed_over`.
 
-        Those that cannot be understood are left out. Raises NoSuchProcess or KernelError.
+        Those that cannot be understood are left out. Raises NoSuchProcess, and NotYet if it takes longer than
+        `wait_s`; then it goes on, and this is to be called again.
         """
         owner = instance_of(pid)
         mapped = _mapped_files(pid, mappings, owner, passed_over)
-        self._search(pid, mapped, owner)
+        unknown = [one for one in mapped if self._known.of(one, owner) is None]
+        if unknown and not (
+            self._searches.do(owner, lambda: self._search(pid, unknown, owner), wait_s)
+            and all(self._known.of(one, owner) is not None for one in unknown)
+        ):
+            raise errors.NotYet(f"the files of process {pid} are still being read", "try again in a moment")
         found = (_probed_file(m, self._known.of(m, owner) or ()) for m in mapped)
         return [file for file in found if file.points or file.sampled or file.refused]
 
-    def _search(self, pid: int, mapped: Sequence[_Mapped], owner: str) -> None:
-        candidates: list[tuple[_Mapped, _Candidate]] = []
-        for one in mapped:
-            if self._known.of(one, owner) is None:
-                candidate = _candidate(pid, one, owner)
-                if candidate:
-                    candidates.append((one, candidate))
-                else:
-                    # Of a program without symbols another process may bring a debug file along.
-                    is_all = not one.is_program or has_our_root(pid)
-                    key = one.file.key if is_all else one.file.key.of_process(owner)
-                    self._known.put(key, one, ())
-        searched = [candidate.searched for _one, candidate in candidates]
+    def _search(self, pid: int, unknown: Sequence[_Mapped], owner: str) -> None:
+        until_s = time.monotonic() + _SEARCH_LIMIT_S
+        for one in unknown:
+            found: tuple[FunctionProbe, ...] = ()
+            key, reason = one.file.key.of_process(owner), "reading its files has taken too long"
+            try:
+                if time.monotonic() < until_s:
+                    key, found, reason = self._probes_of(pid, one, owner)
+            except (HelperFailed, errors.BadElf, OSError) as error:
+                # Which says nothing of the file as others find it.
+                reason = str(error)
+            finally:
+                # Also after an error of ours: nobody is to look at it again and again.
+                self._known.put(key, one, found)
+            if reason:
+                log.warning("allocator.left-out", pid=pid, path=one.mapping.path, reason=reason)
+
+    def _probes_of(
+        self, pid: int, one: _Mapped, owner: str
+    ) -> tuple[FileKey, tuple[FunctionProbe, ...], str]:
+        """What a file has to probe, what it is to be known by, and why it cannot be understood ("")."""
+        candidate = _candidate(pid, one, owner)
+        if candidate is None:
+            # Of a program without symbols another process may bring a debug file along.
+            is_all = not one.is_program or has_our_root(pid)
+            return one.file.key if is_all else one.file.key.of_process(owner), (), ""
         try:
-            replies = self._cache.search(searched, _WANTED)
+            return candidate.key, tuple(self._cache.search(*candidate.searched, _WANTED)), ""
+        except errors.BadElf as error:
+            return candidate.key, (), error.message
         finally:
-            for _one, candidate in candidates:
-                candidate.close()
-        for (one, candidate), reply in zip(candidates, replies, strict=True):
-            if isinstance(reply, errors.BpfleakdError):
-                log.warning("allocator.left-out", pid=pid, path=one.mapping.path, reason=reply.message)
-                reply = []
-            self._known.put(candidate.key, one, tuple(reply))
+            candidate.close()
 
 
 def _mapped_files(
@@ -240,6 +279,9 @@ def _mapped_files(
     program = _program_inode(pid)
     files: dict[FileKey, _Mapped] = {}
     for mapping in by_inode.values():
+        if len(files) >= _FILES_OF_PROCESS_MAX:
+            log.warning("allocator.left-out", pid=pid, path=mapping.path, reason="it maps too many files")
+            break
         with contextlib.suppress(OSError):
             file = open_mapped(pid, mapping, owner)
             if file.key not in passed_over:
@@ -256,26 +298,28 @@ def _program_inode(pid: int) -> tuple[int, int] | None:
 
 
 def _candidate(pid: int, mapped: _Mapped, owner: str) -> _Candidate | None:
-    """The file if it defines any of the functions, by its own symbols or by those of its debug file."""
-    file, mapping = mapped.file, mapped.mapping
+    """The file if it defines any of the functions, by its own symbols or by those of its debug file.
+
+    Raises OSError, and BadElf if it is written meanwhile.
+    """
+    file = mapped.file
     try:
         with ElfImage.open(file.descriptor) as image:
             is_telling = has_static_probes(image, PROVIDER) or defines_any(image, TELLING_NAMES)
-            if is_telling or _defines_inside(image, mapped):
-                return _Candidate(file.key, mapping, file.content())
-            # A library has to export an allocator for others to use it; a program may hide its own.
-            if mapped.is_program and image.section(".symtab") is None:
-                return _with_debug_file(pid, mapped, image, owner)
-    except (errors.BadElf, OSError):
-        pass
-    return None
+            if not (is_telling or _may_define_inside(image, mapped)):
+                # A library has to export an allocator for others to use it; a program may hide its own.
+                may_hide = mapped.is_program and image.section(".symtab") is None
+                return _with_debug_file(pid, mapped, image, owner) if may_hide else None
+    except errors.BadElf:
+        return None
+    return _Candidate(file.key, mapped.mapping, file.content())
 
 
-def _defines_inside(image: ElfImage, mapped: _Mapped) -> bool:
-    if not mapped.is_program or image.section(".symtab") is not None:
-        return False
-    inside = minidebug_image(image)
-    return inside is not None and defines_any(inside, TELLING_NAMES)
+def _may_define_inside(image: ElfImage, mapped: _Mapped) -> bool:
+    """Whether a program has symbols in a compressed section, which helpers unpack."""
+    return (
+        mapped.is_program and image.section(".symtab") is None and image.section(".gnu_debugdata") is not None
+    )
 
 
 def _with_debug_file(pid: int, mapped: _Mapped, image: ElfImage, owner: str) -> _Candidate | None:

@@ -63,12 +63,12 @@ class RecordedState:
         self._leak_after_s = leak_after_s
         self._clock_ns = clock_ns
 
-    def begin(self, attachment: Attachment, request: TracingRequest) -> TracedSince:
-        """Take on a process that has just been attached."""
+    def begin(self, attachment: Attachment, request: TracingRequest, begun_anew: int = 0) -> TracedSince:
+        """Take on a process that has just been attached, for the first time or `begun_anew`."""
         pid = attachment.process.id.pid
         self.address_maps.follow(pid, _mappings_of(attachment))
         self.feed.keep(pid, attachment.pins.record("space"))
-        since = TracedSince(self._clock_ns(), self.memory.follow(attachment.process))
+        since = TracedSince(self._clock_ns(), self.memory.follow(attachment.process), begun_anew=begun_anew)
         write_if_possible(attachment.pins, _SINCE, since)
         self.sampling.begin(pid, _effective(attachment, request), since.attached_ns)
         return since

@@ -35,6 +35,7 @@ from bpfleakd.tracing.attach import GONE, Attachment
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.judging.site_verdicts import SiteVerdicts
 from bpfleakd.tracing.managed_heap import HeapTracking
+from bpfleakd.tracing.reading_budget import Pause
 from bpfleakd.tracing.runtimes import ProcessRuntimes
 from bpfleakd.tracing.site_charging import SiteCharging
 
@@ -55,6 +56,9 @@ _NAMED_STACKS_MAX = 4096
 # The tables of a process that has ended are kept for so long for its names.
 _LAST_NAMES_NS = 3 * _NS_PER_S
 _THREAD_NAMES_MAX = 4096
+# After libraries were followed, and after it was judged, in the time that it took.
+_LIBRARIES_PAUSE = 4
+_LOOKS_PAUSE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +66,15 @@ class TracedSince:
     """When a process was attached, and what happened to its daemons since.
 
     `memory` is what it was made of then. `adopted_count` daemons took it over from another; together they
-    found it alone for `gap_s`. It is written down for the next daemon.
+    found it alone for `gap_s`. So often as `begun_anew` it was attached to again, without what had been
+    recorded before. It is written down for the next daemon.
     """
 
     attached_ns: int
     memory: tuple[UseSummary, ...] = ()
     adopted_count: int = 0
     gap_s: float = 0.0
+    begun_anew: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,9 @@ class TracedProcess:
     state: ProcessState = field(default=ProcessState.TRACED, init=False)
     set_aside: SetAside | None = field(default=None, init=False)
     followed_changes: int | None = field(default=None, init=False)
+    library_pause: Pause = field(default_factory=lambda: Pause(_LIBRARIES_PAUSE), init=False)
+    look_pause: Pause = field(default_factory=lambda: Pause(_LOOKS_PAUSE), init=False)
+    looked_at_ns: int = field(default=0, init=False)
     ended_ns: int | None = field(default=None, init=False)
     final: LeakReport | None = field(default=None, init=False)
     final_unsuppressed: LeakReport | None = field(default=None, init=False)
@@ -138,7 +147,8 @@ class TracedProcess:
     def losses(self) -> dict[str, int]:
         """All that was missed of the process, by reason: by the programs, the address map and the names."""
         naming = dict.fromkeys(NAMING_LOSS_REASONS, 0) | self.symbolizer.losses
-        return {**self.counters.losses, "region_full": self.unrecorded_regions, **naming}
+        ours = {"region_full": self.unrecorded_regions, "begun_anew": self.since.begun_anew}
+        return {**self.counters.losses, **ours, **naming}
 
     def is_set_aside(self, now_ns: int) -> bool:
         """Whether it is to be left alone for a while."""
@@ -264,6 +274,13 @@ class TracedProcess:
         self._named.clear()
         self.census = None
 
+    def keep_final_only(self) -> None:
+        """Of a process that ended, let go of all that the last report was made of."""
+        self.drop_caches()
+        self.table.forget_sites()
+        self.verdicts = SiteVerdicts()
+        self.reachable.clear()
+
     def close(self) -> None:
         """Close the files and runtimes that names come from, and leave nothing in the process."""
         self.symbolizer.close()
@@ -274,7 +291,6 @@ class TracedProcess:
         if self.runtimes.follow(mappings):
             self.symbolizer.use_methods(self.runtimes.methods)
             self.symbolizer.use_frames(self.runtimes.frames)
-            self.symbolizer.use_managed(self.runtimes.code)
             if self.runtimes.frames is not None:
                 maps.set_python(self.pid, self.runtimes.frames.walk)
         self.runtimes.refresh(now_ns)

@@ -42,6 +42,7 @@ class TracedProcesses:
 
     def remember_ended(self, traced: TracedProcess) -> None:
         """Keep one that has ended; the oldest give way."""
+        traced.keep_final_only()
         self.ended[traced.pid] = traced
         while len(self.ended) > _ENDED_MAX:
             self.ended.popitem(last=False)

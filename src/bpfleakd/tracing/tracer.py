@@ -18,7 +18,7 @@ from bpfleakd.model.process import ProcessId, ProcessLabels, ProcessState, Traci
 from bpfleakd.process.identity import read_labels
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.tracing.address_maps import AddressMaps
-from bpfleakd.tracing.attach import Attacher, Attachment
+from bpfleakd.tracing.attach import IMPATIENT, UNHURRIED, Attacher, Attachment, AttachWait
 from bpfleakd.tracing.checkpoint import read_request, write_request
 from bpfleakd.tracing.counter_collector import CounterCollector
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
@@ -30,7 +30,7 @@ from bpfleakd.tracing.sampling import SamplingOptions
 from bpfleakd.tracing.site_charging import SiteCharging
 from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
 from bpfleakd.tracing.traced_processes import TracedProcesses
-from bpfleakd.tracing.unwinding import ATTACH_WAIT_S, Unwinding
+from bpfleakd.tracing.unwinding import Unwinding
 from bpfleakd.verdicts.measurement import LEAK_AFTER_S
 
 __all__ = ["Tracer", "TracingOptions"]
@@ -39,6 +39,10 @@ log = structlog.get_logger()
 
 # Processes that have ended and whose last report waits for names; that of further ones has what there is.
 _ENDING_MAX = 8
+# What judging processes may take of a tick.
+_LOOKING_NS = 200_000_000
+# And what removing the entries of processes that are not traced any more may take.
+_SWEEPING_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,8 @@ class Tracer:
         self._unattended_ns = round(options.unattended_s * 1e9)
         self.clock_ns = clock_ns
         self.processes = TracedProcesses()
+        # Processes to be attached to again when their files have been read.
+        self._to_begin_anew: dict[ProcessId, TracingRequest] = {}
         self.observers: list[TracingObserver] = []
         self._running = self.processes.running
         address_maps = AddressMaps(self._is_in_allocator, self._is_python_arena)
@@ -100,21 +106,23 @@ class Tracer:
         request: TracingRequest,
         *,
         expected: ProcessId | None = None,
-        tables_wait_s: float = ATTACH_WAIT_S,
+        wait: AttachWait = UNHURRIED,
+        begun_anew: int = 0,
     ) -> TracedProcess:
         """Start tracing: the process `expected`, if one is, in the way that is requested.
 
-        A request without labels gets those that the process has now. Raises AlreadyAttached, also of one that
-        has ended since the last tick (`still_traced` looks), and what Attacher.attach raises.
+        `begun_anew` is how often what had been recorded of it before was lost. A request without labels gets
+        those that the process has now. Raises AlreadyAttached, also of one that has ended since the last tick
+        (`still_traced` looks), and what Attacher.attach raises.
         """
         if pid in self._running:
             raise errors.AlreadyAttached(f"process {pid} is being traced already", "`bpfleakctl ps` shows it")
         if request.labels == ProcessLabels():
             request = replace(request, labels=read_labels(pid))
-        attachment = self._attacher.attach(pid, request, expected=expected, tables_wait_s=tables_wait_s)
+        attachment = self._attacher.attach(pid, request, expected=expected, wait=wait)
         # Heap first: the links to system calls take their time.
         self._watch_while(True)
-        since = self._state.begin(attachment, request)
+        since = self._state.begin(attachment, request, begun_anew)
         self._beat(since.attached_ns)
         traced = self._take_on(attachment, request, since, self._state.new_history())
         traced.followed_changes = traced.counters.library_changes
@@ -142,6 +150,7 @@ class Tracer:
                 anew[pins.id] = request
         for pid in set(self._maps.pids()) - self._running.keys():
             self._maps.remove_process(pid)
+        self._maps.remove_unknown()
         self._beat(self.clock_ns())
         if self._running:
             self._watch_while(True)
@@ -202,9 +211,9 @@ class Tracer:
         """What a query may see of a process."""
         return ProcessView(traced, self._maps, self._state.address_maps, self.clock_ns)
 
-    def has_sampler(self, pid: int) -> bool:
+    def has_sampler(self, pid: int, wait: AttachWait = UNHURRIED) -> bool:
         """Whether a sampler inside a process announces its blocks; as Attacher.has_sampler."""
-        return self._attacher.has_sampler(pid)
+        return self._attacher.has_sampler(pid, wait)
 
     def request_of(self, pid: int) -> TracingRequest | None:
         """How a process is to be traced; None if it is not."""
@@ -268,21 +277,35 @@ class Tracer:
         self.collect()
         self._unwinding.poll()
         self._attacher.poll()
+        self._maps.sweep(_SWEEPING_S)
+        for id_, request in list(self._to_begin_anew.items()):
+            self._start_anew(id_, request)
         for traced in self.running():
             with traced.isolated(self.clock_ns):
                 self._end_if_over(traced)
-        for traced in self.running():
-            if not traced.is_set_aside(began_ns) and not traced.is_ending:
-                with traced.isolated(self.clock_ns):
-                    self._look_at(traced)
+        self._look_around()
         took_s = (self.clock_ns() - began_ns) / 1e9
         for observer in self.observers:
             observer.ticked(took_s)
         return took_s
 
+    def _look_around(self) -> None:
+        """Judge all processes, who waited longest first; what finds no time waits for the next tick."""
+        began_ns = now_ns = self.clock_ns()
+        for traced in sorted(self.running(), key=lambda traced: traced.looked_at_ns):
+            if now_ns - began_ns > _LOOKING_NS:
+                break
+            if traced.is_set_aside(now_ns) or traced.is_ending or not traced.look_pause.is_due(now_ns):
+                continue
+            traced.looked_at_ns = now_ns
+            with traced.isolated(self.clock_ns):
+                self._look_at(traced)
+            now_ns = self.clock_ns()
+            traced.look_pause.done(traced.looked_at_ns, now_ns)
+
     def _look_at(self, traced: TracedProcess) -> None:
         traced.runtimes.refresh(self.clock_ns())
-        self._follow_code(traced)
+        self._unwinding.use_tables(traced.pid, traced.runtimes.code_tables)
         view = self.view(traced)
         for observer in self.observers:
             observer.collected(view)
@@ -292,13 +315,6 @@ class Tracer:
             log.info("process.looked-at-again", pid=traced.pid)
 
     # Inside
-
-    def _follow_code(self, traced: TracedProcess) -> None:
-        """Have the walker know where run-time compiled code is, and how it is unwound."""
-        self._unwinding.use_tables(traced.pid, traced.runtimes.code_tables)
-        code = traced.runtimes.code
-        if code is not None and not traced.is_gone:
-            self._unwinding.use_managed(traced.pid, code.ranges(self.clock_ns()))
 
     def _watch_while(self, wanted: bool) -> None:
         try:
@@ -324,7 +340,7 @@ class Tracer:
         traced.charging = SiteCharging(self._charge_rules, identities)
         if not traced.is_gone:
             traced.follow_runtimes(self._maps, attachment.mappings, self.clock_ns())
-            self._follow_code(traced)
+            self._unwinding.use_tables(pid, traced.runtimes.code_tables)
         self.processes.forget_ended(pid)
         self._running[pid] = traced
         return traced
@@ -360,8 +376,11 @@ class Tracer:
 
     def _start_anew(self, id_: ProcessId, request: TracingRequest) -> None:
         """Attach to a process that was traced, without what had been recorded of it."""
+        self._to_begin_anew.pop(id_, None)
         try:
-            self.start(id_.pid, request, expected=id_)
+            self.start(id_.pid, request, expected=id_, wait=IMPATIENT, begun_anew=1)
+        except errors.NotYet:
+            self._to_begin_anew[id_] = request
         except errors.BpfleakdError as error:
             log.warning("process.not-attached", pid=id_.pid, reason=error.message, hint=error.hint)
         except Exception:

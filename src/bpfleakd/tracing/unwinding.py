@@ -1,7 +1,7 @@
 """Unwind tables for traced processes: which files need one, who builds it, when the walker gets it.
 
-Building runs in a child process, fed by a thread of its own. An attach waits for its tables, but not for
-long: what is not ready by then is published when it is (`poll`). Until then the walker follows frame
+Building runs in helpers without rights, fed by a thread for each process. An attach waits for its tables, but
+not for long: what is not ready by then is published when it is (`poll`). Until then the walker follows frame
 pointers in the files that lack one, and says so of these stacks.
 
 What is where in the kernel's maps is kept in a record beside them, for the next daemon: written before
@@ -11,37 +11,35 @@ anything new is published and after anything was dropped.
 from __future__ import annotations
 
 import hashlib
-import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import structlog
 
 from bpfleakd import errors
 from bpfleakd.elf.vdso import VDSO
+from bpfleakd.errors import BadElf
 from bpfleakd.kernel.blob import Blob
-from bpfleakd.kernel.unwind_store import Piece, StoreFull, TableMapping, UnwindStore
+from bpfleakd.kernel.unwind_store import OF_OTHERS, Piece, StoreFull, TableMapping, UnwindStore
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.process.mapped_files import FileKey, OpenedFile, open_mapped
 from bpfleakd.process.process import instance_of
+from bpfleakd.sandbox.helpers import HelperFailed
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
-from bpfleakd.unwind.managed_code import CodeRange
 from bpfleakd.unwind.rules import pack
 from bpfleakd.unwind.table import PAGE_BYTES, UnwindTable
-from bpfleakd.unwind.worker import BuiltTable, build_tables
+from bpfleakd.unwind.table_builder import BuiltTable, TableBuilder
 
-__all__ = ["ATTACH_WAIT_S", "Unwinding"]
+__all__ = ["Unwinding"]
 
 log = structlog.get_logger()
 
-# None: the builder failed, which says nothing of the file.
-_Answer = tuple[FileKey, BuiltTable | None]
-
-ATTACH_WAIT_S = 5.0
+# Of all processes together, and what the files of one may take.
+_BUILDERS_MAX = 4
+_PROCESS_LIMIT_S = 60.0
 
 # The same in every process; no file has inode 0.
 _VDSO_KEY = FileKey(0, 0, 0, 0, 0, "")
@@ -55,24 +53,21 @@ class _Code:
     name: str
     file: OpenedFile | None
 
-    @property
-    def path(self) -> str:
-        """A path that opens it, also in a child of ours."""
-        return VDSO if self.file is None else f"/proc/{os.getpid()}/fd/{self.file.descriptor}"
+
+# None: the builder failed, which says nothing of the file.
+_Answer = tuple[_Code, BuiltTable | None]
 
 
 @dataclass(slots=True)
 class _UnwoundProcess:
     """A process' executable file mappings, with the file each maps.
 
-    `tables` are of code that it has made itself, `code` the same by digest; `managed` is where code is that
-    keeps frame pointers.
+    `tables` are of code that it has made itself, `code` the same by digest.
     """
 
     mappings: list[tuple[Mapping, FileKey]] = field(default_factory=list)
     tables: Sequence[UnwindTable] = ()
     code: dict[str, UnwindTable] = field(default_factory=dict)
-    managed: tuple[CodeRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +97,13 @@ class _TablesCheckpoint:
 class Unwinding:
     """Tables of all traced processes. Used from the tracing thread; only the builder runs beside it."""
 
-    def __init__(
-        self, store: UnwindStore, record: Blob | None = None, cache_directory: Path | None = None
-    ) -> None:
+    def __init__(self, store: UnwindStore, builder: TableBuilder, record: Blob | None = None) -> None:
         """`record` None: no other daemon is going to take the tables over."""
         self._store = store
         self._record = record
         self._kept = store.generation, 0
-        self._cache_directory = cache_directory
+        self._builder = builder
+        self._at_a_time = threading.Semaphore(_BUILDERS_MAX)
         self._processes: dict[int, _UnwoundProcess] = {}
         self._files: dict[FileKey, _File] = {}
         self._building: set[FileKey] = set()
@@ -141,25 +135,35 @@ class Unwinding:
         self._store.drop_unused(self._processes)
         self._write_checkpoint()
 
-    def follow(self, pid: int, mappings: Sequence[Mapping], wait_s: float = ATTACH_WAIT_S) -> None:
+    def follow(self, pid: int, mappings: Sequence[Mapping], wait_s: float = 5.0) -> None:
         """Give the walker the tables of a process, now or as they get ready; again when its maps changed."""
         self.begin(pid, mappings)
         self.finish(pid, wait_s)
 
     def begin(self, pid: int, mappings: Sequence[Mapping]) -> None:
         """Have the tables of a process built that are missing; `finish` gives them to the walker."""
-        before = self._processes.get(pid)
-        process = replace(before, mappings=[]) if before else _UnwoundProcess()
+        before = self._processes.get(pid) or _UnwoundProcess()
+        self._processes[pid] = replace(before, mappings=self._build_missing(pid, mappings))
+
+    def build_ahead(self, pid: int, mappings: Sequence[Mapping], wait_s: float) -> bool:
+        """Have the tables of a process built before it is followed; whether they are there in that time."""
+        keys = {key for _mapping, key in self._build_missing(pid, mappings)}
+        self._publish(self._mapping_any(self._wait_for(keys, wait_s)))
+        return not keys & self._building
+
+    def _build_missing(self, pid: int, mappings: Sequence[Mapping]) -> list[tuple[Mapping, FileKey]]:
+        """The code of a process, by file; what has no table yet is being built from now on."""
+        found: list[tuple[Mapping, FileKey]] = []
         wanted: dict[FileKey, _Code] = {}
         for mapping, code in _mapped_code(pid, mappings):
-            process.mappings.append((mapping, code.key))
+            found.append((mapping, code.key))
             known = self._files.get(code.key)
             needed = known is None or (known.digest and not self._store.has(known.digest))
             if needed and code.key not in self._building:
                 wanted[code.key] = code
-        self._processes[pid] = process
         if wanted:
             self._build(wanted)
+        return found
 
     def finish(self, pid: int, wait_s: float) -> None:
         """Publish what there is after so long a wait at most; `poll` does it with the rest."""
@@ -188,13 +192,6 @@ class Unwinding:
         # They hold for this very code: nobody is going to want them again.
         self._store.drop(before.keys() - process.code.keys())
 
-    def use_managed(self, pid: int, ranges: Sequence[CodeRange]) -> None:
-        """Have the frames of managed code in a process that is followed unwound by these rules."""
-        process = self._processes.get(pid)
-        if process is not None and process.managed != tuple(ranges):
-            process.managed = tuple(ranges)
-            self._publish({pid})
-
     def release(self, pid: int) -> None:
         """The process is not traced any more."""
         process = self._processes.pop(pid, None)
@@ -213,11 +210,27 @@ class Unwinding:
         codes = sorted(wanted.values(), key=lambda code: code.key.size_bytes)
         self._building.update(wanted)
         threading.Thread(
-            target=_build_each,
-            args=(codes, self._cache_directory, self._finished.put),
+            target=self._build_each,
+            args=(codes,),
             name="unwind-tables",
             daemon=True,
         ).start()
+
+    def _build_each(self, codes: Sequence[_Code]) -> None:
+        """The thread of one process."""
+        until_s = time.monotonic() + _PROCESS_LIMIT_S
+        for code in codes:
+            built: BuiltTable | None = None
+            try:
+                with self._at_a_time:
+                    if time.monotonic() < until_s:
+                        built = _built(self._builder, code)
+                    else:
+                        log.warning("unwind.builder-late", path=code.name)
+            except (HelperFailed, BadElf, OSError) as error:
+                log.warning("unwind.builder-failed", path=code.name, reason=str(error))
+            finally:
+                self._finished.put((code, built))
 
     def _retry_without_room(self) -> None:
         if not self._without_room:
@@ -255,34 +268,35 @@ class Unwinding:
                 log.info("unwind.not-ready", files=len(keys & self._building))
                 break
             try:
-                key, built = self._finished.get(timeout=remaining)
+                code, built = self._finished.get(timeout=remaining)
             except queue.Empty:
                 continue
-            self._take(key, built)
-            taken.add(key)
+            self._take(code, built)
+            taken.add(code.key)
         return taken
 
     def _take_finished(self) -> set[FileKey]:
         taken = set()
         while not self._finished.empty():
-            key, built = self._finished.get()
-            self._take(key, built)
-            taken.add(key)
+            code, built = self._finished.get()
+            self._take(code, built)
+            taken.add(code.key)
         return taken
 
-    def _take(self, key: FileKey, built: BuiltTable | None) -> None:
+    def _take(self, code: _Code, built: BuiltTable | None) -> None:
+        key = code.key
         self._building.discard(key)
         if built is None:
             return
         if built.table is None:
-            log.info("unwind.no-table", path=built.path, reason=built.failure)
+            log.info("unwind.no-table", path=code.name, reason=built.failure)
             self._files[key] = _File()
             return
         self._files[key] = _File(built.digest, built.segments)
         try:
             self._store.add(built.digest, built.table)
         except StoreFull:
-            log.warning("unwind.no-room", path=built.path, words=built.table.size_bytes // 4)
+            log.warning("unwind.no-room", path=code.name, words=built.table.size_bytes // 4)
             self._files[key] = _File()
             self._without_room[key] = self._store.words_used
 
@@ -322,7 +336,7 @@ class Unwinding:
                 pieces = self._store.use(digest, pid)
                 ready.append(TableMapping(table.text_start, table.text_end, 0, pieces))
         pending = any(key in self._building for _mapping, key in process.mappings)
-        left_out = self._store.publish(pid, ready, process.managed, pending=pending)
+        left_out = self._store.publish(pid, ready, pending=pending)
         if left_out:
             log.warning("unwind.too-many-mappings", pid=pid, left_out=left_out)
         return digests
@@ -334,22 +348,19 @@ def _digest(table: UnwindTable) -> str:
     digest.update(table.text_start.to_bytes(8, "little"))
     digest.update(table.page_index.tobytes())
     digest.update(table.rows.tobytes())
-    return f"code-{digest.hexdigest()}"
+    return f"code-{digest.hexdigest()}{OF_OTHERS}"
 
 
-def _build_each(
-    codes: Sequence[_Code], cache_directory: Path | None, finished: Callable[[_Answer], None]
-) -> None:
-    unanswered = {code.path: code for code in codes}
-    try:
-        for built in build_tables(list(unanswered), cache_directory):
-            code = unanswered.pop(built.path)
-            finished((code.key, replace(built, path=code.name)))
-    except (OSError, ValueError) as error:
-        log.warning("unwind.builder-failed", reason=str(error), files=len(unanswered))
-    finally:
-        for code in unanswered.values():
-            finished((code.key, None))
+def _built(builder: TableBuilder, code: _Code) -> BuiltTable:
+    if code.file is None:
+        return builder.vdso_table()
+    with code.file.content(with_digest=False) as content:
+        built = builder.table_of(content.descriptor, is_stable=content.is_stable)
+        if built.table is None or code.key.is_shared:
+            return built
+        # Where the bytes can change, the table may be of others than the digest.
+        process = "" if content.is_stable else f" {code.key.owner}"
+        return replace(built, digest=built.digest + process + OF_OTHERS)
 
 
 def _mapped_code(pid: int, mappings: Iterable[Mapping]) -> Iterator[tuple[Mapping, _Code]]:

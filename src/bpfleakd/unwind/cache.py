@@ -25,6 +25,7 @@ import struct
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +35,7 @@ from bpfleakd.unwind.malformed import SkipReason
 from bpfleakd.unwind.rules import PACKED_RULE_BYTES, pack, unpack
 from bpfleakd.unwind.table import UnwindTable, check
 
-__all__ = ["CacheCounts", "TableCache"]
+__all__ = ["CacheCounts", "TableCache", "TableKey"]
 
 # To be raised whenever the same sections give another table, or the layout here changes.
 FORMAT_VERSION = 1
@@ -62,6 +63,13 @@ class CacheCounts:
     removed: int = 0
 
 
+class TableKey(NamedTuple):
+    """What a table is kept by: `digest` (16 bytes) stands for all that it was made of."""
+
+    build_id: str | None
+    digest: bytes
+
+
 class TableCache:
     """A directory of tables, created when the first one is stored."""
 
@@ -74,17 +82,22 @@ class TableCache:
 
     def table_of(self, sections: FrameSections) -> UnwindTable:
         """Return the table from the cache, or build and store it. Raises what `build_table` raises."""
-        table = self.find(sections)
+        key = TableKey(sections.build_id, sections.digest)
+        table = self.find(key)
         if table is None:
             table = build_table(sections, self.max_rows)
-            self._store(_name_of(sections), _encode(table, sections.digest, self.max_rows))
+            self.store(key, table)
         return table
 
-    def find(self, sections: FrameSections) -> UnwindTable | None:
+    def store(self, key: TableKey, table: UnwindTable) -> None:
+        """Keep a table."""
+        self._store(_name_of(key), _encode(table, key.digest, self.max_rows))
+
+    def find(self, key: TableKey) -> UnwindTable | None:
         """The table if it is in the cache."""
         try:
-            entry = self._files.read(_name_of(sections), self.max_bytes)
-            table = _decode(entry, sections.build_id, sections.digest, self.max_rows)
+            entry = self._files.read(_name_of(key), self.max_bytes)
+            table = _decode(entry, key.build_id, key.digest, self.max_rows)
         except FileNotFoundError:
             self.counts.misses += 1
             return None
@@ -117,11 +130,11 @@ class TableCache:
             self.counts.removed += 1
 
 
-def _name_of(sections: FrameSections) -> str:
-    build_id = sections.build_id
+def _name_of(key: TableKey) -> str:
+    build_id = key.build_id
     # The build-id is for whoever looks into the directory; it comes from a note of any content.
     readable = build_id if build_id and build_id.isalnum() and build_id.isascii() else "none"
-    return f"{readable[:40]}-{sections.digest.hex()}{_SUFFIX}"
+    return f"{readable[:40]}-{key.digest.hex()}{_SUFFIX}"
 
 
 def _encode(table: UnwindTable, digest: bytes, max_rows: int) -> bytes:

@@ -85,9 +85,12 @@ class UnwindTable:
                 high = middle
         return self.rules[int(self.rows[low]) >> ROW_ADDRESS_BITS]
 
-    def rows_numbered_by(self, rules: RuleSet) -> np.ndarray:
-        """Return the rows (uint32) with the numbers of a rule set, which learns the rules it lacks."""
-        numbers = np.array([rules.number_of(rule) for rule in self.rules], dtype=np.uint32)
+    def rows_numbered_by(self, rules: RuleSet, reserved: int = 0) -> np.ndarray:
+        """Return the rows (uint32) with the numbers of a rule set, which learns the rules it lacks.
+
+        It keeps room for `reserved` ones of others.
+        """
+        numbers = np.array([rules.number_of(rule, reserved) for rule in self.rules], dtype=np.uint32)
         renumbered: np.ndarray = numbers[self.rows >> ROW_ADDRESS_BITS]
         renumbered <<= ROW_ADDRESS_BITS
         renumbered |= self.rows & ROW_ADDRESS_MASK

@@ -570,6 +570,7 @@ _STATUSES = [
     (errors.TargetRefused, 422),
     (errors.NoAllocator, 422),
     (errors.BadElf, 422),
+    (errors.NotYet, 503),
     (errors.AlreadyAttached, 409),
     (errors.NoSuchSite, 404),
     (errors.NotAttached, 404),

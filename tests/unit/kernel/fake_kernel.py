@@ -151,9 +151,7 @@ class FakeKernel:
             return memory[:]
 
 
-def _find_rule(
-    mappings: list[tuple[int, int, int, int, int, int]], shards: dict[int, np.ndarray], ip: int
-) -> int:
+def _find_rule(mappings: list[tuple[int, int, int, int, int]], shards: dict[int, np.ndarray], ip: int) -> int:
     low, high = 0, len(mappings)
     while low < high:
         middle = (low + high) >> 1
@@ -163,9 +161,7 @@ def _find_rule(
             high = middle
     if low >= len(mappings) or mappings[low][0] > ip:
         return 0
-    _start, _end, bias, shard, gap_rule, index_base = mappings[low]
-    if shard == abi.ONE_RULE:
-        return index_base
+    _start, _end, bias, shard, index_base = mappings[low]
     if shard not in shards:
         return 0
     words, mask = shards[shard], abi.UNWIND_SHARD_WORDS - 1
@@ -178,7 +174,7 @@ def _find_rule(
             low = middle
         else:
             high = middle
-    return int(words[low & mask]) >> 12 or gap_rule
+    return int(words[low & mask]) >> 12
 
 
 assert unpack(bytes(PACKED_RULE_BYTES))[0] == GAP

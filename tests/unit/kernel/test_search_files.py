@@ -15,10 +15,11 @@ from bpfleakd.kernel.probes.points import (
     WantedFunction,
     argument_registers,
     choose_probe_point,
-    search_files,
+    search_file,
 )
 
 from ..elf.building import compiled, nm, output_of
+from ..helping import helpers
 from .probes.test_points import assembled
 
 # In each, `probe:` marks the probe point of a function whose arguments in rdi and rsi matter, and the two
@@ -56,16 +57,20 @@ def searched(*paths: Path) -> list[list[FunctionProbe] | errors.BpfleakdError]:
     """What a search of files finds."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(path.open("rb")) for path in paths]
-        searched = [SearchedFile(str(path), file.fileno()) for path, file in zip(paths, files, strict=True)]
-        return search_files(searched, WANTED)
+        return [_searched(str(path), file.fileno()) for path, file in zip(paths, files, strict=True)]
+
+
+def _searched(name: str, *descriptors: int) -> list[FunctionProbe] | errors.BpfleakdError:
+    try:
+        return search_file(helpers(), SearchedFile(name, *descriptors), WANTED)
+    except errors.BpfleakdError as error:
+        return error
 
 
 def searched_with(program: Path, debug: Path) -> list[FunctionProbe]:
     """What a search of a program finds by the symbols of a debug file."""
     with program.open("rb") as file, debug.open("rb") as symbols:
-        (probes,) = search_files([SearchedFile("program", file.fileno(), symbols.fileno())], WANTED)
-    assert isinstance(probes, list)
-    return probes
+        return search_file(helpers(), SearchedFile("program", file.fileno(), symbols.fileno()), WANTED)
 
 
 @pytest.mark.parametrize(("source", "registers"), MOVED.values(), ids=MOVED)
@@ -221,8 +226,3 @@ def text_of(program: Path) -> int:
         section = image.section(".text")
         assert section is not None
         return section.vaddr
-
-
-def test_no_files_need_no_child() -> None:
-    """Nothing is asked, nothing is started."""
-    assert search_files([], WANTED) == []

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.kernel.abi import MAX_UNWIND_MAPPINGS, UNWIND_SHARD_WORDS
-from bpfleakd.kernel.unwind_store import Piece, StoreFull, TableMapping, UnwindStore
+from bpfleakd.kernel.unwind_store import OF_OTHERS, Piece, StoreFull, TableMapping, UnwindStore
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.unwind.build import table_of
 from bpfleakd.unwind.rules import GAP, RESERVED_RULES, STOP, CfaKind, RbpKind, UnwindRule
@@ -461,3 +461,23 @@ def expect_disjoint(pieces: Iterable[Piece]) -> None:
         assert piece.first_word >= ends.get(piece.shard, 0)
         ends[piece.shard] = piece.first_word + piece.words
         assert ends[piece.shard] <= UNWIND_SHARD_WORDS
+
+
+def test_files_of_anybody_leave_room_for_roots():
+    """Half of the rules and of the words, however much the others bring along."""
+    many = [UnwindRule(CfaKind.RSP, 8 * n) for n in range(1, 200)]
+    kernel = FakeKernel(shards_max=4, rules_max=64)
+    with store_in(kernel) as store:
+        store.add("crowd" + OF_OTHERS, a_table([200], rules=many))
+        mine = a_table([23], rules=[UnwindRule(CfaKind.RBP, 8 * n) for n in range(1, 24)])
+        store.add("mine", mine)
+        store.publish(PID, [mapped(mine, store.use("mine", PID), 0)])
+        addresses = some_addresses(mine, 100)
+        assert kernel.rules_at(PID, addresses) == [mine.lookup(vaddr) for vaddr in addresses]
+
+        large = repeated(a_table([512]), UNWIND_SHARD_WORDS // 513)
+        store.add("large" + OF_OTHERS, large)
+        store.use("large" + OF_OTHERS, PID)
+        with pytest.raises(StoreFull):
+            store.add("larger" + OF_OTHERS, repeated(large, 2))
+        store.add("largest", repeated(large, 2))

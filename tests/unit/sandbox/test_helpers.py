@@ -35,7 +35,9 @@ def test_files_come_open_and_answers_in_order(helpers: Helpers, tmp_path: Path) 
     """A helper reads what it was handed, and may answer more than once."""
     (tmp_path / "one").write_text("first")
     with (tmp_path / "one").open() as file:
-        answers = list(helpers.answers(f"{JOBS}:echo", {"n": 23}, [file.fileno()], Any, limit_s=20))
+        answers = list(
+            helpers.answers(f"{JOBS}:echo", {"n": 23}, [file.fileno()], Any, limit_s=20, answers_max=2)
+        )
     assert answers == [["first"], {"n": 23}]
 
 

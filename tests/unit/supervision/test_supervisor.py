@@ -17,6 +17,7 @@ from bpfleakd.process.policy import Decision, Match, Policy, Rule
 from bpfleakd.process.processes import ProcessStat
 from bpfleakd.supervision.growth_watcher import Action, Close, Open
 from bpfleakd.supervision.supervisor import Supervisor
+from bpfleakd.tracing.attach import UNHURRIED, AttachWait
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -114,7 +115,7 @@ class World:
         request: TracingRequest = BY_POLICY,
         *,
         expected: ProcessId | None = None,
-        tables_wait_s: float = 0.0,
+        wait: AttachWait = UNHURRIED,
     ) -> None:
         process = self.processes.get(pid)
         if process is None or expected not in (None, process.id):

@@ -16,7 +16,7 @@ from bpfleakd.symbols.name_service import NameService
 from bpfleakd.symbols.naming_jobs import DEMANGLE_JOB, Demangled, NamedAddress, SourceFrame
 
 from ..elf.building import compiled, nm
-from .helping import helpers
+from ..helping import helpers
 from .opening import open_file
 
 SOURCE = "__attribute__((noinline)) int hidden(int n) { return n * 23; }\n"
@@ -26,12 +26,11 @@ SOURCE += "int main(int n, char **v) { return hidden(n); }\n"
 class FakeHelpers:
     """Answers every address with a name, while `gate` is open; a job takes `cost_s`."""
 
-    is_running = False
-
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.gate.set()
         self.jobs: list[str] = []
+        self.codes: list[int] = []
         self.fails: set[str] = set()
         self.now_s = 0.0
         self.cost_s = 0.0
@@ -49,15 +48,10 @@ class FakeHelpers:
                 yield Demangled(f"readable {name}")
             return
         places, with_lines = arguments
+        self.codes += [code for code, _vaddr in places]
         for code, _vaddr in places:
             frames = (SourceFrame("inner", "a.c:1"),) if with_lines else ()
             yield NamedAddress(code, f"_Z{code}x", frames)
-
-    def sweep(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture
@@ -133,6 +127,24 @@ def test_a_process_over_its_budget_gets_no_names_and_its_neighbour_does(
     assert names.given_up("neighbour") == 0
     fake.now_s += 9 * name_service._BUDGET_S / name_service._BUDGET_SHARE
     assert named(names, module, 2)
+
+
+def test_users_take_turns_however_many_processes_one_has(
+    names: NameService, fake: FakeHelpers, module: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the one that is under way the other user's is next."""
+    monkeypatch.setattr(name_service, "_THREADS", 1)
+    fake.cost_s = 0.5
+    fake.gate.clear()
+    crowd = [f"one of many {number}" for number in range(5)]
+    for number, owner in enumerate(crowd):
+        names.enrol(owner, 1_000)
+        names.known(owner, module, [(number, number)])
+    names.enrol("alone", 1_001)
+    names.known("alone", module, [(23, 23)])
+    fake.gate.set()
+    assert all(names.wait(owner, 30) for owner in (*crowd, "alone"))
+    assert fake.codes.index(23) <= 1
 
 
 def test_a_file_whose_lines_fail_has_symbols(

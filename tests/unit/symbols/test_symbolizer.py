@@ -24,7 +24,7 @@ from bpfleakd.symbols.perf_map import PerfMap
 from bpfleakd.symbols.symbolizer import Symbolizer
 
 from ..elf.building import assembled, compiled, nm, output_of
-from .helping import helpers
+from ..helping import helpers
 from .opening import open_file
 
 BASE = 0x7F0000000000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,8 +21,9 @@ from bpfleakd.model.site import SiteKey
 from bpfleakd.model.stack import Frame, FrameKind, NamedStack, RawStack, Stack, StackEnd
 from bpfleakd.process.process import ProcessInfo, read_process
 from bpfleakd.table.site_table import COUNTERS, SiteTable
-from bpfleakd.tracing.attach import Attachment, LinkedFile
+from bpfleakd.tracing.attach import Attachment, AttachWait, LinkedFile
 from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
+from bpfleakd.unwind.table import UnwindTable
 
 __all__ = [
     "NS_PER_S",
@@ -82,7 +84,13 @@ class FakeMaps:
         self.skipped = SkippedRuns()
         self.swept: list[set[int]] = []
 
-    def process(self, pid: int) -> ProcessCounters:
+    def stack_of_block(self, _pid: int, _address: int) -> RawStack | None:
+        return None
+
+    def idle_unmatched_frees(self) -> Counter[int]:
+        return Counter()
+
+    def process(self, pid: int, idle_unmatched_frees: int = 0) -> ProcessCounters:
         process = self.processes[pid]
         losses = {reason: process.losses.get(reason, 0) for reason in abi.LOSS_REASONS}
         return ProcessCounters(
@@ -95,6 +103,7 @@ class FakeMaps:
             recorded=process.recorded,
             sample_shift=process.sample_shift,
             was_sampled=process.was_sampled,
+            idle_unmatched_frees=idle_unmatched_frees,
         )
 
     def skipped_runs(self) -> SkippedRuns:
@@ -162,6 +171,12 @@ class FakeMaps:
     def pids(self) -> list[int]:
         return list(self.processes)
 
+    def sweep(self, limit_s: float) -> None:
+        pass
+
+    def remove_unknown(self) -> None:
+        pass
+
     def remove_process(self, pid: int) -> None:
         del self.processes[pid]
 
@@ -207,6 +222,9 @@ class FakePins:
     def commit_links(self, number: int) -> None:
         self.committed[number] = self.staged.pop(number)
 
+    def unfinished_links(self) -> set[int]:
+        return set(self.staged)
+
     def open_links(self) -> dict[int, list[int]]:
         self._unpin(self.staged)
         return {number: list(map(os.dup, links)) for number, links in self.committed.items()}
@@ -244,7 +262,7 @@ class FakeAttacher:
         request: TracingRequest,
         *,
         expected: ProcessId | None,
-        tables_wait_s: float,
+        wait: AttachWait,
     ) -> Attachment:
         if pid in self.refused:
             raise errors.NoAllocator(f"process {pid} has none")
@@ -254,7 +272,7 @@ class FakeAttacher:
         attachment = an_attachment(pid, pidfd=os.pidfd_open(pid), start_ticks=start_ticks)
         return replace(attachment, mappings=self.mappings.get(pid, ()))
 
-    def follow(self, attachment: Attachment, mappings: tuple[Mapping, ...]) -> Attachment:
+    def follow(self, attachment: Attachment, mappings: tuple[Mapping, ...], wait_s: float) -> Attachment:
         self.followed.append(attachment.process.id.pid)
         return replace(attachment, mappings=mappings)
 
@@ -287,11 +305,11 @@ class FakeUnwinding:
         assert wait_s == 0, "a tick does not wait"
         self.followed.append(pid)
 
-    def poll(self) -> None:
+    def use_tables(self, _pid: int, _tables: Sequence[UnwindTable]) -> None:
         pass
 
-    def use_tables(self, pid: int, tables: Sequence[object]) -> None:
-        assert not tables, f"process {pid} has run-time compiled code"
+    def poll(self) -> None:
+        pass
 
 
 class FakeSymbolizer:

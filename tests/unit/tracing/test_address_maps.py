@@ -170,6 +170,42 @@ def test_heap_of_a_process_that_was_taken_over():
     assert later.heap_since_attach(PID + 1) == []
 
 
+def test_a_storm_is_cut_off_counted_and_repaired(monkeypatch):
+    """What takes too long is left out of one map only; the repair waits, and then agrees with /proc."""
+    storm, calm = 23, 101
+    # Each change takes a second.
+    clock = iter(range(0, 10**18, 10**9))
+    maps = AddressMaps(lambda _pid, _stack_id: False)
+    monkeypatch.setattr("bpfleakd.tracing.address_maps.time.thread_time_ns", lambda: next(clock))
+    monkeypatch.setattr("bpfleakd.tracing.address_maps.time.perf_counter_ns", lambda: next(clock))
+    for pid in (storm, calm):
+        maps.follow(pid, ())
+    maps.begin_reading()
+
+    def mapped(pid: int, number: int) -> AddressSpaceEvent:
+        arguments = (0, PAGE, _READ_WRITE, _PRIVATE_ANONYMOUS, 0, 0)
+        return AddressSpaceEvent(
+            number, number, arguments, 2 * number * PAGE, 0, pid, pid, Syscall.MMAP, False, False
+        )
+
+    maps.apply([mapped(storm, number) for number in range(1, 24)])
+    assert maps.skipped(storm) == 22
+    assert maps.is_broken(storm)
+    maps.apply([mapped(calm, number) for number in range(1, 2)])
+    assert (maps.skipped(calm), maps.is_broken(calm)) == (0, False)
+
+    real = [Mapping(2 * PAGE, 3 * PAGE, 0, "00:00", 0, "", True, True, False)]
+    monkeypatch.setattr("bpfleakd.tracing.address_maps.read_mappings", lambda _pid: real)
+    maps.repair(storm, 22)
+    assert not maps.is_broken(storm)
+    space = maps.map_of(storm)
+    assert space is not None
+    assert len(space) == 1
+    # Another repair has to wait for some times as long as this one took.
+    maps.repair(storm, 23)
+    assert maps.is_broken(storm)
+
+
 def test_arenas_of_python_are_a_kind_of_their_own() -> None:
     """Whether memory is for objects is asked of the interpreter, by size and stack."""
     asked = []

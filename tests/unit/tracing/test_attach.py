@@ -15,14 +15,17 @@ import pytest
 from bpfleakd import errors
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.probes.links import ProbePoint
-from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction, search_files
+from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction, search_file
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.probe import FunctionRole
 from bpfleakd.model.process import ProcessId, TracingRequest
 from bpfleakd.process.mappings import read_mappings
+from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.tracing.attach import GONE, Attacher
+from bpfleakd.tracing.discovery import Discovery
 
 from ..elf.building import compiled
+from ..helping import helpers
 from .doubles import FakeMaps, FakePins, FakeProcess
 from .programs import running, without_main_thread
 
@@ -139,27 +142,25 @@ def open_pidfds() -> int:
     return sum("pidfd" in link for link in links)
 
 
-_known_probes: dict[str, list[FunctionProbe] | errors.BpfleakdError] = {}
+_known_probes: dict[str, list[FunctionProbe]] = {}
 
 
 def remembered_probes(
-    files: Sequence[SearchedFile], functions: Sequence[WantedFunction]
-) -> list[list[FunctionProbe] | errors.BpfleakdError]:
+    helpers: Helpers, file: SearchedFile, functions: Sequence[WantedFunction]
+) -> list[FunctionProbe]:
     """The real probe points of files; the disassembler takes its time, once for all tests."""
-    for file in files:
-        if file.name not in _known_probes:
-            (_known_probes[file.name],) = search_files([file], functions)
-    return [_known_probes[file.name] for file in files]
+    if file.name not in _known_probes:
+        _known_probes[file.name] = search_file(helpers, file, functions)
+    return _known_probes[file.name]
 
 
-def nothing_to_search(files: Sequence[SearchedFile], _functions: Sequence[WantedFunction]) -> list[object]:
-    assert not files
-    return []
+def nothing_to_search(_helpers: Helpers, file: SearchedFile, _functions: object) -> list[FunctionProbe]:
+    raise AssertionError(file.name)
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bpfleakd.kernel.probes.point_cache.search_files", remembered_probes)
+    monkeypatch.setattr("bpfleakd.kernel.probes.point_cache.search_file", remembered_probes)
 
 
 @pytest.fixture
@@ -168,9 +169,11 @@ def kernel() -> Kernel:
 
 
 @pytest.fixture
-def attacher(kernel: Kernel) -> Attacher:
-    pins = SimpleNamespace(process=kernel.process_pins)
-    return Attacher(kernel, kernel, kernel, pins, live_blocks=1_009)  # type: ignore[arg-type]
+def attacher(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> Attacher:
+    # The processes are real, and have no breakpoints.
+    monkeypatch.setattr("bpfleakd.tracing.attach.missing_breakpoints", lambda *_: [])
+    pins = SimpleNamespace(process=kernel.process_pins, is_mounted=True)
+    return Attacher(kernel, kernel, kernel, pins, Discovery(helpers()), live_blocks=1_009)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -228,7 +231,7 @@ def test_files_are_looked_into_once(attacher: Attacher, monkeypatch: pytest.Monk
     """The probe points of a library that was seen before need no disassembler."""
     attacher.stop(attacher.attach(pid, EXACT))
 
-    monkeypatch.setattr("bpfleakd.kernel.probes.point_cache.search_files", nothing_to_search)
+    monkeypatch.setattr("bpfleakd.kernel.probes.point_cache.search_file", nothing_to_search)
     with running() as other:
         attacher.stop(attacher.attach(other, EXACT))
 
@@ -240,7 +243,7 @@ def test_the_usual_c_library_is_looked_into_beforehand(
     attacher.prepare()
     assert kernel.steps == []
 
-    monkeypatch.setattr("bpfleakd.kernel.probes.point_cache.search_files", nothing_to_search)
+    monkeypatch.setattr("bpfleakd.kernel.probes.point_cache.search_file", nothing_to_search)
     attacher.stop(attacher.attach(pid, EXACT))
 
 
@@ -349,6 +352,30 @@ class TestAdopt:
         after = attacher.adopt(kernel.pins)  # type: ignore[arg-type]
         assert after.files == before.files[:-1]
         attacher.stop(after)
+
+    @pytest.mark.parametrize("which", ["a link", "a file", "a breakpoint"])
+    def test_one_that_is_not_probed_any_more(
+        self,
+        attacher: Attacher,
+        kernel: Kernel,
+        pid: int,
+        which: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """What went by there was not recorded: it is not adopted as if it had been."""
+        before = attacher.attach(pid, EXACT)
+        attacher.release(before)
+        match which:
+            case "a link":
+                os.close(kernel.pins.committed[0].pop())
+            case "a file":
+                for link in kernel.pins.committed.pop(0):
+                    os.close(link)
+            case "a breakpoint":
+                monkeypatch.setattr("bpfleakd.tracing.attach.missing_breakpoints", lambda *_: before.probes)
+        with pytest.raises(ValueError, match="gone"):
+            attacher.adopt(kernel.pins)  # type: ignore[arg-type]
+        attacher.discard(kernel.pins)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("lacks", ["record", "tables", "recording"])
     def test_one_that_is_not_whole(self, attacher: Attacher, kernel: Kernel, pid: int, lacks: str) -> None:

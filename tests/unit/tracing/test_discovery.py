@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd import errors
-from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction, search_files
+from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction, search_file
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.probe import FunctionRole
 from bpfleakd.process.mappings import read_mappings
+from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.tracing import discovery
 from bpfleakd.tracing.discovery import Discovery
 
 from ..elf.building import compiled, objcopy, output_of
+from ..helping import helpers
 
 PID = os.getpid()
 
@@ -45,19 +46,18 @@ cfree: jmp free
 
 
 @pytest.fixture
-def searches(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The files that children are asked to search, run by run."""
-    runs: list[list[str]] = []
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that helpers are asked to search."""
+    names: list[str] = []
 
     def search(
-        files: Sequence[SearchedFile], functions: Sequence[WantedFunction]
-    ) -> list[list[FunctionProbe] | errors.BpfleakdError]:
-        if files:
-            runs.append([file.name for file in files])
-        return search_files(files, functions)
+        helpers: Helpers, file: SearchedFile, functions: Sequence[WantedFunction]
+    ) -> list[FunctionProbe]:
+        names.append(file.name)
+        return search_file(helpers, file, functions)
 
-    monkeypatch.setattr("bpfleakd.kernel.probes.point_cache.search_files", search)
-    return runs
+    monkeypatch.setattr("bpfleakd.kernel.probes.point_cache.search_file", search)
+    return names
 
 
 def mapped(path: Path, *, start: int = 0x7000_0000_0000, code: bool = True) -> Mapping:
@@ -75,20 +75,20 @@ def names(found: Sequence[discovery.ProbedFile]) -> dict[str, set[str]]:
     return {Path(f.functions[0].module).name: {function.function for function in f.functions} for f in found}
 
 
-def test_this_process_has_a_c_library_and_a_loader(searches: list[list[str]]) -> None:
-    """All its files are asked, and only the two that have something to probe are searched, in one child."""
-    files = Discovery().files(PID, read_mappings(PID))
+def test_this_process_has_a_c_library_and_a_loader(searches: list[str]) -> None:
+    """All its files are asked, and only the two that have something to probe are searched."""
+    files = Discovery(helpers()).files(PID, read_mappings(PID))
 
     allocators = [file for file in files if file.has_allocator]
     assert {"malloc", "free", "realloc"} <= {f.function for file in allocators for f in file.functions}
     roles = {function.role for file in files for function in file.functions}
     assert FunctionRole.LIBRARIES_CHANGED in roles
-    assert len(searches) == 1
+    assert len(searches) == len(files)
 
 
-def test_a_known_file_is_not_searched_again(searches: list[list[str]], allocator: Path) -> None:
+def test_a_known_file_is_not_searched_again(searches: list[str], allocator: Path) -> None:
     """Neither for the same process nor for the next one; a file that changed is another."""
-    known = Discovery()
+    known = Discovery(helpers())
     (first,) = known.files(PID, [mapped(allocator)])
     (second,) = known.files(PID, [mapped(allocator), mapped(Path(os.__file__))])
     assert (second.id, second.points) == (first.id, first.points)
@@ -101,7 +101,7 @@ def test_a_known_file_is_not_searched_again(searches: list[list[str]], allocator
 
 def test_points_and_what_is_shown_of_them(allocator: Path) -> None:
     """One that only jumps to another that is probed is left out; each point is what is shown."""
-    (file,) = Discovery().files(PID, [mapped(allocator)])
+    (file,) = Discovery(helpers()).files(PID, [mapped(allocator)])
 
     assert names([file]) == {"allocator.so": {"malloc", "free", "calloc"}}
     assert [point.offset for point in file.points] == [function.offset for function in file.functions]
@@ -118,7 +118,7 @@ def test_one_file_mapped_twice_and_two_files_with_one_name(allocator: Path, tmp_
     copy.parent.mkdir()
     copy.write_bytes(allocator.read_bytes())
 
-    files = Discovery().files(
+    files = Discovery(helpers()).files(
         PID, [mapped(allocator), mapped(allocator, start=0x7100_0000_0000), mapped(copy)]
     )
 
@@ -128,14 +128,14 @@ def test_one_file_mapped_twice_and_two_files_with_one_name(allocator: Path, tmp_
 
 def test_what_is_followed_already_is_passed_over(allocator: Path) -> None:
     """Its probes are there."""
-    known = Discovery()
+    known = Discovery(helpers())
     (file,) = known.files(PID, [mapped(allocator)])
     assert known.files(PID, [mapped(allocator)], passed_over=[file.id]) == []
 
 
 def test_only_code_of_files_is_looked_at(allocator: Path) -> None:
     """An allocator that is mapped to be read is not there to be called."""
-    assert Discovery().files(PID, [mapped(allocator, code=False)]) == []
+    assert Discovery(helpers()).files(PID, [mapped(allocator, code=False)]) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"#!/bin/sh\n", b"\x7fELF" + b"\xff" * 8188])
@@ -143,7 +143,7 @@ def test_files_that_are_no_elf(allocator: Path, tmp_path: Path, content: bytes) 
     """They are passed over, and the rest is found."""
     junk = tmp_path / "libc.so.6"
     junk.write_bytes(content)
-    files = Discovery().files(PID, [mapped(junk), mapped(tmp_path), mapped(allocator)])
+    files = Discovery(helpers()).files(PID, [mapped(junk), mapped(tmp_path), mapped(allocator)])
     assert names(files).keys() == {"allocator.so"}
 
 
@@ -151,7 +151,7 @@ def test_a_file_that_is_gone(allocator: Path) -> None:
     """Deleted between the reading of the mappings and now."""
     mapping = mapped(allocator)
     allocator.unlink()
-    assert Discovery().files(PID, [mapping]) == []
+    assert Discovery(helpers()).files(PID, [mapping]) == []
 
 
 @pytest.fixture
@@ -178,9 +178,9 @@ def test_a_stripped_program_is_known_by_its_debug_file(
     debug = tmp_path / "program.debug"
     output_of("objcopy", "--only-keep-debug", program, debug)
     objcopy(program, "--strip-all", f"--add-gnu-debuglink={debug}")
-    assert Discovery().files(PID, [mapped(program)]) == []
+    assert Discovery(helpers()).files(PID, [mapped(program)]) == []
 
     as_program(program)
-    (file,) = Discovery().files(PID, [mapped(program)])
+    (file,) = Discovery(helpers()).files(PID, [mapped(program)])
 
     assert {"malloc", "free"} <= {function.function for function in file.functions}

@@ -6,7 +6,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +17,20 @@ from bpfleakd.kernel.abi import UNWIND_SHARD_WORDS
 from bpfleakd.kernel.unwind_store import UnwindStore
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.process.mappings import mapped_file, read_mappings
-from bpfleakd.tracing import unwinding
 from bpfleakd.tracing.unwinding import Unwinding
 from bpfleakd.unwind.build import table_of
 from bpfleakd.unwind.rules import GAP, RESERVED_RULES, CfaKind, UnwindRule
 from bpfleakd.unwind.table import UnwindTable
-from bpfleakd.unwind.worker import BuiltTable
+from bpfleakd.unwind.table_builder import BuiltTable, TableBuilder
 
+from ..helping import helpers
 from ..kernel.fake_kernel import FakeKernel, store_in
 from ..waiting import ends
 from .doubles import FakeRecord
 
 PAGE = 0x1000
+# What a file that somebody else could change is copied to.
+COPY = "memfd:mapped-file (deleted)"
 TEXT = 0x4000
 
 
@@ -46,17 +48,18 @@ class Builder:
         self._answers: dict[str, BuiltTable | Exception] = {}
         self._changed = threading.Condition()
 
-    def __call__(self, paths: Sequence[str], _cache_directory: Path | None) -> Iterator[BuiltTable]:
-        for path in paths:
-            with self._changed:
-                name = Path(os.path.realpath(path)).name
-                self.asked.append(os.path.realpath(path))
-                self._changed.notify_all()
-                assert self._changed.wait_for(lambda name=name: name in self._answers, 10)
-                answer = self._answers.pop(name)
-            if isinstance(answer, Exception):
-                raise answer
-            yield BuiltTable(path, answer.digest, answer.table, answer.segments, answer.failure)
+    def table_of(self, descriptor: int, *, is_stable: bool) -> BuiltTable:
+        del is_stable
+        path = os.path.realpath(f"/proc/self/fd/{descriptor}")
+        name = Path(path).name
+        with self._changed:
+            self.asked.append(path)
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: name in self._answers, 10)
+            answer = self._answers.pop(name)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def answer(
         self,
@@ -70,7 +73,7 @@ class Builder:
         """Give the table of the file called `name`, such as one of a single rule; or the reason for none."""
         table = table_with(rule) if rule else table
         segments = ((PAGE, TEXT, PAGE),) if table else ()
-        self._give(name, BuiltTable("", digest or name, table, segments, failure))
+        self._give(name, BuiltTable(digest or name, table, segments, failure))
 
     def fail(self, name: str) -> None:
         """The builder itself breaks when it comes to this file."""
@@ -87,10 +90,8 @@ class Builder:
 
 
 @pytest.fixture
-def builder(monkeypatch: pytest.MonkeyPatch) -> Builder:
-    builder = Builder()
-    monkeypatch.setattr(unwinding, "build_tables", builder)
-    return builder
+def builder() -> Builder:
+    return Builder()
 
 
 @pytest.fixture
@@ -105,8 +106,8 @@ def store(kernel: FakeKernel) -> Iterator[UnwindStore]:
 
 
 @pytest.fixture
-def tables(store: UnwindStore) -> Unwinding:
-    return Unwinding(store, FakeRecord())
+def tables(store: UnwindStore, builder: Builder) -> Unwinding:
+    return Unwinding(store, builder, FakeRecord())  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -339,9 +340,9 @@ def test_a_file_that_anybody_can_write_is_built_for_each_process(
     path = file("plugin.so")
     path.chmod(0o666)
     first, second, code = process(), process(), code_of(path)
-    builder.answer("plugin.so", ONE)
+    builder.answer(COPY, ONE)
     tables.follow(first, [code])
-    builder.answer("plugin.so", OTHER, digest="another")
+    builder.answer(COPY, OTHER, digest="another")
     tables.follow(second, [code])
     assert (rule_at(kernel, first, code), rule_at(kernel, second, code)) == (ONE, OTHER)
 
@@ -408,8 +409,9 @@ def test_release_without_follow(tables, kernel) -> None:
     assert kernel.pids == set()
 
 
-def test_this_process(tables, kernel) -> None:
+def test_this_process(store, kernel) -> None:
     """With the real builder and our own mappings, the walker finds libc's rules where libc is."""
+    tables = Unwinding(store, TableBuilder(helpers()), FakeRecord())
     pid = os.getpid()
     mappings = read_mappings(pid)
     wanted = [m for m in mappings if m.executable and (m.path == "[vdso]" or "libc" in Path(m.path).name)]

@@ -86,6 +86,7 @@ _WORDS = {
     "stack_unreadable": "stacks cut short: their memory could not be read",
     "event_full": "changes of the address space not seen: too many between two ticks",
     "unattended": "recording had stopped: no daemon for too long (unattended_s)",
+    "begun_anew": "times that tracing began anew: what was recorded before is gone",
     "region_full": "mappings not recorded: the address space is in too many pieces",
     "unknown_addresses": "frames without a name: outside all known mappings",
     "unreadable_files": "files that could not be opened: their frames have no names",

@@ -146,9 +146,15 @@ class Linker:
         return links
 
     def adopt(self, file: FileKey, pid: int, links: Sequence[int]) -> None:
-        """Note what an earlier daemon linked in a file."""
-        if self._shared and any(map(bpf.is_map, links)):
+        """Note what an earlier daemon linked in a file.
+
+        Raises ValueError if the programs behind probes that are shared are gone.
+        """
+        shared = [link for link in links if bpf.is_map(link)]
+        if self._shared and shared:
             self._shared.note(file, pid)
+            if self._shared.anchor_count(file) < max(bpf.map_info(link).entries for link in shared):
+                raise ValueError("programs of shared probes are gone")
         else:
             self._owners.setdefault(file, set()).add(pid)
 

@@ -1,7 +1,7 @@
 """Probe points on disk, so that nothing is disassembled twice.
 
-    cache = ProbePointCache(Path("/var/cache/bpfleakd"))
-    cache.search([(file, digest)], functions)  # as points.search_files
+    cache = ProbePointCache(helpers, Path("/var/cache/bpfleakd"))
+    cache.search(file, digest, functions)  # as points.search_file
 
 An entry is named after all that it follows from: a digest of the bytes of the file and of the one with its
 symbols, and the functions that were looked for. A breakpoint in the middle of an instruction ends the
@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from bpfleakd import errors
 from bpfleakd.kernel.file_cache import FileCache
-from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction, search_files
+from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction, search_file
+from bpfleakd.sandbox.helpers import Helpers
 
 __all__ = ["ProbePointCache"]
 
@@ -31,38 +31,30 @@ _ENTRY_BYTES_MAX = 1 << 20
 
 
 class ProbePointCache:
-    """Files in `directory`, made if it is missing; None keeps nothing."""
+    """Files in `directory`, made if it is missing; None keeps nothing. Used by several threads."""
 
-    def __init__(self, directory: Path | None) -> None:
+    def __init__(self, helpers: Helpers, directory: Path | None) -> None:
+        self._helpers = helpers
         self._files: FileCache | None = None
         if directory is not None:
             self._files = FileCache(directory, "points", files_max=_KEPT, file_bytes_max=_ENTRY_BYTES_MAX)
 
     def search(
-        self, digested: Sequence[tuple[SearchedFile, bytes | None]], functions: Sequence[WantedFunction]
-    ) -> list[list[FunctionProbe] | errors.BpfleakdError]:
-        """The probe points of the functions that each file defines, or why it cannot be understood.
+        self, file: SearchedFile, digest: bytes | None, functions: Sequence[WantedFunction]
+    ) -> list[FunctionProbe]:
+        """The probe points of the functions that a file defines. Raises what `search_file` raises.
 
-        Each file comes with the digest of its bytes and those of its debug file; None: nothing is kept of it.
+        `digest` is that of its bytes and of those of its debug file; None: nothing is kept of it.
         """
-        files = [file for file, _digest in digested]
-        if self._files is None or not files:
-            return search_files(files, functions)
+        if self._files is None or digest is None:
+            return search_file(self._helpers, file, functions)
         wanted = json.dumps([_FORMAT_VERSION, [asdict(function) for function in functions]]).encode()
-        names = [
-            None if digest is None else hashlib.blake2b(wanted + digest, digest_size=32).hexdigest()
-            for _file, digest in digested
-        ]
-        kept = [None if name is None else self._files.read(name, _decoded) for name in names]
-        missing = [number for number, probes in enumerate(kept) if probes is None]
-        answers: list[list[FunctionProbe] | errors.BpfleakdError] = [probes or [] for probes in kept]
-        searched = search_files([files[number] for number in missing], functions)
-        for number, answer in zip(missing, searched, strict=True):
-            answers[number] = answer
-            name = names[number]
-            if name is not None and not isinstance(answer, errors.BpfleakdError):
-                self._files.write(name, json.dumps([asdict(probe) for probe in answer]).encode())
-        return answers
+        name = hashlib.blake2b(wanted + digest, digest_size=32).hexdigest()
+        found = self._files.read(name, _decoded)
+        if found is None:
+            found = search_file(self._helpers, file, functions)
+            self._files.write(name, json.dumps([asdict(probe) for probe in found]).encode())
+        return found
 
 
 def _decoded(entry: bytes) -> list[FunctionProbe]:

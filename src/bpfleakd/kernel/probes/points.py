@@ -18,18 +18,21 @@ be verified is refused: a breakpoint in the middle of an instruction ends the pr
 A function that does nothing but jump to another (`operator delete` to `free`) says so: if that one has a
 probe, it needs none of its own.
 
-Files are gone through in a child (`python -m bpfleakd.kernel.probes.points`), since capstone weighs 8 MB.
+Files are gone through by helpers without rights (sandbox/): each one by a process of its own.
 x86-64 only. Emulated instructions: arch/x86/kernel/uprobes.c, branch_setup_xol_ops and push_setup_xol_ops.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from bpfleakd import errors
 from bpfleakd.elf.debug_files import minidebug_image
@@ -37,27 +40,32 @@ from bpfleakd.elf.image import EM_X86_64, ElfImage
 from bpfleakd.elf.jump_slots import JumpSlots
 from bpfleakd.elf.symbols import SymbolTable
 from bpfleakd.kernel.abi import ARGUMENT_REGISTERS
-from bpfleakd.kernel.child import run_child, serve
 from bpfleakd.kernel.probes.announced import PROVIDER, announced_probes
+from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.unwind.function_starts import function_starts
 
 if TYPE_CHECKING:
     import capstone
 
 __all__ = [
+    "JOBS",
     "FunctionProbe",
     "SearchedFile",
     "WantedFunction",
     "argument_registers",
     "choose_probe_point",
-    "search_files",
+    "prepare",
+    "search",
+    "search_file",
 ]
+
+JOBS = ("search",)
 
 # Beyond so many instructions the prologue is over.
 _LONGEST_PROLOGUE = 16
 _LONGEST_FUNCTION_BYTES = 64 * 1024
 _LONGEST_INSTRUCTION_BYTES = 15
-_TIMEOUT_S = 30
+_LIMIT_S = 10.0
 
 # The 64-bit register that a name is a part of.
 _WHOLE_REGISTER = {
@@ -125,21 +133,28 @@ class SearchedFile:
     debug_descriptor: int | None = None
 
 
-def search_files(
-    files: Sequence[SearchedFile], functions: Sequence[WantedFunction]
-) -> list[list[FunctionProbe] | errors.BpfleakdError]:
-    """The probe points of the functions that each file defines, or why it cannot be understood."""
-    if not files:
-        return []
-    request = {"files": [asdict(file) for file in files], "functions": [asdict(f) for f in functions]}
-    descriptors = [fd for file in files for fd in (file.descriptor, file.debug_descriptor) if fd is not None]
-    replies = run_child(__spec__.name, request, timeout_s=_TIMEOUT_S, descriptors=descriptors)
-    return [
-        errors.by_code(reply["code"])(reply["message"], reply["hint"])
-        if isinstance(reply, dict)
-        else [FunctionProbe.from_json(probe) for probe in reply]
-        for reply in replies
-    ]
+class _Found(msgspec.Struct, frozen=True, tag=True):
+    """What a helper has found, or why the file cannot be understood."""
+
+    probes: tuple[FunctionProbe, ...] = ()
+    failure: str = ""
+    hint: str = ""
+
+
+def search_file(
+    helpers: Helpers, file: SearchedFile, functions: Sequence[WantedFunction]
+) -> list[FunctionProbe]:
+    """The probe points of the functions that a file defines.
+
+    Raises BadElf if it cannot be understood, which follows from its bytes, and HelperFailed if that was not
+    found out.
+    """
+    descriptors = [fd for fd in (file.descriptor, file.debug_descriptor) if fd is not None]
+    arguments = file.name, [asdict(function) for function in functions]
+    found = helpers.answer(f"{__name__}:search", arguments, descriptors, _Found, limit_s=_LIMIT_S)
+    if found.failure:
+        raise errors.BadElf(found.failure, found.hint)
+    return list(found.probes)
 
 
 def choose_probe_point(code: bytes, *, release: bool, arguments: Sequence[str]) -> tuple[int, bool]:
@@ -273,25 +288,31 @@ def _is_null_check(test: capstone.CsInsn, branch: capstone.CsInsn) -> bool:
     return (test.mnemonic, test.op_str, branch.mnemonic) == ("test", "rdi, rdi", "je")
 
 
-# The child's side
+# The helper's side
 
 
-def main(request: dict[str, Any]) -> list[Any]:
-    """Find the functions in each file and choose in each."""
-    functions = [
-        WantedFunction(**{**function, "arguments": tuple(function["arguments"])})
-        for function in request["functions"]
+def prepare() -> None:
+    """Load all that is needed, while files can still be opened: our own program is gone through once."""
+    with open(sys.executable, "rb") as file:
+        name, file_fd = sys.executable, file.fileno()
+        _search(SearchedFile(name, file_fd, file_fd), [WantedFunction("main", ("rdi",), "", release=False)])
+        with ElfImage.open(file_fd) as image:
+            function_starts(image)
+    choose_probe_point(b"\x55\xc3", release=False, arguments=())
+
+
+def search(files: Sequence[int], arguments: Any, answer: Callable[[object], None]) -> None:
+    """Find functions in the first file, whose symbols may be in a second one, and choose in each."""
+    name, functions = arguments
+    wanted = [
+        WantedFunction(**{**function, "arguments": tuple(function["arguments"])}) for function in functions
     ]
-    replies: list[Any] = []
-    for file in request["files"]:
-        try:
-            replies.append([asdict(probe) for probe in _search(SearchedFile(**file), functions)])
-        except errors.BadElf as error:
-            replies.append({"code": error.code, "message": error.message, "hint": error.hint})
-        except OSError as error:
-            message = f"{file['name']} cannot be read: {error.strerror}"
-            replies.append({"code": errors.BadElf.code, "message": message, "hint": ""})
-    return replies
+    try:
+        answer(_Found(tuple(_search(SearchedFile(name, *files), wanted))))
+    except errors.BadElf as error:
+        answer(_Found(failure=error.message, hint=error.hint))
+    except OSError as error:
+        answer(_Found(failure=f"{name} cannot be read: {error.strerror}"))
 
 
 def _search(file: SearchedFile, functions: Sequence[WantedFunction]) -> list[FunctionProbe]:
@@ -419,7 +440,3 @@ class _Search:
             and other.effect == function.effect
             and [holders.get(register) for register in other.arguments] == list(function.arguments)
         )
-
-
-if __name__ == "__main__":
-    serve(main)

@@ -130,6 +130,12 @@ class SharedProbes:
         self._users.setdefault(file, set()).add(pid)
         self._unused.pop(file, None)
 
+    def anchor_count(self, file: FileKey) -> int:
+        """How many probes of a file have a program behind them."""
+        if not self._directory.is_dir():
+            return 0
+        return sum(pin.name.startswith(_prefix(file)) for pin in self._directory.iterdir())
+
     def forget(self, pid: int) -> None:
         """Of a process nothing is open any more."""
         for file in [file for file, users in self._users.items() if pid in users]:

@@ -20,7 +20,8 @@ __all__ = ["EventStream"]
 
 _AGAIN_NS = 30_000_000_000
 _FAILURES_MAX = 3
-_READ_LIMIT_BYTES = 4 << 20
+# Of one stream at a tick: to read it takes a tenth of a second.
+_READ_LIMIT_BYTES = 1 << 20
 
 
 class EventStream:

@@ -30,7 +30,6 @@ class DotnetRuntime:
 
     name = ".NET"
     code_tables = ()
-    code = None
 
     def __init__(self, process: ProcessInfo, version: str, now_ns: int, proc: Path = Path("/proc")) -> None:
         self.version = version

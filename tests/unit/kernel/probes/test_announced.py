@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, search_files
+from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, search_file
 
 from ...elf.building import assembled
+from ...helping import helpers
 
 PROGRAM = """
 .globl announce
@@ -51,7 +52,7 @@ RIGHT = {
 def probes_of(directory: Path, **changed: str) -> list[FunctionProbe]:
     path = assembled(directory, PROGRAM.format(**RIGHT | changed))
     with path.open("rb") as file:
-        (found,) = search_files([SearchedFile(str(path), file.fileno())], [])
+        found = search_file(helpers(), SearchedFile(str(path), file.fileno()), [])
     assert isinstance(found, list)
     return found
 

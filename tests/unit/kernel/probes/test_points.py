@@ -16,13 +16,14 @@ from bpfleakd.kernel.probes.points import (
     SearchedFile,
     WantedFunction,
     choose_probe_point,
-    search_files,
+    search_file,
 )
 from bpfleakd.model.probe import FunctionRole
 from bpfleakd.process.allocators import ALLOCATORS
 from bpfleakd.process.mappings import read_mappings
 
 from ...elf.building import compiled, nm, output_of
+from ...helping import helpers
 
 FIRST_ARGUMENTS = ("rdi", "rsi", "rdx", "rcx")
 
@@ -154,12 +155,14 @@ def probe_points(
     functions = [WantedFunction(name, FIRST_ARGUMENTS, "entry", release=False) for name in entries]
     functions += [WantedFunction(name, ("rdi",), "release", release=True) for name in releases]
     with file.open("rb") as opened:
-        (found,) = search_files([SearchedFile("file", opened.fileno())], functions)
-    return found
+        try:
+            return search_file(helpers(), SearchedFile("file", opened.fileno()), functions)
+        except errors.BpfleakdError as error:
+            return error
 
 
 class TestFiles:
-    """The same in files, in a child process."""
+    """The same in files, in a helper."""
 
     def test_offsets_are_those_of_the_file(self, tmp_path: Path) -> None:
         """At each offset the file has the byte of the chosen instruction; unknown functions are left out."""

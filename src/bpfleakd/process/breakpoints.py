@@ -1,0 +1,55 @@
+"""Whether breakpoints are there: in the memory of a process, in place of instructions of its file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.probe import ProbedFunction
+from bpfleakd.process.mappings import mapped_file
+
+__all__ = ["missing_breakpoints"]
+
+PROC = Path("/proc")
+_INT3 = 0xCC
+
+
+def missing_breakpoints(
+    pid: int, probes: Iterable[ProbedFunction], mappings: Iterable[Mapping], proc: Path = PROC
+) -> list[ProbedFunction]:
+    """Return the probes at whose addresses the process executes what is in the file.
+
+    What is not mapped, or cannot be read, is not missing: the process may be at its end.
+    """
+    mappings = list(mappings)
+    with suppress(OSError), (proc / str(pid) / "mem").open("rb", buffering=0) as memory:
+        return [
+            probe
+            for probe in probes
+            if any(_is_missing(memory.fileno(), pid, probe, each, proc) for each in _places(probe, mappings))
+        ]
+    return []
+
+
+def _places(probe: ProbedFunction, mappings: Iterable[Mapping]) -> Iterator[Mapping]:
+    for mapping in mappings:
+        inside = mapping.offset <= probe.offset < mapping.offset + mapping.end - mapping.start
+        if inside and mapping.executable and mapping.path == probe.module:
+            yield mapping
+
+
+def _is_missing(memory_fd: int, pid: int, probe: ProbedFunction, mapping: Mapping, proc: Path) -> bool:
+    try:
+        file_fd = os.open(mapped_file(pid, mapping, proc), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            instruction = os.pread(file_fd, 1, probe.offset)
+        finally:
+            os.close(file_fd)
+        return instruction != bytes([_INT3]) and instruction == os.pread(
+            memory_fd, 1, mapping.start + probe.offset - mapping.offset
+        )
+    except OSError:
+        return False

@@ -1,0 +1,48 @@
+"""Work on processes that takes long, done beside the tracing loop: one job at a time for each process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+__all__ = ["Background"]
+
+log = structlog.get_logger()
+
+
+class Background:
+    """Threads called `name`, at most `threads_max`, which end with their jobs."""
+
+    def __init__(self, name: str, threads_max: int) -> None:
+        self._name = name
+        self._threads_max = threads_max
+        self._lock = threading.Lock()
+        self._running: dict[str, threading.Event] = {}
+
+    def do(self, owner: str, job: Callable[[], None], wait_s: float) -> bool:
+        """Begin a job of a process, unless it has one already; whether that is done within `wait_s`.
+
+        Where there are too many of other processes it is not begun.
+        """
+        with self._lock:
+            done = self._running.get(owner)
+            if done is None:
+                if len(self._running) >= self._threads_max:
+                    return False
+                done = self._running[owner] = threading.Event()
+                threading.Thread(
+                    target=self._run, args=(owner, job, done), name=self._name, daemon=True
+                ).start()
+        return done.wait(wait_s)
+
+    def _run(self, owner: str, job: Callable[[], None], done: threading.Event) -> None:
+        try:
+            job()
+        except Exception:
+            log.exception(f"{self._name}.failed", owner=owner)
+        finally:
+            with self._lock:
+                del self._running[owner]
+            done.set()

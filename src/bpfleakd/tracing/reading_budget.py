@@ -1,0 +1,60 @@
+"""How much of the tracing loop's time the changes of one address space may take.
+
+Rules:
+  - In one reading a process has `MOST_NS` of a processor, and `FAIR_NS` even if all have used up `TOTAL_NS`
+    together: what some do costs the others nothing.
+  - What is over is left out and counted, and the map is repaired later.
+  - After a job on one process that took a while there is a pause of some times as long.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+__all__ = ["Pause", "ReadingBudget"]
+
+TOTAL_NS = 100_000_000
+MOST_NS = 50_000_000
+FAIR_NS = 5_000_000
+
+
+class ReadingBudget:
+    """The time that processes have used in the reading under way."""
+
+    def __init__(self) -> None:
+        self._used_ns: Counter[int] = Counter()
+        self._total_ns = 0
+
+    def begin(self) -> None:
+        """A reading begins."""
+        self._used_ns.clear()
+        self._total_ns = 0
+
+    def charge(self, pid: int, took_ns: int) -> None:
+        """A change of a process took so long."""
+        self._used_ns[pid] += took_ns
+        self._total_ns += took_ns
+
+    def is_over(self, pid: int) -> bool:
+        """Whether a process has used up what it has."""
+        used_ns = self._used_ns[pid]
+        return used_ns > (FAIR_NS if self._total_ns > TOTAL_NS else MOST_NS)
+
+
+class Pause:
+    """When a job on a process may be done again, if that is to take little of the time. In ns.
+
+    The pause after it is `factor` times as long as it took.
+    """
+
+    def __init__(self, factor: int) -> None:
+        self._factor = factor
+        self._due_ns = 0
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether the job may be done."""
+        return now_ns >= self._due_ns
+
+    def done(self, began_ns: int, ended_ns: int) -> None:
+        """It was done, in that time."""
+        self._due_ns = ended_ns + self._factor * (ended_ns - began_ns)

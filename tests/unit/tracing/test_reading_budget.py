@@ -1,0 +1,45 @@
+"""What one process may take of the loop's time, and what is left to the others."""
+
+from __future__ import annotations
+
+from bpfleakd.tracing.reading_budget import FAIR_NS, MOST_NS, TOTAL_NS, Pause, ReadingBudget
+
+
+def test_a_process_has_its_share_and_no_more():
+    """Alone it may take more than beside others, but not without end."""
+    budget = ReadingBudget()
+    budget.begin()
+    budget.charge(1, MOST_NS)
+    assert not budget.is_over(1)
+    budget.charge(1, 1)
+    assert budget.is_over(1)
+    assert not budget.is_over(2)
+
+
+def test_many_storms_leave_a_share_to_a_bystander():
+    """Where all together have used up the time, whoever took more than a fair share waits, nobody else."""
+    budget = ReadingBudget()
+    budget.begin()
+    storms = range(100, 100 + TOTAL_NS // FAIR_NS + 1)
+    for pid in storms:
+        budget.charge(pid, FAIR_NS + 1)
+    budget.charge(1, FAIR_NS)
+    assert all(budget.is_over(pid) for pid in storms)
+    assert not budget.is_over(1)
+
+
+def test_a_reading_begins_with_all_the_time():
+    """Whatever the last one took."""
+    budget = ReadingBudget()
+    budget.charge(1, 10 * MOST_NS)
+    budget.begin()
+    assert not budget.is_over(1)
+
+
+def test_a_pause_is_as_long_as_the_job_was_dear():
+    """A job of 3 ns is done again after 20 times as long."""
+    pause = Pause(20)
+    assert pause.is_due(0)
+    pause.done(100, 103)
+    assert not pause.is_due(162)
+    assert pause.is_due(163)
