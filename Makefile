@@ -51,10 +51,14 @@ test-kernel: FOR := test
 test-kernel: setup ## Load BPF and trace real programs (as root)
 	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal tests/kernel tests/hostile $(PYTEST_ARGS)
 
+# In `test-hostile` each attack goes on for so long, or is tried so often.
+HOSTILE_S ?= 30
+ROUNDS ?= 5
+
 .PHONY: test-hostile
 test-hostile: FOR := test
-test-hostile: setup ## Attacks of one process on the daemon and on others, at length (as root)
-	ROUNDS=10 $(PYTHON) -m pytest tests/hostile -v -rP $(PYTEST_ARGS)
+test-hostile: setup ## Attacks at length: floods, forged files, other users (HOSTILE_S=30, ROUNDS=5; as root)
+	HOSTILE_S=$(HOSTILE_S) ROUNDS=$(ROUNDS) $(PYTHON) -m pytest tests/hostile -v -rP $(PYTEST_ARGS)
 
 .PHONY: test-system
 test-system: FOR := test
@@ -63,7 +67,7 @@ test-system: setup ## The package and the service under a real systemd, in a con
 
 .PHONY: test-stress
 test-stress: FOR := test
-test-stress: setup ## Targets that end, exec and fork at any moment; the daemon's own memory (5 minutes, as root)
+test-stress: setup ## Kills, 2,000 attaches, a soak of 20 minutes (SOAK_S, CYCLES, KILLS; hours, as root)
 	$(PYTHON) -m pytest tests/stress -v -rP $(PYTEST_ARGS)
 
 # A release of Debian's suites (6.1, 6.12-rt) or a package; none, voluntary, lazy or full: scripts/test-vm.
@@ -85,7 +89,7 @@ test-vm-matrix: setup ## The same on every kernel of VM_MATRIX (KERNEL or KERNEL
 
 .PHONY: fuzz
 fuzz: FOR := test
-fuzz: setup ## Damaged ELF files, unwind information and perf maps, for FUZZ_S seconds (300)
+fuzz: setup ## Damaged files, names, perf maps, /proc, messages, requests, for FUZZ_S seconds (300)
 	scripts/fuzz $(FUZZ_S)
 
 # Samples of each of the five programs.

@@ -78,33 +78,33 @@ def daemon() -> dashboard.Dashboard:
         graph(
             "What tracing costs the programs",
             "short",
-            "In cores, for all traced programs of a host, and the budget.",
+            "In cores, all traced programs of a host together, and what it may be.",
             (f"bpfleakd_tracing_cores{{{HOST}}}", "{{instance}} cost"),
             (f'bpfleakd_tracing_budget_cores{{{HOST}, of="host"}}', "{{instance}} budget"),
         ),
         graph(
             "Probes",
             "ops",
-            "Probe hits per second.",
+            "How often programs run into a probe.",
             (f"sum by (instance) (rate(bpfleakd_process_probe_hits_total{{{HOST}}}[$__rate_interval]))", up),
         ),
         graph(
             "What a probe costs",
             SECONDS,
-            "Measured by the daemon on this machine.",
+            "As measured on this machine by the daemon.",
             (f"bpfleakd_probe_cost_seconds{{{HOST}}}", "{{instance}} {{of}}"),
         ),
         graph(
             "Memory of the daemon",
             BYTES,
-            "Resident memory, and the limit above which it drops caches and detaches processes.",
+            "And from when on it lets go of caches and processes.",
             (f"process_resident_memory_bytes{{{HOST}}} and on (instance, job) bpfleakd_build_info", up),
             (f"bpfleakd_memory_limit_bytes{{{HOST}}}", "{{instance}} limit"),
         ),
         graph(
             "Processes, by state",
             "short",
-            "Supervision states of the processes of a host.",
+            "What is done with the processes of a host.",
             (f"bpfleakd_processes{{{HOST}}}", "{{instance}} {{state}}"),
         ),
         graph(

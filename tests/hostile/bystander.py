@@ -1,12 +1,18 @@
-"""A traced program of root that takes no part: its counts, its code and the answers must not suffer."""
+"""A traced program of root that takes no part: its counts, its code and the answers must not suffer.
+
+Attackers, other tests and other people use the processors, too. So what an answer took is counted without the
+time in which the daemon, or who asks, was ready and another was running (schedstat of the kernel); and a tick
+may take so much time of a processor.
+"""
 
 from __future__ import annotations
 
+import os
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +42,8 @@ class Bystander:
     program: Workload
     answers_s: list[float] = field(default_factory=list)
     ticks_s: list[float] = field(default_factory=list)
+    waits_s: list[float] = field(default_factory=list)
+    walls_s: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.tracer.attach_with_tables(self.program.pid)
@@ -76,11 +84,36 @@ class Bystander:
 
     def _ask_until(self, over: threading.Event) -> None:
         while not over.is_set():
-            began_s = time.monotonic()
+            began_s, before = time.monotonic(), self._times_s()
             self.client.processes()
-            self.answers_s.append(time.monotonic() - began_s)
-            self.ticks_s.append(self.client.stats().last_tick_s)
+            wall_s, after = time.monotonic() - began_s, self._times_s()
+            self.walls_s.append(wall_s)
+            self.answers_s.append(max(0.0, wall_s - (after.kept_waiting - before.kept_waiting)))
+            self.ticks_s.append((after.running - before.running) / (1 + wall_s))
+            self.waits_s.append(self.client.stats().last_tick_s)
             over.wait(0.05)
+
+    def _times_s(self) -> _Times:
+        """Of all threads of the daemon, and of those that ask."""
+        daemon, ours = (_times_of(pid) for pid in (self.tracer.pid, os.getpid()))
+        return _Times(daemon.running, daemon.kept_waiting + ours.kept_waiting)
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Seconds on a processor, and seconds ready to run while another did."""
+
+    running: float
+    kept_waiting: float
+
+
+def _times_of(pid: int) -> _Times:
+    running = waiting = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            ran_ns, waited_ns, _slices = map(int, (task / "schedstat").read_text().split())
+            running, waiting = running + ran_ns, waiting + waited_ns
+    return _Times(running / 1e9, waiting / 1e9)
 
 
 def resident_bytes(pid: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ..kernel.conftest import _machine, daemon, workload
+from ..kernel.machine import need_tool
 from .bystander import Bystander
 
 __all__ = ["_machine", "daemon", "workload"]
@@ -37,3 +39,14 @@ def bystander(daemon: Callable, workload: Callable) -> Iterator[Bystander]:
     watched = Bystander(daemon(), workload("many_sites", 1, 23, 101))
     yield watched
     watched.check()
+
+
+@pytest.fixture
+def flood(public_directory: Path) -> Path:
+    """The program, where the user nobody may execute it."""
+    need_tool("gcc")
+    program = public_directory / "flood"
+    source = Path(__file__).with_name("flood.c")
+    subprocess.run(["gcc", "-O1", "-pthread", "-o", program, source], check=True, timeout=60)
+    program.chmod(0o755)
+    return program

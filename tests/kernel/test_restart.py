@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import random
 import signal
+import subprocess
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from .daemons import DaemonFailed
+from .daemons import ControlFailed, DaemonFailed
 from .kernel_objects import changed_text
 from .truth import by_function, expect_ledger, expect_no_losses
 from .waiting import wait_until
@@ -257,3 +259,66 @@ def test_recording_stops_when_no_daemon_comes_back(daemon, workload):
     report = tracer.top_after_tick(program.pid)
     assert report["process"]["allocated_count"] == 1009
     assert report["process"]["live_bytes"] == ledger["live_bytes"] == 0
+
+
+@pytest.mark.parametrize("what", ["a link", "all links", "a breakpoint"])
+def test_what_does_not_count_any_more_is_attached_to_anew(daemon, workload, what):
+    """Links removed, or instructions put back, while no daemon ran: the loss is shown, then all counts."""
+    tracer = daemon()
+    program = workload("many_sites", 23)
+    tracer.attach(program.pid)
+    program.step()
+    probes = tracer.process(program.pid)["probes"]
+    tracer.kill()
+    (pins,) = tracer.bpffs_dir.glob(f"set-*/traced/{program.pid}-*")
+    if what == "a breakpoint":
+        put_back(program.pid, next(probe for probe in probes if probe["function"] == "malloc"))
+    else:
+        for link in sorted(pins.glob("file-*/link-*"))[: 1 if what == "a link" else None]:
+            link.unlink()
+    before = program.step()
+    tracer.start()
+    row = wait_until(lambda: tracer.process(program.pid))
+    assert row["losses"]["begun_anew"] == 1
+    assert "process.not-adopted" in tracer.log
+    after = program.step()
+    report = tracer.top_after_tick(program.pid)
+    assert report["process"]["live_count"] == after["live_count"] - before["live_count"]
+    # It is said of the process, not of one daemon.
+    tracer.kill()
+    tracer.start()
+    assert wait_until(lambda: tracer.process(program.pid))["losses"]["begun_anew"] == 1
+
+
+def put_back(pid: int, probe: dict) -> None:
+    """Write the instruction of the file over a breakpoint."""
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        span, rights, offset, *_rest, path = (
+            line.split(maxsplit=5) if line.count("/") else [*line.split(), "", ""]
+        )
+        if "x" in rights and path == probe["module"]:
+            start = int(span.split("-")[0], 16)
+            with open(path, "rb") as file, open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+                file.seek(probe["offset"])
+                memory.seek(start + probe["offset"] - int(offset, 16))
+                memory.write(file.read(1))
+
+
+def test_an_unmounted_bpffs_is_said_to_be_that(daemon, workload):
+    """And not that a living process has ended."""
+    mount = tracer_mount()
+    tracer = daemon(bpffs_dir=str(mount / "bpfleakd"))
+    program = workload("blocks")
+    subprocess.run(["umount", "--lazy", mount], check=True)
+    with pytest.raises(ControlFailed, match="bpf file system was unmounted") as failed:
+        tracer.attach(program.pid)
+    assert "has ended" not in failed.value.stderr
+    assert "ended during" not in failed.value.stderr
+    tracer.stop()
+
+
+def tracer_mount() -> Path:
+    """A bpf file system of its own, in which nothing else is pinned."""
+    mount = Path(tempfile.mkdtemp(prefix="bpffs-"))
+    subprocess.run(["mount", "-t", "bpf", "bpf", mount], check=True)
+    return mount

@@ -1,0 +1,66 @@
+"""Attackers of another user, and a tracer that a bystander shares with them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from .bystander import Bystander, resident_bytes
+
+__all__ = ["HOSTILE_S", "NOBODY", "attackers", "expect_left_alone"]
+
+# How long an attack goes on: `make test-hostile` has more of it.
+HOSTILE_S = float(os.environ.get("HOSTILE_S", "3"))
+NOBODY = 65534
+
+
+@contextlib.contextmanager
+def attackers(*command: str | Path, count: int = 1, lasting: bool = True) -> Iterator[list[int]]:
+    """Run `command` as the user nobody, `count` times, until the end of the context; yields their pids.
+
+    `lasting`: one that ends earlier is a failure of the test.
+    """
+    running = [_as_nobody(command) for _ in range(count)]
+    try:
+        yield [process.pid for process in running]
+        assert not lasting or all(process.poll() is None for process in running), "an attacker has ended"
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def expect_left_alone(bystander: Bystander) -> Iterator[None]:
+    """All that a bystander is promised holds while the body attacks, and its daemon's memory comes back."""
+    with bystander.during_attack():
+        yield
+    answers_s, walls_s = bystander.answers_s, bystander.walls_s
+    peak_bytes = resident_bytes(bystander.tracer.pid)
+    print(
+        f"ps median {statistics.median(answers_s) * 1e3:.0f} ms, longest {max(answers_s) * 1e3:.0f} ms "
+        f"(by the clock {statistics.median(walls_s) * 1e3:.0f} and {max(walls_s) * 1e3:.0f}); "
+        f"longest tick {max(bystander.ticks_s) * 1e3:.0f} ms of a processor "
+        f"(by the clock {max(bystander.waits_s) * 1e3:.0f}); "
+        f"daemon {bystander.resident_before >> 20} → {peak_bytes >> 20} MiB"
+    )
+    began_s = time.monotonic()
+    bystander.memory_returns()
+    print(f"memory was back after {time.monotonic() - began_s:.1f} s")
+
+
+def _as_nobody(command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [str(part) for part in command],
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
