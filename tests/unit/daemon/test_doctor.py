@@ -58,6 +58,7 @@ def test_a_machine_on_which_all_is_well(machine):
 @pytest.mark.parametrize(
     ("release", "status"),
     [
+        ("5.10.0-32-amd64", FAIL),
         ("5.15.0-91-generic", WARN),
         ("6.1.0-18-amd64", OK),
         ("6.11.0", WARN),
