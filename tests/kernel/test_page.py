@@ -65,9 +65,22 @@ class Browser:
     def screenshot(self) -> bytes:
         return base64.b64decode(self._ask("GET", f"{self._session}/screenshot"))
 
+    def size(self, width: int, height: int = 1400) -> None:
+        """Make the window's content so large."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self._chrome("Emulation.setDeviceMetricsOverride", metrics)
+
+    def scheme(self, name: str) -> None:
+        """What the user prefers: light or dark."""
+        features = [{"name": "prefers-color-scheme", "value": name}]
+        self._chrome("Emulation.setEmulatedMedia", {"features": features})
+
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._ask("DELETE", self._session)
+
+    def _chrome(self, command: str, parameters: dict[str, Any]) -> None:
+        self._ask("POST", f"{self._session}/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -146,6 +159,43 @@ def test_the_page_names_who_leaks(daemon, workload, browser):
     )
     wait_until(lambda: "%" in browser.run("document.getElementById('found').textContent"))
     assert browser.errors() == []
+
+
+ACCESSIBILITY = (Path(__file__).parent / "accessibility.js").read_text()
+WIDTHS = (375, 768, 1280, 2000)
+
+
+def test_it_is_readable_on_every_screen(daemon, workload, browser):
+    """Light and dark, from a telephone to a large screen: nothing is cut off, all can be read."""
+    program = workload("blocks")
+    port = free_port()
+    tracer = daemon(metrics={"enabled": True, "port": port, "details": True})
+    tracer.attach(program.pid)
+    program.step(1)
+    tracer.tick_for_s(2)
+    base = f"http://127.0.0.1:{port}/"
+    browser.open(f"{base}#/process/{program.pid}")
+    wait_until(lambda: "Resident memory" in browser.text())
+    wait_until(lambda: browser.run("document.querySelectorAll('#chart rect').length") > 5)
+    for scheme in ("light", "dark"):
+        browser.scheme(scheme)
+        for width in WIDTHS:
+            browser.size(width)
+            wait_until(lambda width=width: browser.run("innerWidth") == width)
+            assert browser.run(ACCESSIBILITY) == [], (scheme, width)
+            keep_picture(browser, f"process-{scheme}-{width}.png")
+    browser.run("document.getElementById('pause').click()")
+    assert browser.run("document.getElementById('pause').getAttribute('aria-pressed')") == "true"
+    browser.open(f"{base}#/")
+    wait_until(lambda: "Traced processes" in browser.text())
+    for width in WIDTHS:
+        browser.size(width)
+        wait_until(lambda width=width: browser.run("innerWidth") == width)
+        assert browser.run(ACCESSIBILITY) == [], width
+    assert browser.errors() == []
+    # One that is not traced says so.
+    browser.open(f"{base}#/process/{program.pid + 1_000_000}")
+    wait_until(lambda: "Not available" in browser.text())
 
 
 def keep_picture(browser: Browser, name: str) -> None:
