@@ -200,7 +200,7 @@ class LimitsConfig(_Section, frozen=True):
 
 
 class HistoryConfig(_Section, frozen=True):
-    """How far back growth looks, and how long it must go on to be called a leak."""
+    """How far back growth looks, and how long it must last to be called a leak."""
 
     window_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 60.0
     leak_after_s: Annotated[float, msgspec.Meta(ge=10, le=86_400)] = 45.0

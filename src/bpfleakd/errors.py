@@ -21,7 +21,7 @@
         ├── KernelUnsupported   ... because it lacks the feature
         └── CapacityError       ... because a table of ours is full
 
-An error states the fact with its value, and `hint` states the way out. `exit_code` is what a
+An error states the fact with its value, and `hint` states how to fix it. `exit_code` is what a
 command ends with; `code` is the stable name that the API sends.
 """
 

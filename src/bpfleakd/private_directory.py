@@ -104,7 +104,7 @@ class PrivateDirectory:
             try:
                 with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=directory_fd), "wb") as file:
                     file.write(content)
-                # Without fsync: whoever reads has to notice what a power cut tears.
+                # Without fsync: readers have to notice what a power cut tears.
                 os.replace(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
             except OSError:
                 with suppress(OSError):

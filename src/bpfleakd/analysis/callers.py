@@ -1,6 +1,6 @@
 """Who is to answer for outstanding blocks: the caller that keeps what it got, not the wrapper it got it from.
 
-A program has wrappers of its own around malloc: pools, checked allocation, constructors. Some have names that
+Programs have wrappers around malloc: pools, checked allocation, constructors. Some have names that
 leave no doubt; a stripped program has none. They are told by what they do, from the addresses of stacks
 alone:
 

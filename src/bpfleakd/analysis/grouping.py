@@ -2,7 +2,7 @@
 
 Rules:
   - A group is a sum over sites; the sums over all groups are those over all sites. Nothing is left out: what
-    has no function, module or thread is a group of its own, whose name is None.
+    has no function, module or thread is a separate group, whose name is None.
   - A function and a module are those that a site is blamed on, so that each site is in one group.
   - Threads are counted block by block while the program runs, and sites by their counters: what the two
     differ by is in the group without a thread, and may be negative.

@@ -34,7 +34,7 @@ class RecordingRates:
     """What a process did in the last `elapsed_s` seconds.
 
     `records_per_s` blocks were recorded, of `bytes_per_s` that were allocated (an estimate).
-    `hits_per_s` are runs into probes: two at least for a block that is allocated and freed. `filled` is how
+    `hits_per_s` are probe hits: at least two for a block that is allocated and freed. `filled` is how
     full the table of live blocks is, from 0 to 1.
     """
 

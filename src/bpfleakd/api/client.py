@@ -80,7 +80,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class DaemonClient:
-    """The daemon behind `socket_path`. Each call is a connection of its own; none is made before.
+    """The daemon behind `socket_path`. Each call opens a new connection.
 
     Every method raises DaemonUnreachable, AccessDenied, or what the daemon answered.
     """
@@ -96,7 +96,7 @@ class DaemonClient:
         return self._request("POST", f"/v1/processes/{pid}{query}", ProcessRow, timeout_s)
 
     def detach(self, pid: int) -> ProcessRow:
-        """Stop to trace a process and return its last figures."""
+        """Stop tracing a process and return its last figures."""
         return self._request("DELETE", f"/v1/processes/{pid}", ProcessRow)
 
     def processes(self) -> tuple[ProcessRow, ...]:

@@ -19,7 +19,7 @@ __all__ = ["bind_tcp", "bind_unix", "remove_stale"]
 
 _BACKLOG = 64
 
-# root and the socket's group: whoever may write to it decides which processes get traced.
+# root and the socket's group: who may write to it decides which processes are traced.
 _SOCKET_MODE = 0o660
 _PROBE_TIMEOUT_S = 1.0
 

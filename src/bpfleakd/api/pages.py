@@ -2,7 +2,7 @@
 
     GET    /                                   the page
     GET    /assets/{name}                      its scripts and styles
-    GET    /flamegraph?pid=N&value=V           a flame graph as a page of its own
+    GET    /flamegraph?pid=N&value=V           a flame graph as a separate page
     GET    /v1/processes/{pid}/flamegraph      the same as JSON, which the page draws
 
 The page reads /v1 and can change nothing. It loads from nowhere else: its headers make browsers see to that.
@@ -64,7 +64,7 @@ def _encoded(name: str) -> bytes:
 
 
 def flamegraph_response(page: str) -> Response:
-    """Return a flame graph that is a page of its own."""
+    """Return a flame graph as a separate page."""
     return _html(page, _FLAMEGRAPH_POLICY)
 
 

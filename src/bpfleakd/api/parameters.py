@@ -40,7 +40,7 @@ class BadRequest(errors.BpfleakdError):
 
 
 def only_parameters(request: Request, *known: str) -> None:
-    """Raise BadRequest for any other parameter, and for one that is given twice."""
+    """Raise BadRequest for any other parameter, and for one that appears twice."""
     for name in request.query_params:
         if name not in known:
             hint = f"known here: {', '.join(known)}" if known else "no parameters are allowed here"

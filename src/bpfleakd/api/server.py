@@ -104,7 +104,7 @@ class ApiServer:
         return None if self._tcp is None else self._tcp[1]
 
     def _unlink(self) -> None:
-        """Remove the socket file, unless it is another daemon's by now."""
+        """Remove the socket file, unless another daemon owns it."""
         with contextlib.suppress(FileNotFoundError):
             if self._socket_path.lstat().st_ino == self._inode:
                 self._socket_path.unlink()

@@ -94,7 +94,7 @@ class Service(Protocol):
         ...
 
     async def detach(self, pid: int) -> ProcessRow:
-        """Stop to trace a process and return its last figures."""
+        """Stop tracing a process and return its last figures."""
         ...
 
     async def processes(self) -> tuple[ProcessRow, ...]:

@@ -16,7 +16,7 @@ STANDARD_OUTPUT = "-"
 
 
 def add_output(parser: argparse.ArgumentParser, example: str) -> None:
-    """Add -o/--output, which is standard output unless it is given."""
+    """Add -o/--output, standard output by default."""
     parser.add_argument(
         "-o",
         "--output",

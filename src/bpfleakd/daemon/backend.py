@@ -131,7 +131,7 @@ class Backend:
         return self.supervision.supervisor
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Load the programs, and go on with what an earlier daemon traced. `loop` keeps the time."""
+        """Load the programs, and adopt what an earlier daemon traced. `loop` keeps the time."""
         config = self._config
         wanted = config.attach_method
         limits = config.limits
@@ -200,7 +200,7 @@ class Backend:
         return replace(self.overview.stats(), process_events=self.supervision.stats())
 
     def refresh_snapshot(self) -> None:
-        """Have the metrics show what is now: after every tick, or less often where that takes long.
+        """Refresh the metrics snapshot: after every tick, or less often where that takes long.
 
         Who scrapes does so every few seconds at most; but a process that came or went is shown at once.
         """

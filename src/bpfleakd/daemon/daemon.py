@@ -48,7 +48,7 @@ _IDLE_TICKS = 5
 def run(config: Config, reload: Callable[[], Config], *, keep_on_stop: bool = False) -> int:
     """Run in the foreground until SIGTERM or SIGINT; returns the exit code.
 
-    `reload` reads the configuration again, on SIGHUP. `keep_on_stop`: after SIGTERM probes and tables go on,
+    `reload` reads the configuration again, on SIGHUP. `keep_on_stop`: after SIGTERM probes and tables stay,
     for the next daemon. Raises BpfleakdError if the daemon cannot start.
     """
     configure_logging(config.log)
@@ -65,7 +65,7 @@ def _give_memory_back() -> None:
 
     The size from which blocks are mapped by themselves, and freed for good, it raises to that of any block
     freed, and then the arrays of one large table stay in the heap: 11 MB of 66 with a process of 26 files.
-    Each thread gets a heap of its own, though only one of ours works at a time: 1 MB.
+    Each thread gets its own heap, though only one of ours works at a time: 1 MB.
     """
     with contextlib.suppress(AttributeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt

@@ -176,7 +176,7 @@ def _samples(site: SiteReport) -> Iterator[_Sample]:
 
 
 def _fitting_shares(site: SiteReport) -> tuple[ThreadShare, ...]:
-    """The threads' shares, unless they were counted a moment later and are more than the site by now."""
+    """The threads' shares, unless they were counted a moment later and exceed the site's."""
     bytes_of_all = sum(share.live_bytes for share in site.threads)
     count_of_all = sum(share.live_count for share in site.threads)
     fits = bytes_of_all <= site.live_bytes and count_of_all <= site.live_count

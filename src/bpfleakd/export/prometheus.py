@@ -45,7 +45,7 @@ _SITE_LABELS = ("site", "kind", "function", "module")
 
 
 class PrometheusExporter:
-    """All metrics of the daemon, in a registry of their own."""
+    """All metrics of the daemon, in a separate registry."""
 
     def __init__(
         self,

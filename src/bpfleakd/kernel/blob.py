@@ -59,7 +59,7 @@ class Blob:
             self._make(text)
 
     def remove(self) -> None:
-        """Have no text any more."""
+        """Delete the stored value."""
         self.close()
         self._path.unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
 """bpf(2) and perf_event_open(2), by ctypes.
 
 Small on purpose: a process that opens pinned objects through this module needs 11 MB, one that imports
-bcc 125 MB. Objects are file descriptors (int); whoever gets one closes it. Every failure is an OSError
+bcc 125 MB. Objects are file descriptors (int); the caller closes them. Every failure is an OSError
 with the errno of the system call; callers translate it where they know what was being attempted.
 
 Structure layouts are those of union bpf_attr in include/uapi/linux/bpf.h and struct perf_event_attr.
@@ -253,7 +253,7 @@ def map_batches(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Read a hash map in batches of (keys, values); the arrays are overwritten by the next batch.
 
-    Entries are copied one by one while the programs go on: each is whole, together they are no
+    Entries are copied one by one while the programs run: each is whole, together they are not a
     snapshot. BPF_MAP_LOOKUP_BATCH returns ENOSPC where a bucket does not fit; the batch then doubles.
     """
     position: bytes | None = None

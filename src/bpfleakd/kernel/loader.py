@@ -3,7 +3,7 @@
 bcc brings LLVM, some 100 MB that the daemon has no use for afterwards, so this module runs as a child
 (`python -m bpfleakd.kernel.loader`) that pins what it made under bpffs and ends. `load` is the daemon's
 side of it. The set of pins is named after the version of all that it was made of: a daemon that finds the set
-of its own version goes on with it and starts no child.
+of the same version adopts it and starts no child.
 
 What was compiled is kept (kernel/compile_cache.py) where there is a directory for it: the next start needs no
 bcc, and takes a second less.

@@ -4,7 +4,7 @@ Rules:
   - A process has an entry in every per-process map or in none. What it had in the maps of all processes is
     removed a little at a time (`sweep`), since these are walked for it; its pid is not used again before.
   - Nothing is recorded before its state is RECORDING, and the overflow site exists by then.
-  - Reading goes on beside the programs: an entry is whole, a table is no snapshot.
+  - The programs run while tables are read: an entry is whole, a table is not a snapshot.
 """
 
 from __future__ import annotations
@@ -408,7 +408,7 @@ class Maps:
         self._space_events.release()
 
     def beat(self, now_ns: int, timeout_ns: int) -> None:
-        """Tell the programs that somebody reads; for `timeout_ns` they go on without (0: for ever)."""
+        """Tell the programs that a daemon reads; they record for `timeout_ns` without one (0: for ever)."""
         value = np.zeros(1, abi.HEARTBEAT)
         value["beat_ns"], value["timeout_ns"] = now_ns, timeout_ns
         bpf.map_update(self._fds["heartbeat"], bytes(4), value.tobytes())

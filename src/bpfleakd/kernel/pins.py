@@ -10,7 +10,7 @@
       making/                         a set that the loader has not finished
 
 Rules:
-  - What is named `making…` is half made: whoever finds it removes it. It gets its name by rename(2).
+  - What is named `making…` is half made: the next daemon removes it. It gets its name by rename(2).
   - A set is used only by programs of the same hash (loader.version_of). Another one's is removed.
   - To remove a pin is to let go: an object ends with its last pin and descriptor.
 """

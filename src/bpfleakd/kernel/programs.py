@@ -3,7 +3,7 @@
 The three ways to attach, best first:
 
     session   one program for entry and return, which may decline the return (Linux 6.13); what frees has one
-              of its own, since a session makes the calls of all other processes return through the kernel
+              of its own, because a session makes the calls of all other processes return through the kernel
     multi     many offsets under one link, entry and return apart (Linux 6.6)
     perf      a perf event for each offset (Linux 5.15 for links)
 """

@@ -138,7 +138,7 @@ class KernelSession:
         self._space_links.want(wanted)
 
     def close(self, *, keep: bool) -> None:
-        """Close everything. `keep`: programs and tables go on for the next daemon, else nothing is left."""
+        """Close everything. `keep`: programs and tables stay for the next daemon; else nothing is left."""
         if not keep:
             with contextlib.suppress(OSError):
                 self.pins.remove()

@@ -3,7 +3,7 @@
 Rules:
   - A change is read with the next reading, or if a program is interrupted between the change and its report,
     with the one after that: bpf/record.h, note_change.
-  - Whoever opens the maps has read nothing yet, and reads all first.
+  - A new reader has read nothing yet, and reads all first.
 """
 
 from __future__ import annotations

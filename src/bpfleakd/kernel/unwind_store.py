@@ -131,7 +131,7 @@ class UnwindStore:
     def restore(self, tables: Mapping[str, tuple[Piece, ...]]) -> None:
         """Go on with tables that an earlier daemon wrote; they stay until `drop_unused`.
 
-        What is in the maps and in no table is given back. Called before anything is added.
+        Space in the maps that no table uses is freed. Called before anything is added.
         """
         self._read_rules()
         for number in self._shard_numbers():

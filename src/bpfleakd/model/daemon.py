@@ -13,7 +13,7 @@ __all__ = ["DaemonStats", "GuardStats"]
 class GuardStats:
     """What tracing costs, and what was done about it.
 
-    A run into a probe costs a program `hit_ns`, a block that is recorded `record_ns` more; all traced
+    A probe hit costs a program `hit_ns`, a block that is recorded `record_ns` more; all traced
     processes together pay `host_load_percent` of a core. `cheaper_total` counts processes recorded more
     sparsely, `evicted_total` those detached for it, `caches_dropped_total` how often the daemon had too much
     memory.

@@ -7,7 +7,7 @@ programs and renamed. One file may hold several.
 Rules for rows:
   - Every function of an allocator that gives or takes back memory and that programs may call is here.
     One that always ends in the call of another may be left out: that one is the outermost then.
-  - A function has one role, whoever defines it.
+  - A function has one role in every allocator.
   - C++ operators are only probed in files that define the rest of an allocator. Those of libstdc++ and
     libc++ call malloc and free, which are.
 """
@@ -100,7 +100,7 @@ _CXX_OPERATORS = (
 
 _CXX_NEW = frozenset(row.name for row in _CXX_OPERATORS if row.role is FunctionRole.SIZE_FIRST)
 
-# For allocators that are also known by names of their own, and may be without those of the C library.
+# For allocators that also export their own names, and may lack those of the C library.
 _REPLACEMENTS = (
     *_rows(FunctionRole.SIZE_FIRST, "malloc"),
     *_rows(FunctionRole.RELEASE, "free"),
@@ -235,7 +235,7 @@ ALLOCATORS = (
     _TCMALLOC,
     _MIMALLOC,
     Allocator("musl", ("__dls3", "__libc_malloc_impl"), _MUSL_FUNCTIONS, leaves=frozenset({"malloc"})),
-    # Whoever defines malloc and free is an allocator.
+    # An object that defines malloc and free is an allocator.
     Allocator("other", ("malloc",), (*_required("malloc", "free"), *_REPLACEMENTS[2:])),
 )
 

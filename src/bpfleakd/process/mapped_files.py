@@ -38,7 +38,7 @@ _devices = LocalDevices()
 
 
 class FileKey(NamedTuple):
-    """A file as it is now: whoever writes it changes the times.
+    """A file as it is now: writing it changes the times.
 
     `owner` is "" for what only root can write, else the process for which alone it holds.
     """

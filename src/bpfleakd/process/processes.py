@@ -3,7 +3,7 @@
 `Scanner` tells what changed since it last looked, in place of the kernel's process events. What happened and
 was over between two scans it cannot tell. It reads a file for a process that is new, and once more at the
 next scan, since most execute another program right after their fork; and some of the others in turn, in case
-that came later or the pid is another process' by now.
+that came later or the pid was reused.
 
 A process that is new has taken a pid, and /proc/loadavg ends with the pid that was given out last: where
 that is the same as before, the list of all processes is read only now and then, for those that ended.

@@ -95,7 +95,7 @@ class Held:
         return self._holding
 
     def let_go(self) -> None:
-        """Let the threads go on; returns when they do. `stopped_s` is final then."""
+        """Let the threads continue; returns when they do. `stopped_s` is final then."""
         self._release.set()
         self._thread.join()
 

@@ -123,7 +123,7 @@ class Overview(TracingObserver):
 
 
 def _runs_on(traced: TracedProcess) -> bool:
-    """Whether a process that was detached still runs; a pid may be another's by now."""
+    """Whether a detached process still runs; its pid may have been reused."""
     if traced.state is not ProcessState.DETACHED:
         return False
     return read_anonymous_bytes(traced.attachment.process.id) is not None

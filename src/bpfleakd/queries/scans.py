@@ -63,7 +63,7 @@ class PendingScan:
         traced = self.traced = view.traced
         self.options = options
         process = traced.attachment.process.id
-        # A descriptor of its own: the process may end meanwhile, and its table be dropped.
+        # A separate descriptor: the process may end meanwhile, and its table be dropped.
         self._live_fd = os.dup(view.maps.live_descriptor(process.pid))
         self._threads_fd = os.dup(view.maps.threads_descriptor)
         self._request = ScanRequest(

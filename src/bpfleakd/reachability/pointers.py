@@ -41,7 +41,7 @@ _CHUNK_WORD_BYTES = np.uint64(8)
 _CHUNK_ALIGNMENT = np.uint64(16)
 _CHUNK_MIN_BYTES = np.uint64(32)
 
-# A block that has a mapping of its own begins here in its first page, and has all of the last one.
+# A block that has its own mapping begins here in its first page, and has all of the last one.
 _MAPPED_OFFSET = np.uint64(16)
 _MAPPED_MIN_BYTES = np.uint64(64 << 10)
 _PAGE_MASK = np.uint64(4095)
@@ -281,7 +281,7 @@ class PointerScan:
         return behind
 
     def _drop_links(self) -> None:
-        """Forget the links to blocks that are known to be reachable by now."""
+        """Forget the links to blocks that are known to be reachable."""
         links = Links.joined(self._links)
         self._reachable = reachable_by(links.to_starts(), self._root_starts | self._reachable)
         links = links.chosen(~self._reachable[links.targets]).without_repeats()

@@ -1,6 +1,6 @@
 """What tracing may cost: how much of a core it takes from each process, and who gives way.
 
-The load of a process is what it did since the last time, at the price of each: runs into a probe, and blocks
+The load of a process is what it did since the last time, at the price of each: probe hits, and blocks
 that were recorded. It is the traced program that pays, in its own processor time.
 
 Rules:
@@ -113,7 +113,7 @@ class Budget(Generic[K]):
         return account.level if account else 0
 
     def round(self, now_s: float, usages: Iterable[tuple[K, Usage]]) -> list[Change[K]]:
-        """Take the totals of all traced processes; return who changes. Whoever is not in it is forgotten."""
+        """Take the totals of all traced processes; return those that change. Absent ones are forgotten."""
         present = dict(usages)
         for key in self._accounts.keys() - present.keys():
             del self._accounts[key]

@@ -82,7 +82,7 @@ class Agenda:
         self._heap: list[tuple[int, int]] = []
 
     def set(self, pid: int, due_ns: int) -> None:
-        """Be reminded of `pid` at that time and no other."""
+        """Schedule `pid` for that time, replacing any earlier time."""
         self._due_ns[pid] = due_ns
         heapq.heappush(self._heap, (due_ns, pid))
 

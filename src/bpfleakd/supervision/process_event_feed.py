@@ -1,6 +1,6 @@
 """How processes are noticed: by the kernel's events, or where there are none by scans of /proc.
 
-A thread of its own reads, and only queues. Rules:
+A separate thread reads, and only queues. Rules:
   - The queue is bounded. What finds no room is a gap, as are events that the kernel had to drop: all
     processes are looked at again then, so that a gap costs time and not truth.
   - A subscription that breaks is replaced by scans at once, and tried again at times.

@@ -318,7 +318,7 @@ class Supervisor:
         return self._reconciler.follow(process, decision, now_ns) or ended
 
     def _identified(self, process: ManagedProcess, stat: ProcessStat) -> ManagedProcess:
-        """The process, or another one if its pid is another's by now."""
+        """The process, or another one if its pid was reused."""
         if process.id is not None and process.id != stat.id:
             self._reconciler.watch_no_more(process)
             self._forget(process)

@@ -73,7 +73,7 @@ class ProcessFiles:
     def _open(self, mapping: Mapping) -> OpenedFile:
         with contextlib.suppress(OSError):
             opened = self._open_file(mapping)
-            # The name of a deleted file may be another file's by now: the library was upgraded.
+            # The name of a deleted file may belong to another file: the library was upgraded.
             if opened.key.inode == mapping.inode:
                 return opened
         # The process may have ended, and its files under /proc with it.

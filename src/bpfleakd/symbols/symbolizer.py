@@ -11,7 +11,7 @@ Rules:
   is counted if they do not cover it then either.
 - Where a stack ends in addresses that no mapping covers, the walk had followed what was no frame pointer:
   they are left out, and the stack is said to be truncated.
-- All of it goes on after the process ended, with the files that are open or can still be opened.
+- All of it works after the process ended, with the files that are open or can still be opened.
 - Nobody waits for a file or a name. Where the names in a file are still to come (name_service.py), a frame is
   the file and the offset, and the stack is `pending`.
 

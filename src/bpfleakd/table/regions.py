@@ -33,7 +33,7 @@ UNUSED = (Special.RESERVED, Special.DISCARDED)
 class Totals:
     """The counters of one owner. What becomes live also does in the totals that it is `part_of`.
 
-    Whoever takes memory from one owner for another lets the first lose it first: so no peak is too high.
+    Memory that changes its owner is subtracted before it is added: so no peak is too high.
     """
 
     live_bytes: int = 0

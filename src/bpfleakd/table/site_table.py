@@ -5,7 +5,7 @@ Rules:
   - A site never disappears while its process is traced: live may fall to 0, allocated never falls.
   - File mappings are sites but no part of the totals: what they take can be had back at any time.
   - A reading costs what has changed, however many sites there are.
-  - A table that is restored goes on where it was saved. What was not saved of it seems to have been the same
+  - A restored table continues where it was saved. What was not saved of it seems to have been the same
     ever since its recording began; a time in which nobody read is a gap.
 """
 

@@ -58,7 +58,7 @@ class TracedProcesses:
 
 
 def memory_is_gone(pid: int) -> errors.NoSuchProcess:
-    """Who asks for the memory of a process that has ended is told so."""
+    """Error for memory queries about an exited process."""
     return errors.NoSuchProcess(
         f"process {pid} has ended, and its memory with it", "bpfleakctl top shows its last report"
     )

@@ -58,7 +58,7 @@ class FrameSections:
     def digest(self) -> bytes:
         """16 bytes that stand for everything here.
 
-        A build-id alone must not name a table that processes share: whoever builds a file can give it
+        A build-id alone must not name a table that processes share: the builder of a file can give it
         the build-id of the C library.
         """
         digest = hashlib.blake2b(digest_size=16)

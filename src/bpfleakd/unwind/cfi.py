@@ -31,7 +31,7 @@ ENTRIES_MAX = 1 << 21
 
 _EXTENDED_LENGTH = 0xFFFFFFFF
 _ADDRESS_BYTES = 8
-# "eh", from GCC 2, is followed by a pointer of its own and has no 'z'; none is left to be seen.
+# "eh", from GCC 2, is followed by another pointer and has no 'z'; it is not in use any more.
 _VERSIONS = (1, 3, 4)
 
 _U32 = struct.Struct("<I")

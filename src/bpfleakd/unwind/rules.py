@@ -87,7 +87,7 @@ class RbpKind(IntEnum):
     AT_RSP = 3
     """*(rsp + rbp_offset), the rsp before the step; in signal frames only"""
     UNDEFINED = 4
-    """Lost: the walker goes on with 0, which every later use of rbp refuses"""
+    """Lost: the walker continues with 0, which every later use of rbp refuses"""
 
 
 @dataclass(frozen=True, slots=True)

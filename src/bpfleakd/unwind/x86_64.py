@@ -6,7 +6,7 @@ Rules:
   what the walker takes for granted. Code that returns otherwise (longjmp, vfork, split stacks) is STOP.
 - A CFA in any register but rsp and rbp is STOP: prologues and hand-written assembly have it between
   calls, where no caller's frame can stand.
-- A caller's rbp that was moved into another register is UNDEFINED: the walk may well go on without it.
+- A caller's rbp that was moved into another register is UNDEFINED: the walk may continue without it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ To measure a site takes 20 us, to judge it by what was measured next to nothing.
 
 Rules:
   - A site that has changed is measured again; so is one that grows or persists, of which silence is news.
-  - Of the others only time goes on, and all thresholds are parts of the time observed: they are measured
+  - Of the others only time passes, and all thresholds are parts of the time observed: they are measured
     again when that has become an eighth longer.
   - Until then for how long they were quiet or silent grows with time, and nothing else changes.
 """

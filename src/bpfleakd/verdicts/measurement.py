@@ -141,7 +141,7 @@ class _Measurement:
         if len(promising):
             part = _Measurement(chosen(self._histories, promising), self._leak_after_s)
             for does_persist, look in part.looks():
-                # The youngest are in flight and go on dying. Where few survive, these can be told apart.
+                # The youngest are in flight and still die. Where few survive, these can be told apart.
                 is_of_few = look["by_survivors"] & (look["old_share"] <= _FEW_SURVIVE) & ~look["dies"]
                 new = does_persist & (~persists[promising] | (is_of_few & found["dies"][promising]))
                 persists[promising[new]] = True
@@ -313,7 +313,7 @@ class _Measurement:
     def _has_slowed(self, start_s: Row) -> Flags:
         """Whether sites that are calm enough to tell have slowed down since then.
 
-        Whoever drops his oldest blocks first has young ones only, which all survive.
+        A program that drops its oldest blocks first has only young ones, which all survive.
         """
         end_s = np.maximum(self._now_s - self._excursion_s, start_s + 1e-3)
         grid = self._exposure.grid(start_s, end_s)

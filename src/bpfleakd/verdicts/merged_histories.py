@@ -28,7 +28,7 @@ class Units:
 
     @staticmethod
     def of(labels: dict[int, object], rows: int) -> Units | None:
-        """Rows with equal labels are one unit, others each one of their own; None if none are together."""
+        """Rows with equal labels are one unit, others are separate units; None if no two are together."""
         lead = np.arange(rows)
         first: dict[object, int] = {}
         for row, label in sorted(labels.items()):

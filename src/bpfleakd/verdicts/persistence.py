@@ -19,7 +19,7 @@ class Persistence:
 
     `quiet_s` is for how long nothing was born, `excursion_s` the longest time after which the site came down
     again. `persists` is whether it grows as a leak does, over `window_s`; `by_blocks` whether blocks become
-    more, and `by_survivors` whether only the survivors show it; `dies` whether old blocks go on dying, or are
+    more, and `by_survivors` whether only the survivors show it; `dies` whether old blocks still die, or are
     replaced. For that window, `rate_bytes_per_s` is what it gains and `old_share` what still lives of the
     blocks born in its first third (NaN: not known). `grows` and `stopped` are about the whole time after the
     first seconds, with `grown_bytes` over `grown_s`, `steps` and `silence_s`. `unseen_s` is the silence where

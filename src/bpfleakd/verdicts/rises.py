@@ -21,7 +21,7 @@ __all__ = [
     "theil_sen",
 ]
 
-# Below this probability it is given up that a curve still rises as before.
+# Below this probability a curve no longer counts as rising as before.
 LOG_ALPHA = np.log(0.02)
 # It began too late if the first third has less than half of its due share, and less by this probability; it
 # is over if the last third has.

@@ -7,7 +7,7 @@ Method. Of each site the *lower envelope* of what is live is looked at: the leas
 It does not rise with what is taken and given back, whatever the period. A site leaks if its envelope rises
 throughout a window of at least 45 s (`history.leak_after_s`), by 32 KiB or 512 blocks: in at least four steps
 of 20 blocks together, or five of 16 KiB, neither only at the beginning nor only at the end, and still (a
-silence at the end is no surprise at the rate until then); and if its old blocks do not go on dying. Where the
+silence at the end is no surprise at the rate until then); and if its old blocks have stopped dying. Where the
 blocks in flight hide the rise, or what becomes of the old ones, the survivors, which are the live blocks by
 their time of birth, are looked at in the same way. Envelopes are of bytes and of blocks: a single block that
 grows shows in the bytes only. See `envelope` for the curves and tests, `exposure` for sampling that changes,

@@ -1,7 +1,7 @@
 """Whether old blocks stay: what lives of the blocks born in each part of a window.
 
 For a leak, the share that lives of the blocks born long ago is what leaks of all blocks, whenever they were
-born: the curve of survival by age is flat, above zero. Where lives merely are long, blocks go on dying at the
+born: the curve of survival by age is flat, above zero. Where lives merely are long, blocks keep dying at the
 same pace (a constant hazard): the older, the fewer.
 """
 
@@ -32,7 +32,7 @@ _FEW = 5.0
 class Fate:
     """What becomes of blocks born in a window: a figure for each site.
 
-    `dies` is whether they go on dying, `old_share` what lives of those born in its first third (NaN: none
+    `dies` is whether they keep dying, `old_share` what lives of those born in its first third (NaN: none
     were born), `old_count` how many live of those born in the first two, `count` of all.
     """
 

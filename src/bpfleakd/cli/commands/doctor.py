@@ -1,4 +1,4 @@
-"""`bpfleakctl doctor`: what this machine can do, and the way out of what it cannot."""
+"""`bpfleakctl doctor`: what this machine can do, and how to fix what is missing."""
 
 from __future__ import annotations
 

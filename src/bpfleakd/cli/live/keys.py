@@ -43,7 +43,7 @@ class KeyDecoder:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether what came last may go on."""
+        """Whether the last sequence is unfinished."""
         return bool(self._rest)
 
     def decode(self, data: bytes, *, final: bool = False) -> list[str]:

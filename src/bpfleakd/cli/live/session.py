@@ -175,7 +175,7 @@ class _Session:
                 self._view = replace(self._view, acting=None)
             if self._view.pid != before.pid:
                 self._answer = None
-            # The next key is for what would be seen by now.
+            # The next key acts on what would be on the screen.
             self._drawn()
 
     def _drawn(self) -> RenderableType:

@@ -56,7 +56,7 @@ class Wakeups:
         return self._read
 
     def wake(self) -> None:
-        """Wake up whoever waits, from any thread."""
+        """Wake the waiting thread, from any thread."""
         # Full: it is going to wake up anyway. Closed: nobody waits.
         with self._closing, contextlib.suppress(OSError):
             os.write(self._write, b"\0")
@@ -70,7 +70,7 @@ class Wakeups:
 
     @staticmethod
     def stop() -> None:
-        """Stop this process as Ctrl-Z does, and return when it goes on."""
+        """Stop this process as Ctrl-Z does, and return when it continues."""
         before = {
             number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTSTP, signal.SIGCONT)
         }

@@ -1,7 +1,7 @@
 """Compiled programs with the maps that they use, as values: what bcc makes, and what can be kept in a file.
 
 bcc leaves the descriptors of its own maps in the instructions. Here they are numbers of `maps`, so that the
-programs can be loaded again, with maps of their own, by a process that has no compiler.
+programs can be loaded again, with other maps, by a process that has no compiler.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def measure_price(linker: Linker, maps: Maps) -> ProbeCost:
 
 
 class _Functions:
-    """An allocator of one block, and what frees it, in a file of their own."""
+    """An allocator of one block, and its free, in a separate file."""
 
     def __enter__(self) -> _Functions:
         self._fd = os.memfd_create("bpfleakd-price", os.MFD_CLOEXEC)
@@ -88,7 +88,7 @@ class _Functions:
 
 
 def _call_ns(call: Callable[[], object]) -> float:
-    """The fastest of some rounds, in a thread of its own: some methods do not see that of the attach."""
+    """The fastest of some rounds, in a separate thread: some methods do not see that of the attach."""
     rounds: list[float] = []
 
     def measure() -> None:

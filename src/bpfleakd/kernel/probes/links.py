@@ -3,7 +3,7 @@
 A link is a file descriptor; the breakpoints go when it is closed. Only pages of the given process get
 breakpoints: the kernel filters by pid.
 
-The first process of a file gets links of its own, by the best method; those that come while it is traced
+The first process of a file gets its own links, by the best method; those that come while it is traced
 share probes (shared_probes.py), since further links would make its calls dearer, and theirs.
 """
 
@@ -84,7 +84,7 @@ class Linker:
     """Attaches loaded programs by one method.
 
     `program_fds` maps the C function of every program of `programs_of(method)` to its descriptor.
-    `shared` None: each process has links of its own.
+    `shared` None: each process has its own links.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Linker:
         self.method = method
         self._program_fds = program_fds
         self._shared = shared
-        # The processes that have links of their own, by file.
+        # The processes that have their own links, by file.
         self._owners: dict[FileKey, set[int]] = {}
 
     def link(
