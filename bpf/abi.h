@@ -366,6 +366,8 @@ enum cfa_kind {
 	CFA_DEREF_RSP,
 	CFA_DEREF_RBP,
 	CFA_SIGNAL,
+	CFA_MANAGED,
+	CFA_MANAGED_TAGGED,
 };
 
 enum rbp_kind {
@@ -379,14 +381,31 @@ enum rbp_kind {
 /* The number of the rule that says that there is no table. */
 #define RULE_GAP 0
 
+/*
+ * Of CFA_MANAGED and CFA_MANAGED_TAGGED, frames of a runtime's own code with a frame pointer, the fields are places:
+ * `cfa_offset` of the object that says which function a frame is of, from rbp; `cfa_addend` of another in that, which is
+ * recorded in its place (0: none), `rbp_offset` of 4 bytes in the recorded one that tell it from others (0: none);
+ * `position_slot` and `caller_slot`, in words from rbp, of where the function is and of its caller's rsp (0: none, and
+ * rbp + 16). managed.h.
+ */
 struct unwind_rule {
 	__u8 cfa_kind;
 	__u8 rbp_kind;
-	__u16 reserved;
+	__s8 position_slot;
+	__s8 caller_slot;
 	__s32 cfa_offset;
 	__s32 cfa_addend;
 	__s32 rbp_offset;
 };
+
+/*
+ * What stands in a stack behind the address of a managed frame: MANAGED_OBJECT, the object's address, and above it bits
+ * of a hash of what tells it from others. And behind that, if the rule says where it is, MANAGED_POSITION and the place.
+ */
+#define MANAGED_OBJECT (2ULL << 61)
+#define MANAGED_POSITION (3ULL << 61)
+#define MANAGED_ADDRESS_BITS 47
+#define MANAGED_CHECK_BITS 14
 
 struct unwind_shard {
 	__u32 words[UNWIND_SHARD_WORDS];
@@ -394,13 +413,17 @@ struct unwind_shard {
 
 /*
  * Executable memory that has a table: address - bias is the file's own address, and the page of that
- * plus index_base (modulo 2^32) the word in the shard where its rows begin.
+ * plus index_base (modulo 2^32) the word in the shard where its rows begin. Where the table has nothing, `gap_rule` holds.
+ * With ONE_RULE in place of a shard index_base is the number of the rule that holds in all of it.
  */
+#define ONE_RULE 0xffff
+
 struct unwind_mapping {
 	__u64 start;
 	__u64 end;
 	__u64 bias;
-	__u32 shard;
+	__u16 shard;
+	__u16 gap_rule;
 	__u32 index_base;
 };
 
@@ -454,6 +477,33 @@ struct python_walk {
 	__u32 reserved;
 };
 
+enum managed_phase {
+	/* The last frame was another, or all of it is recorded. */
+	NOT_MANAGED,
+	/* Where the caller's stack pointer is, if the rule says so. */
+	MANAGED_BEGINS,
+	/* Whether the frame is of a function, */
+	MANAGED_KIND,
+	/* what it has of it, */
+	MANAGED_CLOSURE,
+	/* and what that has: */
+	MANAGED_FUNCTION,
+	/* it is recorded, */
+	MANAGED_CHECK,
+	/* and where the function is. */
+	MANAGED_PLACE,
+};
+
+/* What of the last frame, whose frame pointer and rule these are, is still to be recorded. */
+struct managed_walk {
+	__u32 phase;
+	__u32 rule;
+	__u64 frame;
+	__u64 object;
+	__u64 place;
+	__u64 word;
+};
+
 /*
  * Where a walk is. `exact`: ip is that of an instruction, otherwise it is a return address, one behind
  * the call.
@@ -468,6 +518,7 @@ struct walk_state {
 	__u32 end;
 	/* Whether a frame pointer was followed in place of a table that is still to come. */
 	__u32 guessed;
+	struct managed_walk managed;
 	struct python_walk python;
 };
 

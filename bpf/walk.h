@@ -14,7 +14,7 @@
 
 #ifdef WALK_BY_TAIL_CALLS
 /* A constant bound, which the verifier follows round by round: so a program walks a part of the stack. */
-#define FRAMES_A_PROGRAM 32
+#define FRAMES_A_PROGRAM 16
 #define BOUND(round, rounds, out) \
 	do {                      \
 		if ((round)++ >= (rounds)) goto out; \
@@ -106,6 +106,8 @@ static __always_inline u32 find_rule(struct walk_scratch *scratch, struct unwind
 	if (!mapping)
 		return RULE_GAP;
 	number = mapping->shard;
+	if (number == ONE_RULE)
+		return forget(scratch, mapping->index_base);
 	shard_map = unwind_shards.lookup(&number);
 	if (!shard_map)
 		return RULE_GAP;
@@ -130,7 +132,8 @@ static __always_inline u32 find_rule(struct walk_scratch *scratch, struct unwind
 		high = forget(scratch, high);
 	}
 found:
-	return shard->words[forget(scratch, low) & (UNWIND_SHARD_WORDS - 1)] >> UNWIND_PAGE_BITS;
+	number = shard->words[forget(scratch, low) & (UNWIND_SHARD_WORDS - 1)] >> UNWIND_PAGE_BITS;
+	return number == RULE_GAP ? mapping->gap_rule : number;
 }
 
 #if MAX_UNWIND_RULES > (1 << KNOWN_RULE_BITS)
@@ -231,6 +234,31 @@ static __always_inline int step_by_rule(struct walk_scratch *scratch, volatile s
 	return -1;
 }
 
+/*
+ * Hash of a stack, built up frame by frame: the multiply-and-shift step of MurmurHash64A. 64 bits, so
+ * that 65,536 stacks collide with a probability of 1e-10.
+ */
+static __always_inline u64 hash_frame(u64 hash, u64 ip)
+{
+	const u64 multiplier = 0xc6a4a7935bd1e995ULL;
+
+	ip *= multiplier;
+	ip ^= ip >> 47;
+	ip *= multiplier;
+	return (hash ^ ip) * multiplier;
+}
+
+static __always_inline void push_frame(struct thread *thread, volatile struct walk_state *walk, u64 word)
+{
+	u32 depth = walk->depth;
+
+	thread->stack.frames[depth & (MAX_FRAMES - 1)] = word;
+	walk->depth = depth + 1;
+	walk->hash = hash_frame(walk->hash, word);
+}
+
+#include "managed.h"
+
 static __always_inline int step(struct walk_scratch *scratch, struct unwind_mappings *mappings,
 				volatile struct walk_state *walk)
 {
@@ -251,23 +279,11 @@ static __always_inline int step(struct walk_scratch *scratch, struct unwind_mapp
 		end = END_NO_RULE;
 	else if (rule->cfa_kind == CFA_SIGNAL)
 		end = step_to_interrupted(scratch, walk, rule);
+	else if (rule->cfa_kind >= CFA_MANAGED)
+		end = step_from_managed(scratch, walk, number);
 	else
 		end = step_by_rule(scratch, walk, rule);
 	return end < 0 && walk->ip == 0 ? END_BOTTOM : end;
-}
-
-/*
- * Hash of a stack, built up frame by frame: the multiply-and-shift step of MurmurHash64A. 64 bits, so
- * that 65,536 stacks collide with a probability of 1e-10.
- */
-static __always_inline u64 hash_frame(u64 hash, u64 ip)
-{
-	const u64 multiplier = 0xc6a4a7935bd1e995ULL;
-
-	ip *= multiplier;
-	ip ^= ip >> 47;
-	ip *= multiplier;
-	return (hash ^ ip) * multiplier;
 }
 
 #include "python.h"
@@ -290,21 +306,13 @@ static __always_inline void begin_walk_at(struct thread *thread, u64 function_ip
 	walk->depth = function_ip ? 1 : 0;
 	walk->end = WALK_GOES_ON;
 	walk->guessed = false;
+	walk->managed.phase = NOT_MANAGED;
 	begin_python(thread, walk);
 }
 
 static __always_inline void begin_walk(struct thread *thread, u64 function_ip, struct pt_regs *ctx)
 {
 	begin_walk_at(thread, function_ip, PT_REGS_IP(ctx), PT_REGS_SP(ctx), PT_REGS_FP(ctx));
-}
-
-static __always_inline void push_frame(struct thread *thread, volatile struct walk_state *walk, u64 word)
-{
-	u32 depth = walk->depth;
-
-	thread->stack.frames[depth & (MAX_FRAMES - 1)] = word;
-	walk->depth = depth + 1;
-	walk->hash = hash_frame(walk->hash, word);
 }
 
 /*
@@ -325,6 +333,10 @@ static __always_inline void walk_on(struct thread *thread, struct python *python
 			break;
 		}
 		BOUND(round, FRAMES_A_PROGRAM, out);
+		if (walk->managed.phase != NOT_MANAGED) {
+			take_managed(thread, walk);
+			continue;
+		}
 		switch (next_is_python(thread, python, walk, &word)) {
 		case PYTHON_WORD:
 			push_frame(thread, walk, word);

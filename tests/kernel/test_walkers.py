@@ -7,7 +7,7 @@ import pytest
 from .truth import expect_ledger, expect_no_losses
 
 MAX_FRAMES = 128  # bpf/abi.h
-FRAMES_A_PROGRAM = 32  # bpf/walk.h, by tail calls
+FRAMES_A_PROGRAM = 16  # bpf/walk.h, by tail calls
 
 WALKERS = ("may_goto", "tail_calls")
 

@@ -27,6 +27,7 @@ _MARSHALLING_STUB = "dynamicClass.IL_STUB_"
 
 _RUNTIME_FILE = re.compile(
     r"(?:lib)?python3\.\d+[a-z]*(?:\.so[\d.]*)?"
+    r"|node|v8|libnode\.so(?:\.\d+)*"
     r"|lib(?:coreclr|clrjit|clrgc|System\.[\w.]+|jvm|java|nio|monosgen-[\d.]+)\.so(?:\.\d+)*"
     r"|(?:System\.[\w.]+|mscorlib)\.dll"
 )

@@ -42,13 +42,13 @@ def find_symbols(
 def _found_in(image: ElfImage, section: Section, names: Collection[str]) -> dict[str, NamedSymbol]:
     if not 0 < section.header.link < len(image.sections):
         return {}
-    strings = image.sections[section.header.link].data
+    strings = bytes(image.sections[section.header.link].data)
     data = section.data
     rows = np.frombuffer(data, _ROW, len(data) // _ROW.itemsize)
     rows = rows[rows["section"] != 0]
     found: dict[str, NamedSymbol] = {}
     for name in names:
-        offsets = _offsets_of(bytes(strings), name.encode() + b"\0")
+        offsets = _offsets_of(strings, name.encode() + b"\0")
         matching = rows[np.isin(rows["name"], np.array(offsets, np.uint32))]
         if len(matching):
             found[name] = NamedSymbol(int(matching[0]["value"]), int(matching[0]["size"]))

@@ -31,11 +31,16 @@ __all__ = [
     "KINDS",
     "LIVE_BLOCK",
     "LOSS_REASONS",
+    "MANAGED_ADDRESS_BITS",
+    "MANAGED_CHECK_BITS",
+    "MANAGED_OBJECT",
+    "MANAGED_POSITION",
     "MAX_FRAMES",
     "MAX_SAMPLE_SHIFT",
     "MAX_UNWIND_MAPPINGS",
     "NO_REGISTER",
     "NO_SECOND_STEP",
+    "ONE_RULE",
     "PROBE_ARGUMENTS",
     "PROBE_OPERAND",
     "PROBE_OPERANDS",
@@ -67,6 +72,11 @@ __all__ = [
 MAX_FRAMES = 128
 UNWIND_SHARD_WORDS = 0x40000
 MAX_UNWIND_MAPPINGS = 1024
+ONE_RULE = 0xFFFF
+MANAGED_OBJECT = 2 << 61
+MANAGED_POSITION = 3 << 61
+MANAGED_ADDRESS_BITS = 47
+MANAGED_CHECK_BITS = 14
 KNOWN_RULES_BITS = 10
 
 COOKIE_ROLE_BITS = 8
@@ -287,7 +297,14 @@ SPACE_EVENT = np.dtype(
 )
 HEARTBEAT = np.dtype([("beat_ns", "u8"), ("timeout_ns", "u8")])
 UNWIND_MAPPING = np.dtype(
-    [("start", "u8"), ("end", "u8"), ("bias", "u8"), ("shard", "u4"), ("index_base", "u4")]
+    [
+        ("start", "u8"),
+        ("end", "u8"),
+        ("bias", "u8"),
+        ("shard", "u2"),
+        ("gap_rule", "u2"),
+        ("index_base", "u4"),
+    ]
 )
 UNWIND_MAPPINGS = np.dtype(
     [

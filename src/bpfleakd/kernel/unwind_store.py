@@ -9,6 +9,8 @@ Rules:
     it; the ones unused for longest give their words back when such tables take more than `IDLE_WORDS_MAX`, or
     when another table finds no room. A shard goes with its last table.
   - Rules are shared by all tables and are never given back: there are some hundreds of them.
+  - Ranges of managed code need no table: a mapping of theirs holds the number of their rule. They go before
+    the table of a file that they are in.
   - The tables outlive the daemon, so what is where (`tables`) has to be kept before words that were given
     back are written to again, and before a new table is published: `generation` changes whenever it has to.
 """
@@ -17,13 +19,15 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
 from bpfleakd.kernel import abi, bpf
-from bpfleakd.unwind.rules import GAP, PACKED_RULE_BYTES, RuleSet, unpack
+from bpfleakd.unwind.managed_code import CodeRange
+from bpfleakd.unwind.rules import GAP, GAP_NUMBER, PACKED_RULE_BYTES, RuleSet, unpack
 from bpfleakd.unwind.table import PAGE_BITS, PAGE_BYTES, UnwindTable
 
 __all__ = ["IDLE_WORDS_MAX", "OF_OTHERS", "Piece", "StoreFull", "TableMapping", "UnwindStore"]
@@ -83,6 +87,9 @@ OF_OTHERS = " of others"
 _EARLIER_DAEMON = 0
 
 _WHOLE = (0, abi.UNWIND_SHARD_WORDS)
+
+# A row of UNWIND_MAPPINGS: start, end, bias, shard, gap_rule, index_base.
+_Entry: TypeAlias = tuple[int, int, int, int, int, int]
 
 
 class UnwindStore:
@@ -194,12 +201,27 @@ class UnwindStore:
         self._idle.pop(digest, None)
         return stored.pieces
 
-    def publish(self, pid: int, mappings: Iterable[TableMapping], *, pending: bool = False) -> int:
+    def publish(
+        self,
+        pid: int,
+        mappings: Iterable[TableMapping],
+        ranges: Sequence[CodeRange] = (),
+        *,
+        pending: bool = False,
+    ) -> int:
         """Replace the mapping list of a process; returns how many mappings found no room in it.
 
-        `pending`: tables of further mappings are still to come, so that stacks without them are guesses.
+        `ranges` do not overlap. `pending`: tables of further mappings are still to come, so that stacks
+        without them are guesses.
         """
-        entries = sorted(entry for mapping in mappings for entry in _entries(mapping))
+        whole = sorted(code for code in ranges if not code.only_gaps)
+        gaps = [(code, self._rules.number_of(code.rule)) for code in ranges if code.only_gaps]
+        entries = [
+            piece for mapping in mappings for e in _entries(mapping, gaps) for piece in _around(e, whole)
+        ]
+        entries += [(c.start, c.end, 0, abi.ONE_RULE, 0, self._rules.number_of(c.rule)) for c in whole]
+        entries.sort()
+        self._write_rules()
         value = np.zeros(1, abi.UNWIND_MAPPINGS)
         kept = entries[: abi.MAX_UNWIND_MAPPINGS]
         value["count"], value["pending"] = len(kept), pending
@@ -379,10 +401,25 @@ def _cut(page_index: np.ndarray) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _entries(mapping: TableMapping) -> Iterator[tuple[int, int, int, int, int]]:
+def _around(entry: _Entry, ranges: Sequence[CodeRange]) -> Iterator[_Entry]:
+    """What of a row is in none of the ranges, which are in order."""
+    start, end, bias, shard, gap_rule, index_base = entry
+    for code in ranges:
+        if code.end <= start or code.start >= end:
+            continue
+        if start < code.start:
+            yield start, code.start, bias, shard, gap_rule, index_base
+        start = code.end
+    if start < end:
+        yield start, end, bias, shard, gap_rule, index_base
+
+
+def _entries(mapping: TableMapping, gaps: Iterable[tuple[CodeRange, int]]) -> Iterator[_Entry]:
     """The parts of a mapping that its table's pieces cover, as UNWIND_MAPPING rows."""
+    in_gaps = (number for code, number in gaps if code.start <= mapping.start < code.end)
+    gap_rule = next(in_gaps, GAP_NUMBER)
     for piece in mapping.pieces:
         start = max(mapping.start, piece.start + mapping.bias)
         end = min(mapping.end, piece.end + mapping.bias)
         if start < end:
-            yield start, end, mapping.bias % (1 << 64), piece.shard, piece.index_base
+            yield start, end, mapping.bias % (1 << 64), piece.shard, gap_rule, piece.index_base

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["FrameNames", "Method", "MethodSource", "dotnet_assembly"]
+from bpfleakd.model.managed_frame import ManagedFrame
+from bpfleakd.model.stack import FrameKind
+
+__all__ = ["FrameNames", "ManagedNames", "Method", "MethodSource", "dotnet_assembly"]
 
 # A type and a method come behind the assembly, and behind no bracket of an array or a generic type.
 _DOTNET_ASSEMBLY = re.compile(r"(?:^| )\[([^\[\]/]{1,256})\] (?=[^()]*::)")
@@ -59,6 +62,18 @@ class FrameNames(Protocol):
 
     def address_of(self, word: int) -> int:
         """The address in the process of what a word stands for."""
+
+
+class ManagedNames(Protocol):
+    """Names for managed frames. `kind` is what its frames are: it decides what makes a site's fingerprint."""
+
+    kind: FrameKind
+
+    def note(self, frames: Iterable[ManagedFrame]) -> None:
+        """Read what these are of now, because it may be gone when they are shown."""
+
+    def find(self, frame: ManagedFrame) -> Sequence[Method]:
+        """The methods of a frame, innermost (inlined) first; never empty."""
 
 
 def dotnet_assembly(name: str) -> str | None:

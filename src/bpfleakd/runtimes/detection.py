@@ -15,6 +15,7 @@ from bpfleakd.runtimes.cpython.runtime import detect_cpython
 from bpfleakd.runtimes.dotnet.runtime import detect_dotnet
 from bpfleakd.runtimes.jvm.runtime import detect_jvm
 from bpfleakd.runtimes.runtime import NotStarted, Runtime
+from bpfleakd.runtimes.v8.runtime import detect_v8
 
 __all__ = ["DETECTORS", "Detected", "Detector", "detect"]
 
@@ -24,7 +25,12 @@ log = structlog.get_logger()
 Detector = Callable[[ProcessInfo, Sequence[Mapping]], Runtime | None]
 
 # By the name of the runtime.
-DETECTORS: dict[str, Detector] = {".NET": detect_dotnet, "CPython": detect_cpython, "JVM": detect_jvm}
+DETECTORS: dict[str, Detector] = {
+    ".NET": detect_dotnet,
+    "CPython": detect_cpython,
+    "JVM": detect_jvm,
+    "V8": detect_v8,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from bpfleakd.model.method import FrameNames, MethodSource
+from bpfleakd.model.method import FrameNames, ManagedNames, MethodSource
 from bpfleakd.model.python_walk import PythonWalk
 from bpfleakd.model.stack import RawStack
+from bpfleakd.unwind.managed_code import CodeRange
 from bpfleakd.unwind.table import UnwindTable
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "HolderSource",
     "LiveHeap",
     "LiveHeapSource",
+    "ManagedCode",
     "NotStarted",
     "Retained",
     "RetainedSource",
@@ -62,6 +64,13 @@ class FrameSource(FrameNames, Protocol):
 
     def maps_arena(self, size_bytes: int, stack: Callable[[], RawStack]) -> bool:
         """Whether so much anonymous memory, mapped at this stack, is for the objects of the interpreter."""
+
+
+class ManagedCode(ManagedNames, Protocol):
+    """Code that the runtime has made: where it is, how the walker unwinds it, and the names of its frames."""
+
+    def ranges(self, now_ns: int) -> Sequence[CodeRange]:
+        """Where code is now, in no order; no two of them overlap. Asked at each tick, so nothing waits."""
 
 
 class LiveHeapSource(Protocol):
@@ -170,6 +179,9 @@ class Runtime(Protocol):
 
         Empty where such code keeps frame pointers.
         """
+
+    @property
+    def code(self) -> ManagedCode | None: ...
 
     @property
     def live_heap(self) -> LiveHeapSource | None: ...

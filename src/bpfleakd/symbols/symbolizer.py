@@ -5,7 +5,7 @@ Rules:
   before, what is shown is the address itself.
 - Code in an ELF file is named by its symbols, code in the vdso by our own vdso, code in any other memory
   by a language runtime that is read as it is now, else by the perf map, else by a runtime that is asked.
-  Frames of an interpreter are named by that. Everything else is unknown, and never guessed.
+  Managed frames, and those of an interpreter, are named by that. All else is unknown, and never guessed.
 - Names are remembered by mapping and address, those of run-time compiled code only until the perf map or the
   runtime's methods change. What no mapping covers is not remembered: the caller reads the mappings again. It
   is counted if they do not cover it then either.
@@ -24,14 +24,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from bpfleakd.elf.vdso import VDSO
+from bpfleakd.model.managed_frame import is_address
 from bpfleakd.model.mapping import CodeMapping, Mapping
-from bpfleakd.model.method import FrameNames, MethodSource
+from bpfleakd.model.method import FrameNames, ManagedNames, MethodSource
 from bpfleakd.model.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.printable import printable
 from bpfleakd.process.mapped_files import OpenedFile
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.interpreted_frames import interpreted_frames, is_interpreted
 from bpfleakd.symbols.jit_frames import jit_frame, method_frames
+from bpfleakd.symbols.managed_frames import named_managed_frames
 from bpfleakd.symbols.mapping_index import IndexedMapping, MappingIndex
 from bpfleakd.symbols.module_cache import DebugSearch, Module, ModuleCache
 from bpfleakd.symbols.name_service import NameService
@@ -92,6 +94,7 @@ class Symbolizer:
         self._jit_generation: tuple[int, ...] = ()
         self._methods: Sequence[MethodSource] = ()
         self._frames: FrameNames | None = None
+        self._managed: ManagedNames | None = None
         self._updates = 0
         # Of the last call: the places whose names were not there.
         self._missing: set[_Place] = set()
@@ -132,6 +135,10 @@ class Symbolizer:
         """Ask this for the names of an interpreter's frames."""
         self._frames = source
 
+    def use_managed(self, source: ManagedNames | None) -> None:
+        """Ask this for the names of managed frames."""
+        self._managed = source
+
     def hold_files(self, mappings: Sequence[Mapping]) -> None:
         """Open the files of mapped code now: those of a container are gone with its last process."""
         for mapping in mappings:
@@ -149,19 +156,27 @@ class Symbolizer:
     def covers(self, addresses: Iterable[int]) -> bool:
         """Whether all these addresses (exact ones or return addresses) are in mappings that are known."""
         return all(
-            is_interpreted(address) or self._space.find(address) or self._space.find(address - 1)
+            self._space.find(address) or self._space.find(address - 1)
             for address in addresses
+            if is_address(address)
         )
 
     def symbolize(self, stacks: Sequence[RawStack]) -> list[Stack]:
         """Name stacks, in their order. Never fails: what cannot be named has a frame without names."""
         stacks = [self._without_strays(stack) for stack in stacks]
-        named = self._named({place for stack in stacks for place in _places(stack)})
+        managed = [named_managed_frames(stack, self._managed) for stack in stacks]
+        places = {
+            place for stack, known in zip(stacks, managed, strict=True) for place in _places(stack, known)
+        }
+        named = self._named(places)
         # They may have come since they were asked for: then another call has them.
         awaited = self._missing and self._names and not self._names.is_over_budget(self.owner)
         pending = self._missing if awaited else frozenset()
         self.lacked_total += bool(pending)
-        return [_stack(stack, named, interpreted_frames(stack, self._frames), pending) for stack in stacks]
+        return [
+            _stack(stack, named, known, interpreted_frames(stack, self._frames), pending)
+            for stack, known in zip(stacks, managed, strict=True)
+        ]
 
     def close(self) -> None:
         """Release what belongs to this process alone."""
@@ -278,11 +293,14 @@ class Symbolizer:
         return perf_map, *(source.generation for source in self._methods)
 
 
-def _places(stack: RawStack) -> Iterable[_Place]:
+def _places(stack: RawStack, managed: Collection[int]) -> Iterable[_Place]:
     if stack.end is StackEnd.LOST:
         return ()
-    places = ((address, index == 0) for index, address in enumerate(stack.addresses))
-    return (place for place in places if not is_interpreted(place[0]))
+    return (
+        (address, index == 0)
+        for index, address in enumerate(stack.addresses)
+        if is_address(address) and index not in managed
+    )
 
 
 def _code_address(place: _Place) -> int:
@@ -308,6 +326,7 @@ def _file_name(mapping: Mapping) -> str:
 def _stack(
     stack: RawStack,
     named: dict[_Place, _Named],
+    managed: dict[int, tuple[Frame, ...]],
     interpreted: Iterator[tuple[Frame, ...]],
     pending: Collection[_Place],
 ) -> Stack:
@@ -315,11 +334,19 @@ def _stack(
     build_ids: list[str | None] = []
     addresses = () if stack.end is StackEnd.LOST else stack.addresses
     for index, address in enumerate(addresses):
-        found, build_id = (
-            (next(interpreted), None) if is_interpreted(address) else named[(address, index == 0)]
-        )
+        found: tuple[Frame, ...]
+        build_id = None
+        if index in managed:
+            found = managed[index]
+        elif is_interpreted(address):
+            found = next(interpreted)
+        elif is_address(address):
+            found, build_id = named[(address, index == 0)]
+        else:
+            # What the frame before is of.
+            continue
         frames += found
         build_ids += [build_id] * len(found)
     truncated = None if stack.end is StackEnd.BOTTOM else stack.end
-    is_pending = any(place in pending for place in _places(stack))
+    is_pending = any(place in pending for place in _places(stack, managed))
     return Stack(tuple(frames), tuple(build_ids), truncated, is_pending)

@@ -9,12 +9,20 @@ from itertools import islice
 import structlog
 
 from bpfleakd.model.managed import TypeFigures
+from bpfleakd.model.managed_frame import managed_frames
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.method import MethodSource
 from bpfleakd.model.stack import RawStack
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.detection import detect
-from bpfleakd.runtimes.runtime import FrameSource, HolderSource, LiveHeap, Retained, Runtime
+from bpfleakd.runtimes.runtime import (
+    FrameSource,
+    HolderSource,
+    LiveHeap,
+    ManagedCode,
+    Retained,
+    Runtime,
+)
 from bpfleakd.tracing.managed_heap import HeapTracking
 from bpfleakd.tracing.retained import retained_types
 from bpfleakd.tracing.type_counts import TypeCounts
@@ -72,10 +80,16 @@ class ProcessRuntimes:
         """What names the frames of an interpreter; the first, if there are several."""
         return next((runtime.frames for runtime in self._runtimes if runtime.frames is not None), None)
 
+    @property
+    def code(self) -> ManagedCode | None:
+        """What unwinds and names managed frames; the first, if there are several."""
+        return next((runtime.code for runtime in self._runtimes if runtime.code is not None), None)
+
     def note_stacks(self, stack_ids: Iterable[int], stack_of: Callable[[int], RawStack]) -> None:
         """Have the frames of new stacks read before they are gone, some at each call."""
-        frames, live = self.frames, [source for source in self.methods if source.is_live]
-        if frames is None and not live:
+        frames, code = self.frames, self.code
+        live = [source for source in self.methods if source.is_live]
+        if frames is None and code is None and not live:
             return
         self._to_note.update(dict.fromkeys(number for number in stack_ids if number not in self._noted))
         for number in list(islice(self._to_note, _STACKS_NOTED_AT_ONCE)):
@@ -84,6 +98,8 @@ class ProcessRuntimes:
             words = stack_of(number).addresses
             if frames is not None:
                 frames.note(words)
+            if code is not None:
+                code.note(frame for _index, frame in managed_frames(words))
             for source in live:
                 for address in words[1:]:
                     source.find(address - 1)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.analysis.callers import NO_RULES, Callers, ChargeRules, charged_frame
+from bpfleakd.model.managed_frame import frame_places
 from bpfleakd.model.site import SiteKey
 from bpfleakd.model.stack import Frame, NamedStack, RawStack
 from bpfleakd.table.site_table import COUNTERS, SiteTable
@@ -80,7 +81,7 @@ class SiteCharging:
         stacks: dict[SiteKey, tuple[int, ...]] = {}
         for row in busiest.tolist():
             key = keys[row]
-            stacks[key] = self._stacks.get(key) or tuple(stack_of(key).addresses[:_DEPTH])
+            stacks[key] = self._stacks.get(key) or tuple(frame_places(stack_of(key).addresses)[:_DEPTH])
         given_back = {keys[row] for row in busiest[gives_back[busiest]].tolist()}
         if stacks.keys() == self._stacks.keys() and given_back == self._given_back:
             return

@@ -291,6 +291,7 @@ class TracedProcess:
         if self.runtimes.follow(mappings):
             self.symbolizer.use_methods(self.runtimes.methods)
             self.symbolizer.use_frames(self.runtimes.frames)
+            self.symbolizer.use_managed(self.runtimes.code)
             if self.runtimes.frames is not None:
                 maps.set_python(self.pid, self.runtimes.frames.walk)
         self.runtimes.refresh(now_ns)

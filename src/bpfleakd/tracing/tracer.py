@@ -305,7 +305,7 @@ class Tracer:
 
     def _look_at(self, traced: TracedProcess) -> None:
         traced.runtimes.refresh(self.clock_ns())
-        self._unwinding.use_tables(traced.pid, traced.runtimes.code_tables)
+        self._follow_code(traced)
         view = self.view(traced)
         for observer in self.observers:
             observer.collected(view)
@@ -315,6 +315,13 @@ class Tracer:
             log.info("process.looked-at-again", pid=traced.pid)
 
     # Inside
+
+    def _follow_code(self, traced: TracedProcess) -> None:
+        """Have the walker know where run-time compiled code is, and how it is unwound."""
+        self._unwinding.use_tables(traced.pid, traced.runtimes.code_tables)
+        code = traced.runtimes.code
+        if code is not None and not traced.is_gone:
+            self._unwinding.use_managed(traced.pid, code.ranges(self.clock_ns()))
 
     def _watch_while(self, wanted: bool) -> None:
         try:
@@ -340,7 +347,7 @@ class Tracer:
         traced.charging = SiteCharging(self._charge_rules, identities)
         if not traced.is_gone:
             traced.follow_runtimes(self._maps, attachment.mappings, self.clock_ns())
-            self._unwinding.use_tables(pid, traced.runtimes.code_tables)
+            self._follow_code(traced)
         self.processes.forget_ended(pid)
         self._running[pid] = traced
         return traced

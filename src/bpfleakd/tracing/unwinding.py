@@ -29,6 +29,7 @@ from bpfleakd.process.mapped_files import FileKey, OpenedFile, open_mapped
 from bpfleakd.process.process import instance_of
 from bpfleakd.sandbox.helpers import HelperFailed
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
+from bpfleakd.unwind.managed_code import CodeRange
 from bpfleakd.unwind.rules import pack
 from bpfleakd.unwind.table import PAGE_BYTES, UnwindTable
 from bpfleakd.unwind.table_builder import BuiltTable, TableBuilder
@@ -62,12 +63,14 @@ _Answer = tuple[_Code, BuiltTable | None]
 class _UnwoundProcess:
     """A process' executable file mappings, with the file each maps.
 
-    `tables` are of code that it has made itself, `code` the same by digest.
+    `tables` are of code that it has made itself, `code` the same by digest; `managed` is where code is that
+    keeps frame pointers.
     """
 
     mappings: list[tuple[Mapping, FileKey]] = field(default_factory=list)
     tables: Sequence[UnwindTable] = ()
     code: dict[str, UnwindTable] = field(default_factory=dict)
+    managed: tuple[CodeRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,13 @@ class Unwinding:
         self._publish({pid})
         # They hold for this very code: nobody is going to want them again.
         self._store.drop(before.keys() - process.code.keys())
+
+    def use_managed(self, pid: int, ranges: Sequence[CodeRange]) -> None:
+        """Have the frames of managed code in a process that is followed unwound by these rules."""
+        process = self._processes.get(pid)
+        if process is not None and process.managed != tuple(ranges):
+            process.managed = tuple(ranges)
+            self._publish({pid})
 
     def release(self, pid: int) -> None:
         """The process is not traced any more."""
@@ -336,7 +346,7 @@ class Unwinding:
                 pieces = self._store.use(digest, pid)
                 ready.append(TableMapping(table.text_start, table.text_end, 0, pieces))
         pending = any(key in self._building for _mapping, key in process.mappings)
-        left_out = self._store.publish(pid, ready, pending=pending)
+        left_out = self._store.publish(pid, ready, process.managed, pending=pending)
         if left_out:
             log.warning("unwind.too-many-mappings", pid=pid, left_out=left_out)
         return digests

@@ -13,7 +13,8 @@ Packed for C, 16 bytes, little endian (`cfa_kind` holds a `CfaKind`, `rbp_kind` 
     struct unwind_rule {
         __u8  cfa_kind;
         __u8  rbp_kind;
-        __u16 reserved;      // 0
+        __s8 position_slot;
+        __s8 caller_slot;
         __s32 cfa_offset;
         __s32 cfa_addend;
         __s32 rbp_offset;
@@ -48,7 +49,7 @@ __all__ = [
 # A row of a table has 20 bits for the number.
 RULE_NUMBER_LIMIT = 1 << 20
 
-_LAYOUT = struct.Struct("<BBHiii")
+_LAYOUT = struct.Struct("<BBbbiii")
 PACKED_RULE_BYTES = _LAYOUT.size
 
 
@@ -73,6 +74,10 @@ class CfaKind(IntEnum):
     """*(rbp + cfa_offset) + cfa_addend: a stack realigned for vector registers"""
     SIGNAL = 8
     """A signal frame: rsp = *(rsp + cfa_offset), rip = *(rsp + cfa_addend), and the rip is exact"""
+    MANAGED = 9
+    """A runtime's own code, which keeps rbp as a frame pointer: see managed_code"""
+    MANAGED_TAGGED = 10
+    """The same where pointers have the lowest bit set, and functions' frames such a one at rbp - 8"""
 
 
 class RbpKind(IntEnum):
@@ -92,13 +97,15 @@ class RbpKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class UnwindRule:
-    """One step of the walk. Offsets are signed bytes; those that a kind does not use are 0."""
+    """One step of the walk. Offsets are signed bytes, slots words; those that a kind does not use are 0."""
 
     cfa: CfaKind
     cfa_offset: int = 0
     cfa_addend: int = 0
     rbp: RbpKind = RbpKind.SAME
     rbp_offset: int = 0
+    position_slot: int = 0
+    caller_slot: int = 0
 
 
 GAP = UnwindRule(CfaKind.GAP)
@@ -111,7 +118,15 @@ GAP_NUMBER, STOP_NUMBER, END_NUMBER = range(len(RESERVED_RULES))
 def pack(rules: Iterable[UnwindRule]) -> bytes:
     """Return the rules as an array of `struct unwind_rule`. Offsets must fit into 32 bits."""
     return b"".join(
-        _LAYOUT.pack(rule.cfa, rule.rbp, 0, rule.cfa_offset, rule.cfa_addend, rule.rbp_offset)
+        _LAYOUT.pack(
+            rule.cfa,
+            rule.rbp,
+            rule.position_slot,
+            rule.caller_slot,
+            rule.cfa_offset,
+            rule.cfa_addend,
+            rule.rbp_offset,
+        )
         for rule in rules
     )
 
@@ -120,8 +135,8 @@ def unpack(packed: bytes) -> tuple[UnwindRule, ...]:
     """Return what `pack` packed. Raises ValueError for anything else."""
     try:
         return tuple(
-            UnwindRule(CfaKind(cfa), cfa_offset, cfa_addend, RbpKind(rbp), rbp_offset)
-            for cfa, rbp, _, cfa_offset, cfa_addend, rbp_offset in _LAYOUT.iter_unpack(packed)
+            UnwindRule(CfaKind(cfa), cfa_offset, cfa_addend, RbpKind(rbp), rbp_offset, position, caller)
+            for cfa, rbp, position, caller, cfa_offset, cfa_addend, rbp_offset in _LAYOUT.iter_unpack(packed)
         )
     except struct.error as error:
         raise ValueError(f"{len(packed)} bytes are no array of unwind rules") from error

@@ -151,7 +151,9 @@ class FakeKernel:
             return memory[:]
 
 
-def _find_rule(mappings: list[tuple[int, int, int, int, int]], shards: dict[int, np.ndarray], ip: int) -> int:
+def _find_rule(
+    mappings: list[tuple[int, int, int, int, int, int]], shards: dict[int, np.ndarray], ip: int
+) -> int:
     low, high = 0, len(mappings)
     while low < high:
         middle = (low + high) >> 1
@@ -161,7 +163,9 @@ def _find_rule(mappings: list[tuple[int, int, int, int, int]], shards: dict[int,
             high = middle
     if low >= len(mappings) or mappings[low][0] > ip:
         return 0
-    _start, _end, bias, shard, index_base = mappings[low]
+    _start, _end, bias, shard, gap_rule, index_base = mappings[low]
+    if shard == abi.ONE_RULE:
+        return index_base
     if shard not in shards:
         return 0
     words, mask = shards[shard], abi.UNWIND_SHARD_WORDS - 1
@@ -174,7 +178,7 @@ def _find_rule(mappings: list[tuple[int, int, int, int, int]], shards: dict[int,
             low = middle
         else:
             high = middle
-    return int(words[low & mask]) >> 12
+    return int(words[low & mask]) >> 12 or gap_rule
 
 
 assert unpack(bytes(PACKED_RULE_BYTES))[0] == GAP

@@ -29,6 +29,7 @@ from ..elf.building import output_of
 # What only the programs look into.
 BPF_ONLY = {
     "python_walk",
+    "managed_walk",
     "walk_state",
     "walk_scratch",
     "pending_syscall",
@@ -52,7 +53,7 @@ ENUMS: dict[str, tuple[str, Sequence[str]]] = {
     "operand_kind": ("OPERAND_", [kind.name for kind in OperandKind]),
     "rbp_kind": ("RBP_", [kind.name for kind in RbpKind]),
 }
-BPF_ONLY_ENUMS = {"python_phase", "space_phase"}
+BPF_ONLY_ENUMS = {"python_phase", "space_phase", "managed_phase"}
 
 SIGNED, UNSIGNED, COMPOUND = 1, 0, -1
 
@@ -102,7 +103,8 @@ def compiled(declared: Declarations, tmp_path_factory: pytest.TempPathFactory) -
         f'print("{name}", sizeof(struct {name}));\n'
         + "".join(
             f"field({name}, {field}, _Generic(((struct {name} *)0)->{field}, __s64: {SIGNED}, "
-            f"__s32: {SIGNED}, __u64: {UNSIGNED}, __u32: {UNSIGNED}, __u16: {UNSIGNED}, __u8: {UNSIGNED}, "
+            f"__s32: {SIGNED}, __s8: {SIGNED}, __u64: {UNSIGNED}, __u32: {UNSIGNED}, "
+            f"__u16: {UNSIGNED}, __u8: {UNSIGNED}, "
             f"default: {COMPOUND}));\n"
             for field in fields
         )
@@ -158,17 +160,22 @@ def test_every_dtype_is_of_a_struct(declared: Declarations) -> None:
     assert dtypes == {name.upper() for name in declared.structs.keys() - BPF_ONLY - MIRRORED_ELSEWHERE}
 
 
-@pytest.mark.parametrize("field", ["cfa_kind", "rbp_kind", "cfa_offset", "cfa_addend", "rbp_offset"])
+@pytest.mark.parametrize(
+    "field",
+    ["cfa_kind", "rbp_kind", "cfa_offset", "cfa_addend", "rbp_offset", "position_slot", "caller_slot"],
+)
 def test_packed_rules_are_read_by_the_struct(compiled: Compiled, field: str) -> None:
     """What is packed for a rule lies where struct unwind_rule has it."""
     layout = compiled.structs["unwind_rule"]
-    rule = UnwindRule(CfaKind.DEREF_RBP, -0x1234567, 0x2345678, RbpKind.AT_RSP, -0x3456789)
+    rule = UnwindRule(CfaKind.DEREF_RBP, -0x1234567, 0x2345678, RbpKind.AT_RSP, -0x3456789, -8, -1)
     values = {
         "cfa_kind": rule.cfa,
         "rbp_kind": rule.rbp,
         "cfa_offset": rule.cfa_offset,
         "cfa_addend": rule.cfa_addend,
         "rbp_offset": rule.rbp_offset,
+        "position_slot": rule.position_slot,
+        "caller_slot": rule.caller_slot,
     }
 
     packed = pack([rule])
@@ -237,6 +244,11 @@ def test_constants_are_the_headers(compiled: Compiled) -> None:
     assert compiled.structs["unwind_shard"].size_bytes == 4 * abi.UNWIND_SHARD_WORDS
     assert numbers["MAX_UNWIND_MAPPINGS"] == abi.MAX_UNWIND_MAPPINGS
     assert numbers["KNOWN_RULES_BITS"] == abi.KNOWN_RULES_BITS
+    assert numbers["ONE_RULE"] == abi.ONE_RULE
+    assert numbers["MANAGED_OBJECT"] % (1 << 64) == abi.MANAGED_OBJECT
+    assert numbers["MANAGED_POSITION"] % (1 << 64) == abi.MANAGED_POSITION
+    assert numbers["MANAGED_ADDRESS_BITS"] == abi.MANAGED_ADDRESS_BITS
+    assert numbers["MANAGED_CHECK_BITS"] == abi.MANAGED_CHECK_BITS
     assert numbers["UNWIND_PAGE_BITS"] == PAGE_BITS
     assert numbers["UNWIND_PAGE_MASK"] == ROW_ADDRESS_MASK
     assert numbers["RULE_GAP"] == GAP_NUMBER

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from bpfleakd.model.stack_hash import hash_word
 from bpfleakd.printable import printable, shortened
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.layout import Layout
@@ -22,7 +23,6 @@ _BYTES_DATA = 32  # PyBytesObject.ob_sval
 _LINES_MAX_BYTES = 4 << 20
 _NAME_SHOWN = 256
 _FILE_SHOWN = 1024
-_MURMUR = 0xC6A4A7935BD1E995
 _WORD_MASK = (1 << 64) - 1
 
 
@@ -59,23 +59,15 @@ class ObjectTypes:
 
 def check_of(lines: int, constants: int, names: int) -> int:
     """The hash of a code object by the three words of Layout.code_checks: note_code of bpf/python.h."""
-    return _hashed(names, lines ^ constants << 16 & _WORD_MASK)
+    return hash_word(names, lines ^ constants << 16 & _WORD_MASK)
 
 
 def hash_of(checks: Iterable[int]) -> int:
     """The hash of 32 bits over the hashes of code objects, innermost first: RawStack.checks."""
     value = 0
     for check in checks:
-        value = _hashed(value, check) & 0xFFFFFFFF
+        value = hash_word(value, check) & 0xFFFFFFFF
     return value
-
-
-def _hashed(value: int, word: int) -> int:
-    """hash_frame of bpf/walk.h: a step of MurmurHash64A."""
-    word = word * _MURMUR & _WORD_MASK
-    word ^= word >> 47
-    word = word * _MURMUR & _WORD_MASK
-    return (value ^ word) * _MURMUR & _WORD_MASK
 
 
 class CodeReader:

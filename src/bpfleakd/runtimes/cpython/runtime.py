@@ -46,6 +46,7 @@ class CPython:
     name = "CPython"
     methods = None
     code_tables = ()
+    code = None
 
     def __init__(self, memory: RemoteMemory, pid: int, found: Interpreter | Untrusted) -> None:
         """`memory` is taken over."""

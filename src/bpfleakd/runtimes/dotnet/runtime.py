@@ -30,6 +30,7 @@ class DotnetRuntime:
 
     name = ".NET"
     code_tables = ()
+    code = None
 
     def __init__(self, process: ProcessInfo, version: str, now_ns: int, proc: Path = Path("/proc")) -> None:
         self.version = version

@@ -29,6 +29,7 @@ class JavaRuntime:
     """A machine whose structures are known, or the reason why they are not."""
 
     name = "JVM"
+    code = None
     frames = None
     allocations = None
 

@@ -1,0 +1,69 @@
+"""Managed frames in a stack: an address, and behind it the words of what the frame is of.
+
+bpf/abi.h MANAGED_OBJECT says what they hold; kernel/abi.py mirrors it, and a test compares these with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from bpfleakd.model.stack_hash import hash_word
+
+__all__ = ["CHECK_BITS", "ManagedFrame", "check_of", "frame_places", "is_address", "managed_frames"]
+
+_OBJECT, _POSITION = 2, 3
+_KIND_SHIFT = 61
+_ADDRESS_BITS, CHECK_BITS = 47, 14
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedFrame:
+    """A frame of code that a runtime has made. `address` is where the call returns to.
+
+    `object_address` is that of what says which function it is, tags included, and `check` are CHECK_BITS of a
+    hash over what tells that from another. `position` is where the function is, None if it was not recorded.
+    """
+
+    address: int
+    object_address: int
+    check: int
+    position: int | None = None
+
+
+def check_of(number: int) -> int:
+    """ManagedFrame.check of an object that has these 4 bytes (object_of of bpf/managed.h)."""
+    return hash_word(0, number) >> 64 - CHECK_BITS
+
+
+def is_address(word: int) -> bool:
+    """Whether a word of a stack is an address in the process: others have one of the highest bits set."""
+    return not word >> _KIND_SHIFT + 1
+
+
+def managed_frames(words: Sequence[int]) -> Iterator[tuple[int, ManagedFrame]]:
+    """The managed frames of a stack, and the number of the word that is the address of each."""
+    for index, (address, word) in enumerate(pairwise(words)):
+        if word >> _KIND_SHIFT == _OBJECT and is_address(address):
+            after = words[index + 2] if index + 2 < len(words) else 0
+            has_position = after >> _KIND_SHIFT == _POSITION
+            yield (
+                index,
+                ManagedFrame(
+                    address,
+                    word & (1 << _ADDRESS_BITS) - 1,
+                    word >> _ADDRESS_BITS & (1 << CHECK_BITS) - 1,
+                    after & (1 << _KIND_SHIFT) - 1 if has_position else None,
+                ),
+            )
+
+
+def frame_places(words: Sequence[int]) -> list[int]:
+    """For each frame of a stack a number of its own: the address, or that of its object if it is managed."""
+    managed = dict(managed_frames(words))
+    return [
+        managed[index].object_address if index in managed else word
+        for index, word in enumerate(words)
+        if word >> _KIND_SHIFT not in (_OBJECT, _POSITION)
+    ]

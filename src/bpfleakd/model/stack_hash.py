@@ -1,0 +1,16 @@
+"""The hash that the programs make of stacks and of what tells objects apart: hash_frame of bpf/walk.h."""
+
+from __future__ import annotations
+
+__all__ = ["hash_word"]
+
+_MURMUR = 0xC6A4A7935BD1E995
+_WORD_MASK = (1 << 64) - 1
+
+
+def hash_word(value: int, word: int) -> int:
+    """A step of MurmurHash64A: the hash `value` with a word of 64 bits added."""
+    word = word * _MURMUR & _WORD_MASK
+    word ^= word >> 47
+    word = word * _MURMUR & _WORD_MASK
+    return (value ^ word) * _MURMUR & _WORD_MASK

@@ -1,0 +1,113 @@
+"""V8's code in a process: where it is, how its frames are unwound, and which functions they are of.
+
+Code is in three places, all with frame pointers and the same frames: builtins (with the interpreter) in the
+file, where no call frame information is; a copy of them; and compiled functions, in what V8 has reserved
+around that copy, once for each worker thread. A frame of a function has its closure at rbp - 16. Closures
+come and go by the thousand, and a collection of young objects moves them: so the walker goes on to
+the SharedFunctionInfo, which is in the old generation and stands for the function itself.
+
+That may move too, when old memory is compacted, which is why each word holds bits of a hash of its number in
+the script, and why new ones are read within a tick. One that cannot be read is called `JS function`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from bpfleakd.errors import BpfleakdError
+from bpfleakd.model.managed_frame import ManagedFrame, check_of
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.method import Method
+from bpfleakd.model.stack import FrameKind
+from bpfleakd.runtimes.v8.code_ranges import code_ranges
+from bpfleakd.runtimes.v8.constants import Constants
+from bpfleakd.runtimes.v8.functions import FunctionReader, JsFunction
+from bpfleakd.runtimes.v8.scripts import file_of, module_of
+from bpfleakd.runtimes.v8.source_lines import ScriptLines
+from bpfleakd.unwind.managed_code import CodeRange, managed_rule
+
+__all__ = ["UNREADABLE", "V8Code"]
+
+UNREADABLE = Method("JS function")
+
+_FUNCTIONS_MAX = 32_768
+# A worker thread's code is known so much later, at most. Reading the mappings takes a millisecond.
+_LOOK_NS = 2_000_000_000
+_TAG = 1
+_LITERAL_BEHIND_FLAGS = 4
+
+
+class V8Code:
+    """The functions of one process. Those read are remembered by address and check, up to a limit.
+
+    `mappings` reads those of the process. `v8_file` is the path of the file that V8 is in, as they have it.
+    """
+
+    kind = FrameKind.INTERPRETED
+
+    def __init__(
+        self,
+        constants: Constants,
+        reader: FunctionReader,
+        lines: ScriptLines,
+        v8_file: str,
+        mappings: Callable[[], Sequence[Mapping]],
+    ) -> None:
+        self._reader = reader
+        self._lines = lines
+        self._v8_file = v8_file
+        self._mappings = mappings
+        self._rule = managed_rule(
+            constants.frame_function,
+            inner_offset=constants.function_shared - _TAG,
+            check_offset=constants.shared_flags + _LITERAL_BEHIND_FLAGS - _TAG,
+            is_tagged=True,
+        )
+        self._known: dict[tuple[int, int], tuple[Method, ...]] = {}
+        self._ranges: Sequence[CodeRange] = ()
+        self._look_due_ns = 0
+
+    def ranges(self, now_ns: int) -> Sequence[CodeRange]:
+        """Where code is."""
+        self._lines.refill()
+        if now_ns >= self._look_due_ns:
+            self._look_due_ns = now_ns + _LOOK_NS
+            try:
+                found = code_ranges(self._mappings(), self._v8_file)
+            except BpfleakdError:
+                # It has just ended.
+                return self._ranges
+            self._ranges = tuple(
+                CodeRange(start, end, self._rule, only_gaps=gaps) for start, end, gaps in found
+            )
+        return self._ranges
+
+    def note(self, frames: Iterable[ManagedFrame]) -> None:
+        """Read these functions now, because they may have moved when they are shown."""
+        for frame in frames:
+            self._function_of(frame)
+
+    def find(self, frame: ManagedFrame) -> Sequence[Method]:
+        """The function of a frame, or UNREADABLE."""
+        return self._function_of(frame) or (UNREADABLE,)
+
+    def _function_of(self, frame: ManagedFrame) -> tuple[Method, ...] | None:
+        key = frame.object_address, frame.check
+        known = self._known.get(key)
+        if known is None:
+            function = self._reader.read(frame.object_address)
+            # Another may have its memory by now.
+            if function is None or check_of(function.number) != frame.check:
+                return None
+            known = self._known[key] = (self._method(function),)
+            if len(self._known) > _FUNCTIONS_MAX:
+                del self._known[next(iter(self._known))]
+        return known
+
+    def _method(self, function: JsFunction) -> Method:
+        if function.script is None:
+            return Method(function.name, "v8")
+        line = None
+        if function.source is not None and function.begins is not None:
+            line = self._lines.line(function.script, function.source, function.begins)
+        return Method(function.name, module_of(function.script), file_of(function.script), line)

@@ -1,0 +1,100 @@
+"""V8 as a runtime of a traced process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from bpfleakd.elf.image import ElfImage
+from bpfleakd.errors import BadElf
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.process.mapped_files import open_mapped
+from bpfleakd.process.mappings import read_mappings
+from bpfleakd.process.process import ProcessInfo
+from bpfleakd.process.remote_memory import RemoteMemory
+from bpfleakd.runtimes.v8.code import V8Code
+from bpfleakd.runtimes.v8.constants import Constants, Untrusted, read_constants, read_version
+from bpfleakd.runtimes.v8.functions import FunctionReader
+from bpfleakd.runtimes.v8.heap_objects import HeapObjects
+from bpfleakd.runtimes.v8.source_lines import ScriptLines
+
+__all__ = ["V8", "detect_v8"]
+
+_MAYBE = re.compile(r"(?:^|/)(?:node(?:js)?|libnode)[^/]*$")
+
+
+class V8:
+    """A V8 whose constants are trusted, or the reason why they are not: then it names nothing."""
+
+    name = "V8"
+    methods = None
+    code_tables = ()
+    frames = None
+    live_heap = None
+    allocations = None
+    types = None
+
+    def __init__(self, memory: RemoteMemory, pid: int, mapping: Mapping, found: _Found | Untrusted) -> None:
+        """`memory` is taken over; V8 is in the file of `mapping`."""
+        self._memory = memory
+        self._reason: str | None = None
+        self.version = "?"
+        self.code: V8Code | None = None
+        if isinstance(found, Untrusted):
+            self._reason = str(found)
+            return
+        constants, self.version = found
+        heap = HeapObjects(memory, constants)
+        self.code = V8Code(
+            constants, FunctionReader(heap), ScriptLines(heap), mapping.path, lambda: read_mappings(pid)
+        )
+
+    @property
+    def needs(self) -> Sequence[str]:
+        """Why there are no JavaScript frames."""
+        return (f"no JavaScript frames: {self._reason}",) if self._reason else ()
+
+    def close(self) -> None:
+        """Close the way to the process' memory; names that are known stay."""
+        self._memory.close()
+
+
+_Found = tuple[Constants, str]
+
+
+def detect_v8(process: ProcessInfo, mappings: Sequence[Mapping]) -> V8 | None:
+    """The V8 of a process; None if there is none, or the process has ended."""
+    for mapping in mappings:
+        if not (mapping.executable and _MAYBE.search(mapping.path)):
+            continue
+        try:
+            memory = RemoteMemory(process.id.pid)
+        except OSError:
+            return None
+        try:
+            found = _constants(process.id.pid, mapping, memory)
+        except (BadElf, OSError):
+            found = None
+        if found is not None:
+            return V8(memory, process.id.pid, mapping, found)
+        memory.close()
+    return None
+
+
+def _constants(pid: int, mapping: Mapping, memory: RemoteMemory) -> _Found | Untrusted | None:
+    """The constants and the version of the V8 in a file; None if there is none. Raises BadElf or OSError."""
+    file = open_mapped(pid, mapping, str(pid))
+    with ElfImage.open(file.descriptor) as image:
+        vaddr = image.vaddr_of(mapping.offset)
+        if vaddr is None:
+            return None
+        bias = mapping.start - vaddr
+
+        def word(address: int) -> int:
+            return int.from_bytes(memory.read(address + bias, 4), "little", signed=True)
+
+        try:
+            constants = read_constants(image, word)
+        except Untrusted as error:
+            return error
+        return None if constants is None else (constants, read_version(image, word))
