@@ -78,33 +78,33 @@ def daemon() -> dashboard.Dashboard:
         graph(
             "What tracing costs the programs",
             "short",
-            "In cores, all traced programs of a host together, and what it may be.",
+            "In cores, for all traced programs of a host, and the budget.",
             (f"bpfleakd_tracing_cores{{{HOST}}}", "{{instance}} cost"),
             (f'bpfleakd_tracing_budget_cores{{{HOST}, of="host"}}', "{{instance}} budget"),
         ),
         graph(
             "Probes",
             "ops",
-            "How often programs run into a probe.",
+            "Probe hits per second.",
             (f"sum by (instance) (rate(bpfleakd_process_probe_hits_total{{{HOST}}}[$__rate_interval]))", up),
         ),
         graph(
             "What a probe costs",
             SECONDS,
-            "As measured on this machine by the daemon.",
+            "Measured by the daemon on this machine.",
             (f"bpfleakd_probe_cost_seconds{{{HOST}}}", "{{instance}} {{of}}"),
         ),
         graph(
             "Memory of the daemon",
             BYTES,
-            "And from when on it lets go of caches and processes.",
+            "Resident memory, and the limit above which it drops caches and detaches processes.",
             (f"process_resident_memory_bytes{{{HOST}}} and on (instance, job) bpfleakd_build_info", up),
             (f"bpfleakd_memory_limit_bytes{{{HOST}}}", "{{instance}} limit"),
         ),
         graph(
             "Processes, by state",
             "short",
-            "What is done with the processes of a host.",
+            "Supervision states of the processes of a host.",
             (f"bpfleakd_processes{{{HOST}}}", "{{instance}} {{state}}"),
         ),
         graph(

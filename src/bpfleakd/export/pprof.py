@@ -10,6 +10,7 @@ stands with the site's own sample, so that every sum over all samples is right.
 from __future__ import annotations
 
 import gzip
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
@@ -31,6 +32,8 @@ _SAMPLE_TYPES = (
     ("inuse_objects", "count"),
     ("inuse_space", "bytes"),
 )
+# pprof, internal/profile/prune.go, simplifyFunc: these two names keep their parenthesis.
+_PARAMETERS = re.compile(r"(?<!operator)\((?!anonymous namespace\))")
 _NS_PER_S = 1_000_000_000
 
 # Values and labels of one sample.
@@ -64,8 +67,10 @@ class _Writer:
         process = self._profile.report.process
         comment = self._string(f"{printable(process.comm)}, pid {process.pid}")
         default = self._string("inuse_space")
+        dropped = self._string(_drop_frames(self._profile.report.sites))
         for text in self._strings:
             self._message.text(6, text)
+        self._message.number(7, dropped)
         self._message.number(9, round(self._profile.time_s * _NS_PER_S))
         self._message.number(10, round(process.attached_s * _NS_PER_S))
         self._message.numbers(13, [comment])
@@ -150,6 +155,37 @@ class _Writer:
 
     def _string(self, text: str) -> int:
         return self._strings.setdefault(text, len(self._strings))
+
+
+def _drop_frames(sites: Sequence[SiteReport]) -> str:
+    """The pattern of functions that pprof leaves out, with what they call, so that leaves are blamed.
+
+    These are the frames between the allocator and the function blamed for a call site. A function that is
+    blamed somewhere, or calls one that is, stays everywhere.
+    """
+    inner: set[str] = set()
+    outer: set[str] = set()
+    for site in sites:
+        names = [frame_name(frame) for frame in site.stack]
+        blamed = (
+            index
+            for index, frame in enumerate(site.stack)
+            if (frame.function, frame.module) == (site.function, site.module)
+        )
+        first = next(blamed, 0)
+        inner.update(names[:first])
+        outer.update(names[first:])
+    return "|".join(_escaped(name) for name in sorted({_unparenthesized(n) for n in inner - outer}))
+
+
+def _unparenthesized(name: str) -> str:
+    """A name as pprof matches it: up to the parameters."""
+    return _PARAMETERS.split(name, maxsplit=1)[0]
+
+
+def _escaped(name: str) -> str:
+    """A pattern of Go's regexp for that text; re.escape writes escapes that it does not know."""
+    return re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", name)
 
 
 def _by_address(stack: Sequence[Frame]) -> Iterator[tuple[Frame, ...]]:

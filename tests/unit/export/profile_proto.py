@@ -53,6 +53,7 @@ _MESSAGES: dict[str, list[tuple[str, int, int, int | str]]] = {
         ("location", 4, _MANY, "Location"),
         ("function", 5, _MANY, "Function"),
         ("string_table", 6, _MANY, _STRING),
+        ("drop_frames", 7, _ONE, _INT64),
         ("time_nanos", 9, _ONE, _INT64),
         ("duration_nanos", 10, _ONE, _INT64),
         ("comment", 13, _MANY, _INT64),

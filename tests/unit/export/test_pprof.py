@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -136,3 +137,42 @@ def test_frames_without_a_name_have_their_place():
 def test_nothing_outstanding_is_a_profile_too():
     """An empty one."""
     assert len(profile_of().sample) == 0
+
+
+def test_leaves_are_the_functions_to_blame():
+    """pprof drops what these call; a function that is blamed elsewhere stays, and so do its callers."""
+    wrapped = a_site(
+        "shop::remember(int)",
+        stack=tuple(
+            map(
+                a_frame,
+                ("malloc", "operator new(unsigned long)", "pool<int>::get()", "shop::remember(int)", "main"),
+            )
+        ),
+        module=a_frame("x").module,
+    )
+    pool = a_site(
+        "pool<int>::get()",
+        stack=tuple(map(a_frame, ("malloc", "pool<int>::get()", "main"))),
+        module=a_frame("x").module,
+    )
+    profile = profile_of(wrapped, pool)
+    pattern = profile.string_table[profile.drop_frames]
+    assert re.fullmatch(pattern, "malloc")
+    assert re.fullmatch(pattern, "operator new")
+    assert not any(
+        re.fullmatch(pattern, name) for name in ("pool<int>::get", "shop::remember", "main", "mallocs")
+    )
+
+
+def test_names_in_the_pattern_are_text():
+    """Whatever characters of patterns are in them."""
+    site = a_site(
+        "f",
+        stack=tuple(map(a_frame, ("a.b[c]$^|{1}?*+\\\\", "(anonymous namespace)::g(int)", "f"))),
+        module=a_frame("x").module,
+    )
+    profile = profile_of(site)
+    pattern = profile.string_table[profile.drop_frames]
+    assert re.fullmatch(pattern, "(anonymous namespace)::g")
+    assert re.fullmatch(pattern, "a.b[c]$^|{1}?*+\\\\")

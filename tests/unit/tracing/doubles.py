@@ -23,7 +23,6 @@ from bpfleakd.process.process import ProcessInfo, read_process
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.attach import Attachment, AttachWait, LinkedFile
 from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
-from bpfleakd.unwind.table import UnwindTable
 
 __all__ = [
     "NS_PER_S",
@@ -305,11 +304,11 @@ class FakeUnwinding:
         assert wait_s == 0, "a tick does not wait"
         self.followed.append(pid)
 
-    def use_tables(self, _pid: int, _tables: Sequence[UnwindTable]) -> None:
-        pass
-
     def poll(self) -> None:
         pass
+
+    def use_tables(self, pid: int, tables: Sequence[object]) -> None:
+        assert not tables, f"process {pid} has run-time compiled code"
 
 
 class FakeSymbolizer:
