@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from bpfleakd.model.address_space import AddressSpaceReport, JitModule, MemoryShares, MemoryUse, UseSummary
+from bpfleakd.model.address_space import (
+    AddressSpaceReport,
+    BillKind,
+    BillLine,
+    JitModule,
+    MemoryShares,
+    MemoryUse,
+    UseSummary,
+)
 from bpfleakd.model.blocks import BlockReport, BlocksReport, SiteBlocks
 from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.groups import GroupedReport, SiteGroup
@@ -184,6 +192,11 @@ def an_address_space(pid: int = 4_711, **changes: Any) -> AddressSpaceReport:
         "shares": MemoryShares(5_000_011, 1_048_576, 307_200, 6_001_845, 4_648_960, 0.7266),
         "jit_modules": (JitModule("Templates", 2_003, 1_300_021), JitModule("/srv/app.js", 7, 5_003)),
         "losses": {"event_full": 0, "mappings_left_out": 0},
+        "bill": (
+            BillLine(BillKind.HEAP_FREE, 9_000_448, 30_011.0, "2 arenas of glibc"),
+            BillLine(BillKind.FILE, 8_006_144, 0.0),
+        ),
+        "growth_summary": "memory grows +29.3 KiB/s: 100% of it is freed memory that the allocator keeps",
     }
     return AddressSpaceReport(pid, **{**fields, **changes})
 

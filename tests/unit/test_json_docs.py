@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from bpfleakd import errors
-from bpfleakd.model.address_space import AddressSpaceReport, JitModule, MemoryShares, MemoryUse, UseSummary
+from bpfleakd.model.address_space import (
+    AddressSpaceReport,
+    BillKind,
+    BillLine,
+    JitModule,
+    MemoryShares,
+    MemoryUse,
+    UseSummary,
+)
 from bpfleakd.model.blocks import BlockReport, BlocksReport, SiteBlocks
 from bpfleakd.model.check import Check, CheckStatus
 from bpfleakd.model.daemon import DaemonStats
@@ -55,6 +63,7 @@ _TYPES = [
     TypesPrice,
     TypesReport,
     AddressSpaceReport,
+    BillLine,
     BlockReport,
     BlocksReport,
     Check,
@@ -95,6 +104,7 @@ _TYPES = [
 ]
 _CHOICES = [
     AllocationKind,
+    BillKind,
     CheckStatus,
     FrameKind,
     FunctionRole,

@@ -10,6 +10,8 @@ from bpfleakd.model.mapping import Mapping
 
 __all__ = [
     "AddressSpaceReport",
+    "BillKind",
+    "BillLine",
     "JitModule",
     "MappingUsage",
     "MemoryShares",
@@ -70,6 +72,32 @@ class UseSummary:
     resident_growth_bytes: int
 
 
+class BillKind(StrEnum):
+    """What resident memory is spent on."""
+
+    HEAP_LIVE = "heap_live"
+    HEAP_FREE = "heap_free"
+    MANAGED_LIVE = "managed_live"
+    MANAGED_FREE = "managed_free"
+    PYTHON = "python"
+    MMAP = "mmap"
+    STACK = "stack"
+    FILE = "file"
+    JIT = "jit"
+    SHARED = "shared"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class BillLine:
+    """Memory of one kind, resident or swapped out. Growth is since the first bill, None in that one."""
+
+    kind: BillKind
+    bytes: int
+    growth_bytes_per_s: float | None
+    note: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryShares:
     """What explains the resident memory of a process; the first five add up to it.
@@ -98,7 +126,10 @@ class JitModule:
 
 @dataclass(frozen=True, slots=True)
 class AddressSpaceReport:
-    """The answer to "what is the memory of this process made of"; `uses` has those that are there."""
+    """The answer to "what is the memory of this process made of"; `uses` has those that are there.
+
+    The `bill` adds up to resident and swapped memory; `growth_summary` is where growth goes, in a sentence.
+    """
 
     pid: int
     comm: str
@@ -113,3 +144,5 @@ class AddressSpaceReport:
     jit_modules: tuple[JitModule, ...]
     losses: dict[str, int]
     managed: ManagedHeap | None = None
+    bill: tuple[BillLine, ...] = ()
+    growth_summary: str | None = None

@@ -9,8 +9,9 @@ import os
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["Pagemap", "stack_pointers"]
+__all__ = ["Pagemap", "present_pages", "stack_pointers"]
 
 PROC = Path("/proc")
 
@@ -57,6 +58,25 @@ class Pagemap:
         except (OSError, ValueError):
             return None
         return resident * _PAGE_BYTES, swapped * _PAGE_BYTES
+
+
+def present_pages(pid: int, start: int, end: int, proc: Path = PROC) -> NDArray[np.bool_]:
+    """Which pages from `start` to `end` (whole pages) are in memory or swapped out.
+
+    Pages beyond PAGES_MAX, and those that cannot be read, count as not there.
+    """
+    first, count = start // _PAGE_BYTES, min((end - start) // _PAGE_BYTES, PAGES_MAX)
+    present = np.zeros((end - start) // _PAGE_BYTES, bool)
+    try:
+        with (proc / str(pid) / "pagemap").open("rb", buffering=0) as file:
+            for at in range(0, count, _CHUNK_PAGES):
+                size_bytes = min(count - at, _CHUNK_PAGES) * _ENTRY_BYTES
+                data = os.pread(file.fileno(), size_bytes, (first + at) * _ENTRY_BYTES)
+                entries = np.frombuffer(data, np.uint64)
+                present[at : at + len(entries)] = (entries & (_PRESENT | _SWAPPED)) != 0
+    except (OSError, ValueError):
+        pass
+    return present
 
 
 def stack_pointers(pid: int, proc: Path = PROC, *, threads_max: int = THREADS_MAX) -> list[int]:

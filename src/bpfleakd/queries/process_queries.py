@@ -203,14 +203,14 @@ class ProcessQueries(TracingObserver):
         """What the memory of a process is made of. Raises NotAttached, and NoSuchProcess if it ended."""
         traced = self._processes.find_with_memory(pid)
         now_ns = self._tracer.collect()
-        report = self._tracer.memory.report(
+        return self._tracer.memory.report(
             pid,
             self._tracer.view(traced).space,
             traced.table,
+            traced.heap.heap,
             attached_s=(now_ns - traced.since.attached_ns) / 1e9,
             events_lost=traced.counters.losses["event_full"],
         )
-        return replace(report, managed=traced.heap.heap)
 
     def types_price(self, pid: int) -> TypesPrice:
         """What it costs to count the objects of a managed heap. Raises NotAttached, TargetRefused."""

@@ -10,7 +10,7 @@ from bpfleakd.cli.render.managed import heap_line
 from bpfleakd.cli.render.words import loss_lines
 from bpfleakd.model.address_space import AddressSpaceReport, JitModule, MemoryShares, MemoryUse
 from bpfleakd.printable import printable, shortened
-from bpfleakd.units import human_bytes, human_duration
+from bpfleakd.units import human_bytes, human_duration, human_rate
 
 __all__ = ["maps_view"]
 
@@ -35,6 +35,8 @@ def maps_view(report: AddressSpaceReport, *, width: int | None) -> RenderableTyp
     if report.managed:
         parts.append(Text(heap_line(report.managed)))
     parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
+    if report.bill:
+        parts += [_bill(report), Text()]
     parts += [_uses(report), Text(), _explained(report.shares)]
     if report.jit_modules:
         parts += [Text(), *_jit(report.jit_modules, width)]
@@ -62,6 +64,20 @@ def _table(*columns: str) -> Table:
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     return table
+
+
+def _bill(report: AddressSpaceReport) -> Group:
+    """Return what the memory is spent on, and where its growth goes."""
+    table = _table("memory", "growth")
+    table.add_column("kind", no_wrap=True)
+    table.add_column("")
+    for line in report.bill:
+        growth = line.growth_bytes_per_s
+        rate = Text("-") if not growth else Text(human_rate(growth), style="red" if growth > 0 else "")
+        kind = Text(line.kind.value, style="bold")
+        table.add_row(human_bytes(line.bytes), rate, kind, printable(line.note))
+    summary = [Text(printable(report.growth_summary), "bold")] if report.growth_summary else []
+    return Group(*summary, table)
 
 
 def _uses(report: AddressSpaceReport) -> Table:

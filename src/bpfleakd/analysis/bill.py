@@ -1,0 +1,132 @@
+"""The bill of a process' memory: every resident byte in one line, by what it is spent on.
+
+Heap memory is divided into live blocks and freed memory by the allocator's own books, where they can be read.
+The lines add up to the resident and swapped memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bpfleakd.analysis.memory_parts import Part
+from bpfleakd.model.address_space import BillKind, BillLine, MemoryUse
+from bpfleakd.model.managed import ManagedHeap
+from bpfleakd.model.site import AllocationKind
+from bpfleakd.units import human_bytes, human_rate
+
+__all__ = ["AllocatorBooks", "bill", "growth_summary"]
+
+_KINDS = {
+    MemoryUse.HEAP: BillKind.HEAP_LIVE,
+    MemoryUse.MMAP: BillKind.MMAP,
+    MemoryUse.COMMIT: BillKind.MMAP,
+    MemoryUse.THREAD_STACKS: BillKind.STACK,
+    MemoryUse.FILES: BillKind.FILE,
+    MemoryUse.VDSO: BillKind.FILE,
+    MemoryUse.JIT: BillKind.JIT,
+    MemoryUse.SHARED: BillKind.SHARED,
+    MemoryUse.RESERVED: BillKind.UNKNOWN,
+}
+# Growth of less than that is none that anybody asks about.
+_GROWTH_MIN_BYTES_PER_S = 1024.0
+_WORDS = {
+    BillKind.HEAP_LIVE: "live blocks of the heap",
+    BillKind.HEAP_FREE: "freed memory that the allocator keeps",
+    BillKind.MANAGED_LIVE: "live objects of the managed heap",
+    BillKind.MANAGED_FREE: "garbage and free room of the managed heap",
+    BillKind.PYTHON: "objects of Python",
+    BillKind.MMAP: "anonymous mappings",
+    BillKind.STACK: "thread stacks",
+    BillKind.FILE: "mapped files",
+    BillKind.JIT: "code compiled at run time",
+    BillKind.SHARED: "shared memory",
+    BillKind.UNKNOWN: "memory that nothing explains",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorBooks:
+    """What the allocator's own lists say, bytes in memory or swapped out.
+
+    `mapped_bytes` are large blocks in mappings of their own. `trimmable_bytes` is what malloc_trim(3) would
+    give back, `pinned_bytes` what live blocks in the same pages hold. `left_out` lists could not be read.
+    """
+
+    arenas: int
+    mapped_bytes: int
+    free_bytes: int
+    trimmable_bytes: int
+    pinned_bytes: int
+    left_out: int
+
+
+def bill(
+    parts: Sequence[Part],
+    books: AllocatorBooks | None,
+    managed: ManagedHeap | None,
+    first: Sequence[BillLine] = (),
+    elapsed_s: float = 0.0,
+) -> tuple[BillLine, ...]:
+    """The lines, most bytes first. `first` is the bill of `elapsed_s` ago: without it there is no growth."""
+    sums = dict.fromkeys(BillKind, 0)
+    for part in parts:
+        kind = BillKind.PYTHON if part.kind is AllocationKind.PYTHON else _KINDS[part.use]
+        sums[kind] += part.figures.resident_bytes + part.figures.swap_bytes
+    notes: dict[BillKind, str] = {}
+    if books is not None:
+        large = min(books.mapped_bytes, sums[BillKind.MMAP])
+        _move(sums, BillKind.MMAP, BillKind.HEAP_LIVE, large)
+        _move(sums, BillKind.HEAP_LIVE, BillKind.HEAP_FREE, books.free_bytes)
+        notes[BillKind.HEAP_FREE] = _free_words(books)
+    elif sums[BillKind.HEAP_LIVE]:
+        notes[BillKind.HEAP_LIVE] = "with what the allocator keeps: its books cannot be read"
+    if managed is not None and managed.live_bytes is not None:
+        _move(sums, BillKind.MMAP, BillKind.MANAGED_LIVE, managed.live_bytes)
+        committed = sum(
+            part.figures.resident_bytes + part.figures.swap_bytes
+            for part in parts
+            if part.use is MemoryUse.COMMIT
+        )
+        _move(sums, BillKind.MMAP, BillKind.MANAGED_FREE, max(0, committed - sums[BillKind.MANAGED_LIVE]))
+    before = {line.kind: line.bytes for line in first}
+    lines = []
+    for kind, size_bytes in sums.items():
+        if size_bytes or before.get(kind):
+            grown_bytes = size_bytes - before.get(kind, 0)
+            growth = round(grown_bytes / elapsed_s, 1) if first and elapsed_s > 0 else None
+            lines.append(BillLine(kind, size_bytes, growth, notes.get(kind, "")))
+    return tuple(sorted(lines, key=lambda line: -line.bytes))
+
+
+def growth_summary(lines: Sequence[BillLine]) -> str | None:
+    """Where the growth goes, in a sentence; None if the process does not grow."""
+    rises = [line for line in lines if (line.growth_bytes_per_s or 0) > 0]
+    total = sum(line.growth_bytes_per_s or 0 for line in lines)
+    if total < _GROWTH_MIN_BYTES_PER_S or not rises:
+        return None
+    largest = max(rises, key=lambda line: line.growth_bytes_per_s or 0)
+    share = min(1.0, (largest.growth_bytes_per_s or 0) / total)
+    words = f"memory grows {human_rate(total)}: {share:.0%} of it is {_WORDS[largest.kind]}"
+    if largest.kind is BillKind.HEAP_FREE:
+        words += f", not a leak ({largest.note})"
+    return words
+
+
+def _move(sums: dict[BillKind, int], source: BillKind, target: BillKind, size_bytes: int) -> None:
+    moved = min(size_bytes, sums[source])
+    sums[source] -= moved
+    sums[target] += moved
+
+
+def _free_words(books: AllocatorBooks) -> str:
+    arenas = f"{books.arenas:,} arena{'' if books.arenas == 1 else 's'} of glibc"
+    words = (
+        f"{arenas}: malloc_trim would give back {human_bytes(books.trimmable_bytes)}, "
+        f"fragmentation holds {human_bytes(books.pinned_bytes)}"
+    )
+    if books.arenas > 8 and books.trimmable_bytes + books.pinned_bytes > books.arenas << 20:
+        words += "; MALLOC_ARENA_MAX=2 keeps less"
+    if books.left_out:
+        words += f"; at least that much: {books.left_out:,} lists changed or were too long"
+    return words

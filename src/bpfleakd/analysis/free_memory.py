@@ -1,0 +1,53 @@
+"""Freed memory that an allocator keeps: how much of it is in memory, and how much could be given back.
+
+A page can only be given back as a whole: one live block holds the free bytes around it, which is called
+fragmentation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["FreeMemory", "free_memory"]
+
+_PAGE_BYTES = 4096
+# A free chunk's size and links stay.
+_HEADER_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class FreeMemory:
+    """Free bytes in memory or swapped out; `whole_pages_bytes` are in pages that hold nothing else."""
+
+    resident_bytes: int
+    whole_pages_bytes: int
+
+    @property
+    def pinned_bytes(self) -> int:
+        """What live blocks in the same pages hold."""
+        return self.resident_bytes - self.whole_pages_bytes
+
+
+def free_memory(start: int, present: NDArray[np.bool_], free: NDArray[np.uint64]) -> FreeMemory:
+    """The free chunks (n x 2: address and bytes, none overlaps) of the pages from `start` on."""
+    if not len(free) or not len(present):
+        return FreeMemory(0, 0)
+    end = start + _PAGE_BYTES * len(present)
+    first = np.clip(free[:, 0].astype(np.int64), start, end) - start
+    last = np.clip((free[:, 0] + free[:, 1]).astype(np.int64), start, end) - start
+    # How many bytes of pages that are there lie before each place.
+    before = np.concatenate([[0], np.cumsum(present, dtype=np.int64)]) * _PAGE_BYTES
+    there = np.concatenate([present, [False]])
+
+    def present_before(place: NDArray[np.int64]) -> NDArray[np.int64]:
+        pages, rest = np.divmod(place, _PAGE_BYTES)
+        counted: NDArray[np.int64] = before[pages] + rest * there[pages]
+        return counted
+
+    resident = present_before(last) - present_before(first)
+    whole_first = -(-np.minimum(first + _HEADER_BYTES, last) // _PAGE_BYTES)
+    whole_last = np.maximum(last // _PAGE_BYTES, whole_first)
+    return FreeMemory(int(resident.sum()), int((before[whole_last] - before[whole_first]).sum()))

@@ -1,0 +1,348 @@
+"""What glibc's malloc has got from the kernel, and what of it is free: read from outside as the process runs.
+
+The arenas form a ring (`malloc_state.next`) that begins with `main_arena`, a variable of libc without a
+symbol. It is found by its bins: an empty bin's list head points to itself, as if it were a chunk that begins
+16 bytes before its first pointer, and most of the 127 bins are empty. Nothing depends on the version but the
+distance from the arena's beginning to its bins, for which the closed ring is the proof. Source: glibc's
+malloc/malloc.c and malloc/arena.c, 2.26 to 2.41.
+
+Lists change while they are read: what does not fit is left out and counted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.process.remote_memory import RemoteMemory
+
+__all__ = ["FREE_CHUNKS_MAX", "FreeKind", "GlibcHeap", "read_glibc_heap"]
+
+FREE_CHUNKS_MAX = 200_000
+_ARENAS_MAX = 4_096
+_WORD = 8
+_BINS = 127
+_BIN_BYTES = 2 * 8 * _BINS
+_BINMAP_BYTES = 16
+_FAST_BINS = 10
+# From the beginning of malloc_state to its bins: since 2.27, and before it had `have_fastchunks`.
+_BINS_AT = (112, 104)
+# malloc_state up to `max_system_mem`, and all bins.
+_BEHIND_BINS_BYTES = _BIN_BYTES + _BINMAP_BYTES + 5 * _WORD
+_EMPTY_BINS_MIN = 40
+_CHUNK = struct.Struct("<4Q")
+_FLAGS = 7
+_IS_MMAPPED = 2
+_CHUNK_MIN = 32
+# A thread's cache since 2.30 (64 counts of two bytes, 64 lists), and before (counts of one byte).
+_THREAD_CACHES = {0x290: 128, 0x250: 64}
+_CACHE_LISTS = 64
+_LIST_MAX = 1 << 16
+# heap_info lies at the beginning of 64 MiB that are aligned to their size.
+_HEAP_BYTES = 64 << 20
+_DATA_MAX_BYTES = 16 << 20
+
+
+class FreeKind(IntEnum):
+    """What a free chunk is part of: a list of the arena, a thread's cache, the end of a heap."""
+
+    LISTED = 0
+    CACHED = 1
+    TOP = 2
+
+
+class _Arena(NamedTuple):
+    base: int
+    bins: int
+    words: NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class GlibcHeap:
+    """The arenas of a process.
+
+    `areas` are the address ranges that they consist of (n x 2, uint64), large blocks with a mapping of their
+    own apart (`mapped`, n x 2). `free` are the free chunks (n x 2: address and bytes) with their `kinds`.
+    `left_out` counts lists that changed while they were read, and chunks beyond FREE_CHUNKS_MAX.
+    """
+
+    arenas: int
+    areas: NDArray[np.uint64]
+    mapped: NDArray[np.uint64]
+    free: NDArray[np.uint64]
+    kinds: NDArray[np.int8]
+    left_out: int
+
+
+def read_glibc_heap(
+    memory: RemoteMemory, mappings: Sequence[Mapping], *, chunks_max: int = FREE_CHUNKS_MAX
+) -> GlibcHeap | None:
+    """The arenas of the process; None if it has none, as with another allocator or C library."""
+    main = _main_arena(memory, mappings)
+    if main is None:
+        return None
+    reader = _Reader(memory, mappings, chunks_max)
+    arenas = list(_ring(memory, main))
+    for arena in arenas:
+        reader.read_arena(arena)
+    return reader.result(len(arenas))
+
+
+def _main_arena(memory: RemoteMemory, mappings: Sequence[Mapping]) -> _Arena | None:
+    """The arena in the variables of libc, or of a program that is linked statically."""
+    for start, end in _variables(mappings):
+        try:
+            words = np.frombuffer(memory.read(start, end - start), np.uint64)
+        except OSError:
+            continue
+        heads = start + _WORD * np.arange(len(words), dtype=np.uint64) - np.uint64(2 * _WORD)
+        own = (words[:-1] == heads[:-1]) & (words[1:] == heads[:-1])
+        places = np.flatnonzero(own)
+        for first in _crowds(places):
+            if (arena := _at(memory, start + _WORD * first)) is not None:
+                return arena
+    return None
+
+
+def _crowds(places: NDArray[np.intp]) -> Iterator[int]:
+    """Words where 127 list heads may begin, most of which point to themselves."""
+    if len(places) < _EMPTY_BINS_MIN:
+        return
+    for place in places[: len(places) - _EMPTY_BINS_MIN + 1].tolist():
+        ahead = np.searchsorted(places, place + 2 * _BINS) - np.searchsorted(places, place)
+        if ahead >= _EMPTY_BINS_MIN:
+            # Those before the first empty one are not: the ring tells where they begin.
+            yield from (place - 2 * skipped for skipped in range(_BINS))
+            return
+
+
+def _at(memory: RemoteMemory, bins: int) -> _Arena | None:
+    """The arena with these bins, if it is in a ring of arenas."""
+    for distance in _BINS_AT:
+        base = bins - distance
+        arena = _arena(memory, base, distance)
+        if arena is None:
+            continue
+        try:
+            closed = any(other.base == base for other in _followed(memory, arena, distance))
+        except OSError:
+            continue
+        if closed:
+            return arena
+    return None
+
+
+def _arena(memory: RemoteMemory, base: int, distance: int) -> _Arena | None:
+    """malloc_state at this address; None if it cannot be one."""
+    if base % 8 or base <= 0:
+        return None
+    try:
+        words = np.frombuffer(memory.read(base, distance + _BEHIND_BINS_BYTES), np.uint64)
+    except OSError:
+        return None
+    top, following = int(words[distance // 8 - 2]), int(words[(distance + _BIN_BYTES + _BINMAP_BYTES) // 8])
+    if top % 16 not in (0, 8) or following % 8 or not following:
+        return None
+    return _Arena(base, base + distance, words)
+
+
+def _followed(memory: RemoteMemory, arena: _Arena, distance: int) -> Iterator[_Arena]:
+    """The arenas after this one, up to itself."""
+    current = arena
+    for _ in range(_ARENAS_MAX):
+        following = int(current.words[(distance + _BIN_BYTES + _BINMAP_BYTES) // 8])
+        found = _arena(memory, following, distance)
+        if found is None:
+            return
+        yield found
+        if following == arena.base:
+            return
+        current = found
+
+
+def _ring(memory: RemoteMemory, main: _Arena) -> Iterator[_Arena]:
+    yield main
+    for arena in _followed(memory, main, main.bins - main.base):
+        if arena.base != main.base:
+            yield arena
+
+
+def _variables(mappings: Sequence[Mapping]) -> Iterator[tuple[int, int]]:
+    """Writable private mappings of files, with the zeroed variables behind them."""
+    for mapping, following in zip(mappings, [*mappings[1:], None], strict=True):
+        if not (mapping.path.startswith("/") and mapping.writable and mapping.readable) or mapping.shared:
+            continue
+        end = mapping.end
+        if following is not None and not following.path and following.start == end and following.writable:
+            end = following.end
+        yield mapping.start, min(end, mapping.start + _DATA_MAX_BYTES)
+
+
+class _Reader:
+    """Free chunks and areas of one process."""
+
+    def __init__(self, memory: RemoteMemory, mappings: Sequence[Mapping], chunks_max: int) -> None:
+        self._memory = memory
+        self._writable = [
+            (mapping.start, mapping.end)
+            for mapping in mappings
+            if mapping.writable and mapping.readable and not mapping.path.startswith("/")
+        ]
+        self._heap = [(m.start, m.end) for m in mappings if m.path == "[heap]"]
+        self._chunks_max = chunks_max
+        self._starts = np.array([start for start, _ in self._writable], np.uint64)
+        self._areas: set[tuple[int, int]] = set()
+        self._free: list[tuple[int, int, int]] = []
+        self._left_out = 0
+
+    def read_arena(self, arena: _Arena) -> None:
+        """Its areas, its lists, and the cache of the thread that made it."""
+        distance = (arena.bins - arena.base) // _WORD
+        top = int(arena.words[distance - 2])
+        is_main = not any(start <= arena.base < end for start, end in self._heaps_of(top))
+        areas = self._main_areas(top) if is_main else list(self._heaps_of(top))
+        self._areas.update(areas)
+        size = self._size(top)
+        if size:
+            self._free.append((top, size, FreeKind.TOP))
+        for number, first in enumerate(arena.words[distance : distance + 2 * _BINS : 2].tolist()):
+            self._read_bin(arena.bins + (number - 1) * 2 * _WORD, first)
+        for link in arena.words[distance - 2 - _FAST_BINS : distance - 2].tolist():
+            self._read_list(link, FreeKind.LISTED, to_user=0)
+        # The cache of the thread that was here first is the first chunk: in the heap, or behind malloc_state.
+        first = [start for start, _ in self._heap] if is_main else [arena.bins + _BEHIND_BINS_BYTES]
+        for address in first:
+            self._read_cache(-(-address // 16) * 16)
+
+    def result(self, arenas: int) -> GlibcHeap:
+        """All that was read, in order of addresses."""
+        table = np.array(sorted(set(self._free)), np.uint64).reshape(-1, 3)
+        areas = np.array(sorted(self._areas), np.uint64).reshape(-1, 2)
+        return GlibcHeap(
+            arenas=arenas,
+            areas=areas,
+            mapped=np.array(self._mapped(), np.uint64).reshape(-1, 2),
+            free=table[:, :2],
+            kinds=table[:, 2].astype(np.int8),
+            left_out=self._left_out,
+        )
+
+    def _heaps_of(self, top: int) -> Iterator[tuple[int, int]]:
+        """The heaps of an arena that is not the main one, the last one first (heap_info.prev)."""
+        heap = top & ~(_HEAP_BYTES - 1)
+        for _ in range(_ARENAS_MAX):
+            area = self._area(heap)
+            if area is None or area[0] != heap:
+                return
+            yield area
+            try:
+                heap = self._memory.word(heap + _WORD)
+            except OSError:
+                return
+            if not heap or heap % _HEAP_BYTES:
+                return
+
+    def _main_areas(self, top: int) -> list[tuple[int, int]]:
+        area = self._area(top)
+        return list({*self._heap, *([area] if area else [])})
+
+    def _area(self, address: int) -> tuple[int, int] | None:
+        """The writable mapping that has this address."""
+        place = int(np.searchsorted(self._starts, np.uint64(address), side="right")) - 1
+        if place < 0 or address >= self._writable[place][1] or address < 0:
+            return None
+        return self._writable[place]
+
+    def _size(self, chunk: int) -> int:
+        """Bytes of a chunk; 0 if there can be none."""
+        area = self._area(chunk)
+        if area is None:
+            return 0
+        try:
+            size = self._memory.word(chunk + _WORD) & ~_FLAGS
+        except OSError:
+            return 0
+        return size if _CHUNK_MIN // 2 <= size <= area[1] - chunk else 0
+
+    def _read_bin(self, head: int, first: int) -> None:
+        """A list of free chunks that goes both ways."""
+        chunk, before = first, head
+        for _ in range(self._chunks_max):
+            if chunk == head:
+                return
+            if len(self._free) >= self._chunks_max:
+                break
+            area = self._area(chunk)
+            if area is None or chunk % 16:
+                break
+            try:
+                _, size, forward, back = _CHUNK.unpack(self._memory.read(chunk, _CHUNK.size))
+            except OSError:
+                break
+            size &= ~_FLAGS
+            if back != before or not _CHUNK_MIN <= size <= area[1] - chunk:
+                break
+            self._free.append((chunk, size, FreeKind.LISTED))
+            chunk, before = forward, chunk
+        self._left_out += 1
+
+    def _read_list(self, link: int, kind: FreeKind, *, to_user: int) -> None:
+        """A list that goes one way; its links are mangled with their own address since glibc 2.32."""
+        address = link
+        for _ in range(_LIST_MAX):
+            if not address:
+                return
+            chunk = address - to_user
+            size = self._size(chunk) if chunk % 16 == 0 else 0
+            if not size or len(self._free) >= self._chunks_max:
+                break
+            self._free.append((chunk, size, kind))
+            try:
+                raw = self._memory.word(chunk + 2 * _WORD)
+            except OSError:
+                break
+            mangled = raw ^ ((chunk + 2 * _WORD) >> 12)
+            plain = self._area(raw) is not None and raw % 16 == 0
+            address = raw if not raw or (plain and self._area(mangled) is None) else mangled
+        else:
+            return
+        self._left_out += 1
+
+    def _read_cache(self, chunk: int) -> None:
+        """The chunks that a thread keeps for itself (tcache_perthread_struct), if its cache is there."""
+        size = self._size(chunk)
+        if size not in _THREAD_CACHES:
+            return
+        try:
+            lists = self._memory.read(chunk + 2 * _WORD + _THREAD_CACHES[size], _CACHE_LISTS * _WORD)
+        except OSError:
+            return
+        for link in np.frombuffer(lists, np.uint64).tolist():
+            if link:
+                self._read_list(link, FreeKind.CACHED, to_user=2 * _WORD)
+
+    def _mapped(self) -> list[tuple[int, int]]:
+        """Large blocks: mappings that are, from their beginning on, chunks with IS_MMAPPED."""
+        areas = {start for start, _end in self._areas}
+        found = []
+        for start, end in self._writable:
+            at = start
+            while at < end and start not in areas:
+                try:
+                    before, size = np.frombuffer(self._memory.read(at, 16), np.uint64).tolist()
+                except OSError:
+                    break
+                length = size & ~_FLAGS
+                if size & _FLAGS != _IS_MMAPPED or before or not length or length % 4096 or length > end - at:
+                    break
+                found.append((at, at + length))
+                at += length
+        return found
+

@@ -1,0 +1,65 @@
+"""The bill of a process' memory, against glibc's own figures and the kernel's."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MIB = 1 << 20
+# Three threads and the main one keep up to 64 lists of seven blocks each in their caches.
+CACHED_MAX = 2 * MIB
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident and swapped memory, by the kernel."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return sum(int(value) * 1024 for value in re.findall(r"^(?:Rss|Swap):\s+(\d+)", rollup, re.MULTILINE))
+
+
+def bill_of(tracer: Any, pid: int) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    report = json.loads(tracer.control("maps", "--pid", pid, "--json"))
+    return {line["kind"]: line for line in report["bill"]}, report
+
+
+@pytest.mark.parametrize("attached", ["before", "after"])
+def test_freed_memory_is_told_from_live_blocks(tracer, workload, attached):
+    """Four arenas, nine of ten blocks freed: the lines are those of mallinfo2, whoever was there first."""
+    program = workload("fragmented")
+    if attached == "before":
+        tracer.attach_with_tables(program.pid)
+    ledger = program.step(1)
+    if attached == "after":
+        tracer.attach_with_tables(program.pid)
+
+    bill, report = bill_of(tracer, program.pid)
+
+    total = sum(line["bytes"] for line in report["bill"])
+    assert total == pytest.approx(resident_bytes(program.pid), rel=0.05)
+    assert bill.get("unknown", {"bytes": 0})["bytes"] < 0.05 * total
+    free = bill["heap_free"]["bytes"]
+    assert ledger["free_bytes"] - MIB <= free <= ledger["free_bytes"] + CACHED_MAX
+    live = ledger["arena_bytes"] - ledger["free_bytes"] + ledger["mapped_bytes"]
+    assert live - CACHED_MAX <= bill["heap_live"]["bytes"] <= live + MIB
+    assert "4 arenas of glibc" in bill["heap_free"]["note"]
+
+
+def test_growth_without_a_leak_is_called_what_it_is(tracer, workload):
+    """A sentence says that the allocator keeps freed memory, and what malloc_trim gives back is right."""
+    program = workload("fragmented")
+    tracer.attach_with_tables(program.pid)
+    program.step(1)
+
+    _bill, report = bill_of(tracer, program.pid)
+    summary = report["growth_summary"]
+    assert re.match(r"memory grows .*: \d+% of it is freed memory that the allocator keeps", summary)
+    assert "not a leak" in summary
+
+    promised = re.search(r"malloc_trim would give back ([0-9.]+) MiB", summary)
+    before = resident_bytes(program.pid)
+    program.step(2)
+    given_back = before - resident_bytes(program.pid)
+    assert float(promised[1]) * MIB == pytest.approx(given_back, rel=0.1)

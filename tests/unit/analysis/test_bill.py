@@ -1,0 +1,73 @@
+"""The bill adds up, and says where growth goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from bpfleakd.analysis.bill import AllocatorBooks, bill, growth_summary
+from bpfleakd.analysis.memory_parts import Figures, Part
+from bpfleakd.model.address_space import BillKind, BillLine, MemoryUse
+from bpfleakd.model.managed import ManagedHeap
+from bpfleakd.model.site import AllocationKind
+from bpfleakd.model.verdict import Verdict
+
+MIB = 1 << 20
+
+
+def part(use: MemoryUse, mib: int, kind: AllocationKind | None = None, swap: int = 0) -> Part:
+    return Part(use, kind, Figures(mib * MIB, (mib - swap) * MIB, 0, swap * MIB))
+
+
+PARTS = [
+    part(MemoryUse.HEAP, 100, swap=7),
+    part(MemoryUse.MMAP, 20),
+    part(MemoryUse.COMMIT, 50, AllocationKind.COMMIT),
+    part(MemoryUse.THREAD_STACKS, 3),
+    part(MemoryUse.FILES, 11),
+]
+BOOKS = AllocatorBooks(4, 5 * MIB, 60 * MIB, 40 * MIB, 20 * MIB, 0)
+MANAGED = ManagedHeap("dotnet", Verdict.STEADY, "", 30 * MIB, 2, 1, 0.0)
+
+
+@pytest.mark.parametrize("books", [None, BOOKS, AllocatorBooks(1, 900 * MIB, 900 * MIB, 0, 0, 3)])
+@pytest.mark.parametrize("managed", [None, MANAGED])
+def test_the_lines_add_up(books, managed):
+    """Also where books say more than there is."""
+    lines = bill(PARTS, books, managed)
+
+    assert sum(line.bytes for line in lines) == 184 * MIB
+    assert [line.bytes for line in lines] == sorted((line.bytes for line in lines), reverse=True)
+
+
+def test_each_line_has_its_part():
+    lines = {line.kind: line.bytes // MIB for line in bill(PARTS, BOOKS, MANAGED)}
+
+    assert lines == {
+        BillKind.HEAP_FREE: 60,
+        BillKind.HEAP_LIVE: 45,
+        BillKind.MANAGED_LIVE: 30,
+        BillKind.MANAGED_FREE: 20,
+        BillKind.MMAP: 15,
+        BillKind.FILE: 11,
+        BillKind.STACK: 3,
+    }
+
+
+def test_the_growth_of_free_memory_is_no_leak():
+    first = bill(PARTS, AllocatorBooks(4, 0, 20 * MIB, 0, 0, 0), None)
+    grown = [part(MemoryUse.HEAP, 150), *PARTS[1:]]
+
+    lines = bill(grown, AllocatorBooks(4, 0, 65 * MIB, 45 * MIB, 20 * MIB, 0), None, first, 10.0)
+
+    growth = {line.kind: line.growth_bytes_per_s for line in lines}
+    assert growth[BillKind.HEAP_FREE] == 4.5 * MIB
+    assert growth[BillKind.HEAP_LIVE] == 0.5 * MIB
+    summary = growth_summary(lines)
+    assert summary is not None
+    assert summary.startswith("memory grows +5.00 MiB/s: 90% of it is freed memory that the allocator keeps")
+    assert "malloc_trim would give back 45.0 MiB" in summary
+
+
+def test_what_does_not_grow_has_no_sentence():
+    assert growth_summary([BillLine(BillKind.MMAP, MIB, None)]) is None
+    assert growth_summary([BillLine(BillKind.MMAP, MIB, 1e6), BillLine(BillKind.FILE, 0, -1e6)]) is None
