@@ -40,6 +40,7 @@ from ..samples import (
     a_group,
     a_grouped_report,
     a_process,
+    a_process_verdict,
     a_profile,
     a_report,
     a_scan_report,
@@ -302,6 +303,22 @@ def test_diff_of_what_cannot_be_compared(ctl, arguments):
     with pytest.raises(SystemExit) as ended:
         ctl(FakeService(), "diff", *arguments)
     assert ended.value.code == 2
+
+
+def test_ps_by_severity_and_as_it_is_wanted(ctl):
+    """The worst first; wide, without titles, of one process."""
+    calm = a_traced_process(1, process=a_process(1, comm="calm"), process_verdict=None)
+    leaky = a_traced_process(2, process=a_process(2, comm="leaky"), process_verdict=a_process_verdict())
+    service = FakeService(processes=(calm, leaky))
+    _, out, _ = ctl(service, "ps")
+    assert out.index("leaky") < out.index("calm")
+    assert "executable" not in out
+    _, out, _ = ctl(service, "ps", "-o", "wide", "--no-headers")
+    assert leaky.process.exe in out
+    assert "growth/s" not in out
+    _, out, _ = ctl(service, "ps", "1")
+    assert "leaky" not in out
+    assert ctl(service, "ps", "3")[0] == errors.NotAttached.exit_code
 
 
 def test_maps(ctl):
