@@ -6,6 +6,8 @@ Collections come when the machine wants them: the tests wait for verdicts, not f
 from __future__ import annotations
 
 import json
+import operator
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -120,3 +122,64 @@ def test_one_that_does_not_catch_the_signal(
 
     assert "JavaLeaks$Order" in {row["type"] for row in report["types"]}
     assert tracer.top(pid)["process"]["state"] == "traced"
+
+
+STACKS = 2_000
+# What differs from one run to the next, and what bpfleakd leaves out for that.
+NUMBERED = re.compile(r"(\$\$Lambda|GeneratedMethodAccessor)\$?\d+(?:/0x[0-9a-f]+)?")
+
+
+def test_stacks_are_those_of_the_machine(tracer: Daemon, tmp_path: Path) -> None:
+    """Of blocks allocated by JNI below interpreted, compiled, inlined, reflective calls: frame by frame."""
+    command = [*map(str, java_program("JavaStacks", "libjavastacks.so")), str(STACKS)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.stdout.readline() == "ready\n"
+            tracer.attach_with_tables(program.pid)
+            go_on(program)
+            said = {}
+            for line in iter(program.stdout.readline, "done\n"):
+                if line == "part\n":
+                    # What was compiled is known a tick later.
+                    tracer.wait_for_ticks(4)
+                    go_on(program)
+                else:
+                    said |= [expected_stack(line)]
+            tracer.top_after_tick(program.pid)
+            blocks = tracer.blocks(program.pid, "--limit", 1_000_000)
+        finally:
+            program.kill()
+
+    assert len(said) == STACKS
+    seen = dict(seen_stacks(blocks))
+    frames = right = whole = 0
+    for size, expected in said.items():
+        found, is_whole = seen.get(size, ((), True))
+        # A stack of more words than are kept is compared as far as it goes.
+        expected = expected if is_whole else expected[: len(found)]
+        frames += max(len(expected), len(found))
+        right += sum(map(operator.eq, expected, found))
+        whole += is_whole and expected == found
+    assert right >= 0.99 * frames, f"{right} of {frames} frames"
+    assert whole >= 0.8 * STACKS, f"{whole} of {STACKS} stacks are whole"
+
+
+def go_on(program: subprocess.Popen) -> None:
+    program.stdin.write("\n")
+    program.stdin.flush()
+
+
+def expected_stack(line: str) -> tuple[int, tuple[str, ...]]:
+    """The size of a block, and the methods below getStackTrace, as the program has printed them."""
+    size, _own, *frames = line.split()
+    return int(size), tuple(NUMBERED.sub(r"\1", frame.rsplit(":", 1)[0]) for frame in frames)
+
+
+def seen_stacks(blocks: dict[str, Any]) -> Iterator[tuple[int, tuple[tuple[str, ...], bool]]]:
+    """Of each block of the native method its size, the methods that called it, whether these are all."""
+    for site in blocks["sites"]:
+        if any(frame["function"] == "Java_JavaStacks_keep" for frame in site["stack"]):
+            native, *callers = [frame["function"] for frame in site["stack"] if frame["kind"] == "jit"]
+            assert native == "JavaStacks.keep"
+            for block in site["blocks"]:
+                yield block["size_bytes"], (tuple(callers), site["truncated"] is None)

@@ -207,7 +207,7 @@ def test_equal_files_share_a_table(tables, store, builder, kernel, process, file
     builder.answer("b", ONE, digest="same")
     tables.follow(pid, codes)
     assert [rule_at(kernel, pid, code) for code in codes] == [ONE, ONE]
-    assert len(store.tables) == 1
+    assert store.tables == {}
 
 
 def test_tables_of_two_processes_that_get_ready_at_once(tables, builder, kernel, process, file) -> None:
@@ -251,7 +251,7 @@ def test_libraries_come_and_go(tables, store, builder, kernel, process, file) ->
         assert [rule_at(kernel, pid, code) for code in (shop, plugin)] == [ONE, OTHER]
         tables.follow(pid, [shop])
         assert [rule_at(kernel, pid, code) for code in (shop, plugin)] == [ONE, GAP]
-        assert len(store.tables) == 1
+        assert store.tables == {}
 
 
 def as_large_as_two_shards() -> UnwindTable:
@@ -427,3 +427,23 @@ def test_this_process(store, kernel) -> None:
     addresses = list(range(libc.start, libc.end, 3_001))
     assert kernel.rules_at(pid, addresses) == [table.lookup(address - bias) for address in addresses]
     assert set(kernel.rules_at(pid, list(range(vdso.start, vdso.end, 7)))) != {GAP}
+
+
+def test_code_that_a_process_makes(tables, store, builder, kernel, process, file) -> None:
+    """Its tables are replaced by the next ones, and nothing of them is kept."""
+    pid, code = process(), code_of(file("shop"))
+    made = Mapping(TEXT, TEXT + PAGE, 0, "00:00", 0, "", True, True, True)
+    builder.answer("shop", ONE)
+    tables.follow(pid, [code])
+
+    tables.use_tables(pid, [table_with(OTHER)])
+    assert (rule_at(kernel, pid, code), rule_at(kernel, pid, made)) == (ONE, OTHER)
+    tables.use_tables(pid, [table_with(THIRD)])
+    assert (rule_at(kernel, pid, code), rule_at(kernel, pid, made)) == (ONE, THIRD)
+    assert len(store.tables) == 2
+
+    # and are still there when libraries have come
+    tables.follow(pid, [code])
+    assert rule_at(kernel, pid, made) == THIRD
+    tables.release(pid)
+    assert store.tables == {}

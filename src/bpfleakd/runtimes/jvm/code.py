@@ -6,7 +6,7 @@ Rules:
   10 ms for 5,000 blobs.
 - All is read once in `_WHOLE_NS`, too: code may go and other code of its size come, and leave the map as it
   was.
-- A reading waits `_SHARE` times as long as the last took, so that it takes no more than that part of a
+- A reading waits `_SHARE` times as long as the last has worked, so that it takes no more than that part of a
   processor.
 - The thread has its own way to the memory, and closes it itself if it is at work.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -69,7 +69,7 @@ class JavaCode:
             log.info("jvm.code-not-read", reason=str(error))
             return None
 
-    def refresh(self, now_ns: int, clock_ns: Callable[[], int] = time.monotonic_ns) -> Reading | None:
+    def refresh(self, now_ns: int) -> Reading | None:
         """Take in a reading that is finished, and begin the next one if it is due."""
         found: Reading | None = None
         while not self._answers.empty():
@@ -81,10 +81,7 @@ class JavaCode:
             is_whole = now_ns >= self._whole_due_ns
             if is_whole:
                 self._whole_due_ns = now_ns + _WHOLE_NS
-            reader = threading.Thread(
-                target=self._read, args=(is_whole, clock_ns), name="java-code", daemon=True
-            )
-            reader.start()
+            threading.Thread(target=self._read, args=(is_whole,), name="java-code", daemon=True).start()
         return found
 
     def close(self) -> None:
@@ -94,8 +91,7 @@ class JavaCode:
             if not self._is_reading:
                 self._memory.close()
 
-    def _read(self, is_whole: bool, clock_ns: Callable[[], int]) -> None:
-        began_ns = clock_ns()
+    def _read(self, is_whole: bool) -> None:
         found: Reading | None = None
         try:
             found = self._found(is_whole)
@@ -109,7 +105,8 @@ class JavaCode:
             self._failures = _FAILURES_MAX
             log.exception("jvm.code-not-read")
         finally:
-            self._answers.put((found, clock_ns() - began_ns))
+            # All that this thread has done, not what it has waited for.
+            self._answers.put((found, time.thread_time_ns()))
             with self._lock:
                 if self._is_closed:
                     self._memory.close()
@@ -122,4 +119,4 @@ class JavaCode:
         self._last = snapshot
         if is_known:
             return None
-        return Reading(snapshot, code_tables(snapshot))
+        return Reading(snapshot, code_tables(snapshot, self._layout.method.const_method))

@@ -1,15 +1,18 @@
-"""The methods of one Java virtual machine: names and unwind tables for its code."""
+"""The methods of one Java virtual machine: names and unwind tables of code, names of interpreted frames."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from bpfleakd.model.managed_frame import ManagedFrame
 from bpfleakd.model.method import Method
+from bpfleakd.model.stack import FrameKind
 from bpfleakd.runtimes.jvm.code import JavaCode, Reading
 from bpfleakd.runtimes.jvm.names import JavaNames
+from bpfleakd.unwind.managed_code import CodeRange
 from bpfleakd.unwind.table import UnwindTable
 
-__all__ = ["JavaMethods"]
+__all__ = ["JavaFrames", "JavaMethods"]
 
 
 class JavaMethods:
@@ -42,3 +45,25 @@ class JavaMethods:
             self._names.snapshot = reading.snapshot
             self.tables = reading.tables
             self.generation += 1
+
+
+class JavaFrames:
+    """Interpreted frames: shown like those of compiled code, since a method goes from one to the other."""
+
+    kind = FrameKind.JIT
+
+    def __init__(self, names: JavaNames) -> None:
+        self._names = names
+
+    def ranges(self, _now_ns: int) -> Sequence[CodeRange]:
+        """None: frames have many sizes, which tables say."""
+        return ()
+
+    def note(self, frames: Iterable[ManagedFrame]) -> None:
+        """Read the methods of these frames now, because their class may be gone when they are shown."""
+        for frame in frames:
+            self._names.interpreted(frame)
+
+    def find(self, frame: ManagedFrame) -> Sequence[Method]:
+        """The method of a frame; empty for one that Java leaves out of stacks."""
+        return self._names.interpreted(frame)

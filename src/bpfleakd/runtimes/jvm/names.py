@@ -6,12 +6,15 @@ Rules:
   however it runs.
 - What is at an address is read when a stack with it is new, and kept until there is other code: the machine
   drops code that is not used any more.
+- A frame of the interpreter holds the address of its method, and the walker's word some bits of what tells it
+  from another that gets its memory. It has a name if they agree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bpfleakd.model.managed_frame import ManagedFrame, check_of
 from bpfleakd.model.method import Method
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.code_cache import CodeSnapshot
@@ -26,6 +29,8 @@ _ADDRESSES_MAX = 65_536
 _METHODS_MAX = 32_768
 _BLOB_NAMES_MAX = 4_096
 _NAME_MAX_BYTES = 64
+# Of a frame whose method is gone, or is not what it was.
+_UNNAMED = Method("Java method")
 _INTERPRETER = b"Interpreter"
 _COMPILED = (b"nmethod", b"native nmethod")
 
@@ -46,6 +51,9 @@ class JavaNames:
         self._known: BoundedCache[int, tuple[_Code, tuple[Method, ...]]] = BoundedCache(_ADDRESSES_MAX)
         self._methods: BoundedCache[tuple[int, int], JavaMethod] = BoundedCache(_METHODS_MAX)
         self._blob_names: BoundedCache[int, bytes] = BoundedCache(_BLOB_NAMES_MAX)
+        self._interpreted: BoundedCache[tuple[int, int, int | None], tuple[Method, ...]] = BoundedCache(
+            _ADDRESSES_MAX
+        )
         self.snapshot = CodeSnapshot(())
 
     def find(self, address: int) -> Sequence[Method] | None:
@@ -64,6 +72,19 @@ class JavaNames:
             return None
         if found is not None:
             self._known.put(address, (key, found))
+        return found
+
+    def interpreted(self, frame: ManagedFrame) -> Sequence[Method]:
+        """The method of a frame of the interpreter; empty for one that Java leaves out of stacks."""
+        key = frame.object_address, frame.check, frame.position
+        known = self._interpreted.get(key)
+        if known is not None:
+            return known
+        method = self.method(frame.object_address)
+        if method is None or check_of(method.check) != frame.check:
+            return (_UNNAMED,)
+        found = () if method.is_hidden else (shown(method, (frame.position or 0) - method.code),)
+        self._interpreted.put(key, found)
         return found
 
     def method(self, address: int) -> JavaMethod | None:

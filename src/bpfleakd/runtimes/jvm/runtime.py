@@ -17,7 +17,7 @@ from bpfleakd.runtimes.jvm.flags import read_flag
 from bpfleakd.runtimes.jvm.heap_types import JavaTypes
 from bpfleakd.runtimes.jvm.live_heap import JavaLiveHeap
 from bpfleakd.runtimes.jvm.machine import Machine, Unsupported, find_library, read_machine
-from bpfleakd.runtimes.jvm.methods import JavaMethods
+from bpfleakd.runtimes.jvm.methods import JavaFrames, JavaMethods
 from bpfleakd.runtimes.jvm.names import JavaNames
 from bpfleakd.runtimes.jvm.perf_data import PerfData
 from bpfleakd.unwind.table import UnwindTable
@@ -29,7 +29,6 @@ class JavaRuntime:
     """A machine whose structures are known, or the reason why they are not."""
 
     name = "JVM"
-    code = None
     frames = None
     allocations = None
 
@@ -39,6 +38,7 @@ class JavaRuntime:
         self._reason = str(found) if isinstance(found, Unsupported) else None
         self.version = "?"
         self.methods: JavaMethods | None = None
+        self.code: JavaFrames | None = None
         self.live_heap: JavaLiveHeap | None = None
         self.types: JavaTypes | None = None
         if isinstance(found, Unsupported):
@@ -46,6 +46,7 @@ class JavaRuntime:
         self.version = found.version
         names = JavaNames(memory, found.layout)
         self.methods = JavaMethods(names, JavaCode(process.id.pid, found.layout))
+        self.code = JavaFrames(names)
         if found.layout.perf_start and found.layout.perf_end:
             counters = PerfData(memory, found.layout.perf_start, found.layout.perf_end)
             self.live_heap = JavaLiveHeap(counters.read)
@@ -54,7 +55,7 @@ class JavaRuntime:
 
     @property
     def code_tables(self) -> Sequence[UnwindTable]:
-        """What unwinds compiled code."""
+        """What unwinds compiled code, the interpreter and stubs."""
         return self.methods.tables if self.methods is not None else ()
 
     @property

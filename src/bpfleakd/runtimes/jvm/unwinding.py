@@ -3,7 +3,11 @@
 Rules, as HotSpot's compilers and stubs make frames on x86-64 (src/hotspot/cpu/x86/frame_x86.hpp):
 - A frame whose size the blob says is complete wherever it calls: the caller's rsp is rsp + size, the return
   address is below that, and below that the caller's rbp.
-- All other code (the interpreter, stubs that Java is entered by) keeps rbp as everybody does.
+- A frame of the interpreter keeps rbp: its caller's is there, the return address above it, the method at
+  rbp - 24, the instruction at rbp - 64 and its caller's rsp, which the arguments moved, at rbp - 8.
+- All other code (stubs that Java is entered by) keeps rbp as everybody does.
+- Code that is not known yet ends the walk: compiled methods use rbp for anything, and a short stack is
+  honest.
 """
 
 from __future__ import annotations
@@ -12,21 +16,43 @@ import numpy as np
 
 from bpfleakd.runtimes.jvm.code_cache import CodeHeap, CodeSnapshot
 from bpfleakd.unwind.assemble import Functions, page_rows, rows_of, without_overlaps
-from bpfleakd.unwind.rules import RESERVED_RULES, CfaKind, RbpKind, UnwindRule
+from bpfleakd.unwind.managed_code import managed_rule
+from bpfleakd.unwind.rules import (
+    GAP_NUMBER,
+    RESERVED_RULES,
+    STOP_NUMBER,
+    CfaKind,
+    RbpKind,
+    UnwindRule,
+)
 from bpfleakd.unwind.table import PAGE_BYTES, UnwindTable
 
 __all__ = ["code_tables"]
 
 _WORD_BYTES = 8
 _SAVED_RBP = -16
+_METHOD = -24
+_INSTRUCTION_SLOT, _CALLER_SLOT = -8, -1
 _ROWS_MAX = 1 << 20
 _FRAME_SIZES_MAX = 4_096
 
 
-def code_tables(code: CodeSnapshot) -> list[UnwindTable]:
-    """The tables of all code, by the process' own addresses."""
-    tables = (_table(code, heap) for heap in code.heaps)
+_BY_RBP = UnwindRule(CfaKind.RBP, 2 * _WORD_BYTES, rbp=RbpKind.AT_CFA, rbp_offset=_SAVED_RBP)
+
+
+def code_tables(code: CodeSnapshot, const_method: int) -> list[UnwindTable]:
+    """The tables of all code, by the process' own addresses. `const_method` is the place of
+    Method::_constMethod.
+    """
+    tables = (_table(code, heap, interpreter_rule(const_method)) for heap in code.heaps)
     return [table for table in tables if table is not None]
+
+
+def interpreter_rule(const_method: int) -> UnwindRule:
+    """How to unwind a frame of the interpreter. Methods are told apart by where their constant part is."""
+    return managed_rule(
+        _METHOD, check_offset=const_method, position_slot=_INSTRUCTION_SLOT, caller_slot=_CALLER_SLOT
+    )
 
 
 def compiled_rule(frame_words: int) -> UnwindRule:
@@ -34,15 +60,23 @@ def compiled_rule(frame_words: int) -> UnwindRule:
     return UnwindRule(CfaKind.RSP, frame_words * _WORD_BYTES, rbp=RbpKind.AT_CFA, rbp_offset=_SAVED_RBP)
 
 
-def _table(code: CodeSnapshot, heap: CodeHeap) -> UnwindTable | None:
-    sizes = code.frame_words
-    is_here = (code.starts >= np.uint64(heap.start)) & (code.ends <= np.uint64(heap.end)) & (sizes > 0)
+def _table(code: CodeSnapshot, heap: CodeHeap, interpreter: UnwindRule) -> UnwindTable | None:
+    is_here = (code.starts >= np.uint64(heap.start)) & (code.ends <= np.uint64(heap.end))
+    first, last = code.interpreter
+    # Its blob is around it.
+    is_here &= (code.starts >= np.uint64(last)) | (code.ends <= np.uint64(first))
     starts, ends = code.starts[is_here], code.ends[is_here]
     # A program a size: its one row.
-    distinct, programs = np.unique(sizes[is_here], return_inverse=True)
-    rules = [compiled_rule(int(words)) for words in distinct[:_FRAME_SIZES_MAX].tolist()]
+    distinct, programs = np.unique(code.frame_words[is_here], return_inverse=True)
+    rules = [
+        compiled_rule(int(words)) if words else _BY_RBP for words in distinct[:_FRAME_SIZES_MAX].tolist()
+    ]
     is_kept = programs < len(rules)
     starts, ends, programs = starts[is_kept], ends[is_kept], programs[is_kept]
+    if heap.start <= first < last <= heap.end:
+        starts, ends = np.append(starts, np.uint64(first)), np.append(ends, np.uint64(last))
+        programs = np.append(programs, len(rules))
+        rules.append(interpreter)
     if not len(starts):
         return None
     origin = np.uint64(heap.start)
@@ -51,8 +85,9 @@ def _table(code: CodeSnapshot, heap: CodeHeap) -> UnwindTable | None:
     )
     functions = without_overlaps(functions)
     addresses, numbers, count = rows_of(functions, _OneRow(len(rules)), _ROWS_MAX)
-    page_count = -(-int(functions.ends.max()) // PAGE_BYTES)
-    rows, page_index = page_rows(addresses, numbers, page_count)
+    numbers[numbers == GAP_NUMBER] = STOP_NUMBER
+    addresses, numbers = np.insert(addresses, 0, 0), np.insert(numbers, 0, STOP_NUMBER)
+    rows, page_index = page_rows(addresses, numbers, (heap.end - heap.start) // PAGE_BYTES)
     rows.flags.writeable = page_index.flags.writeable = False
     return UnwindTable(None, heap.start, rows, page_index, (*RESERVED_RULES, *rules), count)
 
