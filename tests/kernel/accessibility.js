@@ -1,5 +1,5 @@
-// What of a page a screen reader, or a reader with weak eyes, would miss (WCAG 2.2: 1.1.1, 1.3.1, 1.4.3, 1.4.10, 4.1.2).
 (() => {
+  // What of a page a screen reader, or a reader with weak eyes, would miss (WCAG 2.2: 1.1.1, 1.3.1, 1.4.3, 1.4.10, 4.1.2).
   const problems = [];
   const shown = (element) => element.checkVisibility() && element.getClientRects().length > 0;
   const excerpt = (element) => element.outerHTML.slice(0, 90);

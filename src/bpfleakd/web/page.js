@@ -251,7 +251,9 @@ async function processView(pid, siteWanted) {
     ["kind", "detail", (site) => site.kind],
     ["history", "detail", (site) => spark(bySite.get(site.site))],
   ], report.sites, (site) => `#/process/${pid}/site/${site.site}`));
-  parts.push(...managedView(report), ...billView(await getIfThere(`v1/processes/${pid}/maps`)));
+  // An address that hides details would refuse it.
+  const maps = hiddenDetails(report) || process.state !== "traced" ? null : await getIfThere(`v1/processes/${pid}/maps`);
+  parts.push(...managedView(report), ...billView(maps));
   const site = report.sites.find((each) => each.site === siteWanted);
   if (site) parts.push(...siteView(site));
   parts.push(element("h2", {}, "Flame graph"), flameSection(pid), hiddenDetails(report) || "");
