@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import itertools
+import json
 import random
 import shutil
 import socket
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -93,12 +95,31 @@ def python() -> Iterator[int]:
         yield process.pid
 
 
+@contextlib.contextmanager
+def prometheus() -> Iterator[int]:
+    """Prometheus, which scrapes itself every second, and is asked for what it has."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="bpfleakd-prometheus-") as directory:
+        scraped = {"job_name": "self", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+        # JSON is YAML.
+        config = {"global": {"scrape_interval": "1s"}, "scrape_configs": [scraped]}
+        Path(directory, "prometheus.json").write_text(json.dumps(config))
+        options = (
+            f"--config.file={directory}/prometheus.json",
+            f"--storage.tsdb.path={directory}/tsdb",
+            f"--web.listen-address=127.0.0.1:{port}",
+        )
+        with _running(tool("prometheus"), *options) as server, _load(lambda: _prometheus_client(port)):
+            yield server.pid
+
+
 CLEAN_PROGRAMS = {
     "redis": redis,
     "redis with its slow log": redis_slow_log,
     "memcached": memcached,
     "nginx": nginx,
     "python": python,
+    "prometheus": prometheus,
 }
 
 
@@ -184,6 +205,19 @@ def _http_client(port: int) -> Iterator[None]:
             connection.getresponse().read()
             yield
         connection.close()
+
+
+def _prometheus_client(port: int) -> Iterator[None]:
+    connected(port).close()
+    queries = ("rate(prometheus_http_request_duration_seconds_bucket[1m])", 'topk(5, {__name__=~"go_.*"})')
+    while True:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+            for number in range(50):
+                end_s = time.time()
+                wanted = {"query": queries[number % 2], "start": end_s - 300, "end": end_s, "step": 1}
+                connection.request("GET", f"/api/v1/query_range?{urllib.parse.urlencode(wanted)}")
+                connection.getresponse().read()
+                yield
 
 
 def _entry(number: int) -> tuple[bytes, bytes]:

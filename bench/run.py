@@ -36,6 +36,7 @@ BENCHMARKS = (
     "idle_auto",
     "tables",
     "scan",
+    "go_profile",
 )
 # Side by side, since nobody wants to know how fast; most of each is waiting.
 _SHORT_JOBS = 4

@@ -63,6 +63,8 @@ complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -s h -l help -d 'show this help message and exit'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l pid -xka "(ls /proc | grep -x '[0-9]*')" -d 'the same as PID'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l mode -xka "exact sampled auto inside" -d 'exact: record every block; sampled: record some and estimate the rest; auto: exact until that exceeds the budget; inside: what a sampler inside the program announces (inside if there is one, else exact)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l enable-profile -d 'turn on the heap profile of a Go program that has none, by writing its sampling rate into the running process; put back at detach'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l yes -d 'do not ask whether to write into the process'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach; and test $_shtab_bpfleakctl_npos -eq 0' -ka "(ls /proc | grep -x '[0-9]*')" -d 'a running process'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a detach -d 'Stop tracing a process.'

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from bpfleakd.analysis.c_library import is_c_library_function
 from bpfleakd.analysis.managed_code import interpreted_caller, is_own_method, is_runtime
-from bpfleakd.model.stack import Frame
+from bpfleakd.model.stack import Frame, FrameKind
 
 __all__ = ["blamed_frame"]
 
@@ -45,6 +45,17 @@ _RUST_LIBRARY = re.compile(
     r"|<(?:str|\[[^\]]*\]|char|bool|[iu](?:8|16|32|64|128|size)|f(?:32|64))(?: as [^>]*)?>::.*"
 )
 
+# Go's: package path, function. Servers and the like (net, os) are no tools: what they keep is theirs.
+_GO_LIBRARY = re.compile(
+    r"""(?: runtime | internal | vendor | bufio | bytes | cmp | compress | container | encoding | errors | fmt
+        | hash | html | io | iter | maps | math | path | reflect | regexp | slices | sort | strconv | strings
+        | sync | syscall | text | unicode | unique
+        )(?:/[\w./-]+)? \. [^/]*
+    | golang\.org/x/sys/[\w./-]+ \. [^/]*""",
+    re.VERBOSE,
+)
+_GO_RUNTIME = re.compile(r"runtime\.[^/]*")
+
 # What compilers put behind the names of parts of functions, as c++filt shows it.
 _CLONE = re.compile(r"(?: \[clone [^]]*\]| \(\.[^)]*\))+$")
 _OPERATOR = re.compile(r"\boperator\b(?:\(\)|\[\]|[-+*/%^&|~!=<>,]+)?")
@@ -63,7 +74,11 @@ def blamed_frame(frames: Sequence[Frame], allocators_file: str | None = None) ->
         if not _is_tool(frame, allocators_file):
             return _caller_of_runtime(frames[index:]) or frame
     named = [frame for frame in frames if frame.function]
-    return next(reversed(named or frames), None)
+    of_packages = [frame for frame in named if not _GO_RUNTIME.fullmatch(frame.function or "")]
+    if named and not of_packages:
+        # Go's runtime for itself: what goroutines begin in says less.
+        return named[0]
+    return next(reversed(of_packages or frames), None)
 
 
 def _caller_of_runtime(frames: Sequence[Frame]) -> Frame | None:
@@ -80,6 +95,8 @@ def _is_tool(frame: Frame, allocators_file: str | None) -> bool:
         return True
     if not frame.function:
         return False
+    if frame.kind is FrameKind.NATIVE and _GO_LIBRARY.fullmatch(frame.function):
+        return True
     name, arguments = _split(_CLONE.sub("", frame.function))
     if _WRAPPER.fullmatch(name):
         return True

@@ -177,12 +177,14 @@ class _Api:
         return json_answer(SupervisedList(await self._service.supervised()))
 
     async def attach(self, request: Request) -> Response:
-        only_parameters(request, "mode")
+        only_parameters(request, "mode", "enable_profile")
         pid, mode = pid_of(request), None
         if "mode" in request.query_params:
             mode = choice(request, "mode", TracingMode.EXACT, ATTACH_MODES)
+        enable_profile = yes_or_no(request, "enable_profile", otherwise=False)
         _log_who_asked("attach", pid, request)
-        return json_answer(await self._service.attach(pid, mode), HTTPStatus.CREATED)
+        row = await self._service.attach(pid, mode, enable_profile=enable_profile)
+        return json_answer(row, HTTPStatus.CREATED)
 
     async def detach(self, request: Request) -> Response:
         only_parameters(request)

@@ -89,10 +89,17 @@ class DaemonClient:
         self._path = socket_path
         self._timeout_s = timeout_s
 
-    def attach(self, pid: int, mode: TracingMode | None = None) -> ProcessRow:
-        """Start to trace a process, in one of ATTACH_MODES; None: the daemon chooses."""
+    def attach(
+        self, pid: int, mode: TracingMode | None = None, *, enable_profile: bool = False
+    ) -> ProcessRow:
+        """Start to trace a process, in one of ATTACH_MODES; None: the daemon chooses.
+
+        `enable_profile` as in Service.attach.
+        """
         timeout_s = max(self._timeout_s, _ATTACH_TIMEOUT_S)
-        query = f"?mode={mode.value}" if mode else ""
+        wanted = [f"mode={mode.value}"] if mode else []
+        wanted += ["enable_profile=true"] if enable_profile else []
+        query = "?" + "&".join(wanted) if wanted else ""
         return self._request("POST", f"/v1/processes/{pid}{query}", ProcessRow, timeout_s)
 
     def detach(self, pid: int) -> ProcessRow:

@@ -85,11 +85,14 @@ class ReportList:
 class Service(Protocol):
     """The daemon, as the API sees it. `pid` is in the daemon's pid namespace."""
 
-    async def attach(self, pid: int, mode: TracingMode | None = None) -> ProcessRow:
+    async def attach(
+        self, pid: int, mode: TracingMode | None = None, *, enable_profile: bool = False
+    ) -> ProcessRow:
         """Start to trace a process: EXACT, SAMPLED, INSIDE, or AUTO, which is sampled once exact costs too
         much.
 
-        None: INSIDE where a sampler inside the process announces its blocks, else EXACT.
+        None: INSIDE where a sampler inside the process announces its blocks, else EXACT. `enable_profile`
+        turns on the heap profile of a Go program, in its memory, until the detach.
         """
         ...
 

@@ -26,6 +26,7 @@ from bpfleakd.daemon.supervision import Supervision
 from bpfleakd.daemon.symbolizers import Symbolizers
 from bpfleakd.daemon.worker import Worker
 from bpfleakd.kernel.loader import Capacities
+from bpfleakd.kernel.pins import ProcessPins
 from bpfleakd.kernel.probes import points
 from bpfleakd.kernel.probes.cost import measure_price
 from bpfleakd.kernel.programs import AttachMethod, WalkerKind, unexpected_fallbacks
@@ -53,6 +54,7 @@ from bpfleakd.symbols import naming_jobs
 from bpfleakd.tracing.attach import Attacher, AttachWait
 from bpfleakd.tracing.checkpoint import read_request
 from bpfleakd.tracing.discovery import Discovery
+from bpfleakd.tracing.go.profile_switch import turn_off_profile
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.sampling import SamplingOptions
 from bpfleakd.tracing.traced_process import TracedProcess
@@ -142,7 +144,7 @@ class Backend:
             None if wanted is Wanted.AUTO else AttachMethod(wanted.value),
             None if config.walker is WantedWalker.AUTO else WalkerKind(config.walker.value),
             self._cache_directory,
-            lambda pins: replaced.update({pins.id: read_request(pins)}),
+            lambda pins: replaced.update({pins.id: _replaced(pins)}),
         )
         self._kernel = kernel
         try:
@@ -152,14 +154,19 @@ class Backend:
             self._kernel = None
             raise
 
-    def attach(self, pid: int, mode: TracingMode | None, wait: AttachWait) -> ProcessRow:
+    def attach(
+        self, pid: int, mode: TracingMode | None, wait: AttachWait, *, enable_profile: bool = False
+    ) -> ProcessRow:
         """Trace a process because a user asks for it. Raises what Tracer.start raises.
 
         `mode` None: INSIDE where a sampler inside the process announces its blocks, else EXACT.
         """
         if mode is None:
             mode = TracingMode.INSIDE if self.tracer.has_sampler(pid, wait) else TracingMode.EXACT
-        return self.queries.row(self.supervisor.attach(pid, time.monotonic_ns(), mode, wait))
+        now_ns = time.monotonic_ns()
+        return self.queries.row(
+            self.supervisor.attach(pid, now_ns, mode, wait, enable_profile=enable_profile)
+        )
 
     def detach(self, pid: int) -> ProcessRow:
         """Stop tracing a process. Raises NotAttached."""
@@ -337,3 +344,9 @@ def _auto_options(config: AutoConfig) -> AutoOptions:
             calm_s=config.growth_window_s,
         ),
     )
+
+
+def _replaced(pins: ProcessPins) -> TracingRequest:
+    """Undo what another version's daemon did to a process; returns how it was traced."""
+    turn_off_profile(pins)
+    return read_request(pins)

@@ -12,6 +12,7 @@ from bpfleakd.api.listeners import remove_stale
 from bpfleakd.kernel.mounts import is_bpffs
 from bpfleakd.kernel.pins import MAKING, DirectoryLock, pinned_sets, remove_pins
 from bpfleakd.kernel.probes.shared import group_of, remove_events
+from bpfleakd.tracing.go.profile_switch import turn_off_profile
 
 __all__ = ["clean_up", "comes_back"]
 
@@ -66,6 +67,8 @@ def _remove_sets(bpffs_dir: Path) -> list[str]:
     try:
         for pins in pinned_sets(bpffs_dir):
             processes = [process.id.pid for process in pins.processes()]
+            for process in pins.processes():
+                turn_off_profile(process)
             count = pins.remove()
             traced = f", which traced {', '.join(map(str, processes))}" if processes else ""
             removed.append(f"removed {count} pins in {pins.directory}{traced}")

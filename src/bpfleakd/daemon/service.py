@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -90,15 +91,18 @@ class DaemonService:
             await self._backend.supervision.stop()
         await self._worker.call(self._backend.close, keep=keep)
 
-    async def attach(self, pid: int, mode: TracingMode | None = None) -> ProcessRow:
+    async def attach(
+        self, pid: int, mode: TracingMode | None = None, *, enable_profile: bool = False
+    ) -> ProcessRow:
         began_s = time.monotonic()
         pause_s = _ATTACH_PAUSE_S
         while True:
             # Its files are read beside the tracing loop; in the end it begins without unwind tables.
             waited_s = time.monotonic() - began_s
             wait = PATIENT if waited_s < _TABLES_LIMIT_S else IMPATIENT
+            attach = partial(self._backend.attach, pid, mode, wait, enable_profile=enable_profile)
             try:
-                row = await self._worker.call(self._backend.attach, pid, mode, wait)
+                row = await self._worker.call(attach)
             except errors.NotYet:
                 if waited_s > SEARCH_WAIT_S:
                     raise

@@ -16,13 +16,14 @@ __all__ = ["PROCESS_COUNTERS", "PROCESS_GAUGES", "ExportedProcess"]
 
 @dataclass(frozen=True, slots=True)
 class ExportedProcess:
-    """A traced process with what /proc says of it (None once it is gone), the verdict on it, if any, and its
-    managed heap, if a runtime tells of it."""
+    """A traced process with what /proc says of it (None once it is gone), the verdict on it, if any, its
+    managed heap, if a runtime tells of it, and how many goroutines it has, if Go made it."""
 
     traced: ProcessRow
     usage: ProcessUsage | None
     verdict: ProcessVerdict | None
     managed: ManagedHeap | None = None
+    goroutines: int | None = None
 
 
 def _room_bytes(row: ExportedProcess) -> float | None:
@@ -118,6 +119,12 @@ PROCESS_GAUGES: tuple[Gauge[ExportedProcess], ...] = (
         "bytes",
         "Bytes that survived the last collection of the managed heap (.NET); absent before the first.",
         lambda row: row.managed.live_bytes if row.managed else None,
+    ),
+    Gauge(
+        "goroutines",
+        "",
+        "Goroutines of Go programs.",
+        lambda row: row.goroutines,
     ),
     Gauge(
         "threads",

@@ -123,6 +123,7 @@ class ProcessSeries:
                 snapshot.usage.get(row.process.pid),
                 snapshot.verdicts.get(row.process.pid),
                 snapshot.managed.get(row.process.pid),
+                snapshot.goroutines.get(row.process.pid),
             )
             for row in _one_per_pid(snapshot.processes)
         ]

@@ -37,6 +37,7 @@ class StoredHistory:
     `replaced_count` to `lost_blocks` are as in analysis.verdict.Context. Anonymous memory was at least
     `memory_bytes` in the bins that end at `memory_s`. For `unread_s` of the time there was no daemon.
     `intervals_bytes` are the sampling intervals by bin, where they changed (0: every block was recorded).
+    Sites of kind GO_HEAP are known as of `collected_s`; None if there can be none.
     """
 
     version: int
@@ -52,3 +53,4 @@ class StoredHistory:
     sites: tuple[StoredSite, ...]
     unread_s: float = 0.0
     intervals_bytes: tuple[float, ...] = ()
+    collected_s: tuple[float, ...] | None = None

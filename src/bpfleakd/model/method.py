@@ -25,6 +25,11 @@ class Method:
     file: str | None = None
     line: int | None = None
 
+    @property
+    def location(self) -> str | None:
+        """File and line with a colon between; None if either is not known."""
+        return f"{self.file}:{self.line}" if self.file and self.line else None
+
 
 class MethodSource(Protocol):
     """Names for code that is made at run time.

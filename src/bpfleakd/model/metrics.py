@@ -38,9 +38,9 @@ class ProcessUsage:
 class MetricsSnapshot:
     """What the metrics are made of: every traced process with its largest call sites, and who is watched.
 
-    `usage`, `verdicts` and `managed` are by pid, of processes that run. `table_entries` is how full each of
-    the kernel's tables is; `ring_used_share` (0 to 1) how much of the ring of address space events waited at
-    the last tick.
+    `usage`, `verdicts`, `managed` and `goroutines` (how many) are by pid, of processes that run.
+    `table_entries` is how full each of the kernel's tables is; `ring_used_share` (0 to 1) how much of the
+    ring of address space events waited at the last tick.
     """
 
     daemon: DaemonStats
@@ -51,5 +51,6 @@ class MetricsSnapshot:
     usage: dict[int, ProcessUsage] = field(default_factory=dict)
     verdicts: dict[int, ProcessVerdict] = field(default_factory=dict)
     managed: dict[int, ManagedHeap] = field(default_factory=dict)
+    goroutines: dict[int, int] = field(default_factory=dict)
     table_entries: dict[str, int] = field(default_factory=dict)
     ring_used_share: float = 0.0

@@ -9,6 +9,7 @@ from bpfleakd.model.probe import ProbedFunction
 from bpfleakd.model.verdict import ProcessVerdict
 
 __all__ = [
+    "GO_PROFILE_MODE",
     "MANUAL",
     "ProcessId",
     "ProcessLabels",
@@ -41,6 +42,10 @@ class ProcessState(StrEnum):
     EXITED = "exited"
     EXECED = "execed"
     DETACHED = "detached"
+
+
+# How a Go program is recorded: by its own heap profile, whatever mode was asked for.
+GO_PROFILE_MODE = "go-profile"
 
 
 class TracingMode(StrEnum):
@@ -80,7 +85,8 @@ class TracingRequest:
 
     `rule` asked for it: MANUAL, "rule 2", "default"; None if that is not known. `live_blocks` is the most
     blocks that are recorded; None: what the configuration says. At a higher `level` fewer blocks are
-    recorded; `limited` is why, and "" at level 0.
+    recorded; `limited` is why, and "" at level 0. `enable_profile` turns on the heap profile of a Go program
+    that has none, until the detach.
     """
 
     mode: TracingMode = TracingMode.EXACT
@@ -89,6 +95,7 @@ class TracingRequest:
     level: int = 0
     limited: str = ""
     labels: ProcessLabels = ProcessLabels()
+    enable_profile: bool = False
 
     @property
     def is_manual(self) -> bool:
@@ -100,9 +107,10 @@ class TracingRequest:
 class ProcessSummary:
     """One traced process in totals. `unmatched_frees` were of blocks from before the attach.
 
-    `mode` is EXACT if every block since the attach was recorded, otherwise SAMPLED or INSIDE: then the
-    figures of the heap are estimates, with their standard errors. One block in about
-    `sample_interval_bytes` is recorded now; None: all are.
+    `mode` is EXACT if every block since the attach was recorded, else SAMPLED, INSIDE or GO_PROFILE_MODE:
+    then the figures of the heap are estimates, with their standard errors. One block in about
+    `sample_interval_bytes` is recorded now; None: all are. `notes` are sentences on what is missing, and what
+    would give it.
     """
 
     pid: int
@@ -124,6 +132,7 @@ class ProcessSummary:
     sample_interval_bytes: int | None = None
     live_bytes_stderr: float = 0.0
     live_count_stderr: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from bpfleakd.model.goroutines import GoroutineGroup
 from bpfleakd.model.managed import ManagedHeap, TypeFigures
 from bpfleakd.model.process import ProcessSummary
 from bpfleakd.model.site import AllocationKind, ThreadShare
@@ -78,7 +79,7 @@ class LeakReport:
     Sites that a suppression fits are in the totals, not in `sites`, and by the pattern in `suppressed`.
     `build_ids` are those of the files in the stacks, in hex; a file without one is not there. `managed` is
     the managed heap, whose memory call sites of kind COMMIT have; `types` what is known to live there, most
-    bytes first. `notes` say what is missing, and what would give it.
+    bytes first. `goroutines` are those of a Go program, by where they were started.
     """
 
     process: ProcessSummary
@@ -89,4 +90,4 @@ class LeakReport:
     build_ids: dict[str, str] = field(default_factory=dict)
     managed: ManagedHeap | None = None
     types: tuple[TypeFigures, ...] = ()
-    notes: tuple[str, ...] = ()
+    goroutines: tuple[GoroutineGroup, ...] = ()

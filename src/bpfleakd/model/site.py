@@ -11,10 +11,11 @@ __all__ = ["AllocationKind", "SiteCounters", "SiteKey", "ThreadShare"]
 class AllocationKind(StrEnum):
     """Where outstanding memory came from.
 
-    HEAP is from an allocator. The others are of the address space: MMAP is anonymous memory that the program
-    mapped (or its break), COMMIT is reserved memory made accessible, THREAD_STACK was mapped as a stack, FILE
-    is backed by a file. PYTHON are the arenas of CPython's object heap. MANAGED is of a managed heap, and so
-    within what others commit, or Python's arenas: what a runtime says that stays in it.
+    HEAP is from an allocator, GO_HEAP from Go's, as of its last collection. The others are of the address
+    space: MMAP is anonymous memory that the program mapped (or its break), COMMIT is reserved memory made
+    accessible, THREAD_STACK was mapped as a stack, FILE is backed by a file. PYTHON are the arenas of
+    CPython's object heap. MANAGED is of a managed heap, and so within what others commit, or Python's arenas:
+    what a runtime says that stays in it.
     """
 
     HEAP = "heap"
@@ -24,6 +25,7 @@ class AllocationKind(StrEnum):
     FILE = "file"
     PYTHON = "python"
     MANAGED = "managed"
+    GO_HEAP = "go-heap"
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,11 @@ class Overview(TracingObserver):
                 traced.pid: traced.process_verdict for traced in running if traced.process_verdict is not None
             },
             managed={traced.pid: traced.heap.heap for traced in running if traced.heap.heap is not None},
+            goroutines={
+                traced.pid: traced.goroutines.count
+                for traced in running
+                if traced.goroutines is not None and traced.goroutines.count is not None
+            },
             table_entries=entries,
             ring_used_share=self._tracer.ring_used_share,
         )

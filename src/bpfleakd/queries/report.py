@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bpfleakd.analysis.merging import merged_sites
-from bpfleakd.model.process import ProcessRow, ProcessSummary, TracingMode
+from bpfleakd.model.process import GO_PROFILE_MODE, ProcessRow, ProcessSummary, TracingMode
 from bpfleakd.model.report import LeakReport, SiteReport, SortKey
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey, ThreadShare
 from bpfleakd.model.stack import NamedStack
@@ -79,7 +79,7 @@ class Reporter:
             live_bytes=totals.live_bytes,
             live_count=totals.live_count,
             attached_s=round((until_ns - traced.since.attached_ns) / _NS_PER_S, 3),
-            mode=_mode(traced).value,
+            mode=_mode(traced),
             state=traced.state,
             allocated_bytes=totals.allocated_bytes,
             allocated_count=totals.allocated_count,
@@ -92,6 +92,7 @@ class Reporter:
             sample_interval_bytes=_interval_bytes(traced),
             live_bytes_stderr=bytes_stderr(totals.live_bytes_variance),
             live_count_stderr=count_stderr(totals.live_count_variance),
+            notes=(*traced.runtimes.notes, *(traced.go.notes if traced.go is not None else ())),
         )
 
     def row(self, traced: TracedProcess, now_ns: int) -> ProcessRow:
@@ -144,7 +145,7 @@ class Reporter:
             build_ids=_build_ids(named.values()),
             managed=traced.heap.heap,
             types=traced.runtimes.types,
-            notes=traced.runtimes.needs,
+            goroutines=traced.goroutines.groups() if traced.goroutines is not None else (),
         )
 
     def with_retained(
@@ -274,13 +275,17 @@ def _build_ids(named: Iterable[NamedStack]) -> dict[str, str]:
     }
 
 
-def _mode(traced: TracedProcess) -> TracingMode:
+def _mode(traced: TracedProcess) -> str:
+    if traced.go is not None:
+        return GO_PROFILE_MODE
     if traced.attachment.is_inside:
-        return TracingMode.INSIDE
-    return TracingMode.SAMPLED if traced.counters.was_sampled else TracingMode.EXACT
+        return TracingMode.INSIDE.value
+    return (TracingMode.SAMPLED if traced.counters.was_sampled else TracingMode.EXACT).value
 
 
 def _interval_bytes(traced: TracedProcess) -> int | None:
+    if traced.go is not None:
+        return traced.go.rate_bytes or None
     return traced.counters.sample_interval_bytes or None
 
 

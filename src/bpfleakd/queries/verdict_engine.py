@@ -59,6 +59,7 @@ class VerdictEngine(TracingObserver):
         self.look_for_suppressed(view, leaks)
         self._classify_heap(view)
         traced.process_verdict = self.process_verdict(traced)
+        self._announce_goroutines(traced)
         traced.unannounced += leaks
         self.announce(view)
 
@@ -89,10 +90,22 @@ class VerdictEngine(TracingObserver):
             )
 
     @staticmethod
+    def _announce_goroutines(traced: TracedProcess) -> None:
+        """Leaks of goroutines that are new go to the log."""
+        for leak in traced.goroutines.new_leaks()[:_LEAKS_ANNOUNCED] if traced.goroutines is not None else ():
+            comm = traced.attachment.process.comm
+            log.warning(
+                "goroutines.leak", pid=traced.pid, comm=comm, started_at=leak.started_at, reason=leak.reason
+            )
+
+    @staticmethod
     def process_verdict(traced: TracedProcess) -> ProcessVerdict:
         """The verdict on a process, of the last verdicts on its sites and heap, under its limits now."""
         limits = read_memory_limits(traced.pid)
-        return traced.verdicts.of_process(traced.table, limits, traced.suppressions.rows, traced.heap)
+        garbage_share = traced.go.garbage_share if traced.go is not None else 0.0
+        known = traced.suppressions.rows
+        verdict = traced.verdicts.of_process(traced.table, limits, known, traced.heap, garbage_share)
+        return traced.goroutines.added_to(verdict) if traced.goroutines is not None else verdict
 
     @staticmethod
     def _classify_heap(view: ProcessView) -> None:

@@ -193,8 +193,8 @@ class Runtime(Protocol):
     def types(self) -> TypeSource | None: ...
 
     @property
-    def needs(self) -> Sequence[str]:
-        """What would give more, one sentence each: the flag or capability, and what it would give."""
+    def notes(self) -> Sequence[str]:
+        """What is missing, a sentence each, and the flag or capability that would give it."""
 
     def close(self) -> None:
         """Leave nothing behind in the process."""

@@ -166,10 +166,13 @@ class Supervisor:
         now_ns: int,
         mode: TracingMode = TracingMode.EXACT,
         wait: AttachWait = UNHURRIED,
+        *,
+        enable_profile: bool = False,
     ) -> TracedProcess:
         """Trace a process because a user asked for it. Raises what Tracer.start raises."""
         self._tracer.still_traced(pid)
-        traced = self._tracer.start(pid, TracingRequest(mode, MANUAL), wait=wait)
+        request = TracingRequest(mode, MANUAL, enable_profile=enable_profile)
+        traced = self._tracer.start(pid, request, wait=wait)
         self._take_in(now_ns)
         stat = self._processes.stat(pid)
         if stat is not None:

@@ -16,6 +16,7 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.symbols import SymbolTable
 from bpfleakd.errors import BadElf
 from bpfleakd.printable import printable, shortened
+from bpfleakd.symbols.go.code import go_lines
 from bpfleakd.symbols.libdw import DwarfLines, libdw
 from bpfleakd.symbols.libiberty import demangled, demangler
 
@@ -73,12 +74,14 @@ def name_addresses(files: Sequence[int], arguments: Any, answer: Callable[[objec
     if len(images) == 1 and (inside := minidebug_image(images[0])) is not None:
         images.append(inside)
     places, with_lines = arguments
-    symbols = _symbols_of(images)
+    symbols, go = _symbols_of(images), go_lines(images[0])
     lines = _lines_of(images, files) if with_lines else None
     for code_vaddr, vaddr in places:
         symbol = _symbol_at(symbols, code_vaddr, vaddr)
-        frames = () if lines is None else tuple(_source_frames(lines, code_vaddr))
-        answer(NamedAddress(code_vaddr, symbol, frames))
+        frames = [SourceFrame(one.name, one.location) for one in go.frames(code_vaddr)] if go else []
+        if not frames and lines is not None:
+            frames = _source_frames(lines, code_vaddr)
+        answer(NamedAddress(code_vaddr, symbol, tuple(frames)))
 
 
 def demangle(_files: Sequence[int], arguments: Any, answer: Callable[[object], None]) -> None:

@@ -39,7 +39,7 @@ _LIVE_BYTES, _ALLOCATED_BYTES, _ALLOCATED_COUNT = map(
 )
 _OF_TIMELINE = _LIVE_BYTES, COUNTERS.index("live_count"), _ALLOCATED_COUNT
 _KINDS = tuple(AllocationKind)
-_HEAP, _FILE = _KINDS.index(AllocationKind.HEAP), _KINDS.index(AllocationKind.FILE)
+_HEAP, _FILE, _GO_HEAP = map(_KINDS.index, (AllocationKind.HEAP, AllocationKind.FILE, AllocationKind.GO_HEAP))
 
 
 _GAPS_MAX = 16
@@ -103,6 +103,12 @@ class SiteTable:
         self.total_history.append(now_ns, live_bytes)
         return len(changed)
 
+    def begin_with(self, keys: list[SiteKey], counters: NDArray[np.int64]) -> None:
+        """Take in sites that had these counters already when the recording began."""
+        self._knows_all = False
+        self.update(self.began_ns, keys, counters)
+        self.total_history = History(self.began_ns, self.totals.live_bytes)
+
     def note_peak(self, live_bytes: int) -> None:
         """So much was live in all sites (but those of files) at one time."""
         self._peak_live_bytes = max(self._peak_live_bytes, live_bytes)
@@ -131,6 +137,11 @@ class SiteTable:
         """Which of the rows are of sites of the heap."""
         heap: NDArray[np.bool_] = self._kinds[rows] == _HEAP
         return heap
+
+    def have_blocks(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of the rows are of sites whose blocks are known one by one, with their ages."""
+        have_blocks: NDArray[np.bool_] = self._kinds[rows] != _GO_HEAP
+        return have_blocks
 
     def changed_ns(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
         """At which reading the counters of these rows changed last; 0 if that was never."""

@@ -104,10 +104,22 @@ class AddressMaps:
         self._changed: set[int] = set()
         self._budget = ReadingBudget()
 
-    def follow(self, pid: int, mappings: Sequence[Mapping]) -> None:
-        """Begin with the mappings of a process, read after its recording began."""
+    def follow(
+        self,
+        pid: int,
+        mappings: Sequence[Mapping],
+        is_allocators: Callable[[Mapping], bool] = lambda mapping: False,
+    ) -> None:
+        """Begin with the mappings of a process, read after its recording began.
+
+        `is_allocators` knows those that an allocator had at the attach.
+        """
         heap_ends = [mapping.end for mapping in mappings if mapping.path == "[heap]"]
         self._processes[pid] = _MappedProcess(AddressMap(mappings), max(heap_ends, default=0))
+        for mapping in filter(is_allocators, mappings):
+            space = self._processes[pid].map
+            space.mapped(mapping.start, mapping.end - mapping.start, Special.ALLOCATOR, 0, 0)
+            self._processes[pid].is_unsure = True
         self._changed.add(pid)
 
     def restore(self, pid: int, checkpoint: AddressMapCheckpoint) -> None:

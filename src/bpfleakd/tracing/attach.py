@@ -38,8 +38,10 @@ from bpfleakd.process.breakpoints import missing_breakpoints
 from bpfleakd.process.mapped_files import FileKey
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo, check_traceable, is_hosts_init, read_process
+from bpfleakd.runtimes.go.program import GoProgram, open_go_program
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint, write_request
 from bpfleakd.tracing.discovery import SEARCH_WAIT_S, Discovery, ProbedFile
+from bpfleakd.tracing.go.profile_switch import turn_off_profile
 from bpfleakd.tracing.inside import has_sampler, part_of, parts_of
 from bpfleakd.tracing.sampling import SAMPLED_LIVE_BLOCKS
 from bpfleakd.tracing.unwinding import Unwinding
@@ -100,7 +102,7 @@ class LinkedFile:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """An attached process. `pidfd` (or GONE) and `links` are open descriptors."""
+    """An attached process. `pidfd` (or GONE), `links` and `go` (what Go made) are open."""
 
     process: ProcessInfo
     pidfd: int
@@ -108,6 +110,7 @@ class Attachment:
     mappings: tuple[Mapping, ...]
     files: tuple[LinkedFile, ...]
     pins: ProcessPins
+    go: GoProgram | None = None
 
     @property
     def probes(self) -> tuple[ProbedFunction, ...]:
@@ -195,15 +198,20 @@ class Attacher:
                 raise errors.NoSuchProcess(f"process {pid} has exited and its PID was reused")
             check_traceable(process, os.getpid(), os.uname().release, is_init=is_hosts_init(pid))
             mappings = read_mappings(pid)
-            _refuse_go(process)
-            files = self._probed_files(process, mappings, request.mode, wait.wait_s)
-            if wait.for_tables and not self._unwinding.build_ahead(pid, mappings, _left_s(due_s)):
-                raise errors.NotYet(f"the unwind tables of process {pid} are still being built")
-            room = request.live_blocks or self._live_blocks
-            if request.mode is TracingMode.SAMPLED or any(file.sampled for file in files):
-                room = min(room, SAMPLED_LIVE_BLOCKS)
-            making = _Making(process, pidfd, mappings, files, request)
-            return self._link_all(making, room, due_s)
+            go = open_go_program(pid, mappings)
+            try:
+                files = self._probed_files(process, mappings, request.mode, wait.wait_s, needed=go is None)
+                if wait.for_tables and not self._unwinding.build_ahead(pid, mappings, _left_s(due_s)):
+                    raise errors.NotYet(f"the unwind tables of process {pid} are still being built")
+                room = request.live_blocks or self._live_blocks
+                if request.mode is TracingMode.SAMPLED or any(file.sampled for file in files):
+                    room = min(room, SAMPLED_LIVE_BLOCKS)
+                making = _Making(process, pidfd, mappings, files, request)
+                return replace(self._link_all(making, room, due_s), go=go)
+            except BaseException:
+                if go is not None:
+                    go.close()
+                raise
         except BaseException:
             os.close(pidfd)
             raise
@@ -233,6 +241,7 @@ class Attacher:
             self._verify_links(attachment, opened)
             if pidfd != GONE:
                 self._unwinding.follow(pid, read_mappings(pid), wait_s=0.0)
+                attachment = replace(attachment, go=_go_program_again(pid, kept.mappings))
         except BaseException:
             self.release(attachment)
             raise
@@ -250,6 +259,7 @@ class Attacher:
 
     def discard(self, pins: ProcessPins) -> None:
         """Remove all that is pinned of a process, and its tables."""
+        turn_off_profile(pins)
         self._maps.remove_process(pins.id.pid)
         pins.remove()
         self._linker.forget(pins.id.pid)
@@ -324,13 +334,22 @@ class Attacher:
         return has_sampler(self._discovery.files(pid, read_mappings(pid), wait_s=wait.wait_s))
 
     def _probed_files(
-        self, process: ProcessInfo, mappings: tuple[Mapping, ...], mode: TracingMode, wait_s: float
+        self,
+        process: ProcessInfo,
+        mappings: tuple[Mapping, ...],
+        mode: TracingMode,
+        wait_s: float,
+        *,
+        needed: bool,
     ) -> list[ProbedFile]:
-        """The files to probe. Raises NoAllocator with what was refused, and what Discovery.files raises."""
+        """The files to probe, with an allocator if one is `needed`.
+
+        Raises NoAllocator with what was refused, and what Discovery.files raises.
+        """
         files = self._discovery.files(process.id.pid, mappings, wait_s=wait_s)
         _log_refused(process.id.pid, files)
         parts = parts_of(files, mode)
-        if not any(file.has_allocator for file in parts) and not any(file.sampled for file in parts):
+        if needed and not any(file.has_allocator or file.sampled for file in parts):
             raise _unverified(process, files) or _no_allocator(process)
         return parts
 
@@ -479,19 +498,13 @@ def _hold(pid: int) -> int:
         raise errors.KernelError(f"cannot open a pidfd for process {pid}: {error.strerror}") from error
 
 
-def _refuse_go(process: ProcessInfo) -> None:
-    """Go moves its stacks, with the return addresses that a return probe put there."""
-    pid = process.id.pid
+def _go_program_again(pid: int, mappings: Sequence[Mapping]) -> GoProgram | None:
+    """The Go program of a process that was attached to before; None if it has ended meanwhile."""
     try:
-        with ElfImage.open(f"/proc/{pid}/exe") as image:
-            is_go = image.is_go
-    except OSError as error:
-        raise errors.NoSuchProcess(f"process {pid} has ended, or has no executable file") from error
-    if is_go:
-        raise errors.TargetRefused(
-            f"process {pid} ({process.comm}) is a Go program",
-            "Go moves its stacks, which return probes do not survive; its own pprof heap profile shows leaks",
-        )
+        return open_go_program(pid, mappings)
+    except errors.BpfleakdError as error:
+        log.info("go.not-adopted", pid=pid, reason=error.message)
+        return None
 
 
 def _log_refused(pid: int, files: Sequence[ProbedFile]) -> None:

@@ -109,7 +109,12 @@ class CounterCollector:
             (key.stack_id for key in site_keys + space_keys), partial(self._maps.stack, pid)
         )
         traced.runtimes.charge_blocks(partial(self._maps.stack_of_block, pid))
-        traced.table.update(now_ns, site_keys + space_keys, np.concatenate([columns, space_columns]))
+        go_keys, go_columns = traced.go.read(now_ns) if traced.go is not None else ([], columns[:0])
+        if traced.go is not None and traced.goroutines is not None:
+            traced.goroutines.read(now_ns)
+            traced.verdicts.note_collections(now_ns, traced.go.new_collections())
+        all_columns = np.concatenate([columns, space_columns, go_columns])
+        traced.table.update(now_ns, site_keys + space_keys + go_keys, all_columns)
         traced.counters = counters
         self._state.sampling.adapt(pid, counters, traced.table.heap_allocated_bytes, now_ns)
         traced.verdicts.note(now_ns, counters)

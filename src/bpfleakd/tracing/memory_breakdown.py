@@ -191,6 +191,9 @@ def _resident_bytes(ranges: Sequence[tuple[int, int]], smaps: Smaps) -> int:
     return round(resident)
 
 
+_HEAPS = (AllocationKind.HEAP, AllocationKind.GO_HEAP)
+
+
 def _live_heap_bytes(table: SiteTable) -> int:
-    rows = [row for row, key in enumerate(table.keys) if key.kind is AllocationKind.HEAP]
+    rows = [row for row, key in enumerate(table.keys) if key.kind in _HEAPS]
     return int(table.columns()[rows, COUNTERS.index("live_bytes")].sum())

@@ -27,6 +27,7 @@ from bpfleakd.tracing.address_maps import AddressMaps
 from bpfleakd.tracing.address_space_feed import AddressSpaceFeed
 from bpfleakd.tracing.attach import GONE, Attachment
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_if_possible
+from bpfleakd.tracing.go.profile import is_gos_memory
 from bpfleakd.tracing.judging.history_checkpoint import HistoryCheckpoints, restored_history
 from bpfleakd.tracing.judging.site_verdicts import SiteVerdicts
 from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
@@ -66,7 +67,7 @@ class RecordedState:
     def begin(self, attachment: Attachment, request: TracingRequest, begun_anew: int = 0) -> TracedSince:
         """Take on a process that has just been attached, for the first time or `begun_anew`."""
         pid = attachment.process.id.pid
-        self.address_maps.follow(pid, _mappings_of(attachment))
+        self._follow_address_space(attachment)
         self.feed.keep(pid, attachment.pins.record("space"))
         since = TracedSince(self._clock_ns(), self.memory.follow(attachment.process), begun_anew=begun_anew)
         write_if_possible(attachment.pins, _SINCE, since)
@@ -91,7 +92,7 @@ class RecordedState:
             self.feed.restore(pid, record)
         except (ValueError, LookupError) as error:
             log.warning("space.lost", pid=pid, reason=str(error))
-            self.address_maps.follow(pid, _mappings_of(attachment))
+            self._follow_address_space(attachment)
             self.feed.keep(pid, record)
         self.sampling.resume(pid, _effective(attachment, request), self._clock_ns())
         return since
@@ -119,6 +120,10 @@ class RecordedState:
         self._histories.forget(pid)
         self.memory.forget(pid)
         self.sampling.forget(pid)
+
+    def _follow_address_space(self, attachment: Attachment) -> None:
+        is_gos = is_gos_memory if attachment.go is not None else (lambda mapping: False)
+        self.address_maps.follow(attachment.process.id.pid, _mappings_of(attachment), is_gos)
 
 
 def _effective(attachment: Attachment, request: TracingRequest) -> TracingRequest:

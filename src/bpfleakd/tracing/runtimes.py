@@ -71,9 +71,9 @@ class ProcessRuntimes:
         return next((runtime.code_tables for runtime in self._runtimes if runtime.code_tables), ())
 
     @property
-    def needs(self) -> tuple[str, ...]:
-        """What would give more than is known."""
-        return tuple(need for runtime in self._runtimes for need in runtime.needs)
+    def notes(self) -> tuple[str, ...]:
+        """What is missing, and what would give it."""
+        return tuple(note for runtime in self._runtimes for note in runtime.notes)
 
     @property
     def frames(self) -> FrameSource | None:

@@ -21,7 +21,7 @@ from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.mapping import CodeMapping, Mapping
 from bpfleakd.model.process import ProcessState, TracingRequest
 from bpfleakd.model.report import LeakReport
-from bpfleakd.model.site import SiteKey
+from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.stack import FrameKind, NamedStack, RawStack
 from bpfleakd.model.verdict import ProcessVerdict
 from bpfleakd.printable import printable
@@ -32,6 +32,8 @@ from bpfleakd.table.address_map import AddressMap
 from bpfleakd.table.census import SiteCensus, take_census
 from bpfleakd.table.site_table import SiteTable
 from bpfleakd.tracing.attach import GONE, Attachment
+from bpfleakd.tracing.go.goroutines import GoroutineWatch
+from bpfleakd.tracing.go.profile import GoProfile, without_guesses
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.judging.site_verdicts import SiteVerdicts
 from bpfleakd.tracing.managed_heap import HeapTracking
@@ -121,6 +123,8 @@ class TracedProcess:
     reachable: dict[SiteKey, bool | None] = field(default_factory=dict, init=False)
     scanned_ns: int | None = field(default=None, init=False)
     process_verdict: ProcessVerdict | None = field(default=None, init=False)
+    go: GoProfile | None = field(default=None, init=False)
+    goroutines: GoroutineWatch | None = field(default=None, init=False)
     # Rows of sites that leak, to be told when their names are there.
     unannounced: list[int] = field(default_factory=list, init=False)
     _census_due_ns: int = field(default=0, init=False)
@@ -148,6 +152,8 @@ class TracedProcess:
         """All that was missed of the process, by reason: by the programs, the address map and the names."""
         naming = dict.fromkeys(NAMING_LOSS_REASONS, 0) | self.symbolizer.losses
         ours = {"region_full": self.unrecorded_regions, "begun_anew": self.since.begun_anew}
+        if self.go is not None and self.goroutines is not None:
+            ours |= {**self.go.losses, **self.goroutines.losses}
         return {**self.counters.losses, **ours, **naming}
 
     def is_set_aside(self, now_ns: int) -> bool:
@@ -171,7 +177,9 @@ class TracedProcess:
             )
 
     def is_in_allocator(self, stack: RawStack) -> bool:
-        """Whether a stack goes through a function that allocates or frees."""
+        """Whether a stack goes through a function that allocates or frees, or through Go's own."""
+        if self.go is not None and self.go.is_in_allocator(stack):
+            return True
         return any(self._is_probed(address - (place > 0)) for place, address in enumerate(stack.addresses))
 
     def _is_probed(self, address: int) -> bool:
@@ -255,10 +263,17 @@ class TracedProcess:
         """The stacks of sites, with names as good as they can be had now."""
         keys = list(keys)
         wanted = [key for key in keys if key not in self._named or not self._named[key].final]
+        if self.go is not None:
+            of_go = [key for key in wanted if key.kind is AllocationKind.GO_HEAP]
+            self._named |= {key: self.go.named_stack(key) for key in of_go}
+            wanted = [key for key in wanted if key.kind is not AllocationKind.GO_HEAP]
         if wanted:
             raw = [maps.stack(self.pid, key.stack_id) for key in wanted]
             self._refresh_mappings(raw, now_ns)
-            for key, unnamed, stack in zip(wanted, raw, self.symbolizer.symbolize(raw), strict=True):
+            stacks = self.symbolizer.symbolize(raw)
+            if self.go is not None:
+                stacks = [without_guesses(stack) for stack in stacks]
+            for key, unnamed, stack in zip(wanted, raw, stacks, strict=True):
                 has_names = all(frame.function or frame.kind is FrameKind.NATIVE for frame in stack.frames)
                 final = has_names and not stack.pending and self.symbolizer.covers(unnamed.addresses)
                 settled = self.charging.fingerprint(key)
@@ -285,6 +300,8 @@ class TracedProcess:
         """Close the files and runtimes that names come from, and leave nothing in the process."""
         self.symbolizer.close()
         self.runtimes.close()
+        if self.go is not None:
+            self.go.close()
 
     def follow_runtimes(self, maps: Maps, mappings: Sequence[Mapping], now_ns: int) -> None:
         """Find the language runtimes that the process has loaded."""

@@ -21,6 +21,9 @@ from bpfleakd.tracing.address_maps import AddressMaps
 from bpfleakd.tracing.attach import IMPATIENT, UNHURRIED, Attacher, Attachment, AttachWait
 from bpfleakd.tracing.checkpoint import read_request, write_request
 from bpfleakd.tracing.counter_collector import CounterCollector
+from bpfleakd.tracing.go.goroutines import GoroutineWatch
+from bpfleakd.tracing.go.profile import GoProfile
+from bpfleakd.tracing.go.profile_switch import turn_off_profile, turn_on_profile
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
 from bpfleakd.tracing.observer import TracingObserver
@@ -80,6 +83,7 @@ class Tracer:
         self._symbolizer_of = symbolizer_of
         self._suppressions = options.suppressions
         self._charge_rules = options.charge_rules
+        self._leak_after_s = options.leak_after_s
         self._unattended_ns = round(options.unattended_s * 1e9)
         self.clock_ns = clock_ns
         self.processes = TracedProcesses()
@@ -116,6 +120,8 @@ class Tracer:
         (`still_traced` looks), and what Attacher.attach raises.
         """
         if pid in self._running:
+            if request.enable_profile and self._enable_profile(self._running[pid]):
+                return self._running[pid]
             raise errors.AlreadyAttached(f"process {pid} is being traced already", "`bpfleakctl ps` shows it")
         if request.labels == ProcessLabels():
             request = replace(request, labels=read_labels(pid))
@@ -130,6 +136,8 @@ class Tracer:
             observer.attached(traced)
         comm, probes = attachment.process.comm, len(attachment.probes)
         log.info("process.attached", pid=pid, comm=comm, mode=request.mode, probes=probes)
+        if request.enable_profile:
+            self._enable_profile_or_detach(traced)
         return traced
 
     def adopt(self, found: Iterable[ProcessPins], replaced: Mapping[ProcessId, TracingRequest]) -> None:
@@ -345,6 +353,13 @@ class Tracer:
         traced = TracedProcess(attachment, request, since, symbolizer, table, counters, verdicts)
         traced.suppressions = SiteSuppressions(self._suppressions)
         traced.charging = SiteCharging(self._charge_rules, identities)
+        if attachment.go is not None:
+            now_ns = self.clock_ns()
+            traced.goroutines = GoroutineWatch(attachment.go, now_ns, self._leak_after_s, self.clock_ns)
+            traced.go = GoProfile(attachment.go, pid, self.clock_ns, sees_c=bool(attachment.probes))
+            if not len(table):
+                # The program knows what it had before the attach.
+                table.begin_with(*traced.go.read_now())
         if not traced.is_gone:
             traced.follow_runtimes(self._maps, attachment.mappings, self.clock_ns())
             self._follow_code(traced)
@@ -362,6 +377,8 @@ class Tracer:
         except BaseException:
             self._state.forget(pins.id.pid)
             if attachment is not None:
+                if attachment.go is not None:
+                    attachment.go.close()
                 self._attacher.release(attachment)
             self._attacher.discard(pins)
             raise
@@ -380,6 +397,24 @@ class Tracer:
             )
             with traced.isolated(self.clock_ns):
                 self._end_if_over(traced)
+
+    def _enable_profile(self, traced: TracedProcess) -> bool:
+        """Whether that changed anything."""
+        pins = traced.attachment.pins
+        changed = turn_on_profile(pins)
+        if changed and traced.go is not None:
+            traced.go.look_again()
+            traced.request = replace(traced.request, enable_profile=True)
+            write_request(pins, traced.request)
+        return changed
+
+    def _enable_profile_or_detach(self, traced: TracedProcess) -> None:
+        try:
+            self._enable_profile(traced)
+        except errors.BpfleakdError:
+            self._end(traced, ProcessState.DETACHED)
+            self.processes.forget_ended(traced.pid)
+            raise
 
     def _start_anew(self, id_: ProcessId, request: TracingRequest) -> None:
         """Attach to a process that was traced, without what had been recorded of it."""
@@ -429,6 +464,8 @@ class Tracer:
 
     def _end(self, traced: TracedProcess, state: ProcessState) -> None:
         """Take the probes out, keep the last report, drop the tables."""
+        if state is ProcessState.DETACHED and traced.go is not None:
+            turn_off_profile(traced.attachment.pins)
         self._attacher.stop(traced.attachment)
         try:
             self.collect()

@@ -147,7 +147,7 @@ class _Measurement:
                 persists[promising[new]] = True
                 for name, values in look.items():
                     found[name][promising[new]] = values[new]
-        newborn = self._histories.born_count > 0
+        newborn, collections = self._histories.born_count > 0, self._histories.collections
         last_birth = len(self._ends_s) - 1 - np.argmax(newborn[::-1], axis=0)
         two_thirds_s = np.full((1, self._sites), self._now_s * 2 / 3)
         return Persistence(
@@ -163,6 +163,7 @@ class _Measurement:
             quiet_s=np.where(newborn.any(axis=0), self._now_s - self._ends_s[last_birth], self._now_s),
             excursion_s=self._excursion_s,
             persists=persists,
+            collections=np.full(self._sites, np.inf if collections is None else float(collections)),
             **found,
             **overall,
         )

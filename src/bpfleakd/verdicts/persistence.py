@@ -24,6 +24,7 @@ class Persistence:
     blocks born in its first third (NaN: not known). `grows` and `stopped` are about the whole time after the
     first seconds, with `grown_bytes` over `grown_s`, `steps` and `silence_s`. `unseen_s` is the silence where
     it is no evidence: what was recorded of late is too little to see a growth like that before; else 0.
+    `collections` is infinite for sites that are known all the time.
     """
 
     observed_s: float
@@ -53,6 +54,7 @@ class Persistence:
     steps: Row
     silence_s: Row
     unseen_s: Row
+    collections: Row
 
     def joined(self, other: Persistence) -> Persistence:
         """These sites, and then the other ones, observed for as long."""

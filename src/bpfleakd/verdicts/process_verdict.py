@@ -44,13 +44,15 @@ _FORESEEABLE_S = 30 * 86_400
 class FoundGrowth:
     """What the call sites of a process gain together: those that leak, and those that may.
 
-    Sites that are suppressed are neither; what they gain explains growth, and is nobody's concern.
+    Sites that are suppressed are neither; what they gain explains growth, and is nobody's concern. So does
+    the garbage that a collector lets gather in proportion to what is live.
     """
 
     leaks: int
     leak_bytes_per_s: float
     growing_bytes_per_s: float
     suppressed_bytes_per_s: float = 0.0
+    garbage_bytes_per_s: float = 0.0
 
 
 def classify_process(
@@ -69,7 +71,8 @@ def classify_process(
     grows = memory is not None and _grows(memory, times_s)
     share = None
     if grows and memory is not None:
-        explained = leak_rate + found.growing_bytes_per_s + found.suppressed_bytes_per_s
+        explained = leak_rate + found.growing_bytes_per_s
+        explained += found.suppressed_bytes_per_s + found.garbage_bytes_per_s
         share = min(1.0, explained / memory.slope_per_s)
     rate = memory.slope_per_s if grows and memory is not None else leak_rate
     limit, seconds = _first_limit(limits, rate)
@@ -138,6 +141,8 @@ def _reason(memory: Trend | None, grows: bool, found_growth: FoundGrowth, share:
     grown = f"{found}; memory grows {human_rate(memory.slope_per_s)}"
     if suppressed > 0:
         grown += f" ({human_rate(suppressed)} suppressed)"
+    if found_growth.garbage_bytes_per_s > 0:
+        grown += f" ({human_rate(found_growth.garbage_bytes_per_s)} room for garbage)"
     if share < _EXPLAINED_MIN:
         return f"{grown}, and {1 - share:.0%} of that is outside the traced call sites"
     return f"{grown}, {share:.0%} of it in call sites that grow"

@@ -23,7 +23,8 @@ class SiteHistories:
     `survivors_count` and `survivors_bytes` are what is live now of what was born in each bin; None if nobody
     has counted. `weight` is how many blocks a recorded one stands for (None: all are recorded). `is_heap`
     tells blocks of an allocator from mappings (None: all are). `intervals_bytes` is the coarsest sampling
-    interval in each bin, 0 where every block was recorded (None: it never changed).
+    interval in each bin, 0 where every block was recorded (None: it never changed). Sites are known as of so
+    many `collections` of their heap (None: all the time).
     """
 
     ends_s: Row
@@ -37,11 +38,12 @@ class SiteHistories:
     weight: Row | None = None
     is_heap: Flags | None = None
     intervals_bytes: Row | None = None
+    collections: int | None = None
 
 
 def chosen(histories: SiteHistories, sites: NDArray[np.intp]) -> SiteHistories:
     """The histories of some of the sites."""
-    of_all = ("ends_s", "intervals_bytes")
+    of_all = ("ends_s", "intervals_bytes", "collections")
     columns = {field.name: getattr(histories, field.name) for field in fields(SiteHistories)}
     by_site = {name: column for name, column in columns.items() if name not in of_all and column is not None}
     return replace(histories, **{name: column[..., sites] for name, column in by_site.items()})

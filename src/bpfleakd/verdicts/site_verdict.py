@@ -52,6 +52,8 @@ __all__ = ["Classification", "Context", "classify_sites"]
 
 _LEAK, _GROWING, _PLATEAU, _UNKNOWN, _CHURN, _STEADY = range(len(VERDICTS))
 
+# Of a heap that is known as of its collections.
+_COLLECTIONS_MIN = 3
 _OBSERVED_MIN_S = 10.0
 # Growth of less than so much of what is live is not worth a word.
 _PLATEAU_SHARE = 0.1
@@ -146,8 +148,9 @@ def classify_sites(measured: Persistence, context: Context) -> Classification:
         unknown |= ~m.persists
         plateau &= False
     churn = m.born_lately > 0
+    too_early = (m.observed_s < _OBSERVED_MIN_S) | (m.collections < _COLLECTIONS_MIN)
     codes = np.select(
-        [np.full(len(leaks), m.observed_s < _OBSERVED_MIN_S), leaks, growing, plateau, unknown, churn],
+        [too_early, leaks, growing, plateau, unknown, churn],
         [_UNKNOWN, _LEAK, _GROWING, _PLATEAU, _UNKNOWN, _CHURN],
         default=_STEADY,
     ).astype(np.int8)
@@ -272,6 +275,8 @@ def _why_steady(m: Persistence, site: int) -> str:
 def _why_unknown(m: Persistence, site: int) -> str:
     if m.observed_s < _OBSERVED_MIN_S:
         return f"observed for only {human_duration(m.observed_s)}"
+    if m.collections[site] < _COLLECTIONS_MIN:
+        return f"too few garbage collections since the attach to tell: {m.collections[site]:.0f}"
     if m.born_count[site] == 0:
         return "nothing was allocated"
     return f"+{human_bytes(m.grown_bytes[site])} at once, too recent to judge"

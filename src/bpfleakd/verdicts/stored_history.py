@@ -5,8 +5,8 @@ So a verdict that is wrong can be sent in as a file, and become a test.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,11 @@ from bpfleakd.model.history import StoredHistory, StoredSite
 from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict, Verdict
+from bpfleakd.verdicts.collected import as_of_collections
+from bpfleakd.verdicts.envelope import Matrix
+from bpfleakd.verdicts.measured_sites import MeasuredSites
 from bpfleakd.verdicts.measurement import persistence_of
+from bpfleakd.verdicts.persistence import Persistence
 from bpfleakd.verdicts.process_verdict import FoundGrowth, classify_process
 from bpfleakd.verdicts.site_histories import SiteHistories
 from bpfleakd.verdicts.site_verdict import Context, classify_sites
@@ -24,42 +28,63 @@ __all__ = ["STORED_VERSION", "classified", "stored_sites"]
 
 STORED_VERSION = 1
 
+_Columns: TypeAlias = tuple[tuple[float, ...], ...]
+
 
 def classified(history: StoredHistory) -> tuple[ProcessVerdict, list[tuple[StoredSite, SiteVerdict]]]:
     """The verdicts on a process and on its sites, in their order. ValueError if columns differ in length."""
     bins = len(history.ends_s)
     for site in history.sites:
-        if any(len(column) != bins for column in _columns(site)):
+        if any(len(column) != bins for column in (*_columns(site), *_survivors(site))):
             raise ValueError(f"call site {site.site} has not {bins} figures in each column")
     verdicts: list[SiteVerdict] = []
     if bins and history.sites:
-        columns = (
-            np.array(column, np.float64).T for column in zip(*map(_columns, history.sites), strict=True)
-        )
-        low_bytes, low_count, born_count, survivors_count, survivors_bytes = columns
-        measured = persistence_of(
-            SiteHistories(
-                np.array(history.ends_s, np.float64),
-                low_bytes,
-                low_count,
-                born_count,
-                np.array([site.live_bytes for site in history.sites], np.float64),
-                np.array([site.live_count for site in history.sites], np.float64),
-                survivors_count,
-                survivors_bytes,
-                np.array([site.weight for site in history.sites], np.float64),
-                np.array([site.kind is AllocationKind.HEAP for site in history.sites]),
-                np.array(history.intervals_bytes, np.float64) if history.intervals_bytes else None,
-            ),
-            history.leak_after_s,
-        )
         context = Context(
             history.replaced_count, history.lost_frees, history.lost_blocks, unread_s=history.unread_s
         )
-        classification = classify_sites(measured, context)
+        classification = classify_sites(_measured(history), context)
         verdicts = [classification.of(row) for row in range(len(history.sites))]
     sites = list(zip(history.sites, verdicts, strict=True)) if verdicts else []
     return _of_process(history, sites), sites
+
+
+def _measured(history: StoredHistory) -> Persistence:
+    """All sites measured: those whose blocks were counted by age, and the others, apart."""
+    measured, now_s = MeasuredSites(), history.ends_s[-1]
+    rows = np.arange(len(history.sites))
+    measured.due(rows, np.zeros(len(rows)), now_s)
+    counted = np.array([bool(_survivors(site)) for site in history.sites])
+    collected = np.array([site.kind is AllocationKind.GO_HEAP for site in history.sites])
+    for part in (rows[counted], rows[~counted & ~collected], rows[~counted & collected]):
+        if len(part):
+            histories = _histories(history, [history.sites[row] for row in part.tolist()])
+            if collected[part].all() and history.collected_s is not None:
+                histories = as_of_collections(histories, np.array(history.collected_s))
+            measured.keep(part, persistence_of(histories, history.leak_after_s), now_s)
+    return measured.of(rows, now_s, history.leak_after_s)
+
+
+def _histories(history: StoredHistory, sites: Sequence[StoredSite]) -> SiteHistories:
+    """Of sites all of which have survivors, or none has."""
+
+    def matrices(columns_of: Callable[[StoredSite], _Columns]) -> Iterator[Matrix]:
+        return (np.array(column, np.float64).T for column in zip(*map(columns_of, sites), strict=True))
+
+    low_bytes, low_count, born_count = matrices(_columns)
+    survivors_count, survivors_bytes = matrices(_survivors) if _survivors(sites[0]) else (None, None)
+    return SiteHistories(
+        np.array(history.ends_s, np.float64),
+        low_bytes,
+        low_count,
+        born_count,
+        np.array([site.live_bytes for site in sites], np.float64),
+        np.array([site.live_count for site in sites], np.float64),
+        survivors_count,
+        survivors_bytes,
+        np.array([site.weight for site in sites], np.float64),
+        np.array([site.kind is AllocationKind.HEAP for site in sites]),
+        np.array(history.intervals_bytes, np.float64) if history.intervals_bytes else None,
+    )
 
 
 def stored_sites(
@@ -76,6 +101,7 @@ def stored_sites(
     stored = []
     for place, (row, site) in zip(places.tolist(), sites, strict=True):
         assert histories is not None
+        counted = site.kind is not AllocationKind.GO_HEAP
         stored.append(
             StoredSite(
                 site=site.site,
@@ -87,8 +113,8 @@ def stored_sites(
                 low_bytes=figures(histories.low_bytes, place),
                 low_count=figures(histories.low_count, place),
                 born_count=figures(histories.born_count, place),
-                survivors_count=figures(histories.survivors_count, place),
-                survivors_bytes=figures(histories.survivors_bytes, place),
+                survivors_count=figures(histories.survivors_count if counted else None, place),
+                survivors_bytes=figures(histories.survivors_bytes if counted else None, place),
                 weight=float(histories.weight[place]) if histories.weight is not None else 1.0,
                 suppressed=row in suppressed,
             )
@@ -110,11 +136,11 @@ def _of_process(history: StoredHistory, sites: list[tuple[StoredSite, SiteVerdic
     )
 
 
-def _columns(site: StoredSite) -> tuple[tuple[float, ...], ...]:
-    return (
-        site.low_bytes,
-        site.low_count,
-        site.born_count,
-        site.survivors_count,
-        site.survivors_bytes,
-    )
+def _columns(site: StoredSite) -> _Columns:
+    return site.low_bytes, site.low_count, site.born_count
+
+
+def _survivors(site: StoredSite) -> _Columns:
+    """Empty if nobody has counted them."""
+    columns = site.survivors_count, site.survivors_bytes
+    return columns if any(columns) else ()

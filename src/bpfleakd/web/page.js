@@ -235,7 +235,7 @@ async function processView(pid, siteWanted) {
     ["limit reached in", limitWords(verdict)],
     ["explained", verdict && verdict.explained_share !== null ? Math.round(100 * verdict.explained_share) + " %" : null]));
   parts.push(losses(report.losses));
-  for (const note of report.notes || []) parts.push(element("p", { class: "faint" }, note));
+  for (const note of process.notes || []) parts.push(element("p", { class: "faint" }, note));
 
   const bySite = new Map((history ? history.sites : []).map((site) => [site.site, site.low_bytes]));
   if (history && history.ends_s.length > 1) parts.push(element("h2", {}, "Growth"), plot(history, report));
@@ -254,6 +254,7 @@ async function processView(pid, siteWanted) {
   // An address that hides details would refuse it.
   const maps = hiddenDetails(report) || process.state !== "traced" ? null : await getIfThere(`v1/processes/${pid}/maps`);
   parts.push(...managedView(report), ...billView(maps));
+  if ((report.goroutines || []).length) parts.push(element("h2", {}, "Goroutines"), goroutineTable(report.goroutines));
   const site = report.sites.find((each) => each.site === siteWanted);
   if (site) parts.push(...siteView(site));
   parts.push(element("h2", {}, "Flame graph"), flameSection(pid), hiddenDetails(report) || "");
@@ -294,6 +295,16 @@ function billView(maps) {
   ], [["heap blocks since the attach", shares.tracked_heap_bytes], ["mappings since the attach", shares.tracked_mmap_bytes],
     ["commits since the attach", shares.tracked_commit_bytes], ["held by the allocator", shares.allocator_retained_bytes],
     ["everything else", shares.rest_bytes]])];
+function goroutineTable(groups) {
+  return table("Goroutines by where they were started", [
+    ["verdict", "", (group) => badge(group.verdict) || "–"],
+    ["started at", "name", (group) => [group.started_in || "?", " ", element("small", {}, group.started_at || "")]],
+    ["run", "name", (group) => group.function || "?"],
+    ["goroutines", "number", (group) => count(group.count)],
+    ["more in", "number", (group) => `${group.grown_count < 0 ? "" : "+"}${group.grown_count} ${duration(group.grown_in_s)}`],
+    ["stacks", "number", (group) => bytes(group.stack_bytes)],
+    ["wait for", "name", (group) => Object.entries(group.states).map(([state, n]) => `${state} ${n}`).join(", ")],
+  ], groups.slice(0, SITES));
 }
 
 // Over TCP frames have the address 0, unless the configuration says otherwise.

@@ -351,6 +351,42 @@ class TestWholeStacks:
         assert blamed_frame([]) is None
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        "runtime.mallocgc",
+        "runtime.growslice",
+        "strings.(*Builder).grow",
+        "internal/bytealg.MakeNoZero",
+        "encoding/json.(*decodeState).object",
+        "slices.Grow[...]",
+        "fmt.Sprintf",
+        "internal/runtime/syscall.Syscall6",
+        "syscall.(*mmapper).Mmap",
+        "golang.org/x/sys/unix.Mmap",
+    ],
+)
+def test_gos_tools(function: str) -> None:
+    """The runtime, and packages that work for whoever calls them."""
+    leak = native("example.org/shop/store.(*Orders).Remember")
+    assert blamed_frame([native(function), leak, native("runtime.goexit")]) is leak
+
+
+@pytest.mark.parametrize(
+    "function", ["net/http.(*conn).serve", "main.remember", "runtimes.Load", "stringset.Add"]
+)
+def test_gos_other_packages(function: str) -> None:
+    """A server keeps what it takes; names that only begin alike are of programs."""
+    leak = native(function)
+    assert blamed_frame([native("runtime.makeslice"), leak, native("main.main")]) is leak
+
+
+def test_a_stack_of_gos_tools_alone() -> None:
+    """Nobody is helped by the name of the function that every goroutine begins in."""
+    once = native("sync.(*Once).doSlow")
+    assert blamed_frame([native("runtime.mallocgc"), once, native("runtime.goexit")]) is once
+
+
 @given(function=st.text(st.sampled_from("<>()[]{}:- &*~,oprato std::new"), max_size=60))
 def test_any_name(function: str) -> None:
     """Names come from files of anybody: whatever is in one, somebody is to blame."""

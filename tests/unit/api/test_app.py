@@ -148,7 +148,10 @@ def test_attach_in_a_mode():
     """One of those that can be chosen by hand."""
     service = FakeService(attach=a_traced_process(23))
     assert ask(service, "POST", "/v1/processes/23?mode=auto").status == 201
-    assert service.calls == [("attach", 23, TracingMode.AUTO)]
+    assert service.calls == [("attach", 23, TracingMode.AUTO, False)]
+    assert ask(service, "POST", "/v1/processes/24?enable_profile=true").status == 201
+    assert service.calls[1:] == [("attach", 24, None, True)]
+    assert ask(service, "POST", "/v1/processes/24?enable_profile=yes").status == 400
     refused = ask(service, "POST", "/v1/processes/23?mode=watch")
     assert refused.status == 400
     assert refused.json["error"]["message"] == "mode must be one of exact, sampled, auto, not 'watch'"
@@ -159,7 +162,7 @@ def test_attach_and_detach():
     service = FakeService(attach=a_traced_process(23), detach=a_traced_process(23))
     attached = ask(service, "POST", "/v1/processes/23")
     detached = ask(service, "DELETE", "/v1/processes/23")
-    assert service.calls == [("attach", 23, TracingMode.EXACT), ("detach", 23)]
+    assert service.calls == [("attach", 23, None, False), ("detach", 23)]
     assert (attached.status, detached.status) == (201, 200)
     assert attached.json == detached.json
     assert attached.json["probes"][0]["role"] == "size-first"
@@ -188,7 +191,7 @@ def test_the_leak_report_is_the_contract():
     answer = ask(FakeService(report=a_report()), "GET", "/v1/processes/4711/sites").json
     assert list(answer) == [
         *("process", "sites", "losses", "process_verdict", "suppressed", "build_ids"),
-        *("managed", "types", "notes"),
+        *("managed", "types", "goroutines"),
     ]
     assert {"pid", "comm", "exe", "live_bytes", "live_count", "attached_s", "mode"} <= answer[
         "process"

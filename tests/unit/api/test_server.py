@@ -82,7 +82,7 @@ def test_everything_arrives_as_it_was_sent(path):
         assert client.address_space(23) == an_address_space()
         assert client.stats() == some_stats()
     assert service.calls == [
-        ("attach", 23, TracingMode.EXACT),
+        ("attach", 23, TracingMode.EXACT, False),
         ("detach", 23),
         ("processes",),
         ("report", 23, 7, SortKey.COUNT, True),
@@ -112,7 +112,7 @@ def test_many_clients_at_once(path):
     waiting: list[int] = []
     all_are_here = asyncio.Event()
 
-    async def together(pid: int, *_: object) -> ProcessRow:
+    async def together(pid: int, *_: object, **_options: object) -> ProcessRow:
         waiting.append(pid)
         if len(waiting) == 23:
             all_are_here.set()

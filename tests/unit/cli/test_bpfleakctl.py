@@ -91,9 +91,22 @@ def test_attach(ctl):
         "attached to 4711 leaky /usr/bin/leaky by session, 2 functions probed (free, malloc)\n",
         "",
     )
-    assert service.calls == [("attach", 4711, TracingMode.EXACT)]
+    assert service.calls == [("attach", 4711, None, False)]
     ctl(service, "attach", "--mode", "sampled", "4711")
-    assert service.calls[1:] == [("attach", 4711, TracingMode.SAMPLED)]
+    assert service.calls[1:] == [("attach", 4711, TracingMode.SAMPLED, False)]
+
+
+def test_a_process_is_written_to_after_a_yes_only(ctl):
+    """Who cannot be asked has not said yes; what would show more is said."""
+    needed = replace(a_process(4711), mode="go-profile", notes=("import net/http/pprof",))
+    service = FakeService(attach=replace(a_traced_process(4711), process=needed, probes=()))
+    code, output, error = ctl(service, "attach", "--enable-profile", "4711")
+    assert (code, output, service.calls) == (1, "", [])
+    assert "needs a yes, or --yes" in error
+    code, output, error = ctl(service, "attach", "--enable-profile", "--yes", "4711")
+    assert (code, error) == (0, "")
+    assert output.endswith("its own heap profile is read, no function is probed\nimport net/http/pprof\n")
+    assert service.calls == [("attach", 4711, None, True)]
 
 
 def test_detach(ctl):

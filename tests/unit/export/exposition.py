@@ -48,6 +48,7 @@ def every_family(labels: tuple[MetricLabel, ...] = (MetricLabel.COMM,)) -> list[
         usage={row.process.pid: ProcessUsage(9_000_011, 7)},
         verdicts={row.process.pid: a_process_verdict()},
         managed={row.process.pid: ManagedHeap(".NET", Verdict.STEADY, "", 4_711, 9, 2, 0.0)},
+        goroutines={row.process.pid: 31},
         table_entries=dict.fromkeys(LIMITS.tables, 7),
     )
     exporter = PrometheusExporter(snapshot, SeriesOptions(labels), limits=LIMITS)

@@ -86,9 +86,11 @@ def test_every_figure_of_a_process_is_there():
 def test_what_proc_and_the_verdict_say_of_a_process():
     """As far as it is known."""
     usage = {4711: ProcessUsage(9_000_011, 7)}
-    snapshot = replace(a_snapshot(), usage=usage, verdicts={4711: a_process_verdict()})
+    verdicts = {4711: a_process_verdict()}
+    snapshot = replace(a_snapshot(), usage=usage, verdicts=verdicts, goroutines={4711: 31})
     read = samples(snapshot)
     labels = {"pid": "4711", "comm": "leaky"}
+    assert value(read, "bpfleakd_process_goroutines", **labels) == 31
     assert value(read, "bpfleakd_process_anonymous_bytes", **labels) == 9_000_011
     assert value(read, "bpfleakd_process_threads", **labels) == 7
     assert value(read, "bpfleakd_process_leaks", **labels) == 1

@@ -248,3 +248,20 @@ def test_one_stack_may_be_several_sites(kinds: list[AllocationKind]) -> None:
     keys = [SiteKey(kind, 23) for kind in kinds]
     table.update(1, keys, rows(*((n, 1, n, 1) for n in range(1, len(keys) + 1))))
     assert [table.counters(key).live_bytes for key in keys] == list(range(1, len(keys) + 1))
+
+
+def test_what_was_there_before_is_no_growth() -> None:
+    """A Go program knows what it had: it was so from the beginning, also as the history has it."""
+    table = SiteTable(0)
+    go = SiteKey(AllocationKind.GO_HEAP, 7)
+    table.begin_with([go], rows((1000, 10, 5000, 50)))
+    table.update(NS_PER_S, [go], rows((1000, 10, 5000, 50)))
+    table.update(2 * NS_PER_S, [go], rows((1200, 12, 5300, 53)))
+    assert table.totals.live_bytes == 1200
+    assert table.history(go).at(0) == 1000
+    assert table.total_history.points == [(0, 1000), (2 * NS_PER_S, 1200)]
+    columns = table.timeline.columns(np.array([0]))
+    assert columns.born_count.sum() == 3
+    assert columns.low_count[0, 0] == 10
+    assert not table.have_blocks(np.array([0]))[0]
+    assert not table.are_heap(np.array([0]))[0]

@@ -82,3 +82,22 @@ def test_columns_of_different_lengths() -> None:
     history = saved(sites.leak(5))
     with pytest.raises(ValueError, match="has not 60 figures"):
         classified(replace(history, ends_s=history.ends_s[:60], memory_s=(), memory_bytes=()))
+
+
+def test_sites_whose_blocks_nobody_counted_are_judged_beside_others() -> None:
+    """Those of Go's heap have no survivors: without them a leak is one all the same."""
+    history = saved(sites.leak(5), sites.cache(50, 20), sites.leak(5))
+    without = replace(history.sites[2], survivors_count=(), survivors_bytes=(), kind=AllocationKind.GO_HEAP)
+    _process, found = classified(replace(history, sites=(*history.sites[:2], without)))
+    assert [verdict.verdict for _site, verdict in found] == [Verdict.LEAK, Verdict.PLATEAU, Verdict.LEAK]
+    assert ["of old blocks" in verdict.reason for _site, verdict in found] == [True, False, False]
+
+
+def test_sites_of_gos_heap_are_judged_as_of_its_collections() -> None:
+    """Which were too few here: the same figures, and no verdict."""
+    history = saved(sites.leak(5))
+    site = replace(history.sites[0], survivors_count=(), survivors_bytes=(), kind=AllocationKind.GO_HEAP)
+    history = replace(history, sites=(site,))
+    for collected_s, verdict in ((None, Verdict.LEAK), (history.ends_s, Verdict.LEAK), ((30.0, 60.0), None)):
+        _process, [(_site, found)] = classified(replace(history, collected_s=collected_s))
+        assert (found.verdict is Verdict.LEAK) == (verdict is Verdict.LEAK), collected_s

@@ -92,9 +92,10 @@ def processes_view(
         for row in processes
         if row.set_aside
     ]
+    notes = [Text(f"{row.process.pid} {printable(note)}") for row in processes for note in row.process.notes]
     costs = map(_cost, filter(_is_dear, processes))
     table = processes_table(processes, width=None if wide else width, wide=wide, headers=headers)
-    return Group(table, *missed, *gaps, *aside, *costs)
+    return Group(table, *missed, *gaps, *aside, *notes, *costs)
 
 
 def processes_table(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from bpfleakd.cli.render.goroutines import goroutine_lines
 from bpfleakd.cli.render.managed import heap_lines
 from bpfleakd.cli.render.sites import VERDICT_STYLES, name_widths, site_table, why_line
 from bpfleakd.cli.render.stacks import stack_lines
@@ -19,7 +20,7 @@ from bpfleakd.cli.render.words import (
     mode_words,
     verdict_lines,
 )
-from bpfleakd.model.process import ProcessState, ProcessSummary
+from bpfleakd.model.process import GO_PROFILE_MODE, ProcessState, ProcessSummary
 from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_duration, human_rate
@@ -46,8 +47,9 @@ def _report_parts(report: LeakReport, width: int | None, stacks: int) -> list[Re
     if report.process_verdict:
         lines = verdict_lines(report.process_verdict)
         parts += [Text(line if width is None else shortened(line, width)) for line in lines]
-    for line in heap_lines(report.managed, report.types, report.notes):
+    for line in heap_lines(report.managed, report.types, report.process.notes):
         parts.append(Text(line if width is None else shortened(line, width)))
+    parts += [Text(line) for line in goroutine_lines(report.goroutines)]
     parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
     parts += suppressed_lines(report.suppressed, width)
     if not report.sites and not report.suppressed:
@@ -88,6 +90,8 @@ def process_header(process: ProcessSummary) -> Text:
 def why_empty(process: ProcessSummary) -> str:
     """Return why there is no call site to show."""
     since = f"since the attach {human_duration(process.attached_s)} ago"
+    if process.mode == GO_PROFILE_MODE and process.allocated_count == 0:
+        return "no call sites: Go's heap profile has what two garbage collections left, and nothing yet"
     if process.allocated_count == 0:
         return f"no call sites: nothing was allocated {since}; older blocks are not seen"
     if process.live_count == 0:

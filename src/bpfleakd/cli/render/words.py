@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from bpfleakd.model.limit import MemoryLimitKind
-from bpfleakd.model.process import ProcessRow, ProcessSummary, TracingMode
+from bpfleakd.model.process import GO_PROFILE_MODE, ProcessRow, ProcessSummary, TracingMode
 from bpfleakd.model.verdict import ProcessVerdict
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration
@@ -46,7 +46,7 @@ def readable_function(name: str) -> str:
 
 def is_estimate(process: ProcessSummary) -> bool:
     """Whether some blocks of the process were not recorded, so that its figures are estimates."""
-    return process.mode in (TracingMode.SAMPLED, TracingMode.INSIDE)
+    return process.mode in (TracingMode.SAMPLED, TracingMode.INSIDE, GO_PROFILE_MODE)
 
 
 def estimated_amount(process: ProcessSummary) -> str:
@@ -71,6 +71,8 @@ def mode_words(process: ProcessSummary) -> str:
     """How the process is recorded: "exact", or "estimates: 1 in 64 KiB recorded"."""
     if not is_estimate(process):
         return printable(process.mode)
+    if process.mode == GO_PROFILE_MODE and process.sample_interval_bytes is None:
+        return "go-profile: off"
     return f"estimates: {recorded_share(process)} recorded"
 
 
@@ -90,6 +92,9 @@ _WORDS = {
     "region_full": "mappings not recorded: the address space is in too many pieces",
     "unknown_addresses": "frames without a name: outside all known mappings",
     "unreadable_files": "files that could not be opened: their frames have no names",
+    "profile_damaged": "buckets of the heap profile that made no sense",
+    "profile_full": "buckets of the heap profile left out: too many",
+    "goroutines_missed": "goroutines not counted: too many, or they made no sense",
     "perf_map_junk_lines": "unreadable lines in the perf map",
     "perf_map_skipped_bytes": "bytes of the perf map not read: too many at once",
     "perf_map_dropped_entries": "methods of the perf map forgotten: too many",
@@ -150,6 +155,8 @@ def attached_line(traced: ProcessRow) -> str:
     """Return who is traced now, and how."""
     functions = sorted({probe.function for probe in traced.probes})
     probed = f"{len(traced.probes)} functions probed ({', '.join(functions)})"
+    if traced.process.mode == GO_PROFILE_MODE:
+        probed = f"its own heap profile is read, {probed if functions else 'no function is probed'}"
     return printable(f"attached to {_who(traced)} {traced.process.exe} by {traced.attach_method}, {probed}")
 
 

@@ -74,7 +74,7 @@ class CPython:
         self.live_heap = self.allocations = ObjectHeap(target, time.monotonic_ns())
 
     @property
-    def needs(self) -> Sequence[str]:
+    def notes(self) -> Sequence[str]:
         """Why there are no Python frames, or what is in use is not known."""
         heap = self.live_heap
         if heap is not None and heap.failure is not None:

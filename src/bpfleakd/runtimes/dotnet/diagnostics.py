@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bpfleakd.process.environment import read_environment
 from bpfleakd.runtimes.runtime import RuntimeFailure
 
 __all__ = ["DiagnosticsError", "Endpoint", "Provider", "Session", "find_endpoint"]
@@ -39,7 +40,6 @@ _NETTRACE_FORMAT = 1
 # DS_IPC_E_UNKNOWN_COMMAND: the runtime is older than the command.
 _UNKNOWN_COMMAND = 0x80131385
 _ANSWER_LIMIT_BYTES = 0xFFFF
-_ENVIRON_LIMIT_BYTES = 1 << 20
 _DIRECTORY_ENTRIES_MAX = 20_000
 
 
@@ -186,7 +186,7 @@ def find_endpoint(
     `exactly`: only by its usual name, for a process that may be no .NET one. Raises DiagnosticsError if there
     is none.
     """
-    environment = _environment(proc / str(pid) / "environ")
+    environment = read_environment(pid, proc)
     if environment.get(b"DOTNET_EnableDiagnostics", environment.get(b"COMPlus_EnableDiagnostics")) == b"0":
         raise DiagnosticsError("it was started with DOTNET_EnableDiagnostics=0, which disables the socket")
     for temporary in dict.fromkeys((environment.get(b"TMPDIR", b"/tmp") or b"/tmp", b"/tmp")):
@@ -209,16 +209,6 @@ def _sockets(directory: str, namespace_pid: int) -> Iterator[str]:
                     yield entry.name
     except OSError:
         return
-
-
-def _environment(path: Path) -> dict[bytes, bytes]:
-    try:
-        with path.open("rb") as file:
-            words = file.read(_ENVIRON_LIMIT_BYTES).split(b"\0")
-    except OSError:
-        return {}
-    pairs = (word.partition(b"=") for word in words)
-    return {name: value for name, _equals, value in pairs}
 
 
 def _send(connection: socket.socket, command: int, payload: bytes, deadline_s: float) -> None:

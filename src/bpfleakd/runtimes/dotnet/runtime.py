@@ -71,7 +71,7 @@ class DotnetRuntime:
         return self._types
 
     @property
-    def needs(self) -> Sequence[str]:
+    def notes(self) -> Sequence[str]:
         """What is missing, and why."""
         missing = {
             "its methods have no names": self._methods.failure,

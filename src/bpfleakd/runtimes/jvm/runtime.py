@@ -59,7 +59,7 @@ class JavaRuntime:
         return self.methods.tables if self.methods is not None else ()
 
     @property
-    def needs(self) -> Sequence[str]:
+    def notes(self) -> Sequence[str]:
         """What is missing, and why."""
         if self._reason is not None:
             return (f"of Java, frames have no names: {self._reason}",)

@@ -50,7 +50,7 @@ class V8:
         )
 
     @property
-    def needs(self) -> Sequence[str]:
+    def notes(self) -> Sequence[str]:
         """Why there are no JavaScript frames."""
         return (f"no JavaScript frames: {self._reason}",) if self._reason else ()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from bpfleakd.table.estimates import COUNT_VARIANCE_UNIT
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.table.survivors import Survivors, count_survivors
 from bpfleakd.tracing.regions import BLOCK_KINDS
+from bpfleakd.verdicts.collected import as_of_collections
 from bpfleakd.verdicts.merged_histories import Units, summed
 from bpfleakd.verdicts.site_histories import SiteHistories, chosen
 
@@ -23,6 +24,7 @@ Blocks = Iterable[NDArray[np.void]]
 
 # Of fewer sites than that their blocks are looked for, to count them alone.
 _FEW_SHARE = 0.25
+_CHUNK_SITES = 2048
 _NO_ROWS = np.zeros(0, np.intp)
 
 
@@ -34,6 +36,7 @@ class HistorySource:
     survivors: Survivors
     of_survivors: NDArray[np.intp]
     intervals_bytes: NDArray[np.float64] | None
+    collected_s: NDArray[np.float64] | None = None
 
     @classmethod
     def of(
@@ -42,14 +45,30 @@ class HistorySource:
         blocks: Blocks,
         rows: NDArray[np.intp],
         intervals_bytes: NDArray[np.float64] | None,
+        collected_s: NDArray[np.float64] | None = None,
     ) -> HistorySource:
         """With one pass over the `blocks`, all that live, for these rows at least.
 
         `intervals_bytes` is the sampling interval in each bin of the timeline; None if it never changed.
+        Sites whose blocks are not known one by one are known as of `collected_s`; None: all the time.
         """
         if not len(rows):
-            return cls(table, count_survivors((), table.timeline.edges_ns), _NO_ROWS, intervals_bytes)
-        return cls(table, *_survivors(table, blocks, rows), intervals_bytes)
+            survivors_of = count_survivors((), table.timeline.edges_ns), _NO_ROWS
+        else:
+            survivors_of = _survivors(table, blocks, rows)
+        return cls(table, *survivors_of, intervals_bytes, collected_s)
+
+    def parts(self, leads: NDArray[np.intp], units: Units | None) -> Iterator[NDArray[np.intp]]:
+        """Leads that are measured together: of sites whose blocks are known, or of others."""
+        if not len(leads):
+            return
+        have_blocks = self.table.have_blocks(leads)
+        if units is not None:
+            members, starts = units.members(leads)
+            have_blocks = np.logical_and.reduceat(self.table.have_blocks(members), starts)
+        for part in (leads[have_blocks], leads[~have_blocks]):
+            for start in range(0, len(part), _CHUNK_SITES):
+                yield part[start : start + _CHUNK_SITES]
 
     def histories(self, leads: NDArray[np.intp], units: Units | None) -> SiteHistories:
         """The histories of sites, in the order of their leads, each with those that belong to its unit."""
@@ -60,11 +79,19 @@ class HistorySource:
         histories = self._of_rows(members[order])
         return summed(chosen(histories, np.argsort(order)), starts)
 
-    def _of_rows(self, rows: NDArray[np.intp]) -> SiteHistories:
+    def whole(self, rows: NDArray[np.intp]) -> SiteHistories:
+        """The histories of these rows, all bins and all survivors that were counted."""
         return replace(
             _histories(self.table, rows, self.survivors, self.of_survivors),
             intervals_bytes=self.intervals_bytes,
         )
+
+    def _of_rows(self, rows: NDArray[np.intp]) -> SiteHistories:
+        histories = self.whole(rows)
+        if self.table.have_blocks(rows).all():
+            return histories
+        histories = replace(histories, survivors_count=None, survivors_bytes=None)
+        return histories if self.collected_s is None else as_of_collections(histories, self.collected_s)
 
 
 def _survivors(

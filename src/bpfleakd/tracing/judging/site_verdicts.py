@@ -35,6 +35,7 @@ from bpfleakd.verdicts.managed_heap import with_managed_heap
 from bpfleakd.verdicts.measured_sites import MeasuredSites
 from bpfleakd.verdicts.measurement import LEAK_AFTER_S, persistence_of
 from bpfleakd.verdicts.merged_histories import Units
+from bpfleakd.verdicts.persistence import Persistence
 from bpfleakd.verdicts.process_verdict import FoundGrowth, classify_process
 from bpfleakd.verdicts.seen_leaks import SeenLeaks
 from bpfleakd.verdicts.site_verdict import Classification, Context, classify_sites
@@ -43,7 +44,6 @@ from bpfleakd.verdicts.stored_history import STORED_VERSION, stored_sites
 __all__ = ["NOT_YET", "SiteVerdicts", "VerdictsCheckpoint"]
 
 _NS_PER_S = 1_000_000_000
-_CHUNK_SITES = 2048
 # Functions whose sums are judged: 20 us each.
 _FUNCTIONS_MAX = 128
 # An evaluation that may fall into the end of a process is of its last moments. The one before is kept for
@@ -68,6 +68,7 @@ class VerdictsCheckpoint:
     announced: list[int]
     memory: TimelineCheckpoint | None
     intervals: list[tuple[int, int]] = field(default_factory=list)
+    collections: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ class SiteVerdicts:
         self._seen_leaks = SeenLeaks()
         self._memory: Timeline | None = None
         self._intervals: History | None = None
+        self._collections: History | None = None
         self._leaking: set[int] = set()
         self._announced: set[int] = set()
 
@@ -113,6 +115,7 @@ class SiteVerdicts:
             [place for place, row in enumerate(rows.tolist()) if row in self._announced],
             self._memory.checkpoint(_ONLY_ROW) if self._memory else None,
             self._intervals.points if self._intervals else [],
+            self._collections.points if self._collections else [],
         )
 
     @classmethod
@@ -125,6 +128,8 @@ class SiteVerdicts:
         verdicts._announced = set(checkpoint.announced)
         if checkpoint.intervals:
             verdicts._intervals = History.of(checkpoint.intervals)
+        if checkpoint.collections:
+            verdicts._collections = History.of(checkpoint.collections)
         if checkpoint.memory is not None:
             verdicts._memory = Timeline.restored(checkpoint.memory)
         return verdicts
@@ -143,6 +148,12 @@ class SiteVerdicts:
         self._intervals.append(now_ns, interval_bytes)
         self._lost_frees = counters.losses["free_missed"]
         self._is_sampled = counters.was_sampled
+
+    def note_collections(self, now_ns: int, count: int) -> None:
+        """So many collections of a heap were told since the last call, whose sites are known as of them."""
+        if self._collections is None:
+            self._collections = History(now_ns, 0)
+        self._collections.append(now_ns, self._collections.last + count)
 
     def note_memory(self, now_ns: int, began_ns: int, anonymous_bytes: int | None) -> None:
         """Remember how much anonymous memory the process has; None if it cannot be read."""
@@ -204,9 +215,9 @@ class SiteVerdicts:
         wanted = units.members(due)[0] if units is not None else due
         if functions is not None and len(groups):
             wanted = np.union1d(wanted, functions.members(groups)[0])
-        source = HistorySource.of(table, blocks, wanted, self._intervals_bytes(table))
-        for start in range(0, len(due), _CHUNK_SITES):
-            chunk = due[start : start + _CHUNK_SITES]
+        intervals_bytes, collected_s = self._intervals_bytes(table), self._collected_s(table)
+        source = HistorySource.of(table, blocks, wanted, intervals_bytes, collected_s)
+        for chunk in source.parts(due, units):
             histories = source.histories(chunk, units)
             self._measured.keep(chunk, persistence_of(histories, self._leak_after_s), now_s)
         context = self._context(table)
@@ -215,7 +226,7 @@ class SiteVerdicts:
         positions[rows] = np.arange(len(rows))
         leads = positions >= 0
         if functions is not None and len(groups):
-            sums = persistence_of(source.histories(groups, functions), self._leak_after_s)
+            sums = self._sums(source, groups, functions, now_s)
             of_sums = classify_sites(sums, context)
             for group, row in enumerate(groups.tolist()):
                 mine = rows[functions.lead[rows] == functions.lead[row]]
@@ -278,10 +289,12 @@ class SiteVerdicts:
         limits: Sequence[MemoryLimit],
         suppressed: NDArray[np.intp] = _NO_ROWS,
         heap: HeapTracking | None = None,
+        garbage_share: float = 0.0,
     ) -> ProcessVerdict:
         """The verdict on the whole process, under these limits; sites in rows `suppressed` never make it.
 
-        Those that commit the managed `heap` do not either: its collections say what becomes of it.
+        Those that commit the managed `heap` do not either: its collections say what becomes of it. Where
+        blocks are not known one by one, a collector lets garbage of that share of what is live gather.
         """
         rows = table.memory_rows
         ranks, rates = self.ranks(rows)
@@ -302,6 +315,7 @@ class SiteVerdicts:
             float(rates[ranks == _LEAKS].sum()),
             float(rates[ranks == _GROWS].sum()),
             of_suppressed,
+            garbage_share * float(rates[~table.have_blocks(rows) & (ranks > 0)].sum()),
         )
         times_s = low_bytes = np.zeros(0)
         if self._memory is not None:
@@ -328,10 +342,10 @@ class SiteVerdicts:
         context = self._context(table)
         rows = np.array([row for row, _site in sites], np.intp)
         order = np.argsort(rows)
-        known = None
+        known, collected_s = None, self._collected_s(table)
         if len(rows):
             source = HistorySource.of(table, blocks or (), rows, self._intervals_bytes(table))
-            known = source.histories(rows[order], None)
+            known = source.whole(rows[order])
             if blocks is None:
                 known = replace(known, survivors_count=None, survivors_bytes=None)
         memory = self._memory.columns(_ONLY_ROW) if self._memory else None
@@ -344,6 +358,7 @@ class SiteVerdicts:
             lost_blocks=context.lost_blocks,
             unread_s=round(context.unread_s, 3),
             intervals_bytes=_figures(known.intervals_bytes if known else None),
+            collected_s=None if collected_s is None else _figures(collected_s),
             ends_s=_figures(known.ends_s if known else None),
             memory_s=_figures(memory.ends_s if memory else None),
             memory_bytes=_figures(memory.low_bytes[:, 0] if memory else None),
@@ -402,6 +417,25 @@ class SiteVerdicts:
         return np.array(
             [intervals[first : last + 1].max() for first, last in pairwise(at.tolist())], np.float64
         )
+
+    def _collected_s(self, table: SiteTable) -> NDArray[np.float64] | None:
+        """When collections were told; None if sites are known all the time."""
+        if self._collections is None:
+            return None
+        times_ns = np.array([time_ns for time_ns, _count in self._collections.points[1:]], np.int64)
+        return table.since_began_s(times_ns)
+
+    def _sums(
+        self, source: HistorySource, groups: NDArray[np.intp], functions: Units, now_s: float
+    ) -> Persistence:
+        """What is measured of functions, in the order of their leads."""
+        measured, places = MeasuredSites(), np.arange(len(groups))
+        measured.due(places, np.zeros(len(groups)), now_s)
+        for part in source.parts(groups, functions):
+            histories = source.histories(part, functions)
+            where = np.searchsorted(groups, part)
+            measured.keep(where, persistence_of(histories, self._leak_after_s), now_s)
+        return measured.of(places, now_s, self._leak_after_s)
 
 
 def _several(functions: Units | None, rows: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -254,3 +254,35 @@ def test_sites_that_are_one_have_one_verdict(world: World) -> None:
     assert [world.verdict(0), world.verdict(1)] == [Verdict.LEAK, Verdict.LEAK]
     assert world.verdicts.of_process(world.table, ()).leak_bytes_per_s == pytest.approx(2300, rel=0.1)
     assert world.verdicts.ranks(np.array([0, 1]))[1] == pytest.approx([2300, 0], rel=0.1)
+
+
+def test_sites_without_blocks_are_judged_by_their_figures(world: World) -> None:
+    """Of Go's heap nobody knows how old blocks are: that none is seen to survive says nothing."""
+    go = SiteKey(AllocationKind.GO_HEAP, 9)
+    for second in range(1, 71):
+        world.go_on(1)
+        world.table.update(
+            world.clock.now_ns, [go], counter_rows([(9000 * second, 9 * second, 9000 * second, 9 * second)])
+        )
+    world.compute()
+    assert [world.verdict(row) for row in range(3)] == [Verdict.LEAK, Verdict.CHURN, Verdict.LEAK]
+    assert "old blocks" not in world.verdicts.of(2, 630, 630).reason
+    assert "old blocks still live" in world.verdicts.of(0, 70, 70).reason
+
+
+def test_sites_that_are_known_as_of_collections(world: World) -> None:
+    """Between two collections, and after the last one, nothing is known: no silence, also after a restart."""
+    go = SiteKey(AllocationKind.GO_HEAP, 9)
+    collected = (4, 11, 19, 28, 38, 49, 61)
+    for second in range(1, 171):
+        world.go_on(1)
+        if second in collected:
+            figures = [(9000 * second, 9 * second, 9000 * second, 9 * second)]
+            world.table.update(world.clock.now_ns, [go], counter_rows(figures))
+        world.verdicts.note_collections(world.clock.now_ns, int(second in collected))
+    world.compute()
+    assert world.verdict(2) is Verdict.LEAK
+    checkpoint = world.verdicts.checkpoint(np.arange(3))
+    world.verdicts = SiteVerdicts.restored(checkpoint, world.verdicts.leak_after_s)
+    world.compute()
+    assert world.verdict(2) is Verdict.LEAK

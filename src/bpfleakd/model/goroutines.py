@@ -1,0 +1,32 @@
+"""The goroutines of a Go program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bpfleakd.model.verdict import Verdict
+
+__all__ = ["GoroutineGroup"]
+
+
+@dataclass(frozen=True, slots=True)
+class GoroutineGroup:
+    """Goroutines that were started at the same place.
+
+    `function` is their first function, `started_in` the function with the `go` statement at `started_at`
+    (file:line). `states` counts them by what they wait for or do. `grown_count` more are there than
+    `grown_in_s` ago. `stack_bytes` is what their stacks take. `verdict` is on their number, and `reason` a
+    sentence.
+    """
+
+    function: str | None
+    started_in: str | None
+    started_at: str | None
+    count: int
+    states: dict[str, int]
+    stack_bytes: int
+    grown_count: int
+    grown_in_s: float
+    verdict: Verdict
+    confidence: float
+    reason: str

@@ -1,0 +1,20 @@
+"""The environment that a process was started with; a process may write over it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["read_environment"]
+
+_LIMIT_BYTES = 1 << 20
+
+
+def read_environment(pid: int, proc: Path = Path("/proc")) -> dict[bytes, bytes]:
+    """The variables of a process; none if they cannot be read."""
+    try:
+        with (proc / str(pid) / "environ").open("rb") as file:
+            words = file.read(_LIMIT_BYTES).split(b"\0")
+    except OSError:
+        return {}
+    pairs = (word.partition(b"=") for word in words)
+    return {name: value for name, _equals, value in pairs}

@@ -1,0 +1,113 @@
+"""Bounded reading of another process' memory, through /proc/PID/mem.
+
+The descriptor is of one address space: after exec it reads nothing, rather than another program's memory.
+What cannot be read is left out; a process that is gone has nothing that can be.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd import errors
+
+__all__ = ["ProcessMemory", "Records"]
+
+PROC = Path("/proc")
+
+# Structures so near to one another are read together: a system call costs as much as to copy some kilobytes.
+_NEAR_BYTES = 4096
+_PIECE_LIMIT_BYTES = 1 << 20
+_WORD_BYTES = 8
+# User space ends here on x86-64 with five levels of page tables.
+_ADDRESS_END = 1 << 56
+
+
+class ProcessMemory:
+    """The memory of process `pid`, which is a tracee's: anything may be in it."""
+
+    def __init__(self, pid: int, *, writable: bool = False, proc: Path = PROC) -> None:
+        """Raises NoSuchProcess or AccessDenied."""
+        path = proc / str(pid) / "mem"
+        try:
+            self._fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise errors.NoSuchProcess(f"process {pid} has ended") from error
+        except OSError as error:
+            raise errors.AccessDenied(
+                f"{path} cannot be opened: {error.strerror}", "the daemon needs CAP_SYS_PTRACE"
+            ) from error
+
+    def close(self) -> None:
+        """Close the descriptor, which otherwise keeps the address space."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def read(self, address: int, size_bytes: int) -> bytes:
+        """Return the bytes at an address, fewer where a page cannot be read."""
+        if not 0 < address < _ADDRESS_END or size_bytes <= 0:
+            return b""
+        try:
+            return os.pread(self._fd, size_bytes, address)
+        except OSError:
+            return b""
+
+    def number(self, address: int, size_bytes: int = _WORD_BYTES) -> int | None:
+        """Return an unsigned number; None where it cannot be read."""
+        data = self.read(address, size_bytes)
+        return int.from_bytes(data, "little") if len(data) == size_bytes else None
+
+    def write(self, address: int, data: bytes) -> bool:
+        """Write into the process; returns whether all of it was written."""
+        try:
+            return os.pwrite(self._fd, data, address) == len(data)
+        except OSError:
+            return False
+
+
+class Records:
+    """Structures of `words` words at many addresses, to be read again and again: near ones together."""
+
+    def __init__(self, addresses: NDArray[np.uint64], words: int) -> None:
+        """`addresses` are multiples of 8; those that are not are never read."""
+        self._addresses = addresses
+        self._words = words
+        self._order = np.argsort(addresses, kind="stable")
+        self._pieces = _pieces(addresses[self._order], words * _WORD_BYTES)
+
+    def read(self, memory: ProcessMemory) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+        """Return the words, a row each, and which rows were read; the others are 0."""
+        values = np.zeros((len(self._addresses), self._words), np.uint64)
+        is_read = np.zeros(len(self._addresses), np.bool_)
+        for first, last in self._pieces:
+            rows = self._order[first:last]
+            start = int(self._addresses[rows[0]])
+            data = memory.read(start, int(self._addresses[rows[-1]]) - start + self._words * _WORD_BYTES)
+            words = np.frombuffer(data, np.uint64, len(data) // _WORD_BYTES)
+            offsets = (self._addresses[rows] - np.uint64(start)).astype(np.int64)
+            whole = (offsets % _WORD_BYTES == 0) & (offsets // _WORD_BYTES + self._words <= len(words))
+            rows, offsets = rows[whole], offsets[whole] // _WORD_BYTES
+            values[rows] = words[offsets[:, None] + np.arange(self._words)]
+            is_read[rows] = True
+        return values, is_read
+
+
+def _pieces(addresses: NDArray[np.uint64], size_bytes: int) -> list[tuple[int, int]]:
+    """Ranges of rows of sorted addresses that one system call reads."""
+    if not len(addresses):
+        return []
+    far = np.flatnonzero(np.diff(addresses) > _NEAR_BYTES + size_bytes) + 1
+    bounds = [0, *far.tolist(), len(addresses)]
+    pieces = []
+    for first, last in pairwise(bounds):
+        while first < last:
+            limit = int(addresses[first]) + _PIECE_LIMIT_BYTES
+            end = min(last, int(np.searchsorted(addresses, min(limit, (1 << 64) - 1), side="right")))
+            pieces.append((first, max(end, first + 1)))
+            first = max(end, first + 1)
+    return pieces

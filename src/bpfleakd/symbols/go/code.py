@@ -1,0 +1,45 @@
+"""The Go code in a file: which version made it, where it is, and its names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bpfleakd.elf.image import ElfImage
+from bpfleakd.errors import BadElf
+from bpfleakd.symbols.go.build_info import read_build_info
+from bpfleakd.symbols.go.layouts import FIRST_RELEASE, LAST_RELEASE, Layout, layout_of
+from bpfleakd.symbols.go.line_table import LineTable
+from bpfleakd.symbols.go.module_data import ModuleData, read_module_data
+
+__all__ = ["GoCode", "go_lines", "read_go_code"]
+
+
+@dataclass(frozen=True, slots=True)
+class GoCode:
+    """What a file says of its Go code; addresses are the file's."""
+
+    version: str
+    layout: Layout
+    module: ModuleData
+    table: LineTable
+
+
+def go_lines(image: ElfImage) -> LineTable | None:
+    """The names of Go code in a file; None if there is none that is understood."""
+    try:
+        return read_go_code(image).table if image.is_go else None
+    except BadElf:
+        return None
+
+
+def read_go_code(image: ElfImage) -> GoCode:
+    """Read a file that Go made. Raises `BadElf` with what is not known about it."""
+    info = read_build_info(image)
+    if info is None:
+        raise BadElf("its file does not state which Go version made it, as Go 1.18 and later do")
+    layout = layout_of(info.release) if info.release else None
+    if layout is None:
+        first, last = ("{}.{}".format(*release) for release in (FIRST_RELEASE, LAST_RELEASE))
+        raise BadElf(f"it was made by {info.version}; what is known is Go {first} to {last}")
+    module = read_module_data(image, layout.functions_data)
+    return GoCode(info.version, layout, module, LineTable(image, module.text, module.functions_data))

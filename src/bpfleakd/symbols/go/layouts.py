@@ -1,0 +1,40 @@
+"""What the runtime's structures look like, by release. Offsets are in bytes, of 64-bit programs.
+
+Sources: runtime/mprof.go, runtime2.go and symtab.go of each release, and the DWARF of programs made by 1.19,
+1.21 to 1.24, 1.26 and 1.27. What is the same in two of them is the same in between. A release that is not
+here is refused: a structure that changed would be misread. What can be checked in the process is not here but
+tried (`goroutines`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["FIRST_RELEASE", "LAST_RELEASE", "Layout", "layout_of"]
+
+FIRST_RELEASE, LAST_RELEASE = (1, 18), (1, 27)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`functions_data` is where moduledata has the address of go:func.*.
+
+    `counters` is how many words the current part of a bucket's record has: allocs, frees and the bytes of
+    both; the bytes are left out since 1.27. Stacks have `stack_max` frames at most, unless
+    GODEBUG=profstackdepth says otherwise.
+    """
+
+    functions_data: int
+    counters: int
+    stack_max: int
+
+
+def layout_of(release: tuple[int, int]) -> Layout | None:
+    """Return the layout of a release; None if it is not known."""
+    if not FIRST_RELEASE <= release <= LAST_RELEASE:
+        return None
+    return Layout(
+        functions_data=304 if release < (1, 20) else 320 if release < (1, 27) else 344,
+        counters=4 if release < (1, 27) else 2,
+        stack_max=32 if release < (1, 23) else 128,
+    )

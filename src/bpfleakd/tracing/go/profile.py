@@ -1,0 +1,234 @@
+"""The heap of a Go program as call sites: counters from its own heap profile, and its stacks with names.
+
+Rules:
+  - It is looked at every 5 s, in no more than a fiftieth of the time, and read if the program has collected
+    since: what is live is so as of then.
+  - Its figures are those since the program's start. What was there at the attach is no growth.
+  - A site has no blocks of its own, so that nothing is known of their ages.
+
+A block of s bytes is in the sample with probability p = 1 - exp(-s / rate), and stands for 1/p blocks
+(runtime/pprof/protomem.go, scaleHeapSample), whatever the rate was when it was drawn. Blocks are drawn
+independently of one another: the variances are those of table/estimates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.analysis.fingerprint import fingerprint
+from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.model.stack import Frame, FrameKind, NamedStack, RawStack, Stack, StackEnd
+from bpfleakd.printable import printable
+from bpfleakd.process.environment import read_environment
+from bpfleakd.runtimes.go.heap_profile import SampledBuckets
+from bpfleakd.runtimes.go.program import GoProgram
+from bpfleakd.table.estimates import BYTES_VARIANCE_UNIT, COUNT_VARIANCE_UNIT
+from bpfleakd.table.site_table import COUNTERS
+from bpfleakd.units import human_duration
+
+__all__ = ["GoProfile", "is_gos_allocator", "is_gos_memory", "without_guesses"]
+
+_NS_PER_S = 1_000_000_000
+_PAUSE_NS = 5 * _NS_PER_S
+_SHARE = 0.02
+_NO_PROFILE = (
+    "its Go heap is not seen: the heap profile is off, as in every program that imports no pprof package;"
+    " import net/http/pprof or runtime/pprof, or turn it on in the running program:"
+    " bpfleakctl attach --enable-profile {pid}"
+)
+_NO_C = (
+    "what C code allocates (cgo) is not seen: the program is linked statically, and its allocator has no name"
+)
+_OLD = "its Go heap has not been collected for {age}: what it gained since then is not known yet"
+_OLD_S = 30.0
+_GARBAGE_SHARE_MAX = 10.0
+_NUMBER_MAX = float(1 << 62)
+
+Sites = tuple[list[SiteKey], NDArray[np.int64]]
+_NO_SITES: Sites = ([], np.zeros((0, len(COUNTERS)), np.int64))
+
+
+class GoProfile:
+    """The profile of a program, which is taken over."""
+
+    def __init__(
+        self, program: GoProgram, pid: int, clock_ns: Callable[[], int], *, sees_c: bool = True
+    ) -> None:
+        """`sees_c`: what C allocates is recorded. `clock_ns` is CLOCK_MONOTONIC."""
+        self._pid = pid
+        self._clock_ns = clock_ns
+        self._program = program
+        self._profile = program.heap_profile()
+        self._due_ns = 0
+        self.rate_bytes = self._profile.rate_bytes
+        """One block in about so many bytes is in the profile; 0: none."""
+        self.garbage_share = _garbage_share(pid)
+        """How much garbage the collector lets gather, as a part of what is live."""
+        self._misses_c = not sees_c and program.calls_c
+        self._cycle: int | None = None
+        self._collections = self._told = 0
+        self._collected_ns = clock_ns()
+        self._peaks = np.zeros(0)
+        self._known = _NO_SITES[1]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is missing of the heap, and what would give it."""
+        found = [] if self.rate_bytes else [_NO_PROFILE.format(pid=self._pid)]
+        age_s = (self._clock_ns() - self._collected_ns) / _NS_PER_S
+        if self.rate_bytes and age_s > _OLD_S:
+            found.append(_OLD.format(age=human_duration(age_s)))
+        if self._misses_c:
+            found.append(_NO_C)
+        return tuple(found)
+
+    def new_collections(self) -> int:
+        """How many collections have become known since the last call."""
+        new, self._told = self._collections - self._told, self._collections
+        return new
+
+    @property
+    def losses(self) -> dict[str, int]:
+        """Buckets that made no sense, and those that were too many."""
+        return {"profile_damaged": self._profile.damaged, "profile_full": self._profile.left_out}
+
+    def look_again(self) -> None:
+        """The rate has changed."""
+        self._due_ns = 0
+        self.rate_bytes = self._profile.rate_bytes
+
+    def close(self) -> None:
+        """Close the program's memory and file."""
+        self._program.close()
+
+    def read(self, now_ns: int) -> Sites:
+        """The sites, if it is time to look and there may be news; otherwise none."""
+        if now_ns < self._due_ns:
+            return _NO_SITES
+        began_ns = self._clock_ns()
+        found = self.read_now()
+        took_ns = self._clock_ns() - began_ns
+        self._due_ns = now_ns + max(_PAUSE_NS, round(took_ns / _SHARE))
+        return found
+
+    def read_now(self) -> Sites:
+        """The sites with news since the last call."""
+        self.rate_bytes = self._profile.rate_bytes
+        buckets = self._profile.read()
+        if buckets is None:
+            return _NO_SITES
+        counters = self._counters(buckets)
+        known = self._known
+        changed = np.ones(len(counters), np.bool_)
+        changed[: len(known)] = (counters[: len(known)] != known).any(axis=1)
+        self._known = counters
+        rows = np.flatnonzero(changed)
+        if self._profile.cycle != self._cycle:
+            self._collections += self._cycle is not None
+            self._cycle, self._collected_ns = self._profile.cycle, self._clock_ns()
+        keys = [SiteKey(AllocationKind.GO_HEAP, buckets.stack_ids[row]) for row in rows.tolist()]
+        return keys, counters[rows]
+
+    def _counters(self, buckets: SampledBuckets) -> NDArray[np.int64]:
+        """Estimates for the sites, a row each, columns COUNTERS."""
+        sizes, allocs = buckets.sizes.astype(np.float64), buckets.allocs.astype(np.float64)
+        weight = _weights(sizes, buckets.rate_bytes)
+        live = allocs - buckets.frees
+
+        def by_site(values: NDArray[np.float64]) -> NDArray[np.float64]:
+            return np.minimum(np.bincount(buckets.rows, values, len(buckets.stack_ids)), _NUMBER_MAX)
+
+        live_bytes = by_site(live * weight * sizes)
+        missing = len(live_bytes) - len(self._peaks)
+        self._peaks = np.maximum(np.pad(self._peaks, (0, missing)), live_bytes)
+        variance = live * (weight * weight - weight)
+        columns = (
+            live_bytes,
+            by_site(live * weight),
+            by_site(allocs * weight * sizes),
+            by_site(allocs * weight),
+            np.zeros(len(live_bytes)),
+            self._peaks,
+            by_site(variance * sizes * sizes / BYTES_VARIANCE_UNIT),
+            by_site(variance / COUNT_VARIANCE_UNIT),
+        )
+        return np.rint(np.stack(columns, axis=1)).astype(np.int64)
+
+    def is_in_allocator(self, stack: RawStack) -> bool:
+        """Whether a stack goes through the part of the runtime that gets its memory from the kernel."""
+        functions = (self._program.function_around(address - 1) for address in stack.addresses)
+        return any(is_gos_allocator(function) for function in functions)
+
+    def named_stack(self, key: SiteKey) -> NamedStack:
+        """The stack of a site; it has a frame for each logical function."""
+        addresses = self._profile.stack(key.stack_id)
+        frames = tuple(self._frame(address) for address in addresses)
+        truncated = None if addresses else StackEnd.LOST
+        if len(addresses) >= self._program.code.layout.stack_max:
+            truncated = StackEnd.DEPTH
+        stack = Stack(frames, (None,) * len(frames), truncated)
+        return NamedStack(stack, fingerprint(key.kind, stack), final=True)
+
+    def _frame(self, address: int) -> Frame:
+        module = printable(self._program.module)
+        method = self._program.method(address)
+        if method is None:
+            return Frame(None, module, None, None, address, FrameKind.UNKNOWN)
+        vaddr = address - self._program.bias
+        return Frame(method.name, module, vaddr, method.location, address, FrameKind.NATIVE)
+
+
+def _garbage_share(pid: int) -> float:
+    """GOGC, in percent, 100 unless it is set; `debug.SetGCPercent` is not known of."""
+    text = read_environment(pid).get(b"GOGC", b"100")
+    percent = 0 if text == b"off" else int(text) if re.fullmatch(rb"\d{1,9}", text) else 100
+    return min(percent / 100, _GARBAGE_SHARE_MAX)
+
+
+def _weights(sizes: NDArray[np.float64], rate_bytes: int) -> NDArray[np.float64]:
+    """How many blocks a sampled one of each size stands for."""
+    if rate_bytes <= 1:
+        return np.ones(len(sizes))
+    return 1 / np.maximum(-np.expm1(-sizes / rate_bytes), 1e-12)
+
+
+# runtime/mem_linux.go and mem.go, and what they call.
+_ALLOCATOR = re.compile(
+    r"runtime\.(?:sys[A-Z]\w*|mmap|munmap|madvise|callCgoM\w+|persistentalloc\w*)(?:\.\w+)*"
+)
+
+
+def is_gos_allocator(function: str | None) -> bool:
+    """Whether a function is of the part of the runtime that gets its memory from the kernel."""
+    return function is not None and _ALLOCATOR.fullmatch(function) is not None
+
+
+# The first hint for arenas (runtime/malloc.go, mallocinit); from 1.25 on the kernel is told names, too.
+_ARENAS = 0xC0 << 32, 1 << 40
+_NAMED = "[anon: Go: "
+
+
+def is_gos_memory(mapping: Mapping) -> bool:
+    """Whether memory that was mapped before the attach is of Go's heap."""
+    if mapping.path.startswith(_NAMED):
+        return True
+    start, end = _ARENAS
+    return not mapping.path and start <= mapping.start < end
+
+
+# Where Go calls C: the goroutine's stack is another one (runtime/asm_amd64.s).
+_TO_C = re.compile(r"runtime\.asmcgocall(?:\.abi0)?")
+
+
+def without_guesses(stack: Stack) -> Stack:
+    """A stack of C code up to the Go function that called it: what the walk found beyond is a guess."""
+    for place, frame in enumerate(stack.frames):
+        if frame.function and _TO_C.fullmatch(frame.function):
+            end = place + 1
+            return Stack(stack.frames[:end], stack.build_ids[:end], stack.truncated or StackEnd.NO_RULE)
+    return stack

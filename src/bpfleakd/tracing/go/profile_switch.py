@@ -1,0 +1,122 @@
+"""Turning on the heap profile of a Go program that has none, and off again.
+
+Go's linker sets MemProfileRate to 0 in a program that imports no pprof package. Writing the default there
+turns the profile on: it is the only thing that bpfleakd ever writes into a traced process, and only where
+somebody asked for it.
+
+Rules:
+  - What was there is written down beside the process' pins first, so that the next daemon, or `--cleanup`,
+    can put it back.
+  - Before each write the process is looked at anew: that it is the same program, that the variable is where
+    it was, and has the value that is expected. What the program itself has changed since is left alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from bpfleakd import errors
+from bpfleakd.kernel.pins import ProcessPins
+from bpfleakd.process.mappings import read_mappings
+from bpfleakd.process.process import read_process
+from bpfleakd.runtimes.go.memory import ProcessMemory
+from bpfleakd.runtimes.go.program import open_go_program
+from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
+
+__all__ = ["RATE_BYTES", "turn_off_profile", "turn_on_profile"]
+
+log = structlog.get_logger()
+
+# runtime.MemProfileRate's own default: one block in 512 KiB.
+RATE_BYTES = 512 << 10
+_RECORD = "go-profile"
+_WORD_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _SwitchCheckpoint:
+    """What was written where, and what was there before."""
+
+    address: int
+    rate_before: int
+    rate_written: int
+
+
+def turn_on_profile(pins: ProcessPins) -> bool:
+    """Turn on the profile of an attached process; False if it is on already.
+
+    Raises TargetRefused for a program that Go did not make, NoSuchProcess, AccessDenied or KernelError.
+    """
+    pid = pins.id.pid
+    address = _rate_address(pins)
+    if address is None:
+        raise errors.TargetRefused(f"process {pid} is not a Go program", "only those have such a profile")
+    memory = ProcessMemory(pid, writable=True)
+    try:
+        before = memory.number(address)
+        if before is None:
+            raise errors.NoSuchProcess(f"process {pid} has ended")
+        if before:
+            return False
+        record = pins.record(_RECORD)
+        write_checkpoint(record, _SwitchCheckpoint(address, before, RATE_BYTES))
+        record.close()
+        _write(memory, address, RATE_BYTES, pid)
+    except OSError as error:
+        raise errors.KernelError(f"the profile of process {pid} was not turned on: {error}") from error
+    finally:
+        memory.close()
+    log.warning("go.profile-turned-on", pid=pid, address=hex(address), rate_bytes=RATE_BYTES)
+    return True
+
+
+def turn_off_profile(pins: ProcessPins) -> None:
+    """Put back what was there, if it was turned on here; what goes wrong is logged."""
+    record, pid = pins.record(_RECORD), pins.id.pid
+    try:
+        kept = read_checkpoint(record, _SwitchCheckpoint)
+    except (ValueError, OSError):
+        return
+    finally:
+        record.close()
+    try:
+        if _rate_address(pins) != kept.address:
+            return
+        memory = ProcessMemory(pid, writable=True)
+        try:
+            if memory.number(kept.address) == kept.rate_written:
+                _write(memory, kept.address, kept.rate_before, pid)
+                log.info("go.profile-turned-off", pid=pid, rate_bytes=kept.rate_before)
+        finally:
+            memory.close()
+    except errors.NoSuchProcess:
+        return
+    except errors.BpfleakdError as error:
+        log.warning("go.profile-left-on", pid=pid, reason=error.message)
+    finally:
+        record.remove()
+
+
+def _rate_address(pins: ProcessPins) -> int | None:
+    """Where MemProfileRate of the very process is now; None if it is no Go program. Raises NoSuchProcess."""
+    pid = pins.id.pid
+    program = open_go_program(pid, read_mappings(pid))
+    if read_process(pid).id != pins.id:
+        if program is not None:
+            program.close()
+        raise errors.NoSuchProcess(f"process {pid} has ended, and its pid is another's")
+    if program is None:
+        return None
+    address = program.rate_address
+    program.close()
+    return address
+
+
+def _write(memory: ProcessMemory, address: int, value: int, pid: int) -> None:
+    """Write a word and see that it is there."""
+    if not memory.write(address, value.to_bytes(_WORD_BYTES, "little")) or memory.number(address) != value:
+        raise errors.AccessDenied(
+            f"the memory of process {pid} cannot be written to", "the daemon needs CAP_SYS_PTRACE"
+        )

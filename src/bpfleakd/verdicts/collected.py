@@ -1,0 +1,39 @@
+"""Histories of a heap whose content is known as of its collections only.
+
+Between two collections nothing is known: that a site keeps its figures is no silence, and no plateau. So of
+such sites only those bins of time count in which a collection was told, and time ends with the last one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from bpfleakd.verdicts.envelope import Row
+from bpfleakd.verdicts.site_histories import SiteHistories
+
+__all__ = ["as_of_collections"]
+
+
+def as_of_collections(histories: SiteHistories, collected_s: Row) -> SiteHistories:
+    """What was live after each collection; `collected_s` is when they were told, since the recording began.
+
+    The first bin alone is left where there was none.
+    """
+    ends_s = histories.ends_s
+    bins = np.unique(np.searchsorted(ends_s, collected_s))
+    bins = bins[bins < len(ends_s)] if (bins < len(ends_s)).any() else np.zeros(1, np.intp)
+    # A bin ends with what the next one begins with. That has nothing less, unless it was collected too.
+    after_bytes = np.vstack([histories.low_bytes[1:], histories.live_bytes])
+    after_count = np.vstack([histories.low_count[1:], histories.live_count])
+    starts = np.concatenate([[0], bins[:-1] + 1])
+    return replace(
+        histories,
+        ends_s=ends_s[bins],
+        low_bytes=after_bytes[bins],
+        low_count=after_count[bins],
+        born_count=np.add.reduceat(histories.born_count[: bins[-1] + 1], starts, axis=0),
+        intervals_bytes=None,
+        collections=len(collected_s),
+    )
