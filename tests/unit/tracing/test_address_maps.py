@@ -175,7 +175,7 @@ def test_a_storm_is_cut_off_counted_and_repaired(monkeypatch):
     storm, calm = 23, 101
     # Each change takes a second.
     clock = iter(range(0, 10**18, 10**9))
-    maps = AddressMaps(lambda _pid, _stack_id: False)
+    maps = AddressMaps(lambda _pid, _stack_id: False, no_arena)
     monkeypatch.setattr("bpfleakd.tracing.address_maps.time.thread_time_ns", lambda: next(clock))
     monkeypatch.setattr("bpfleakd.tracing.address_maps.time.perf_counter_ns", lambda: next(clock))
     for pid in (storm, calm):
