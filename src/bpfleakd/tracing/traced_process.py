@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -58,6 +59,8 @@ _NAMED_STACKS_MAX = 4096
 # The tables of a process that has ended are kept for so long for its names.
 _LAST_NAMES_NS = 3 * _NS_PER_S
 _THREAD_NAMES_MAX = 4096
+# Of allocators, in memory: a process may map its library as often as it likes.
+_FUNCTIONS_MAX = 16_384
 # After libraries were followed, and after it was judged, in the time that it took.
 _LIBRARIES_PAUSE = 4
 _LOOKS_PAUSE = 4
@@ -133,6 +136,7 @@ class TracedProcess:
     _leaks_waiting: list[int] = field(default_factory=list, init=False)
     _mappings_due_ns: int = field(default=0, init=False)
     _named: OrderedDict[SiteKey, NamedStack] = field(default_factory=OrderedDict, init=False)
+    _functions: tuple[Attachment, list[int], list[int]] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.runtimes = ProcessRuntimes(self.attachment.process)
@@ -180,16 +184,14 @@ class TracedProcess:
         """Whether a stack goes through a function that allocates or frees, or through Go's own."""
         if self.go is not None and self.go.is_in_allocator(stack):
             return True
-        return any(self._is_probed(address - (place > 0)) for place, address in enumerate(stack.addresses))
-
-    def _is_probed(self, address: int) -> bool:
-        for mapping in self.attachment.mappings:
-            if mapping.executable and mapping.start <= address < mapping.end:
-                offset = address - mapping.start + mapping.offset
-                return any(
-                    file.module == mapping.path and _is_within(offset, file.ranges)
-                    for file in self.attachment.files
-                )
+        if self._functions is None or self._functions[0] is not self.attachment:
+            self._functions = self.attachment, *_functions_in_memory(self.attachment)
+        _attachment, starts, ends = self._functions
+        for place, address in enumerate(stack.addresses):
+            # A return address belongs to the call before it.
+            index = bisect_right(starts, address - (place > 0)) - 1
+            if index >= 0 and address - (place > 0) < ends[index]:
+                return True
         return False
 
     def leaks_to_announce(self, found: list[int], now_ns: int, pause_ns: int) -> list[int]:
@@ -332,5 +334,19 @@ def _stack_end(mappings: Iterable[Mapping]) -> int | None:
     return next((mapping.end for mapping in mappings if mapping.path == "[stack]"), None)
 
 
-def _is_within(offset: int, ranges: Iterable[tuple[int, int]]) -> bool:
-    return any(start <= offset < end for start, end in ranges)
+def _functions_in_memory(attachment: Attachment) -> tuple[list[int], list[int]]:
+    """Where functions that allocate or free begin and end, in order."""
+    ranges: dict[str | None, tuple[tuple[int, int], ...]] = {}
+    for file in attachment.files:
+        ranges[file.module] = (*ranges.get(file.module, ()), *file.ranges)
+    found: list[tuple[int, int]] = []
+    for mapping in attachment.mappings:
+        if mapping.executable and len(found) < _FUNCTIONS_MAX:
+            bias, size_bytes = mapping.start - mapping.offset, mapping.end - mapping.start
+            found += (
+                (start + bias, end + bias)
+                for start, end in ranges.get(mapping.path, ())
+                if mapping.offset <= start < mapping.offset + size_bytes
+            )
+    found.sort()
+    return [start for start, _end in found], [end for _start, end in found]
