@@ -190,6 +190,8 @@ class Attacher:
         NoSuchProcess, TargetRefused, NoAllocator, BadElf, AccessDenied, CapacityError or KernelError. Then
         nothing is left behind.
         """
+        if unmounted := self._unmounted():
+            raise unmounted
         due_s = time.monotonic() + wait.wait_s
         pidfd = _hold(pid)
         try:
