@@ -477,31 +477,16 @@ struct python_walk {
 	__u32 reserved;
 };
 
-enum managed_phase {
-	/* The last frame was another, or all of it is recorded. */
-	NOT_MANAGED,
-	/* Where the caller's stack pointer is, if the rule says so. */
-	MANAGED_BEGINS,
-	/* Whether the frame is of a function, */
-	MANAGED_KIND,
-	/* what it has of it, */
-	MANAGED_CLOSURE,
-	/* and what that has: */
-	MANAGED_FUNCTION,
-	/* it is recorded, */
-	MANAGED_CHECK,
-	/* and where the function is. */
-	MANAGED_PLACE,
-};
+/* What of the last frame, whose rule and frame pointer these are, is to be recorded next: 0, or one of these. */
+#define TAKE_OBJECT 1
+#define TAKE_POSITION 2
 
-/* What of the last frame, whose frame pointer and rule these are, is still to be recorded. */
 struct managed_walk {
-	__u32 phase;
+	__u32 take;
 	__u32 rule;
 	__u64 frame;
-	__u64 object;
-	__u64 place;
-	__u64 word;
+	/* What is read of it. */
+	__u64 words[3];
 };
 
 /*

@@ -8,7 +8,8 @@
  * A collector may move objects and give their memory to others: so the word also has bits of a hash of what the object
  * holds. What cannot be read, or is not tagged as it should be, is left out, and the frame has its address alone.
  *
- * Each call takes one step, so that the walk's own loop bounds all of it, and the verifier has few ways to follow.
+ * All that is read lies in the walk's own memory, and both words come by the same way into the stack: so the verifier
+ * has few ways to follow.
  */
 
 /* V8 tags pointers to its objects with the lowest bit. */
@@ -20,73 +21,48 @@ static __always_inline int step_from_managed(struct walk_scratch *scratch, volat
 {
 	walk->managed.frame = walk->bp;
 	walk->managed.rule = rule_number;
-	walk->managed.phase = MANAGED_BEGINS;
+	walk->managed.take = TAKE_OBJECT;
 	return step_by_frame_pointer(scratch, walk);
 }
 
-/* Where the word of a phase is; 0: nothing is to be read for it. */
-static __always_inline u64 place_of_phase(const struct unwind_rule *rule, u32 phase, u64 frame)
+/* Read `bytes` bytes of the process into a word of the walk's; returns whether that failed. */
+static __always_inline bool read_managed(volatile struct walk_state *walk, u32 word, u32 bytes, u64 address)
 {
-	s64 offset = 0;
-
-	if (phase == MANAGED_BEGINS)
-		offset = rule->caller_slot * (s64)sizeof(u64);
-	else if (phase == MANAGED_KIND && rule->cfa_kind == CFA_MANAGED_TAGGED)
-		offset = -(s64)sizeof(u64);
-	else if (phase == MANAGED_CLOSURE)
-		offset = rule->cfa_offset;
-	else if (phase == MANAGED_PLACE)
-		offset = rule->position_slot * (s64)sizeof(u64);
-	return offset ? frame + offset : 0;
+	return read_user((void *)&walk->managed.words[word], bytes, (void *)address);
 }
 
-/*
- * Go from one phase to the next; those that the rule has nothing for change nothing. What is known lies in the walk's
- * own memory, where the verifier does not follow it from phase to phase.
- */
-static __always_inline void take_managed(struct thread *thread, volatile struct walk_state *walk)
+/* The next word of the last frame; 0: there is none. */
+static __always_inline u64 take_managed(volatile struct walk_state *walk)
 {
-	struct walk_scratch *scratch = &thread->scratch;
-	u32 number = walk->managed.rule, phase;
+	u64 frame = walk->managed.frame, tags;
+	volatile u64 *words = walk->managed.words;
+	u32 number = walk->managed.rule, take = walk->managed.take;
 	struct unwind_rule *rule = unwind_rules.lookup(&number);
-	u64 word, check = 0;
 
+	walk->managed.take = 0;
 	if (!rule)
-		goto ends;
-	walk->managed.place = place_of_phase(rule, walk->managed.phase, walk->managed.frame);
-	word = walk->managed.object;
-	if (walk->managed.place && !read_word(scratch, walk->managed.place, &word))
-		goto ends;
-	walk->managed.word = word;
-	word = walk->managed.word;
-	phase = walk->managed.phase;
-	walk->managed.phase = phase + 1;
-	if (phase == MANAGED_BEGINS) {
-		if (walk->managed.place && word > walk->managed.frame)
-			walk->sp = word;
-	} else if (phase == MANAGED_KIND) {
-		/* A JavaScript frame has a context there, and any other the kind of the frame, which has no tag. */
-		if (walk->managed.place && !(word & TAG))
-			goto ends;
-	} else if (phase == MANAGED_CLOSURE) {
-		walk->managed.object = word;
-	} else if (phase == MANAGED_FUNCTION) {
-		if (rule->cfa_addend && read_user(&word, sizeof(word), (void *)(word + rule->cfa_addend)))
-			goto ends;
-		if (!word || (rule->cfa_kind == CFA_MANAGED_TAGGED && !(word & TAG)))
-			goto ends;
-		walk->managed.object = word;
-	} else if (phase == MANAGED_CHECK) {
-		if (rule->rbp_offset && read_user(&check, sizeof(u32), (void *)(word + rule->rbp_offset)))
-			goto ends;
-		check = hash_frame(0, check) >> (64 - MANAGED_CHECK_BITS) << MANAGED_ADDRESS_BITS;
-		push_frame(thread, walk, MANAGED_OBJECT | check | (word & ((1ULL << MANAGED_ADDRESS_BITS) - 1)));
-	} else {
-		if (walk->managed.place)
-			push_frame(thread, walk, MANAGED_POSITION | (word & ~MANAGED_POSITION));
-		goto ends;
+		return 0;
+	if (take == TAKE_POSITION) {
+		if (read_managed(walk, 0, sizeof(u64), frame + rule->position_slot * (s64)sizeof(u64)))
+			return 0;
+		return MANAGED_POSITION | (words[0] & ~MANAGED_POSITION);
 	}
-	return;
-ends:
-	walk->managed.phase = NOT_MANAGED;
+	if (rule->caller_slot && !read_managed(walk, 2, sizeof(u64), frame + rule->caller_slot * (s64)sizeof(u64)) &&
+	    words[2] > frame)
+		walk->sp = words[2];
+	/*
+	 * Above its function a JavaScript frame has a context, and any other the kind of the frame, which has no tag.
+	 */
+	tags = rule->cfa_kind == CFA_MANAGED_TAGGED ? TAG : 0;
+	if (read_managed(walk, 0, 2 * sizeof(u64), frame + rule->cfa_offset) || (words[0] & words[1] & tags) != tags)
+		return 0;
+	if (rule->cfa_addend && read_managed(walk, 0, sizeof(u64), words[0] + rule->cfa_addend))
+		return 0;
+	words[1] = 0;
+	if (!words[0] || (words[0] & tags) != tags ||
+	    (rule->rbp_offset && read_managed(walk, 1, sizeof(u32), words[0] + rule->rbp_offset)))
+		return 0;
+	walk->managed.take = rule->position_slot ? TAKE_POSITION : 0;
+	return MANAGED_OBJECT | hash_frame(0, words[1]) >> (64 - MANAGED_CHECK_BITS) << MANAGED_ADDRESS_BITS |
+	       (words[0] & ((1ULL << MANAGED_ADDRESS_BITS) - 1));
 }

@@ -306,7 +306,7 @@ static __always_inline void begin_walk_at(struct thread *thread, u64 function_ip
 	walk->depth = function_ip ? 1 : 0;
 	walk->end = WALK_GOES_ON;
 	walk->guessed = false;
-	walk->managed.phase = NOT_MANAGED;
+	walk->managed.take = 0;
 	begin_python(thread, walk);
 }
 
@@ -325,7 +325,7 @@ static __always_inline void walk_on(struct thread *thread, struct python *python
 	volatile struct walk_state *walk = &thread->scratch.walk;
 	u32 round = 0;
 	u64 word;
-	int end;
+	int end, next;
 
 	for (;;) {
 		if (walk->depth >= MAX_FRAMES) {
@@ -333,11 +333,13 @@ static __always_inline void walk_on(struct thread *thread, struct python *python
 			break;
 		}
 		BOUND(round, FRAMES_A_PROGRAM, out);
-		if (walk->managed.phase != NOT_MANAGED) {
-			take_managed(thread, walk);
-			continue;
+		if (walk->managed.take) {
+			word = take_managed(walk);
+			next = word ? PYTHON_WORD : PYTHON_SEARCHES;
+		} else {
+			next = next_is_python(thread, python, walk, &word);
 		}
-		switch (next_is_python(thread, python, walk, &word)) {
+		switch (next) {
 		case PYTHON_WORD:
 			push_frame(thread, walk, word);
 			continue;

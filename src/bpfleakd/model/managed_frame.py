@@ -31,6 +31,11 @@ class ManagedFrame:
     check: int
     position: int | None = None
 
+    @property
+    def place(self) -> int:
+        """A number for this place in this function: interpreted functions share addresses."""
+        return (self.object_address ^ self.address << 14 ^ (self.position or 0)) & (1 << _KIND_SHIFT) - 1
+
 
 def check_of(number: int) -> int:
     """ManagedFrame.check of an object that has these 4 bytes (object_of of bpf/managed.h)."""
@@ -60,10 +65,10 @@ def managed_frames(words: Sequence[int]) -> Iterator[tuple[int, ManagedFrame]]:
 
 
 def frame_places(words: Sequence[int]) -> list[int]:
-    """For each frame of a stack a number of its own: the address, or that of its object if it is managed."""
+    """For each frame of a stack a number of its own: the address, or ManagedFrame.place."""
     managed = dict(managed_frames(words))
     return [
-        managed[index].object_address if index in managed else word
+        managed[index].place if index in managed else word
         for index, word in enumerate(words)
         if word >> _KIND_SHIFT not in (_OBJECT, _POSITION)
     ]

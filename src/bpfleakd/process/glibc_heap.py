@@ -345,4 +345,3 @@ class _Reader:
                 found.append((at, at + length))
                 at += length
         return found
-

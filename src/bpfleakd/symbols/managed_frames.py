@@ -24,7 +24,7 @@ def _named(frame: ManagedFrame, source: ManagedNames) -> tuple[Frame, ...]:
             method.module or JIT_MODULE,
             None,
             f"{method.file}:{method.line}" if method.file else None,
-            frame.object_address,
+            frame.place,
             source.kind,
         )
         for method in source.find(frame)

@@ -53,7 +53,7 @@ ENUMS: dict[str, tuple[str, Sequence[str]]] = {
     "operand_kind": ("OPERAND_", [kind.name for kind in OperandKind]),
     "rbp_kind": ("RBP_", [kind.name for kind in RbpKind]),
 }
-BPF_ONLY_ENUMS = {"python_phase", "space_phase", "managed_phase"}
+BPF_ONLY_ENUMS = {"python_phase", "space_phase"}
 
 SIGNED, UNSIGNED, COMPOUND = 1, 0, -1
 

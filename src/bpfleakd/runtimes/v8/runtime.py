@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
@@ -16,10 +17,15 @@ from bpfleakd.runtimes.v8.code import V8Code
 from bpfleakd.runtimes.v8.constants import Constants, Untrusted, read_constants, read_version
 from bpfleakd.runtimes.v8.functions import FunctionReader
 from bpfleakd.runtimes.v8.heap_objects import HeapObjects
+from bpfleakd.runtimes.v8.live_heap import V8LiveHeap
 from bpfleakd.runtimes.v8.source_lines import ScriptLines
 
 __all__ = ["V8", "detect_v8"]
 
+_INLINED = (
+    "JavaScript functions that V8 has inlined into their callers have no frames of their own: "
+    "the caller stands for them (node --no-turbo-inlining keeps them apart)"
+)
 _MAYBE = re.compile(r"(?:^|/)(?:node(?:js)?|libnode)[^/]*$")
 
 
@@ -30,7 +36,6 @@ class V8:
     methods = None
     code_tables = ()
     frames = None
-    live_heap = None
     allocations = None
     types = None
 
@@ -40,19 +45,23 @@ class V8:
         self._reason: str | None = None
         self.version = "?"
         self.code: V8Code | None = None
+        self.live_heap: V8LiveHeap | None = None
         if isinstance(found, Untrusted):
             self._reason = str(found)
             return
         constants, self.version = found
         heap = HeapObjects(memory, constants)
-        self.code = V8Code(
-            constants, FunctionReader(heap), ScriptLines(heap), mapping.path, lambda: read_mappings(pid)
-        )
+        mappings = partial(read_mappings, pid)
+        self.code = V8Code(constants, FunctionReader(heap), ScriptLines(heap), mapping.path, mappings)
+        self.live_heap = V8LiveHeap(memory, mappings)
 
     @property
     def notes(self) -> Sequence[str]:
-        """Why there are no JavaScript frames."""
-        return (f"no JavaScript frames: {self._reason}",) if self._reason else ()
+        """What is missing, and why."""
+        if self._reason:
+            return (f"no JavaScript frames: {self._reason}",)
+        failure = self.live_heap.failure if self.live_heap else None
+        return (_INLINED, f"collections of V8 are not known: {failure}") if failure else (_INLINED,)
 
     def close(self) -> None:
         """Close the way to the process' memory; names that are known stay."""
