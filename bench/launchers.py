@@ -13,8 +13,9 @@ from pathlib import Path
 
 from bench.peers import NotHere
 
-__all__ = ["Launcher", "heaptrack", "jemalloc", "tcmalloc", "valgrind"]
+__all__ = ["Launcher", "heaptrack", "inside", "jemalloc", "tcmalloc", "valgrind"]
 
+_INSIDE = Path(__file__).parents[1] / "inside"
 _LIBRARIES = Path("/usr/lib")
 # Both allocators' own default: one sample in 512 KiB.
 _SAMPLE_SHIFT = 19
@@ -35,6 +36,17 @@ class Launcher:
             variables["LD_PRELOAD"] = ":".join(map(str, self.preload))
         assignments = [f"{name}={value}" for name, value in variables.items()]
         return ["env", *assignments, *self.prefix, *map(str, command)]
+
+
+def inside(_directory: Path) -> Launcher:
+    """Our own library, which announces a block in 512 KiB while a daemon is attached."""
+    build = _INSIDE.parent / "build" / "inside"
+    made = subprocess.run(
+        ["make", "--silent", "-C", _INSIDE, f"BUILD={build}"], capture_output=True, text=True, check=False
+    )
+    if made.returncode:
+        raise NotHere(f"libbpfleak.so cannot be built: {made.stderr}")
+    return Launcher(preload=(build / "libbpfleak.so",))
 
 
 def heaptrack(directory: Path) -> Launcher:

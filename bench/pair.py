@@ -49,6 +49,10 @@ _MEMLEAK = "memleak"
 _MEMLEAK_EVERY = 100
 _MEMLEAK_SAMPLED = f"memleak -s {_MEMLEAK_EVERY}"
 _BPFTRACE = "bpftrace, three probes"
+_PRELOADED = "libbpfleak.so, no daemon"
+_INSIDE = "bpfleakd, inside"
+# What a pair may cost more than with nothing, ns.
+_INSIDE_MORE_NS = {_PRELOADED: 3.0, _INSIDE: 6.0}
 _STARTED: dict[str, Callable[[Path], Launcher]] = {
     "heaptrack": launchers.heaptrack,
     "jemalloc": partial(launchers.jemalloc, profiled=False),
@@ -134,6 +138,8 @@ class _Turns:
         self._add(_BPFTRACE, bpftrace(pid, self.libc))
         for way, launcher in _STARTED.items():
             self._add_started(way, launcher)
+        self._add_started(_PRELOADED, launchers.inside)
+        self._add_started(_INSIDE, launchers.inside, next(iter(self.daemons.values())))
 
     @contextlib.contextmanager
     def _traced(self, daemon: RunningDaemon, mode: TracingMode):
@@ -161,7 +167,10 @@ class _Turns:
         self.cost[way].append(cost_ns)
         self.after[way].append(self._best_ns() / before_ns)
 
-    def _add_started(self, way: str, launcher: Callable[[Path], Launcher]) -> None:
+    def _add_started(
+        self, way: str, launcher: Callable[[Path], Launcher], daemon: RunningDaemon | None = None
+    ) -> None:
+        """Under another tool; with a `daemon` that is attached to the sampler inside."""
         if way in self.missing:
             return
         with tempfile.TemporaryDirectory(prefix="bpfleakd-bench-") as directory:
@@ -170,7 +179,10 @@ class _Turns:
             except NotHere as reason:
                 self.missing[way] = str(reason)
                 return
-            with contextlib.closing(target):
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(contextlib.closing(target))
+                if daemon:
+                    stack.enter_context(daemon.attached(target.pid, TracingMode.INSIDE))
                 self.cost[way].append(self._median_ns(target))
 
     def _median_ns(self, target: Target) -> float:
@@ -200,6 +212,10 @@ def _report(benchmark: Benchmark, turns: _Turns) -> None:
             # Only a session spares what is not recorded the return of malloc.
             is_demanded = way == way_of(TracingMode.SAMPLED, AttachMethod.SESSION) and turns.threads == 1
             _ratio(benchmark, turns, way, _FLOOR, _SAMPLED_OF_FLOOR if is_demanded else None)
+    for way, limit_ns in _INSIDE_MORE_NS.items():
+        pairs = zip(cost[way], cost[_NOTHING], strict=False)
+        figure = benchmark.add(f"{turns.prefix}{way}, more than {_NOTHING}", "ns", [w - n for w, n in pairs])
+        benchmark.demand(figure.name, limit_ns, figure, "ns")
     for method in AttachMethod:
         way = turns.prefix + way_of(TracingMode.EXACT, method)
         after = turns.after[way_of(TracingMode.EXACT, method)]
@@ -213,7 +229,7 @@ def _report(benchmark: Benchmark, turns: _Turns) -> None:
 def _plot(benchmark: Benchmark) -> None:
     """The best method alone: the others differ by little."""
     traced = (way_of(mode, AttachMethod.SESSION) for mode in (TracingMode.EXACT, TracingMode.SAMPLED))
-    ways = (_NOTHING, _FLOOR, *traced, _MEMLEAK, _MEMLEAK_SAMPLED, _BPFTRACE, *_STARTED)
+    ways = (_NOTHING, _FLOOR, *traced, _MEMLEAK, _MEMLEAK_SAMPLED, _BPFTRACE, *_STARTED, _PRELOADED, _INSIDE)
     series = (Series("1 thread", ways), Series("2 threads", tuple(f"2 threads: {way}" for way in ways)))
     panel = Panel("", "ns of processor time for a pair, logarithmic", "ns", ways, series, log_values=True)
     title = f"A malloc+free pair, {_FRAMES} frames deep"

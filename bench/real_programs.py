@@ -36,10 +36,11 @@ _TICK_S = 0.25
 # memleak prints every 5 seconds.
 _REPORT_TIMEOUT_S = 8.0
 
-_NOTHING, _EXACT, _SAMPLED, _MEMLEAK, _HEAPTRACK, _VALGRIND = (
+_NOTHING, _EXACT, _SAMPLED, _INSIDE, _MEMLEAK, _HEAPTRACK, _VALGRIND = (
     "nothing attached",
     "bpfleakd, exact",
     "bpfleakd, sampled",
+    "bpfleakd, inside",
     "memleak",
     "heaptrack",
     "valgrind (memcheck)",
@@ -181,6 +182,11 @@ def _ways(daemon: RunningDaemon) -> tuple[_Way, ...]:
         _Way(_NOTHING),
         _Way(_EXACT, lambda running, _library: _traced(daemon, running, TracingMode.EXACT)),
         _Way(_SAMPLED, lambda running, _library: _traced(daemon, running, TracingMode.SAMPLED)),
+        _Way(
+            _INSIDE,
+            lambda running, _library: _traced(daemon, running, TracingMode.INSIDE),
+            launch=launchers.inside,
+        ),
         _Way(_MEMLEAK, _under_memleak),
         _Way(_HEAPTRACK, launch=launchers.heaptrack, read=place_in_heaptrack),
         _Way(_VALGRIND, launch=launchers.valgrind, read=place_in_valgrind, once=True),

@@ -63,6 +63,12 @@ static inline bool is_listened_to(void)
 		result_;                               \
 	})
 
+/* Whether a block is a sampled one, or of our own pages. */
+static inline bool is_ours(void *block)
+{
+	return unlikely(may_be_marked(block)) && (is_marked(block) || is_early_block(block));
+}
+
 /* Announcing */
 
 static SELDOM void announce(void *block, size_t size)
@@ -73,7 +79,7 @@ static SELDOM void announce(void *block, size_t size)
 }
 
 /* Announce the end of a block, if it is a sampled one. */
-static bool announce_end(void *block)
+static SELDOM bool announce_end(void *block)
 {
 	if (!take_mark(block))
 		return false;
@@ -188,7 +194,7 @@ static SELDOM void *realloc_slowly(void *old, size_t size)
 
 	if (unlikely(is_early_block(old)))
 		return moved_from_early(old, size);
-	was_sampled = announce_end(old);
+	was_sampled = is_ours(old) && announce_end(old);
 	block = sampled ? resized_at_page(old, size) : next.realloc(old, size);
 	if (block && sampled)
 		announce(block, size);
@@ -200,7 +206,7 @@ static SELDOM void *realloc_slowly(void *old, size_t size)
 
 EXPORT void *realloc(void *old, size_t size)
 {
-	if (likely(!may_be_marked(old) && count_down(size)))
+	if (likely(!is_ours(old) && count_down(size)))
 		return next.realloc(old, size);
 	return WITH_FRAME(realloc_slowly(old, size));
 }
@@ -289,7 +295,7 @@ EXPORT void *pvalloc(size_t size)
 	return WITH_FRAME(at_page_slowly(next.pvalloc, size));
 }
 
-/* A block that may be marked is to be freed. Returns whether that has been done. */
+/* A block that is ours is to be freed. Returns whether that has been done. */
 static SELDOM bool is_freed(void *block)
 {
 	announce_end(block);
@@ -298,7 +304,7 @@ static SELDOM bool is_freed(void *block)
 
 EXPORT void free(void *block)
 {
-	if (unlikely(may_be_marked(block)) && is_freed(block))
+	if (unlikely(is_ours(block)) && is_freed(block))
 		return;
 	next.free(block);
 }
@@ -312,7 +318,7 @@ EXPORT void cfree(void *block)
 
 EXPORT void free_sized(void *block, size_t size)
 {
-	if (!next.free_sized || (unlikely(may_be_marked(block)) && announce_end(block)))
+	if (!next.free_sized || (is_ours(block) && announce_end(block)))
 		free(block);
 	else
 		next.free_sized(block, size);
@@ -320,7 +326,7 @@ EXPORT void free_sized(void *block, size_t size)
 
 EXPORT void free_aligned_sized(void *block, size_t alignment, size_t size)
 {
-	if (!next.free_aligned_sized || (unlikely(may_be_marked(block)) && announce_end(block)))
+	if (!next.free_aligned_sized || (is_ours(block) && announce_end(block)))
 		free(block);
 	else
 		next.free_aligned_sized(block, alignment, size);
@@ -328,7 +334,7 @@ EXPORT void free_aligned_sized(void *block, size_t alignment, size_t size)
 
 EXPORT void sdallocx(void *block, size_t size, int flags)
 {
-	bool was_sampled = may_be_marked(block) && announce_end(block);
+	bool was_sampled = is_ours(block) && announce_end(block);
 
 	if (!next.sdallocx)
 		free(block);
@@ -340,7 +346,7 @@ EXPORT void sdallocx(void *block, size_t size, int flags)
 
 EXPORT void dallocx(void *block, int flags)
 {
-	if (may_be_marked(block))
+	if (is_ours(block))
 		announce_end(block);
 	if (next.dallocx)
 		next.dallocx(block, flags);

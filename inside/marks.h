@@ -13,15 +13,44 @@
 #define BPFLEAK_MARKS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define MARK_PAGE_BYTES 4096
 #define MARK_OFFSET 16
 
+#define MARK_ADDRESS_BITS 47
+#define MARK_LEAF_BITS 30	/* of addresses in a leaf */
+#define MARK_LEAVES (1UL << (MARK_ADDRESS_BITS - MARK_LEAF_BITS))
+
+extern uint64_t *mark_leaves[MARK_LEAVES] __attribute__((visibility("hidden")));
+
 /* Whether a block at `address` could be a sampled one. Of NULL too, which no bit is ever set for. */
 static inline bool may_be_marked(const void *address)
 {
 	return ((uintptr_t)address & (MARK_PAGE_BYTES - 1 - MARK_OFFSET)) == 0;
+}
+
+/* Where the bit of an address is, within its leaf. */
+static inline size_t mark_number(uintptr_t address)
+{
+	return (address & ((1UL << MARK_LEAF_BITS) - 1)) / MARK_PAGE_BYTES * 2 + (address & MARK_OFFSET) / MARK_OFFSET;
+}
+
+/*
+ * Whether the block at `address`, which could be a sampled one, is. Allocators give the same memory out again and again,
+ * so that a block which is not, but is where one was, may be freed any number of times.
+ */
+static inline bool is_marked(const void *address)
+{
+	uintptr_t place = (uintptr_t)address;
+	size_t number = mark_number(place);
+	uint64_t *leaf;
+
+	if (place >> MARK_ADDRESS_BITS)
+		return false;
+	leaf = __atomic_load_n(&mark_leaves[place >> MARK_LEAF_BITS], __ATOMIC_ACQUIRE);
+	return leaf && (__atomic_load_n(&leaf[number / 64], __ATOMIC_RELAXED) >> number % 64 & 1);
 }
 
 /* Note that the block at `address` is a sampled one. False: that cannot be noted of this address. */

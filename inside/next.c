@@ -16,16 +16,9 @@ __asm__(".symver dlsym, dlsym@GLIBC_2.2.5");
 __asm__(".symver dladdr, dladdr@GLIBC_2.2.5");
 #endif
 
-#define EARLY_PAGES 64
-
 /* Blocks begin at a page, so that free looks at them. */
-static char early_pages[EARLY_PAGES][MARK_PAGE_BYTES] __attribute__((aligned(MARK_PAGE_BYTES)));
+char early_pages[EARLY_PAGES][MARK_PAGE_BYTES] __attribute__((aligned(MARK_PAGE_BYTES)));
 static size_t early_pages_taken;
-
-bool is_early_block(const void *block)
-{
-	return (uintptr_t)block - (uintptr_t)early_pages < sizeof(early_pages);
-}
 
 size_t early_bytes_behind(const void *block)
 {

@@ -15,6 +15,11 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+
+#include "marks.h"
+
+#define EARLY_PAGES 64
 
 struct next_allocator {
 	void *(*malloc)(size_t size);
@@ -50,8 +55,14 @@ bool find_next_allocator(void);
 /* Whether calls of malloc get here: a program, or a library before this one, may have one of its own. */
 bool is_asked_first(void);
 
+extern char early_pages[EARLY_PAGES][MARK_PAGE_BYTES] __attribute__((visibility("hidden")));
+
 /* Whether a block is of our own pages; its size can be no larger than what is behind it. */
-bool is_early_block(const void *block);
+static inline bool is_early_block(const void *block)
+{
+	return (uintptr_t)block - (uintptr_t)early_pages < sizeof(early_pages);
+}
+
 size_t early_bytes_behind(const void *block);
 
 #endif

@@ -13,11 +13,13 @@ from bpfleakd.elf.static_probes import static_probes
 
 from .daemons import ControlFailed
 from .inside_library import library
+from .machine import cannot_run
 from .test_sampling import FAR, MIXED, SMALL, STACKS, expect_mean
 from .truth import expect_ledger, expect_no_losses
 from .workloads import Workload, build
 
 INTERVAL_BYTES = 4096
+LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 
 
 @pytest.fixture
@@ -25,9 +27,9 @@ def preloaded():
     """A factory of workloads with libbpfleak.so in them."""
     running: list[Workload] = []
 
-    def start(name: str, *arguments: object, before: str = "") -> Workload:
+    def start(name: str, *arguments: object, after: str = "") -> Workload:
         environment = [
-            f"LD_PRELOAD={before}{library()}",
+            f"LD_PRELOAD={library()}{after}",
             f"BPFLEAK_SAMPLE_INTERVAL={INTERVAL_BYTES}",
         ]
         running.append(Workload(["/usr/bin/env", *environment, build(name), *map(str, arguments)]))
@@ -158,6 +160,28 @@ def test_who_wants_every_block_gets_it(tracer, preloaded):
     assert report["process"]["mode"] == "exact"
     assert semaphores(program.pid, library()) == [0, 0]
     expect_ledger(report, ledger)
+
+
+@pytest.mark.parametrize(
+    ("name", "allocator", "mode"),
+    [
+        ("churn", "libtcmalloc_minimal.so.4", "inside"),
+        ("churn", "libjemalloc.so.2", "inside"),
+        # Its operators new do not go by way of malloc.
+        ("cxx", "libtcmalloc_minimal.so.4", "exact"),
+        ("cxx", "libjemalloc.so.2", "exact"),
+        ("cxx", None, "inside"),
+    ],
+)
+def test_a_sampler_is_used_where_it_sees_all(tracer, preloaded, name, allocator, mode):
+    """In C with any allocator; in C++ unless that has operators of its own."""
+    if allocator and not (LIBRARIES / allocator).exists():
+        cannot_run(f"{allocator} is not installed (make setup FOR=test)")
+    program = preloaded(name, after=f":{LIBRARIES / allocator}" if allocator else "")
+
+    tracer.control("attach", program.pid)
+
+    assert tracer.process(program.pid)["process"]["mode"] == mode
 
 
 def test_without_a_sampler_there_is_nothing_to_be_had_from_inside(tracer, workload):

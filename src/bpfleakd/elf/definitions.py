@@ -14,7 +14,7 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.section import Section
 from bpfleakd.elf.symbol_section import names_function
 
-__all__ = ["defines_any"]
+__all__ = ["defines_any", "imports_any"]
 
 _CHUNK_BYTES = 1 << 20
 
@@ -31,6 +31,15 @@ def defines_any(image: ElfImage, names: Collection[str]) -> bool:
     Raises `BadElf`.
     """
     return any(_section_defines(image, section, names) for section in (".dynsym", ".symtab"))
+
+
+def imports_any(image: ElfImage, names: Collection[str]) -> bool:
+    """Whether a function of one of these names is wanted from elsewhere. Raises `BadElf`."""
+    section = image.section(".dynsym")
+    if section is None or not section.has_bytes or section.header.link >= len(image.sections):
+        return False
+    is_named = bool(_places_of(image.sections[section.header.link], [name.encode() for name in names]))
+    return is_named and not _section_defines(image, ".dynsym", names)
 
 
 def _section_defines(image: ElfImage, section_name: str, names: Collection[str]) -> bool:

@@ -22,6 +22,7 @@ from bpfleakd.model.probe import FunctionRole
 __all__ = [
     "ALLOCATORS",
     "FUNCTIONS",
+    "OPERATORS_NEW",
     "SIGNS",
     "TELLING_NAMES",
     "Allocator",
@@ -98,7 +99,7 @@ _CXX_OPERATORS = (
     ),
 )
 
-_CXX_NEW = frozenset(row.name for row in _CXX_OPERATORS if row.role is FunctionRole.SIZE_FIRST)
+OPERATORS_NEW = frozenset(row.name for row in _CXX_OPERATORS if row.role is FunctionRole.SIZE_FIRST)
 
 # For allocators that also export their own names, and may lack those of the C library.
 _REPLACEMENTS = (
@@ -126,7 +127,7 @@ def _jemalloc(prefix: str) -> Allocator:
     if not prefix:
         functions = (*_C_FUNCTIONS, *own, *_CXX_OPERATORS)
         return Allocator(
-            "jemalloc", ("mallocx",), functions, leaves=_CXX_NEW | {"malloc", "calloc", "mallocx"}
+            "jemalloc", ("mallocx",), functions, leaves=OPERATORS_NEW | {"malloc", "calloc", "mallocx"}
         )
     named = tuple(replace(row, name=prefix + row.name) for row in _C_FUNCTIONS)
     leaves = frozenset(f"{prefix}{name}" for name in ("malloc", "calloc", "mallocx"))
@@ -159,7 +160,7 @@ _TCMALLOC = Allocator(
         ),
     ),
     twin="tc_malloc",
-    leaves=_CXX_NEW | {"malloc", "calloc", "tc_malloc", "tc_calloc", "tc_new", "tc_newarray"},
+    leaves=OPERATORS_NEW | {"malloc", "calloc", "tc_malloc", "tc_calloc", "tc_new", "tc_newarray"},
 )
 
 # mimalloc.h. mi_realpath, mi_mbsdup and mi_dupenv_s call mi_strdup, and mi_reallocarr calls mi_reallocarray.

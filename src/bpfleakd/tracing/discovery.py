@@ -27,7 +27,7 @@ import structlog
 
 from bpfleakd import errors
 from bpfleakd.elf.byte_source import FileBytes
-from bpfleakd.elf.definitions import defines_any
+from bpfleakd.elf.definitions import defines_any, imports_any
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.static_probes import has_static_probes
 from bpfleakd.kernel.abi import role_arguments
@@ -37,7 +37,7 @@ from bpfleakd.kernel.probes.point_cache import ProbePointCache
 from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction
 from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.probe import FunctionRole, ProbedFunction
-from bpfleakd.process.allocators import FUNCTIONS, SIGNS, TELLING_NAMES, identify
+from bpfleakd.process.allocators import FUNCTIONS, OPERATORS_NEW, SIGNS, TELLING_NAMES, identify
 from bpfleakd.process.debug_search import debug_file_for_all, debug_file_in_root, has_our_root, root_of
 from bpfleakd.process.mapped_files import FileContent, FileKey, OpenedFile, open_mapped
 from bpfleakd.process.process import instance_of
@@ -104,8 +104,9 @@ class ProbedFile:
     """A file with functions to probe; `functions` is what is shown of them.
 
     `sampled` are the static probes of a sampler, if it has one, and their arguments as the note has them.
-    `is_program`: it is the process' program and no library. `refused` says why others are not probed,
-    `ranges` where all functions are, as file offsets. `file` stays open as long as this is kept.
+    `is_program`: it is the process' program and no library; `imports_new`: C++ code in it allocates.
+    `refused` says why others are not probed, `ranges` where all functions are, as file offsets. `file`
+    stays open as long as this is kept.
     """
 
     file: OpenedFile
@@ -115,6 +116,7 @@ class ProbedFile:
     ranges: tuple[tuple[int, int], ...] = ()
     sampled: tuple[SamplerProbe, ...] = ()
     is_program: bool = False
+    imports_new: bool = False
 
     @property
     def id(self) -> FileKey:
@@ -177,6 +179,14 @@ class _Candidate:
             self.debug.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was found in a file; `imports_new`: it wants a C++ operator new from another."""
+
+    probes: tuple[FunctionProbe, ...] = ()
+    imports_new: bool = False
+
+
 @dataclass(slots=True)
 class _Known:
     """Files that were looked at, by what they are known by and whether they were the process' program.
@@ -184,22 +194,22 @@ class _Known:
     Used by several threads.
     """
 
-    probes: BoundedCache[tuple[FileKey, bool], tuple[FunctionProbe, ...]] = field(
+    found: BoundedCache[tuple[FileKey, bool], _Found] = field(
         default_factory=lambda: BoundedCache(_FILES_MAX)
     )
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def of(self, mapped: _Mapped, owner: str) -> tuple[FunctionProbe, ...] | None:
+    def of(self, mapped: _Mapped, owner: str) -> _Found | None:
         """What is known of a file, for a process: its own knowledge comes first."""
         key = mapped.file.key
         with self.lock:
-            of_process = self.probes.get((key.of_process(owner), mapped.is_program))
-            return of_process if of_process is not None else self.probes.get((key, mapped.is_program))
+            of_process = self.found.get((key.of_process(owner), mapped.is_program))
+            return of_process if of_process is not None else self.found.get((key, mapped.is_program))
 
-    def put(self, key: FileKey, mapped: _Mapped, probes: tuple[FunctionProbe, ...]) -> None:
+    def put(self, key: FileKey, mapped: _Mapped, found: _Found) -> None:
         """Remember what was found."""
         with self.lock:
-            self.probes.put((key, mapped.is_program), probes)
+            self.found.put((key, mapped.is_program), found)
 
 
 class Discovery:
@@ -231,13 +241,13 @@ class Discovery:
             and all(self._known.of(one, owner) is not None for one in unknown)
         ):
             raise errors.NotYet(f"the files of process {pid} are still being read", "try again in a moment")
-        found = (_probed_file(m, self._known.of(m, owner) or ()) for m in mapped)
-        return [file for file in found if file.points or file.sampled or file.refused]
+        found = (_probed_file(m, self._known.of(m, owner) or _Found()) for m in mapped)
+        return [file for file in found if file.points or file.sampled or file.refused or file.imports_new]
 
     def _search(self, pid: int, unknown: Sequence[_Mapped], owner: str) -> None:
         until_s = time.monotonic() + _SEARCH_LIMIT_S
         for one in unknown:
-            found: tuple[FunctionProbe, ...] = ()
+            found = _Found()
             key, reason = one.file.key.of_process(owner), "reading its files has taken too long"
             try:
                 if time.monotonic() < until_s:
@@ -251,19 +261,19 @@ class Discovery:
             if reason:
                 log.warning("allocator.left-out", pid=pid, path=one.mapping.path, reason=reason)
 
-    def _probes_of(
-        self, pid: int, one: _Mapped, owner: str
-    ) -> tuple[FileKey, tuple[FunctionProbe, ...], str]:
+    def _probes_of(self, pid: int, one: _Mapped, owner: str) -> tuple[FileKey, _Found, str]:
         """What a file has to probe, what it is to be known by, and why it cannot be understood ("")."""
         candidate = _candidate(pid, one, owner)
         if candidate is None:
             # Of a program without symbols another process may bring a debug file along.
             is_all = not one.is_program or has_our_root(pid)
-            return one.file.key if is_all else one.file.key.of_process(owner), (), ""
+            key = one.file.key if is_all else one.file.key.of_process(owner)
+            return key, _Found(imports_new=_imports_new(one.file)), ""
         try:
-            return candidate.key, tuple(self._cache.search(*candidate.searched, _WANTED)), ""
+            probes = tuple(self._cache.search(*candidate.searched, _WANTED))
+            return candidate.key, _Found(probes, _imports_new(one.file)), ""
         except errors.BadElf as error:
-            return candidate.key, (), error.message
+            return candidate.key, _Found(), error.message
         finally:
             candidate.close()
 
@@ -315,6 +325,14 @@ def _candidate(pid: int, mapped: _Mapped, owner: str) -> _Candidate | None:
     return _Candidate(file.key, mapped.mapping, file.content())
 
 
+def _imports_new(file: OpenedFile) -> bool:
+    try:
+        with ElfImage.open(file.descriptor) as image:
+            return imports_any(image, OPERATORS_NEW)
+    except errors.BadElf:
+        return False
+
+
 def _may_define_inside(image: ElfImage, mapped: _Mapped) -> bool:
     """Whether a program has symbols in a compressed section, which helpers unpack."""
     return (
@@ -336,8 +354,8 @@ def _with_debug_file(pid: int, mapped: _Mapped, image: ElfImage, owner: str) -> 
     return _Candidate(key, mapped.mapping, mapped.file.content(), symbols)
 
 
-def _probed_file(mapped: _Mapped, probes: Sequence[FunctionProbe]) -> ProbedFile:
-    file, mapping = mapped.file, mapped.mapping
+def _probed_file(mapped: _Mapped, looked_up: _Found) -> ProbedFile:
+    file, mapping, probes = mapped.file, mapped.mapping, looked_up.probes
     found = {p.function: p for p in probes if not p.refusal and p.function not in _SAMPLED_ROLES}
     refused = tuple(f"{probe.function}: {probe.refusal}" for probe in probes if probe.refusal)
     identified = identify({name: probe.entry for name, probe in found.items()})
@@ -381,4 +399,13 @@ def _probed_file(mapped: _Mapped, probes: Sequence[FunctionProbe]) -> ProbedFile
         for p in probes
         if not p.refusal and p.function in _SAMPLED_ROLES
     )
-    return ProbedFile(file, tuple(points), tuple(functions), refused, inside, sampled, mapped.is_program)
+    return ProbedFile(
+        file,
+        tuple(points),
+        tuple(functions),
+        refused,
+        inside,
+        sampled,
+        is_program=mapped.is_program,
+        imports_new=looked_up.imports_new,
+    )

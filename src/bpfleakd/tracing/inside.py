@@ -5,8 +5,9 @@ A sampler (docs/inside.md) costs the process nothing to speak of, and says the s
 does. So it is used wherever not every block is wanted, in place of the allocators' functions: of these none
 is probed then, but that the dynamic loader has brought further libraries is still to be known.
 
-A program that exports a malloc of its own is asked before any library that was preloaded: the sampler of
-such a library sees nothing there.
+A program that exports a malloc of its own is asked before any library that was preloaded, and an allocator
+that brings C++ operators of its own (jemalloc, tcmalloc, mimalloc) is asked past it by C++ code: what the
+sampler of such a library announces would not be all.
 """
 
 from __future__ import annotations
@@ -17,16 +18,27 @@ from dataclasses import replace
 from bpfleakd import errors
 from bpfleakd.model.probe import FunctionRole
 from bpfleakd.model.process import TracingMode
+from bpfleakd.process.allocators import OPERATORS_NEW
 from bpfleakd.tracing.discovery import ProbedFile
 
 __all__ = ["has_sampler", "part_of", "parts_of"]
 
 
 def has_sampler(files: Iterable[ProbedFile]) -> bool:
-    """Whether a sampler in one of the files of a process sees what the process allocates."""
+    """Whether a sampler in one of the files of a process sees all that the process allocates."""
     files = tuple(files)
-    has_own_malloc = any(file.is_program and file.has_allocator for file in files)
-    return any(file.has_sampler and (file.is_program or not has_own_malloc) for file in files)
+    samplers = [file for file in files if file.has_sampler]
+    others = [file for file in files if not file.has_sampler and file.has_allocator]
+    if not samplers or any(file.is_program for file in samplers):
+        return bool(samplers)
+    if any(file.is_program for file in others):
+        return False
+    has_cxx = any(file.imports_new for file in files)
+    return not (has_cxx and any(_has_operators(file) for file in others))
+
+
+def _has_operators(file: ProbedFile) -> bool:
+    return any(function.function in OPERATORS_NEW for function in file.functions)
 
 
 def parts_of(files: Sequence[ProbedFile], mode: TracingMode) -> list[ProbedFile]:
@@ -37,7 +49,7 @@ def parts_of(files: Sequence[ProbedFile], mode: TracingMode) -> list[ProbedFile]
     is_there = has_sampler(files)
     if mode is TracingMode.INSIDE and not is_there:
         raise errors.NoAllocator(
-            "the process has no sampler inside that announces its blocks (otel_memory)",
+            "the process has no sampler inside that announces all of its blocks (otel_memory)",
             "start it by `bpfleakctl run -- COMMAND`, or attach in another mode",
         )
     is_inside = is_there and mode is not TracingMode.EXACT

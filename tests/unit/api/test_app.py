@@ -154,7 +154,7 @@ def test_attach_in_a_mode():
     assert ask(service, "POST", "/v1/processes/24?enable_profile=yes").status == 400
     refused = ask(service, "POST", "/v1/processes/23?mode=watch")
     assert refused.status == 400
-    assert refused.json["error"]["message"] == "mode must be one of exact, sampled, auto, not 'watch'"
+    assert refused.json["error"]["message"] == "mode must be one of exact, sampled, auto, inside, not 'watch'"
 
 
 def test_attach_and_detach():
