@@ -104,9 +104,9 @@ class ProbedFile:
     """A file with functions to probe; `functions` is what is shown of them.
 
     `sampled` are the static probes of a sampler, if it has one, and their arguments as the note has them.
-    `is_program`: it is the process' program and no library; `imports_new`: C++ code in it allocates.
-    `refused` says why others are not probed, `ranges` where all functions are, as file offsets. `file`
-    stays open as long as this is kept.
+    `is_program`: it is the process' program and no library; `beside_cxx`: some file of the process has C++
+    code that allocates. `refused` says why others are not probed, `ranges` where all functions are, as file
+    offsets. `file` stays open as long as this is kept.
     """
 
     file: OpenedFile
@@ -116,7 +116,7 @@ class ProbedFile:
     ranges: tuple[tuple[int, int], ...] = ()
     sampled: tuple[SamplerProbe, ...] = ()
     is_program: bool = False
-    imports_new: bool = False
+    beside_cxx: bool = False
 
     @property
     def id(self) -> FileKey:
@@ -241,8 +241,13 @@ class Discovery:
             and all(self._known.of(one, owner) is not None for one in unknown)
         ):
             raise errors.NotYet(f"the files of process {pid} are still being read", "try again in a moment")
-        found = (_probed_file(m, self._known.of(m, owner) or _Found()) for m in mapped)
-        return [file for file in found if file.points or file.sampled or file.refused or file.imports_new]
+        found = [self._known.of(one, owner) or _Found() for one in mapped]
+        beside_cxx = any(one.imports_new for one in found)
+        files = (
+            _probed_file(one, looked_up.probes, beside_cxx=beside_cxx)
+            for one, looked_up in zip(mapped, found, strict=True)
+        )
+        return [file for file in files if file.points or file.sampled or file.refused]
 
     def _search(self, pid: int, unknown: Sequence[_Mapped], owner: str) -> None:
         until_s = time.monotonic() + _SEARCH_LIMIT_S
@@ -354,8 +359,8 @@ def _with_debug_file(pid: int, mapped: _Mapped, image: ElfImage, owner: str) -> 
     return _Candidate(key, mapped.mapping, mapped.file.content(), symbols)
 
 
-def _probed_file(mapped: _Mapped, looked_up: _Found) -> ProbedFile:
-    file, mapping, probes = mapped.file, mapped.mapping, looked_up.probes
+def _probed_file(mapped: _Mapped, probes: Sequence[FunctionProbe], *, beside_cxx: bool) -> ProbedFile:
+    file, mapping = mapped.file, mapped.mapping
     found = {p.function: p for p in probes if not p.refusal and p.function not in _SAMPLED_ROLES}
     refused = tuple(f"{probe.function}: {probe.refusal}" for probe in probes if probe.refusal)
     identified = identify({name: probe.entry for name, probe in found.items()})
@@ -407,5 +412,5 @@ def _probed_file(mapped: _Mapped, looked_up: _Found) -> ProbedFile:
         inside,
         sampled,
         is_program=mapped.is_program,
-        imports_new=looked_up.imports_new,
+        beside_cxx=beside_cxx,
     )

@@ -33,7 +33,7 @@ def has_sampler(files: Iterable[ProbedFile]) -> bool:
         return bool(samplers)
     if any(file.is_program for file in others):
         return False
-    has_cxx = any(file.imports_new for file in files)
+    has_cxx = any(file.beside_cxx for file in files)
     return not (has_cxx and any(_has_operators(file) for file in others))
 
 
