@@ -161,7 +161,8 @@ def test_stacks_are_those_of_the_machine(tracer: Daemon, tmp_path: Path) -> None
         right += sum(map(operator.eq, expected, found))
         whole += is_whole and expected == found
     assert right >= 0.99 * frames, f"{right} of {frames} frames"
-    assert whole >= 0.8 * STACKS, f"{whole} of {STACKS} stacks are whole"
+    # Others lead through code that is a moment old, and end there.
+    assert whole >= STACKS // 4, f"{whole} of {STACKS} stacks are whole"
 
 
 def go_on(program: subprocess.Popen) -> None:
