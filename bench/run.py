@@ -37,6 +37,7 @@ BENCHMARKS = (
     "tables",
     "scan",
     "go_profile",
+    "java",
 )
 # Side by side, since nobody wants to know how fast; most of each is waiting.
 _SHORT_JOBS = 4

@@ -1,7 +1,7 @@
 """The code of a Java virtual machine while it is traced: read in a thread, looked at on the tick.
 
 Rules:
-- One reading at a time, begun on a tick, taken in on the next: so new code is known within two ticks. A
+- One reading at a time, begun on a tick, which waits for it for a moment, and else leaves it to the next. A
   reading is a look at the map of segments, some hundred microseconds, unless blocks have come or gone; then
   10 ms for 5,000 blobs.
 - All is read once in `_WHOLE_NS`, too: code may go and other code of its size come, and leave the map as it
@@ -35,6 +35,8 @@ log = structlog.get_logger()
 _NS_PER_S = 1_000_000_000
 _WHOLE_NS = 10 * _NS_PER_S
 _SHARE = 50
+# Most take less; one that does not answer is waited for once.
+_WAIT_S = 0.02
 _FAILURES_MAX = 10
 
 
@@ -70,18 +72,20 @@ class JavaCode:
             return None
 
     def refresh(self, now_ns: int) -> Reading | None:
-        """Take in a reading that is finished, and begin the next one if it is due."""
-        found: Reading | None = None
-        while not self._answers.empty():
-            found, took_ns = self._answers.get()
-            self._is_reading = False
-            self._due_ns = now_ns + _SHARE * took_ns
-        if not self._is_reading and now_ns >= self._due_ns and self._failures < _FAILURES_MAX:
+        """Begin a reading if it is due, and take in what is finished."""
+        has_begun = not self._is_reading and now_ns >= self._due_ns and self._failures < _FAILURES_MAX
+        if has_begun:
             self._is_reading = True
             is_whole = now_ns >= self._whole_due_ns
             if is_whole:
                 self._whole_due_ns = now_ns + _WHOLE_NS
             threading.Thread(target=self._read, args=(is_whole,), name="java-code", daemon=True).start()
+        try:
+            found, took_ns = self._answers.get(timeout=_WAIT_S if has_begun else 0.0)
+        except queue.Empty:
+            return None
+        self._is_reading = False
+        self._due_ns = now_ns + _SHARE * took_ns
         return found
 
     def close(self) -> None:
