@@ -69,7 +69,7 @@ def test_each_leaks_in_its_way(tracer: Daemon, service: Callable[[str], int]) ->
     assert heaps - {"classes"} == {"map", "threads"}
     assert leaks(reports["direct"]) == {"JavaLeaks$Buffers.take"}
     assert leaks(reports["healthy"]) == set()
-    assert all(report["notes"] == [] for report in reports.values())
+    assert all(report["process"]["notes"] == [] for report in reports.values())
 
 
 def test_types_on_request(tracer: Daemon, service: Callable[..., int]) -> None:
