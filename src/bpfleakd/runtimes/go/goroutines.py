@@ -101,6 +101,8 @@ class Goroutines:
         addresses = np.frombuffer(data[: len(data) // _WORD_BYTES * _WORD_BYTES], np.uint64)
         words, is_read = Records(addresses, _RECORD_WORDS).read(self._memory)
         words = words[is_read]
+        if not len(words):
+            return None
         if self._layout is None:
             self._layout = self._layout_of(words[:_TRIED])
         return self._sums(words, self._layout, count - len(words)) if self._layout else None

@@ -194,26 +194,30 @@ class HeapProfile:
         """Walk the list from its head to the first bucket that is known."""
         head = address = self._memory.number(self._at[0]) or 0
         known, last = self._known, self._head
+        addresses, sizes, sites = self._addresses, self._sizes, self._sites
         windows: dict[int, tuple[int, bytes]] = {}
-        none = 0, b""
+        start, window, limit = 0, b"", -1
         deadline_s = time.monotonic() + _WALK_LIMIT_S
-        number = before = len(self._addresses)
+        number = before = len(addresses)
         while address and address not in known and address != last:
             number += 1
-            is_late = number % _CHECKED_EVERY == 0 and time.monotonic() > deadline_s
+            is_late = not number % _CHECKED_EVERY and time.monotonic() > deadline_s
             if is_late or number > self._buckets_max or self._stack_bytes >= _STACKS_LIMIT_BYTES:
                 self.left_out += 1
                 break
-            # One bucket lies below the one before: each P of the runtime fills chunks of its own, upwards.
-            start, window = windows.get(address & -_WINDOW_BYTES) or none
-            if not 0 <= address - start <= len(window) - _HEADER_BYTES:
-                start, window = self._window(windows, address)
             offset = address - start
-            if offset > len(window) - _HEADER_BYTES or address % _WORD_BYTES:
+            if not 0 <= offset <= limit:
+                # Each lies below the one before: every P of the runtime fills chunks of its own, upwards.
+                start, window = windows.get(address & -_WINDOW_BYTES, (0, b""))
+                if not 0 <= address - start <= len(window) - _HEADER_BYTES:
+                    start, window = self._window(windows, address)
+                offset, limit = address - start, len(window) - _HEADER_BYTES
+            if not 0 <= offset <= limit or address % _WORD_BYTES:
                 self._broken += 1
                 break
             following, kind, size, depth = _HEADER.unpack_from(window, offset)
-            begin, end = offset + _HEADER_BYTES, offset + _HEADER_BYTES + depth * _WORD_BYTES
+            begin = offset + _HEADER_BYTES
+            end = begin + depth * _WORD_BYTES
             if kind != _MEMORY_PROFILE or depth > _DEPTH_MAX:
                 self._broken += 1
                 break
@@ -221,9 +225,9 @@ class HeapProfile:
             if end > len(window):
                 stack = self._memory.read(start + begin, end - begin)
             known.add(address)
-            self._addresses.append(start + end)
-            self._sizes.append(size if size < _SIZE_MAX else _SIZE_MAX)
-            self._sites.append(self._row_of(stack))
+            addresses.append(start + end)
+            sizes.append(size if size < _SIZE_MAX else _SIZE_MAX)
+            sites.append(self._row_of(stack))
             address = following
         self._head = head
         if len(self._addresses) != before:
