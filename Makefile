@@ -112,6 +112,11 @@ verdicts: FOR := test
 verdicts: setup ## Try the verdicts on programs of known truth, for 10 minutes; writes docs/verdicts.md (as root)
 	$(PYTHON) -m bench.verdicts $(VERDICTS_ARGS)
 
+.PHONY: python-leaks
+python-leaks: FOR := test
+python-leaks: setup ## Find known leaks of released Python packages, from PyPI, for 5 minutes (as root)
+	$(PYTHON) -m bench.python_leaks
+
 .PHONY: bench
 bench: FOR := bench
 bench: setup ## Measure what tracing costs, against its peers (BENCH_ARGS=--short, --strict, or names)

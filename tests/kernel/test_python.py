@@ -262,3 +262,78 @@ def python_sites(tracer: Daemon, pid: int) -> dict[str, int]:
         if site["kind"] == "python":
             found[site["function"]] = found.get(site["function"], 0) + site["live_bytes"]
     return found
+
+
+@pytest.fixture
+def service() -> Iterator[Callable[[str], int]]:
+    """A factory of running services of services.py, by what they keep; returns their pids."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(what: str) -> int:
+        command = [SYSTEM, str(PROGRAMS / "services.py"), what]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        assert started[-1].stdout
+        return int(started[-1].stdout.readline())
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+LEAKS = {
+    "log_order": ("dict", "list"),
+    "remember_session": ("__main__.Order", "dict"),
+    "note_seen": ("str", "set"),
+    "queue_event": ("tuple", "deque"),
+    "add_handler": ("function", "list"),
+}
+
+
+def test_who_makes_a_structure_grow_is_named_with_its_type(daemon, service) -> None:
+    """Not who makes the garbage, nor who used up the last arena; by list, dict, set and deque."""
+    tracer = daemon(history={"leak_after_s": 20})
+    pids = {what: service(what) for what in LEAKS}
+    for pid in pids.values():
+        tracer.attach(pid)
+    for what, (value, kind) in LEAKS.items():
+
+        def worst(pid: int = pids[what]) -> dict[str, Any]:
+            return tracer.top(pid)["sites"][0]
+
+        wait_until(lambda: worst()["kind"] == "managed" and worst()["verdict"] == "leak", 200)
+        site = worst()
+        assert site["function"] == what
+        assert site["location"].startswith("services.py:")
+        assert site["type"].split(" +")[0] == value
+        assert site["reason"].startswith(f"a {kind} of ")
+        heap = tracer.top(pids[what])["managed"]
+        assert (heap["runtime"], heap["verdict"], heap["is_read"]) == ("CPython", "leak", True)
+
+
+def test_a_healthy_service_is_no_leak(daemon, service) -> None:
+    """A cache that is full, a queue that is emptied, an asyncio server under load."""
+    tracer = daemon(history={"leak_after_s": 20})
+    pids = [service(what) for what in ("cache_page", "churn", "server")]
+    for pid in pids:
+        tracer.attach(pid)
+    for pid in pids:
+        wait_until(lambda: (tracer.top(pid)["managed"] or {}).get("collections", 0) >= 12, 300)  # noqa: B023
+        report = tracer.top(pid)
+        assert report["managed"]["verdict"] != "leak"
+        leaks = [site for site in report["sites"] if site["verdict"] == "leak"]
+        assert leaks == []
+
+
+def test_types_by_the_command(daemon, service) -> None:
+    """Without a question, since the process hardly stands still; and while it runs, where that is wanted."""
+    pid = service("log_order")
+    tracer = daemon()
+    tracer.attach(pid)
+    for arguments in ((), ("--no-stop",)):
+        report = json.loads(tracer.control("types", "--pid", pid, "--json", *arguments))
+        assert report["runtime"] == "CPython"
+        types = {row["type"]: row for row in report["types"]}
+        assert types["dict"]["live_count"] > 0
+        assert types["str"]["live_count"] > types["code"]["live_count"] > 100
+    assert types["dict"]["change_count"] > 0

@@ -3,7 +3,7 @@
 Python counts references, so that what is in use is what is alive, but for cycles that wait for the collector.
 The heap is read by a child (`heap_reading`), which costs the process nothing and the daemon some tenths of a
 second of a processor: while it may grow every twelfth of the time watched, else once a minute, and never so
-often that readings take more than a twentieth of the time. One process is read at a time.
+often that readings take more than a twelfth of a processor. One process is read at a time.
 
 Who makes a container grow is whoever last gave it a larger table: that is a block of malloc, which has a
 stack.
@@ -37,7 +37,7 @@ log = structlog.get_logger()
 _NS_PER_S = 1_000_000_000
 _SHORTEST_NS, _LONGEST_NS = 5 * _NS_PER_S, 60 * _NS_PER_S
 _PARTS = 12
-_TIME_SHARE = 0.05
+_TIME_SHARE = 0.08
 _TIMEOUT_S = 60.0
 _WATCHED_MAX = 64
 _SHOWN_MAX = 20
