@@ -318,10 +318,12 @@ def test_a_healthy_service_is_no_leak(daemon, service) -> None:
     for pid in pids:
         tracer.attach(pid)
     for pid in pids:
-        wait_until(lambda: (tracer.top(pid)["managed"] or {}).get("collections", 0) >= 12, 300)  # noqa: B023
-        report = tracer.top(pid)
-        assert report["managed"]["verdict"] != "leak"
-        leaks = [site for site in report["sites"] if site["verdict"] == "leak"]
+
+        def managed(pid: int = pid) -> dict[str, Any]:
+            return tracer.top(pid)["managed"] or {}
+
+        wait_until(lambda: managed().get("verdict") == "steady", 300)
+        leaks = [site for site in tracer.top(pid)["sites"] if site["verdict"] == "leak"]
         assert leaks == []
 
 
@@ -337,3 +339,22 @@ def test_types_by_the_command(daemon, service) -> None:
         assert types["dict"]["live_count"] > 0
         assert types["str"]["live_count"] > types["code"]["live_count"] > 100
     assert types["dict"]["change_count"] > 0
+
+
+def test_a_program_that_is_attached_to_from_its_start(daemon) -> None:
+    """Before Python has begun: it is looked for again."""
+    rule = {"match": {"cmdline": "*from_its_start*"}, "mode": "exact"}
+    tracer = daemon(policy={"default": "off", "rules": [rule]})
+    source = "import time\ndef from_its_start():\n    return bytearray(70000)\n"
+    source += "kept = []\nwhile True:\n    kept.append(from_its_start())\n    time.sleep(0.05)\n"
+    process = subprocess.Popen([SYSTEM, "-c", source])
+    try:
+        wait_until(lambda: tracer.process(process.pid) is not None, 60)
+
+        def functions() -> set[str]:
+            return {site["function"] for site in tracer.top(process.pid)["sites"]}
+
+        wait_until(lambda: "from_its_start" in functions(), 60)
+    finally:
+        process.kill()
+        process.wait()
