@@ -31,6 +31,7 @@ _HEAPS_MAX_BYTES = 2 << 30
 _LOG2_SEGMENTS = range(6, 13)
 _BLOBS_MAX = 100_000
 _FRAME_MAX_WORDS = 1 << 16
+_ADDRESSES_END = 1 << 47
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ class CodeCache:
         segments = memory.word(address + layout.heap_segments + layout.space_low)
         log2_segment = int.from_bytes(memory.read(address + layout.log2_segment, 4), "little")
         if (
-            not 0 < start <= end <= start + _HEAPS_MAX_BYTES
+            not 0 < start <= end <= min(start + _HEAPS_MAX_BYTES, _ADDRESSES_END)
             or log2_segment not in _LOG2_SEGMENTS
             or start % 4096
         ):

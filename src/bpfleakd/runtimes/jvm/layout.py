@@ -43,6 +43,8 @@ CONSTANTS = frozenset({_HIDDEN_17, *_FRAME_CONSTANTS})
 # Constants that are not exported: Method::_flags is a u2 in 17 and no part of vmStructs later, where the flag
 # is the 13th of ConstMethod's (constMethodFlags.hpp).
 _HIDDEN = 1 << 12
+# What is read of each blob; 17 needs 136.
+_HEADER_MAX_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,9 @@ def _code(structs: VmStructs) -> CodeLayout:
         "method": at[compiled, "_method"],
     }
     block_bytes = structs.sizes["HeapBlock"]
+    read_bytes = -(-(block_bytes + max(places.values()) + 8) // 8) * 8
+    if read_bytes > _HEADER_MAX_BYTES or used not in (4, 8):
+        raise ValueError("code blobs are not as expected")
     return CodeLayout(
         heaps=structs.statics["CodeCache", "_heaps"],
         heap_memory=at["CodeHeap", "_memory"],
@@ -189,7 +194,7 @@ def _code(structs: VmStructs) -> CodeLayout:
         length_bytes=used,
         used=used,
         is_relative=is_relative,
-        read_bytes=-(-(block_bytes + max(places.values()) + 8) // 8) * 8,
+        read_bytes=read_bytes,
         **places,
     )
 

@@ -40,6 +40,8 @@ class PerfData:
         if not 0 < end - start <= _SIZE_MAX_BYTES:
             raise ValueError("it keeps no counters (-XX:-UsePerfData)")
         data = self._memory.read(start, end - start)
+        if len(data) < _PROLOGUE.size:
+            raise ValueError("its counters are not as expected")
         if not self._places.keys() >= set(names):
             self._places = dict(_entries(data))
         return {name: _value(data, *self._places[name]) for name in names if name in self._places}

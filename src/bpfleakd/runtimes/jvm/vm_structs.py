@@ -35,7 +35,8 @@ EXPORTED = (
 _ROWS_MAX = 8_192
 _STRIDE_MAX_BYTES = 256
 _NAME_MAX_BYTES = 160
-_OFFSET_MAX = 1 << 20
+# The largest of those that are used is 464.
+_OFFSET_MAX = 4_096
 
 
 @dataclass(frozen=True, slots=True)
