@@ -139,7 +139,7 @@ def test_too_much_memory_costs_the_caches_and_then_the_largest_process(world):
     assert (world.sheds, world.given_up) == (1, {})
     world.go_on(5)
     assert world.given_up.keys() == {2}
-    assert "200 MiB of 100" in world.given_up[2]
+    assert "200 MiB exceeds its 100 MiB limit" in world.given_up[2]
     world.resident_bytes = 90 << 20
     world.go_on(100)
     assert (world.sheds, world.given_up.keys()) == (1, {2})

@@ -508,6 +508,6 @@ class TestTargets:
         source += 'mov $34, %eax; syscall\ntext: .ascii "\\n"\n'
         with (
             running(compiled(tmp_path, source, "-static", "-nostdlib", suffix=".s")) as bare,
-            pytest.raises(errors.NoAllocator, match="no allocator"),
+            pytest.raises(errors.NoAllocator, match="no known allocator"),
         ):
             attacher.attach(bare, EXACT)

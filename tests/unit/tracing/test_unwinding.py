@@ -207,7 +207,7 @@ def test_equal_files_share_a_table(tables, store, builder, kernel, process, file
     builder.answer("b", ONE, digest="same")
     tables.follow(pid, codes)
     assert [rule_at(kernel, pid, code) for code in codes] == [ONE, ONE]
-    assert store.tables == {}
+    assert len(store.tables) == 1
 
 
 def test_tables_of_two_processes_that_get_ready_at_once(tables, builder, kernel, process, file) -> None:
@@ -251,7 +251,7 @@ def test_libraries_come_and_go(tables, store, builder, kernel, process, file) ->
         assert [rule_at(kernel, pid, code) for code in (shop, plugin)] == [ONE, OTHER]
         tables.follow(pid, [shop])
         assert [rule_at(kernel, pid, code) for code in (shop, plugin)] == [ONE, GAP]
-        assert store.tables == {}
+        assert len(store.tables) == 1
 
 
 def as_large_as_two_shards() -> UnwindTable:

@@ -114,7 +114,7 @@ def test_a_gap_that_is_longer_than_what_was_read() -> None:
     """Then all begins anew: a verdict would be on what nobody saw."""
     world = World()
     world.go_on(30)
-    with pytest.raises(ValueError, match="nobody read for"):
+    with pytest.raises(ValueError, match="no readings for"):
         world.restart(gap_s=60)
 
 
