@@ -88,32 +88,40 @@ class Bystander:
             self.client.processes()
             wall_s, after = time.monotonic() - began_s, self._times_s()
             self.walls_s.append(wall_s)
-            self.answers_s.append(max(0.0, wall_s - (after.kept_waiting - before.kept_waiting)))
-            self.ticks_s.append((after.running - before.running) / (1 + wall_s))
+            running_s, waiting_s = _spent_s(before, after)
+            self.answers_s.append(max(0.0, wall_s - waiting_s))
+            self.ticks_s.append(running_s / (1 + wall_s))
             self.waits_s.append(self.client.stats().last_tick_s)
             over.wait(0.05)
 
-    def _times_s(self) -> _Times:
-        """Of all threads of the daemon, and of those that ask."""
-        daemon, ours = (_times_of(pid) for pid in (self.tracer.pid, os.getpid()))
-        return _Times(daemon.running, daemon.kept_waiting + ours.kept_waiting)
+    def _times_s(self) -> dict[tuple[bool, str], tuple[int, int]]:
+        """Of each thread of the daemon (True), and of those that ask."""
+        return {
+            (pid == self.tracer.pid, task): times
+            for pid in (self.tracer.pid, os.getpid())
+            for task, times in _times_of(pid)
+        }
 
 
-@dataclass(frozen=True)
-class _Times:
-    """Seconds on a processor, and seconds ready to run while another did."""
-
-    running: float
-    kept_waiting: float
-
-
-def _times_of(pid: int) -> _Times:
-    running = waiting = 0
+def _times_of(pid: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """ns on a processor, and ns ready to run while another did, by thread."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):
             ran_ns, waited_ns, _slices = map(int, (task / "schedstat").read_text().split())
-            running, waiting = running + ran_ns, waiting + waited_ns
-    return _Times(running / 1e9, waiting / 1e9)
+            yield task.name, (ran_ns, waited_ns)
+
+
+def _spent_s(
+    before: dict[tuple[bool, str], tuple[int, int]], after: dict[tuple[bool, str], tuple[int, int]]
+) -> tuple[float, float]:
+    """What the daemon ran, and what it and who asked were kept waiting; threads that ended do not count."""
+    running_ns = waiting_ns = 0
+    for thread, (ran_ns, waited_ns) in after.items():
+        ran_before_ns, waited_before_ns = before.get(thread, (0, 0))
+        waiting_ns += waited_ns - waited_before_ns
+        if thread[0]:
+            running_ns += ran_ns - ran_before_ns
+    return running_ns / 1e9, waiting_ns / 1e9
 
 
 def resident_bytes(pid: int) -> int:
