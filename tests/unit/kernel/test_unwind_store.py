@@ -19,6 +19,7 @@ from bpfleakd.kernel.abi import MAX_UNWIND_MAPPINGS, UNWIND_SHARD_WORDS
 from bpfleakd.kernel.unwind_store import OF_OTHERS, Piece, StoreFull, TableMapping, UnwindStore
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.unwind.build import table_of
+from bpfleakd.unwind.managed_code import CodeRange, managed_rule
 from bpfleakd.unwind.rules import GAP, RESERVED_RULES, STOP, CfaKind, RbpKind, UnwindRule
 from bpfleakd.unwind.table import PAGE_BYTES, UnwindTable, check
 
@@ -481,3 +482,42 @@ def test_files_of_anybody_leave_room_for_roots():
         with pytest.raises(StoreFull):
             store.add("larger" + OF_OTHERS, repeated(large, 2))
         store.add("largest", repeated(large, 2))
+
+
+class TestManagedCode:
+    """Ranges with one rule, beside and inside of files that have tables."""
+
+    RULE = managed_rule(-16, inner_offset=23, check_offset=51, is_tagged=True)
+
+    def test_a_range_has_its_rule_without_a_table(self) -> None:
+        """At its first and last byte, and not around it."""
+        kernel = FakeKernel()
+        with store_in(kernel) as store:
+            store.publish(PID, [], [CodeRange(0x7000, 0x9000, self.RULE)])
+
+            found = kernel.rules_at(PID, [0x6FFF, 0x7000, 0x8FFF, 0x9000])
+
+        assert found == [GAP, self.RULE, self.RULE, GAP]
+
+    def test_a_range_goes_before_the_table_around_it(self) -> None:
+        """The rest of the table holds as before."""
+        kernel, table = FakeKernel(), a_table([4, 4, 4])
+        with store_in(kernel) as store:
+            store.add("table", table)
+            pieces = store.use("table", PID)
+            store.publish(PID, [mapped(table, pieces, 0)], [CodeRange(0x1800, 0x2800, self.RULE)])
+
+            outside = [vaddr for vaddr in some_addresses(table, 200) if not 0x1800 <= vaddr < 0x2800]
+            expect_found(kernel, PID, table, 0, outside)
+            assert kernel.rules_at(PID, [0x1800, 0x27FF]) == [self.RULE] * 2
+
+    def test_a_rule_for_gaps_holds_only_there(self) -> None:
+        """Embedded builtins are where a file says nothing."""
+        kernel, table = FakeKernel(), a_table([2], rules=[RSP[0], GAP])
+        with store_in(kernel) as store:
+            store.add("table", table)
+            pieces = store.use("table", PID)
+            gaps = CodeRange(0x1000, 0x2000, self.RULE, only_gaps=True)
+            store.publish(PID, [mapped(table, pieces, 0)], [gaps])
+
+            assert kernel.rules_at(PID, [0x1000, 0x1800]) == [RSP[0], self.RULE]

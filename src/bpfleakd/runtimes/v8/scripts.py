@@ -6,7 +6,7 @@ import re
 
 __all__ = ["file_of", "module_of"]
 
-_PACKAGE = re.compile(r"/node_modules/((?:@[^/]+/)?[^/]+)/(?!.*/node_modules/)")
+_PACKAGE = re.compile(r"(?<=/node_modules/)((?:@[^/]+/)?[^/]+)/")
 _OWN = re.compile(r"node:[\w/.-]+|(?:evalmachine|internal)[\w/.:<>-]*")
 
 
@@ -14,8 +14,8 @@ def module_of(script: str) -> str:
     """An installed file's package, `node` for what comes with Node.js, else the file's name."""
     if _OWN.fullmatch(script):
         return "node"
-    package = _PACKAGE.search(script)
-    return package[1] if package else file_of(script)
+    packages = _PACKAGE.findall(script)
+    return packages[-1] if packages else file_of(script)
 
 
 def file_of(script: str) -> str:

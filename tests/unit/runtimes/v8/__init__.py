@@ -1,0 +1,1 @@
+"""Tests of `bpfleakd.runtimes.v8`; no privileges needed."""
