@@ -11,7 +11,10 @@ from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.process.policy import Decision, Rule
 from bpfleakd.supervision.growth_watcher import Open
 
-__all__ = ["Agenda", "ManagedProcess"]
+__all__ = ["AT_ONCE", "Agenda", "ManagedProcess"]
+
+# The end of a window of tracing that is to be closed, whatever it has told.
+AT_ONCE = 0
 
 
 @dataclass(slots=True)

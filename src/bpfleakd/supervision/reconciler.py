@@ -15,7 +15,7 @@ from bpfleakd.model.process import ProcessId, TracingMode, TracingRequest
 from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.process.policy import Decision
 from bpfleakd.supervision.growth_watcher import GrowthWatcher, Open
-from bpfleakd.supervision.managed_process import Agenda, ManagedProcess
+from bpfleakd.supervision.managed_process import AT_ONCE, Agenda, ManagedProcess
 from bpfleakd.tracing.attach import IMPATIENT, PATIENT, AttachWait
 from bpfleakd.tracing.tracer import Tracer
 
@@ -29,6 +29,8 @@ _RETRIES_NS = tuple(ms * _MS for ms in (2, 3, 5, 10, 20, 50, 100, 200, 500))
 # After so long a window begins without its unwind tables, and after so much longer it does not.
 _TABLES_LIMIT_NS = 5_000 * _MS
 _FILES_LIMIT_NS = 60_000 * _MS
+# A window of tracing that tells too little goes on for so long, and is looked at again.
+_LONGER_NS = 30_000 * _MS
 
 _WATCHING = (TracingMode.WATCH, TracingMode.AUTO)
 
@@ -108,6 +110,10 @@ class Reconciler:
         """Close a window of tracing if it is over; whether that took long."""
         assert process.window_end_ns is not None
         if now_ns < process.window_end_ns:
+            self._agenda.set(process.pid, process.window_end_ns)
+            return False
+        if process.window_end_ns != AT_ONCE and self._tracer.tells_too_little(process.pid):
+            process.window_end_ns = now_ns + _LONGER_NS
             self._agenda.set(process.pid, process.window_end_ns)
             return False
         process.window_end_ns = None

@@ -24,7 +24,7 @@ from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.process.policy import Decision, Policy, Subject
 from bpfleakd.process.processes import ProcessStat
 from bpfleakd.supervision.growth_watcher import GrowthWatcher, Open
-from bpfleakd.supervision.managed_process import Agenda, ManagedProcess
+from bpfleakd.supervision.managed_process import AT_ONCE, Agenda, ManagedProcess
 from bpfleakd.supervision.reconciler import Reconciler
 from bpfleakd.tracing.attach import UNHURRIED, AttachWait
 from bpfleakd.tracing.traced_process import TracedProcess
@@ -112,7 +112,7 @@ class Supervisor:
                 known.opening = action
             elif not isinstance(action, Open):
                 known.opening = None
-                known.window_end_ns = now_ns if known.window_end_ns is not None else None
+                known.window_end_ns = AT_ONCE if known.window_end_ns is not None else None
             self._agenda.set(known.pid, now_ns)
 
     def rescan(self, now_ns: int) -> None:
@@ -204,7 +204,7 @@ class Supervisor:
         """
         process = self._known.get(pid)
         if process is not None and process.window_end_ns is not None:
-            process.window_end_ns = now_ns
+            process.window_end_ns = AT_ONCE
             self._agenda.set(pid, now_ns)
             return
         if self._tracer.request_of(pid) is not None:

@@ -228,6 +228,11 @@ class Tracer:
         traced = self._running.get(pid)
         return traced.request if traced else None
 
+    def tells_too_little(self, pid: int) -> bool:
+        """Whether a process is to be traced for longer, because its garbage collections come seldom."""
+        traced = self._running.get(pid)
+        return traced is not None and traced.go is not None and traced.go.tells_too_little
+
     def is_unchanged(self, pid: int) -> bool:
         """Whether a process is traced, and has neither ended nor called exec since it was attached to."""
         traced = self._running.get(pid)

@@ -59,6 +59,7 @@ class World:
         self.attached: list[int] = []
         self.requests: dict[int, TracingRequest] = {}
         self.ended: list[int] = []
+        self.silent: set[int] = set()
         self.watched: dict[ProcessId, Decision] = {}
         self.wanted: list[Action] = []
         self.news: list[tuple[str, ProcessId]] = []
@@ -137,6 +138,9 @@ class World:
 
     def request_of(self, pid: int) -> TracingRequest | None:
         return self.requests[pid] if pid in self.traced else None
+
+    def tells_too_little(self, pid: int) -> bool:
+        return pid in self.silent
 
     def is_unchanged(self, pid: int) -> bool:
         return self._is_traced(pid)
@@ -530,6 +534,17 @@ def test_a_window_is_opened_and_closed_in_time(world):
     assert world.news == [("opened", process), ("closed", process)]
 
 
+def test_a_window_that_tells_too_little_goes_on(world):
+    """As of a Go heap that is collected seldom; but not if it takes too much."""
+    open_window(world)
+    world.silent = {23}
+    world.pass_time(40 * S)
+    assert world.state(23) == "traced"
+    world.silent = set()
+    world.pass_time(30 * S)
+    assert (world.state(23), world.traced) == ("watched", {})
+
+
 def test_a_window_can_be_closed_early(world):
     """By the watcher."""
     process = open_window(world)
@@ -554,8 +569,9 @@ def test_what_takes_too_much_is_let_go_of(world):
 
 
 def test_a_window_that_takes_too_much_is_closed(world):
-    """The watcher lets it rest, as after any window."""
+    """The watcher lets it rest, as after any window, whatever it has told."""
     process = open_window(world)
+    world.silent = {23}
     world.supervisor.evict(23, "too dear", world.now_ns)
     world.pass_time(1)
     assert (world.state(23), world.traced) == ("watched", {})

@@ -46,6 +46,8 @@ _NO_C = (
 )
 _OLD = "its Go heap has not been collected for {age}: what it gained since then is not known yet"
 _OLD_S = 30.0
+# The runtime collects every two minutes if nobody else does.
+_COLLECTIONS_ENOUGH, _YOUNG_NS = 5, 660 * _NS_PER_S
 _GARBAGE_SHARE_MAX = 10.0
 _NUMBER_MAX = float(1 << 62)
 
@@ -72,7 +74,7 @@ class GoProfile:
         self._misses_c = not sees_c and program.calls_c
         self._cycle: int | None = None
         self._collections = self._told = 0
-        self._collected_ns = clock_ns()
+        self._began_ns = self._collected_ns = clock_ns()
         self._peaks = np.zeros(0)
         self._known = _NO_SITES[1]
 
@@ -86,6 +88,12 @@ class GoProfile:
         if self._misses_c:
             found.append(_NO_C)
         return tuple(found)
+
+    @property
+    def tells_too_little(self) -> bool:
+        """Whether a few minutes more will tell whether it leaks: a verdict is made of collections."""
+        is_young = self._clock_ns() - self._began_ns < _YOUNG_NS
+        return bool(self.rate_bytes) and is_young and self._collections < _COLLECTIONS_ENOUGH
 
     def new_collections(self) -> int:
         """How many collections have become known since the last call."""

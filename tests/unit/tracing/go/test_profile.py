@@ -137,6 +137,10 @@ def test_what_is_old_or_missing_is_said() -> None:
     profile.read_now()
     assert (profile.new_collections(), profile.new_collections()) == (1, 0)
     assert profile.notes == (note,)
+    assert profile.tells_too_little
+    for program.profile.cycle in range(7, 11):
+        profile.read_now()
+    assert not profile.tells_too_little
 
 
 @pytest.mark.parametrize(
