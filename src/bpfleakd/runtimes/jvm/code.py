@@ -59,7 +59,8 @@ class JavaCode:
         self._last = CodeSnapshot(())
         self._answers: queue.SimpleQueue[tuple[Reading | None, int]] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._is_reading = self._is_closed = False
+        # The thread is at work; its answer has not been taken yet.
+        self._is_working = self._is_reading = self._is_closed = False
         self._due_ns = self._whole_due_ns = 0
         self._failures = 0
 
@@ -75,7 +76,7 @@ class JavaCode:
         """Begin a reading if it is due, and take in what is finished."""
         has_begun = not self._is_reading and now_ns >= self._due_ns and self._failures < _FAILURES_MAX
         if has_begun:
-            self._is_reading = True
+            self._is_reading = self._is_working = True
             is_whole = now_ns >= self._whole_due_ns
             if is_whole:
                 self._whole_due_ns = now_ns + _WHOLE_NS
@@ -92,7 +93,7 @@ class JavaCode:
         """Read no more."""
         with self._lock:
             self._is_closed = True
-            if not self._is_reading:
+            if not self._is_working:
                 self._memory.close()
 
     def _read(self, is_whole: bool) -> None:
@@ -112,6 +113,7 @@ class JavaCode:
             # All that this thread has done, not what it has waited for.
             self._answers.put((found, time.thread_time_ns()))
             with self._lock:
+                self._is_working = False
                 if self._is_closed:
                     self._memory.close()
 
