@@ -143,7 +143,7 @@ def test_a_refused_client_is_told_why(path):
     with running(FakeService(stats=some_stats()), path), contextlib.ExitStack() as opened:
         for _ in range(PEER_CONNECTIONS_MAX):
             opened.enter_context(socket.socket(socket.AF_UNIX)).connect(str(path))
-        with pytest.raises(errors.DaemonUnreachable, match="as many connections as it takes"):
+        with pytest.raises(errors.DaemonUnreachable, match="reached its connection limit"):
             DaemonClient(path).stats()
 
 

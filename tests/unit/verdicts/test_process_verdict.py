@@ -85,7 +85,7 @@ def test_false_alarms_are_rare() -> None:
 def test_room_for_garbage_explains_growth() -> None:
     """A heap twice as large as what is live grows twice as fast as what leaks."""
     without = judged(2 * MIB, FoundGrowth(1, 0.9 * MIB, 0.0))
-    assert "not in what is traced" in without.reason
+    assert "outside the traced call sites" in without.reason
     verdict = judged(2 * MIB, FoundGrowth(1, 0.9 * MIB, 0.0, garbage_bytes_per_s=0.9 * MIB))
     assert (verdict.explained_share, verdict.leak_bytes_per_s) == (pytest.approx(0.9, abs=0.05), 0.9 * MIB)
     assert "room for garbage" in verdict.reason

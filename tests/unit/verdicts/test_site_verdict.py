@@ -103,7 +103,7 @@ def test_the_rate_is_the_leaks() -> None:
 def test_the_first_seconds_are_unknown() -> None:
     """Less than ten seconds are too little for any verdict."""
     (found,) = verdicts(sites.leak(1000), 9.0)
-    assert found == SiteVerdict(Verdict.UNKNOWN, 0.0, "observed for 9s only", 0.0)
+    assert found == SiteVerdict(Verdict.UNKNOWN, 0.0, "observed for only 9s", 0.0)
 
 
 def test_a_sampled_leak_needs_more_time() -> None:
