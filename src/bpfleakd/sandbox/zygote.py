@@ -44,8 +44,10 @@ def _main(control_fd: int, modules: list[str]) -> None:
     gc.freeze()
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=control_fd)
     lock_down(LONG_LIVED)
-    send(control, "ready")
-    _serve(control, jobs)
+    # A daemon that was killed meanwhile does not listen any more.
+    with contextlib.suppress(ChannelError):
+        send(control, "ready")
+        _serve(control, jobs)
 
 
 def _serve(control: socket.socket, jobs: dict[str, Callable[..., None]]) -> None:
