@@ -22,7 +22,7 @@ from bpfleakd import errors
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.server import ApiServer
 from bpfleakd.model.groups import GroupKey
-from bpfleakd.model.process import ProcessRow, TracingMode
+from bpfleakd.model.process import ProcessRow
 from bpfleakd.model.report import SortKey
 
 from ..samples import (
@@ -82,7 +82,7 @@ def test_everything_arrives_as_it_was_sent(path):
         assert client.address_space(23) == an_address_space()
         assert client.stats() == some_stats()
     assert service.calls == [
-        ("attach", 23, TracingMode.EXACT, False),
+        ("attach", 23, None, False),
         ("detach", 23),
         ("processes",),
         ("report", 23, 7, SortKey.COUNT, True),
