@@ -133,11 +133,11 @@ def test_processes_that_come_and_go(
     warm = [size for size in sizes if size[0] > SOAK_S * WARM_UP_SHARE]
     half = len(warm) // 2
     grown_bytes = max(size[1] for size in warm[half:]) - max(size[1] for size in warm[:half])
-    life = tracer.status()["life"]
     print(
         f"{started} processes in {SOAK_S:.0f} s, {lasting} of 2 s and more; attached to {attached} "
         f"({100 * attached / lasting:.0f} % of as many as lasted); daemon {warm[0][1] / MIB:.1f} MiB and "
-        f"{grown_bytes / MIB:+.1f}, at most {max(size[2] for size in sizes)} descriptors; {life}"
+        f"{grown_bytes / MIB:+.1f}, at most {max(size[2] for size in sizes)} descriptors; "
+        f"{client.stats().process_events}"
     )
     assert grown_bytes < GROWTH_MAX_BYTES
     assert warm[-1][2] <= warm[0][2] + DESCRIPTORS_MAX * 10
