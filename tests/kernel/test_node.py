@@ -1,4 +1,4 @@
-"""Node.js that nobody prepared: JavaScript functions in the stacks of what leaks, and what its heap holds.
+"""Node.js that nobody prepared: JavaScript functions in the stacks of what leaks.
 
 The system's Node.js, and those that `make setup FOR=test` puts below build/node.
 """
@@ -97,19 +97,3 @@ def test_no_tier_gives_a_wrong_name(tracer: Daemon, service, node: str) -> None:
         assert all(function in rest for function in found if function != "passing"), found
         assert site["function"] in {*chain, "passing", "(anonymous)"}
         assert UNREADABLE not in found
-
-
-def test_a_map_that_grows_is_a_leak_and_churn_is_none(tracer: Daemon, service) -> None:
-    """By what collections leave in V8's pages, in the same time."""
-    pids = {way: service(NODES[0], way) for way in ("map", "healthy")}
-    for pid in pids.values():
-        tracer.attach(pid)
-
-    def is_found() -> bool:
-        reports = {way: tracer.top(pid) for way, pid in pids.items()}
-        assert reports["healthy"]["process_verdict"]["verdict"] != "leak"
-        return reports["map"]["process_verdict"]["verdict"] == "leak"
-
-    wait_until(is_found, 240 * PATIENCE)
-    assert tracer.top(pids["map"])["managed"]["verdict"] == "leak"
-    assert any("inlined" in note for note in tracer.top(pids["map"])["notes"])
