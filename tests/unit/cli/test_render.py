@@ -172,7 +172,7 @@ def test_long_names_are_cut_on_a_terminal_and_whole_in_a_pipe():
     name, path = "std::vector<" + "x" * 300 + ">", "/src/" + "d/" * 100 + "leaky.cpp:23"
     report = a_report(sites=(a_site(name, location=path, stack=(a_frame(name, location=path),)),))
     row, _why, frame = report_lines(report)[2:]
-    assert "std::vector<xx" in row
+    assert "std::vector<…>" in row
     assert row.endswith("leaky.cpp:23")
     assert frame.endswith("leaky.cpp:23")
     row, _why, frame = report_lines(report, columns=None)[2:]

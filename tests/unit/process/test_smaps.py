@@ -116,7 +116,7 @@ def test_a_process_that_is_gone_or_a_zombie(tmp_path):
     with pytest.raises(errors.KernelUnsupported, match="smaps"):
         read_smaps(23, tmp_path)
     (tmp_path / "23/smaps").touch()
-    with pytest.raises(errors.NoSuchProcess, match="no memory"):
+    with pytest.raises(errors.NoSuchProcess, match="no longer has any memory"):
         read_smaps(23, tmp_path)
 
 

@@ -52,7 +52,7 @@ def a_service(**changes):
         "history": a_history,
         "processes": (a_traced_process(4711), a_traced_process(4721)),
         "watched": (),
-        "attach": lambda pid, *_: a_traced_process(pid, process=a_process(pid)),
+        "attach": lambda pid, *_, **__: a_traced_process(pid, process=a_process(pid)),
         "detach": lambda pid: a_traced_process(pid, process=a_process(pid)),
     }
     return FakeService(**{**answers, **changes})
