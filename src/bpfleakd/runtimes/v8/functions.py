@@ -126,7 +126,8 @@ class FunctionReader:
         for word, after in pairwise(words):
             is_position = is_small_integer(word) and is_small_integer(after) and word <= after
             if is_position and word >> SMI_SHIFT < 1 << 31:
-                return next((text for text in texts if text), ""), word >> SMI_SHIFT
+                # The first is the name. The second V8 has inferred, from a loop's variable for instance.
+                return texts[0] if texts else "", word >> SMI_SHIFT
             if is_object(word) and heap.is_text(heap.type_of(word)):
                 texts.append(self._text(word))
         raise ValueError("a scope without a beginning")
