@@ -46,7 +46,7 @@ def measure(short: bool) -> Benchmark:
             _timed(unchanged, partial(cache.read, snapshot))
             _timed(tables, partial(code_tables, snapshot, machine.layout.method.const_method))
         _name(memory, machine, snapshot, named)
-        count = f"{len(snapshot):,} blobs"
+        count = f"{len(snapshot.blobs):,} blobs"
         benchmark.add(f"{count}, all read", "ms", [took * 1e3 for took in whole])
         benchmark.add(f"{count}, none came or went", "ms", [took * 1e3 for took in unchanged])
         benchmark.add(f"{count}, made unwind tables", "ms", [took * 1e3 for took in tables])

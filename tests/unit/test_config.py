@@ -222,7 +222,7 @@ _MISTAKES = [
     (
         "policy:\n  default: exakt\n",
         2,
-        "policy.default: expected one of off, watch, auto, sampled, exact, got exakt",
+        "policy.default: expected one of off, watch, auto, sampled, exact, inside, got exakt",
     ),
     ("policy:\n  rules: {}\n", 2, "policy.rules: expected a list, got a mapping"),
     ("policy:\n  rules:\n    - nginx\n", 3, "policy.rules[0]: expected a mapping, got nginx"),
@@ -235,7 +235,7 @@ _MISTAKES = [
     (
         "policy:\n  rules:\n    - match: {comm: x}\n      mode: fast\n",
         4,
-        "policy.rules[0].mode: expected one of off, watch, auto, sampled, exact, got fast",
+        "policy.rules[0].mode: expected one of off, watch, auto, sampled, exact, inside, got fast",
     ),
     (
         "policy:\n  rules:\n    - mode: exact\n      match: {}\n",

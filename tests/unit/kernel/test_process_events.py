@@ -94,7 +94,7 @@ def test_in_a_pid_namespace_of_its_own_there_are_none(tmp_path):
     """Where another listener is they arrive nonetheless, with pids of the host."""
     (tmp_path / "self/ns").mkdir(parents=True)
     (tmp_path / "self/ns/pid").touch()
-    with pytest.raises(KernelUnsupported, match="pid namespace"):
+    with pytest.raises(KernelUnsupported, match="PID namespace"):
         ProcessEvents(tmp_path)
 
 

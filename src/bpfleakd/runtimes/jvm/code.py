@@ -23,7 +23,7 @@ import structlog
 
 from bpfleakd import errors
 from bpfleakd.process.remote_memory import RemoteMemory
-from bpfleakd.runtimes.jvm.code_cache import CodeCache, CodeSnapshot
+from bpfleakd.runtimes.jvm.code_cache import CodeCache, CodeSnapshot, is_same_code
 from bpfleakd.runtimes.jvm.layout import Layout
 from bpfleakd.runtimes.jvm.unwinding import code_tables
 from bpfleakd.unwind.table import UnwindTable
@@ -121,7 +121,7 @@ class JavaCode:
         snapshot = self._cache.read(None if is_whole else self._last)
         if snapshot is self._last:
             return None
-        is_known = snapshot.same_code(self._last)
+        is_known = is_same_code(snapshot, self._last)
         self._last = snapshot
         if is_known:
             return None

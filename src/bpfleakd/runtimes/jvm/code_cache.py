@@ -22,7 +22,7 @@ from bpfleakd.process.memory import MemoryPart, MemoryReader
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.layout import CodeLayout, Layout
 
-__all__ = ["CodeCache", "CodeHeap", "CodeSnapshot"]
+__all__ = ["CodeCache", "CodeHeap", "CodeSnapshot", "is_same_code", "row_at"]
 
 _HEAPS_MAX = 8
 # All heaps together: 240 MB by default, 2 GB at most (-XX:ReservedCodeCacheSize).
@@ -64,23 +64,21 @@ class CodeSnapshot:
     segments: tuple[bytes, ...] = ()
     is_whole: bool = True
 
-    def __len__(self) -> int:
-        return len(self.blobs)
 
-    def same_code(self, other: CodeSnapshot) -> bool:
-        """Whether the same code is at the same places."""
-        mine, others = self._columns(), other._columns()
-        return self.heaps == other.heaps and all(map(np.array_equal, mine, others))
+def is_same_code(snapshot: CodeSnapshot, other: CodeSnapshot) -> bool:
+    """Whether the same code is at the same places."""
+    columns = ("blobs", "starts", "ends", "frame_words", "methods")
+    return snapshot.heaps == other.heaps and all(
+        np.array_equal(getattr(snapshot, column), getattr(other, column)) for column in columns
+    )
 
-    def row_at(self, address: int) -> int | None:
-        """The blob whose code is there."""
-        if not any(heap.start <= address < heap.end for heap in self.heaps):
-            return None
-        row = int(np.searchsorted(self.starts, np.uint64(address), side="right")) - 1
-        return row if row >= 0 and address < int(self.ends[row]) else None
 
-    def _columns(self) -> tuple[NDArray[np.generic], ...]:
-        return self.blobs, self.starts, self.ends, self.frame_words, self.methods
+def row_at(snapshot: CodeSnapshot, address: int) -> int | None:
+    """The blob whose code is there."""
+    if not any(heap.start <= address < heap.end for heap in snapshot.heaps):
+        return None
+    row = int(np.searchsorted(snapshot.starts, np.uint64(address), side="right")) - 1
+    return row if row >= 0 and address < int(snapshot.ends[row]) else None
 
 
 class CodeCache:

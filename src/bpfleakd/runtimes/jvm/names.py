@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from bpfleakd.model.managed_frame import ManagedFrame, check_of
 from bpfleakd.model.method import Method
 from bpfleakd.process.remote_memory import RemoteMemory
-from bpfleakd.runtimes.jvm.code_cache import CodeSnapshot
+from bpfleakd.runtimes.jvm.code_cache import CodeSnapshot, row_at
 from bpfleakd.runtimes.jvm.debug_info import DebugInfo, Scope
 from bpfleakd.runtimes.jvm.java_method import JavaMethod, MethodReader
 from bpfleakd.runtimes.jvm.layout import Layout
@@ -59,7 +59,7 @@ class JavaNames:
     def find(self, address: int) -> Sequence[Method] | None:
         """The methods at an address (one before where a call returns to); None if that is not known."""
         code = self.snapshot
-        row = code.row_at(address)
+        row = row_at(code, address)
         known = self._known.get(address)
         if row is None:
             return known[1] if known else None

@@ -113,10 +113,10 @@ class TestWhenItIsAsked:
         )
         looks.refresh(methods, 3 * S)
         looks.refresh(methods, 100 * S)
-        assert (looks.count, methods.find(0x2000)) == (1, ())
+        assert (looks.count, methods.find(0x2000)) == (1, None)
         looks.refresh(methods, 101 * S)
         assert [m.name for m in methods.find(0x2000)] == ["A.g"]
-        assert methods.find(0x3000) == ()
+        assert methods.find(0x3000) is None
         looks.refresh(methods, 130 * S)
         assert looks.count == 2
         looks.refresh(methods, 131 * S)
