@@ -70,5 +70,5 @@ def test_new_since_the_last_deploy(daemon, workload, tmp_path):
     }
     assert report["built_anew"] == ["deployed"]
     told = tracer.control("diff", kept["id"], "--pid", second.pid)
-    assert "of another build: deployed" in told
+    assert "because these files were rebuilt: deployed" in told
     assert "1 new, 1 grown, 0 shrunk, 1 gone, 1 unchanged" in told

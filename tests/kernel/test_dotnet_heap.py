@@ -66,7 +66,7 @@ def test_a_dictionary_beside_ten_times_as_much_garbage(tracer: Daemon, service: 
     assert report["process"]["notes"] == []
 
     # and the whole heap, which is asked for at a price
-    with pytest.raises(ControlFailed, match="will stand still for about"):
+    with pytest.raises(ControlFailed, match="will be stopped for about"):
         tracer.control("types", "--pid", pid)
     first = json.loads(tracer.control("types", "--pid", pid, "--yes", "--json"))
     again = json.loads(tracer.control("types", "--pid", pid, "--yes", "--json"))

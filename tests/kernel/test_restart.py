@@ -91,6 +91,7 @@ def test_a_program_that_ends_without_a_daemon_gets_its_last_report(daemon, workl
     tracer.start()
 
     assert tracer.process(program.pid)["process"]["state"] == "exited"
+    wait_until(lambda: None not in by_function(tracer.top(program.pid)))
     expect_ledger(tracer.top(program.pid), ledger)
     assert [path for path in _pins(tracer) if "traced" in path.parts] == []
 

@@ -196,7 +196,7 @@ def test_somebody_else_traces_it(daemon, workload):
     )
     try:
         assert other.stdout.readline() == b"holding\n"
-        with pytest.raises(ControlFailed, match=f"is being traced by python.*process {other.pid}") as refused:
+        with pytest.raises(ControlFailed, match=f"is already being traced by python.*process {other.pid}") as refused:
             scan(tracer, program.pid)
         assert refused.value.exit_code == 7
         assert scan(tracer, program.pid, "--no-stop")["read_bytes"] > 0

@@ -143,8 +143,11 @@ def test_python(daemon, target, debugger, programs, tmp_path):
     count = WANTED or 100
     preload = f"LD_PRELOAD={programs / 'libsampler.so'}"
     script = Path(__file__).parent.parent / "workloads" / "stacks" / "paths.py"
-    # Under a name that is not taken for Python, so that the stack has the interpreter's own frames.
+    # It states a version whose frames are not read (Py_Version), so that the stack has its own frames.
     interpreter = shutil.copy2(Path(sys.executable).resolve(), tmp_path / "interpreter")
+    stated, other = (version.to_bytes(8, "little") for version in (sys.hexversion, 0x030800F0))
+    assert interpreter.read_bytes().count(stated) == 1
+    interpreter.write_bytes(interpreter.read_bytes().replace(stated, other))
     program = target("env", preload, interpreter, script)
     tracer = daemon()
     attach(tracer, program.pid)

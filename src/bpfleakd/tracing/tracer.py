@@ -220,8 +220,14 @@ class Tracer:
         return ProcessView(traced, self._maps, self._state.address_maps, self.clock_ns)
 
     def has_sampler(self, pid: int, wait: AttachWait = UNHURRIED) -> bool:
-        """Whether a sampler inside a process announces its blocks; as Attacher.has_sampler."""
-        return self._attacher.has_sampler(pid, wait)
+        """Whether a sampler inside a process announces its blocks; as Attacher.has_sampler.
+
+        False for a process without memory: why it has none is said by the attach.
+        """
+        try:
+            return self._attacher.has_sampler(pid, wait)
+        except errors.NoSuchProcess:
+            return False
 
     def request_of(self, pid: int) -> TracingRequest | None:
         """How a process is to be traced; None if it is not."""

@@ -287,14 +287,16 @@ function managedView(report) {
 // What resident memory consists of; only where the address serves details.
 function billView(maps) {
   if (!maps) return [];
-  const shares = maps.shares;
-  return [element("h2", {}, "What the memory consists of"), table("Resident memory", [
-    ["part", "name", ([name]) => name],
-    ["bytes", "number", ([, size]) => bytes(size)],
-    ["share", "number", ([, size]) => `${Math.round(100 * size / Math.max(1, maps.resident_bytes))} %`],
-  ], [["heap blocks since the attach", shares.tracked_heap_bytes], ["mappings since the attach", shares.tracked_mmap_bytes],
-    ["commits since the attach", shares.tracked_commit_bytes], ["held by the allocator", shares.allocator_retained_bytes],
-    ["everything else", shares.rest_bytes]])];
+  return [element("h2", {}, "What the memory consists of"),
+    maps.growth_summary ? element("p", {}, maps.growth_summary) : null,
+    table("Resident memory", [
+      ["kind", "name", (line) => line.kind.replace("_", " ")],
+      ["bytes", "number", (line) => bytes(line.bytes)],
+      ["growth", "number", (line) => rate(line.growth_bytes_per_s)],
+      ["note", "name detail", (line) => line.note],
+    ], maps.bill)].filter(Boolean);
+}
+
 function goroutineTable(groups) {
   return table("Goroutines by where they were started", [
     ["verdict", "", (group) => badge(group.verdict) || "–"],
