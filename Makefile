@@ -49,7 +49,7 @@ test-unit: setup ## Tests of the pure parts; no privileges, no kernel
 .PHONY: test-kernel
 test-kernel: FOR := test
 test-kernel: setup ## Load BPF and trace real programs (as root)
-	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal tests/kernel tests/hostile $(PYTEST_ARGS)
+	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal tests/kernel $(PYTEST_ARGS)
 
 # In `test-hostile` each attack goes on for so long, or is tried so often.
 HOSTILE_S ?= 30

@@ -196,7 +196,8 @@ def test_somebody_else_traces_it(daemon, workload):
     )
     try:
         assert other.stdout.readline() == b"holding\n"
-        with pytest.raises(ControlFailed, match=f"is already being traced by python.*process {other.pid}") as refused:
+        words = f"is already being traced by python.*process {other.pid}"
+        with pytest.raises(ControlFailed, match=words) as refused:
             scan(tracer, program.pid)
         assert refused.value.exit_code == 7
         assert scan(tracer, program.pid, "--no-stop")["read_bytes"] > 0

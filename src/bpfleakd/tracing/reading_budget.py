@@ -13,9 +13,9 @@ from collections import Counter
 
 __all__ = ["Pause", "ReadingBudget"]
 
-TOTAL_NS = 100_000_000
-MOST_NS = 50_000_000
-FAIR_NS = 5_000_000
+TOTAL_NS = 300_000_000
+MOST_NS = 200_000_000
+FAIR_NS = 20_000_000
 
 
 class ReadingBudget:

@@ -465,7 +465,7 @@ class Tracer:
     def _end_with_names(self, traced: TracedProcess, *, is_in_a_hurry: bool) -> None:
         """End one that has exited, once its names are there, for a few at a time."""
         ending = sum(other.has_ended() for other in self.running())
-        if not is_in_a_hurry and not traced.is_gone and ending <= _ENDING_MAX:
+        if not is_in_a_hurry and ending <= _ENDING_MAX:
             with traced.isolated(self.clock_ns):
                 for observer in self.observers:
                     observer.exited(self.view(traced))
