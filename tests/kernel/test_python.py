@@ -301,7 +301,7 @@ def test_who_makes_a_structure_grow_is_named_with_its_type(daemon, service) -> N
         def worst(pid: int = pids[what]) -> dict[str, Any]:
             return tracer.top(pid)["sites"][0]
 
-        # Who fills a table is known once it was enlarged, which takes as long again each time. Its blocks over
+        # Who fills a table is known once it was enlarged, as long again each time. Its blocks over
         # 512 bytes are a site of their own, which may be the first to be called a leak.
         wait_until(lambda f=what: (worst()["verdict"], worst()["function"]) == ("leak", f), 200)
         site = worst()
