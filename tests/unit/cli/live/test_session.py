@@ -250,7 +250,7 @@ def test_actions_by_keys(path, tmp_path, monkeypatch):
         terminal.press("\x1b[D")
         terminal.until("3 of 3")
         terminal.press("e")
-        terminal.until("bpfleakd-4723.html")
+        until_called(service, ("profile", 4723))
         terminal.press("q")
         assert terminal.end()[1] == 0
     assert (tmp_path / "bpfleakd-4723.html").read_text().startswith("<!DOCTYPE html>")
