@@ -30,7 +30,7 @@ def joined(name: str = "dotnet-events") -> None:
 
 def until(condition: Callable[[], bool]) -> None:
     """The runtime answers from a thread of its own: what it sends need not be there at once."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
