@@ -15,7 +15,7 @@ enum allocation_kind {
 	KIND_HEAP = 0,
 };
 
-/* What a probed function does with its arguments. src/bpfleakd/model/probe.py FunctionRole. */
+/* What a probed function does with its arguments. src/bpfleakd/model/code/probe.py FunctionRole. */
 enum function_role {
 	ROLE_SIZE_FIRST,
 	ROLE_SIZE_SECOND,
@@ -119,7 +119,7 @@ enum loss {
 	LOSS_KINDS,
 };
 
-/* Why a walk ended; src/bpfleakd/model/stack.py StackEnd. */
+/* Why a walk ended; src/bpfleakd/model/code/stack.py StackEnd. */
 enum stack_end {
 	END_BOTTOM,
 	END_DEPTH,

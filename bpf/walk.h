@@ -47,18 +47,20 @@ static __always_inline u32 forget(struct walk_scratch *scratch, u32 number)
 /*
  * Read a word of the stack. Frames are near each other, so the STACK_COPY_BYTES around it are copied at once and
  * most reads are served from there: one copy costs what a single word does. They are aligned, so that they are of
- * one page: a read of memory that is not there costs 9 us, and the page above the last frame need not be.
+ * one page: a read of memory that is not there costs 9 us, and the page above the last frame need not be. A word that
+ * is not aligned is read alone, into the copy too and without a branch: each way through here multiplies what the
+ * verifier follows (0.4 s for all programs; with a branch here it was 1.7 s).
  */
 static __always_inline bool read_word(struct walk_scratch *scratch, u64 address, u64 *word)
 {
-	u64 distance = address - scratch->copy_address;
+	u64 alone = ((address & 7) + 7) >> 3;
+	u64 distance = (address - scratch->copy_address) | -alone;
 
-	if (address & 7)
-		return read_user(word, sizeof(*word), (void *)address) == 0;
 	if (distance >= STACK_COPY_BYTES) {
-		distance = address & (STACK_COPY_BYTES - 1);
-		scratch->copy_address = address - distance;
-		if (read_user(scratch->copy, STACK_COPY_BYTES, (void *)(address - distance))) {
+		distance = address & (STACK_COPY_BYTES - 1) & (alone - 1);
+		scratch->copy_address = (address - distance) | alone << 63;
+		if (read_user(scratch->copy, STACK_COPY_BYTES - alone * (STACK_COPY_BYTES - sizeof(u64)),
+			      (void *)(address - distance))) {
 			scratch->copy_address = NO_COPY;
 			return false;
 		}
