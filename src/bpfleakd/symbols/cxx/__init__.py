@@ -1,0 +1,1 @@
+"""C++: the classes of objects, by the type information that the compiler leaves for them."""
