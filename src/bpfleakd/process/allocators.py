@@ -1,8 +1,8 @@
-"""The allocators that are known, by the functions that they define.
+"""The known allocators, by the functions that they define.
 
-`ALLOCATORS` is the whole knowledge: adding an allocator is adding rows. A file is asked which of these
-functions it defines; what it is called does not matter, since allocators are preloaded, linked into
-programs and renamed. One file may hold several.
+`ALLOCATORS` is the complete list: to add an allocator, add rows. bpfleakd checks which of these functions a
+file defines; its name does not matter, because allocators are preloaded, linked into programs and renamed.
+One file may hold several.
 
 Rules for rows:
   - Every function of an allocator that gives or takes back memory and that programs may call is here.
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from bpfleakd.model.probe import FunctionRole
+from bpfleakd.model.code.probe import FunctionRole
 
 __all__ = [
     "ALLOCATORS",
@@ -48,10 +48,10 @@ class AllocatorFunction:
 class Allocator:
     """An allocator: a file that defines one of `signs`, and the required functions, holds it.
 
-    `twin` is the function that malloc has to be another name of, for the names of the C library to be
-    this allocator's in that file; "" if they always are. `leaves` allocate without the help of another
-    function of the table, as far as their own code does not say otherwise: where blocks are sampled, one that
-    is not recorded needs no return probe. (glibc's realloc and memalign hand some calls on to malloc.)
+    `twin` is the function that malloc must be another name of, if the names of the C library are to count as
+    this allocator's in that file; "" if they always do. `leaves` allocate without calling another function of
+    the table, unless their code shows otherwise: if blocks are sampled, a leaf whose block is not recorded
+    needs no return probe. (glibc's realloc and memalign pass some calls on to malloc.)
     """
 
     name: str
@@ -79,7 +79,7 @@ _C_OPTIONAL = (
     *_rows(FunctionRole.POSIX_MEMALIGN, "posix_memalign"),
     *_rows(FunctionRole.SIZE_SECOND, "aligned_alloc memalign"),
     *_rows(FunctionRole.SIZE_FIRST, "valloc pvalloc"),
-    # free_sized and free_aligned_sized are of C23.
+    # C23 added free_sized and free_aligned_sized.
     *_rows(FunctionRole.RELEASE, "cfree free_sized free_aligned_sized"),
 )
 _C_FUNCTIONS = (*_required("malloc", "free"), *_C_OPTIONAL)
@@ -115,8 +115,8 @@ _SHARED_NAMES = frozenset(row.name for row in _REPLACEMENTS)
 def _jemalloc(prefix: str) -> Allocator:
     """jemalloc(3). nallocx, sallocx and malloc_usable_size give or take nothing.
 
-    xallocx leaves a block where it is and returns what it can hold: it has grown or shrunk to the size
-    asked for if that fits, and is as it was if not. What `extra` brings is the allocator's rounding.
+    xallocx keeps a block in place and returns its usable size: it has grown or shrunk to the requested size
+    if that fits, and is unchanged if not. The part from `extra` is the allocator's rounding.
     """
     own = (
         *_rows(FunctionRole.SIZE_FIRST, f"{prefix}mallocx"),

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from bpfleakd.model.mapping import Mapping
-from bpfleakd.model.probe import ProbedFunction
+from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.code.probe import ProbedFunction
 from bpfleakd.process.mappings import mapped_file
 
 __all__ = ["missing_breakpoints"]

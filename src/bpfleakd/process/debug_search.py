@@ -1,9 +1,9 @@
-"""Debug files for the files that a process maps, by the rules of whom to believe.
+"""Debug files for the files that a process maps, and which of them to trust.
 
 Rules:
-- For all processes only debug files count that nobody but root of this machine could have written, found
-  below our own root directory.
-- What lies below a process' own root directory, in a container for instance, serves that process alone.
+- Only debug files that only root of this machine could have written, below our own root directory, serve all
+  processes.
+- Files below a process' own root directory, in a container for instance, serve that process alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def root_of(pid: int) -> Path:
 
 
 def has_our_root(pid: int) -> bool:
-    """Whether a process sees the same file systems as we do; False if that cannot be told."""
+    """Whether a process sees the same file systems as we do; False if that is unknown."""
     try:
         mount_namespaces = (os.stat(f"/proc/{process}/ns/mnt") for process in (pid, "self"))
         return len({(s.st_dev, s.st_ino) for s in mount_namespaces}) == 1 and root_of(pid).samefile("/")

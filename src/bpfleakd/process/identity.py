@@ -1,7 +1,7 @@
 """What a process belongs to: user, cgroup, systemd unit, container, Kubernetes pod.
 
-All of it is read from text: /proc/PID/status and /proc/PID/cgroup (cgroups(7)). No runtime is asked, so that
-this works for all of them, and costs two small files. The names of cgroups, by runtime:
+All of it is read from text: /proc/PID/status and /proc/PID/cgroup (cgroups(7)). It needs no container
+runtime, so it works for all of them, and costs two small files. The names of cgroups, by runtime:
 
     docker       …/docker-ID.scope                        …/docker/ID
     containerd   …/cri-containerd-ID.scope                …/podUID/ID     …podUID.slice:cri-containerd:ID

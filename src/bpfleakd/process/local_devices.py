@@ -1,10 +1,10 @@
 """Which file systems only root of this machine decides about, known by their device number.
 
-A file that belongs to root, and that nobody else may write, is root's only if the file system says the truth.
-FUSE servers and remote servers say what they like, and so does an overlay over such a one that an
-unprivileged user has mounted in a namespace of his own. So a device counts if it is mounted in our own mount
-namespace with a type of this list. Device numbers are used again: the list is read anew whenever a mount came
-or went, which the kernel tells by poll(2) on mountinfo (proc_pid_mountinfo(5)).
+A file that belongs to root, and that only root may write, is trustworthy only if the file system tells the
+truth. FUSE servers and remote servers may lie, and so may an overlay over one of these that an unprivileged
+user has mounted in a separate namespace. So a device counts if it is mounted in our own mount namespace with
+a type of this list. Device numbers are reused: the list is read again after every mount or unmount, which the
+kernel reports by poll(2) on mountinfo (proc_pid_mountinfo(5)).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The files that processes map, opened so that what is learned of them can be kept.
 
 Rules:
-- What one process controls decides nothing for another. What was learned of a file is kept by its `FileKey`,
-  which all processes share only for files that nobody but root could have written; for any other file the
-  process is a part of it.
-- What is shared beyond that is kept by content: `FileContent.digest` stands for bytes that cannot change any
-  more. A file of somebody else is copied into sealed memory first, since it could change between the digest
-  and the next look.
-- The file that was looked at is the one that is used: through `descriptor_path`, never by its name again.
+- Data that one process controls decides nothing for another. Results for a file are stored by its `FileKey`,
+  which all processes share only for files that only root could have written; for any other file the key
+  includes the process.
+- Results shared beyond that are stored by content: `FileContent.digest` stands for bytes that cannot change
+  any more. A file of another user is copied into sealed memory first, since it could change between the
+  digest and the next reading.
+- A file is checked and used through the same descriptor: through `descriptor_path`, never by its name again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bpfleakd.errors import BadElf
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.local_devices import LocalDevices
 from bpfleakd.process.mappings import mapped_file
 from bpfleakd.process.rooted_open import open_below, reopen_regular
 
 __all__ = ["FileContent", "FileKey", "OpenedFile", "open_mapped", "open_of_root", "open_unchanged"]
 
-# What is copied at most: larger files of somebody else are looked at by each process for itself.
+# The maximum to copy: each process reads larger files of other users for itself.
 COPIED_BYTES_MAX = 64 << 20
 # To digest more takes longer than a second.
 DIGESTED_BYTES_MAX = 1 << 30
@@ -56,15 +56,15 @@ class FileKey(NamedTuple):
         return not self.owner
 
     def of_process(self, owner: str) -> FileKey:
-        """The same file, as far as that process alone is concerned."""
+        """The same file, for that process alone."""
         return self._replace(owner=owner)
 
 
 class FileContent:
     """Bytes that do not change: `descriptor` reads them, and stays this object's.
 
-    `digest` is None where they could change or are too many: what is learned of them is not to be shared.
-    `is_stable`: they cannot change, unless by root.
+    `digest` is None if the bytes could change or are too many: results are then not shared. `is_stable`: only
+    root can change them.
     """
 
     def __init__(self, descriptor: int, digest: bytes | None, *, is_stable: bool) -> None:
@@ -89,7 +89,7 @@ class OpenedFile:
     """A regular file, open for reading. It is closed with the last reference to it."""
 
     def __init__(self, descriptor: int, owner: str) -> None:
-        """Take over a descriptor; `owner` is the process that is looked at."""
+        """Take a descriptor, which this object owns; `owner` is the process it belongs to."""
         self.descriptor = descriptor
         status = os.fstat(descriptor)
         self.key = FileKey(*_identity(status), "" if _is_roots(status) else owner)
@@ -145,7 +145,7 @@ def open_unchanged(mapping: Mapping, owner: str) -> OpenedFile:
 
 
 def open_of_root(path: str | Path) -> OpenedFile | None:
-    """Open a file of this machine that nobody but root could have written; None if it is none."""
+    """Open a file of this machine that only root could have written; None if it is another."""
     with contextlib.suppress(OSError):
         opened = OpenedFile(open_below("/", str(path)), "nobody")
         return opened if opened.key.is_shared else None

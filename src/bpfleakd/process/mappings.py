@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from bpfleakd import errors
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 
 __all__ = ["mapped_file", "parse_mappings", "read_mappings"]
 
@@ -17,7 +17,7 @@ _DELETED = " (deleted)"
 def read_mappings(pid: int, proc: Path = PROC) -> tuple[Mapping, ...]:
     """Read the mappings of a process, by address. Raises NoSuchProcess or AccessDenied."""
     try:
-        # Not read_text: a path may hold a carriage return, which is no end of a line.
+        # Not read_text: a path may have a carriage return, which does not end a line.
         text = (proc / str(pid) / "maps").read_bytes().decode(errors="surrogateescape")
     except (FileNotFoundError, ProcessLookupError) as error:
         raise errors.NoSuchProcess(f"process {pid} has ended") from error

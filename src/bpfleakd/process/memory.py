@@ -1,8 +1,8 @@
 """The memory of another process: which parts can hold pointers, and its contents.
 
-Private memory that was written to has pages of its own, in memory or swapped out; all else is as it is in its
-file, or zero, and holds no pointers. Shared memory is looked at if it can be written. So a reservation costs
-nothing, whatever its size, nor does code.
+Private memory that was written has separate pages, in memory or swapped out; all else is as in its file, or
+zero, and has no pointers. Shared memory is read if it is writable. So a reservation costs nothing, whatever
+its size, nor does code.
 
 Reading goes through process_vm_readv(2), which fails where a page is gone and never waits for a device.
 """
@@ -37,7 +37,7 @@ _SWAPPED = np.uint64(1 << 62)
 _FILE_OR_SHARED = np.uint64(1 << 61)
 _CHUNK_PAGES = 1 << 17
 
-# Small enough for a processor's cache, in which the words are looked at.
+# Small enough for a processor's cache.
 _BUFFER_BYTES = 1 << 20
 _PIECES_MAX = 1024  # UIO_MAXIOV
 _PIECE = np.dtype([("base", "u8"), ("length", "u8")])
@@ -121,7 +121,7 @@ class MemoryReader:
                 pieces = self._after(pieces, count, got - before)
 
     def words(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """The word at each address; 0 where there is none."""
+        """The word at each address; 0 without memory."""
         words = np.zeros(len(addresses), np.uint64)
         pieces = np.empty(len(addresses), _PIECE)
         pieces["base"], pieces["length"] = addresses, _WORD_BYTES

@@ -7,17 +7,16 @@ once: what it has charged, less the inactive part of the page cache (as kubelet 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
+from bpfleakd.process.memory_groups import CGROUP, limited_groups
+from bpfleakd.process.proc_text import kilobyte_fields, read_text, whole_number
 
 __all__ = ["read_memory_limits"]
 
 PROC = Path("/proc")
-CGROUP = Path("/sys/fs/cgroup")
 
-# cgroup v1 writes the largest number of pages that there is for "none".
-_NONE_FROM = 1 << 62
 _RESOURCES = {
     "Max address space": (MemoryLimitKind.ADDRESS_SPACE, "VmSize"),
     "Max data size": (MemoryLimitKind.DATA, "VmData"),
@@ -31,69 +30,22 @@ def read_memory_limits(pid: int, proc: Path = PROC, cgroup: Path = CGROUP) -> tu
 
 
 def _of_groups(pid: int, proc: Path, cgroup: Path) -> Iterator[MemoryLimit]:
-    for line in _read(proc / str(pid) / "cgroup").splitlines():
-        _number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        # Outside of the daemon's own namespace of groups, its parents are not to be seen.
-        if not path.startswith("/") or ".." in PurePosixPath(path).parts:
-            continue
-        if controllers == "":
-            yield from _of_hierarchy(cgroup, path, "memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-            yield from _of_hierarchy(cgroup / "memory", path, *names)
-
-
-def _of_hierarchy(root: Path, path: str, limit: str, used: str, inactive: str) -> Iterator[MemoryLimit]:
-    """The limits of a group and of those that it is in."""
-    group = root / path.lstrip("/")
-    while group.is_relative_to(root):
-        limit_bytes, used_bytes = _number(_read(group / limit)), _number(_read(group / used))
-        if limit_bytes is not None and used_bytes is not None and limit_bytes < _NONE_FROM:
-            idle = _fields(_read(group / "memory.stat"), " ").get(inactive, 0)
-            yield MemoryLimit(MemoryLimitKind.CGROUP, limit_bytes, max(0, used_bytes - idle))
-        if group == root:
-            break
-        group = group.parent
+    for group in limited_groups(pid, proc, cgroup):
+        used_bytes = max(0, group.used_bytes - group.idle_bytes)
+        yield MemoryLimit(MemoryLimitKind.CGROUP, group.limit_bytes, used_bytes)
 
 
 def _of_process(pid: int, proc: Path) -> Iterator[MemoryLimit]:
-    used = _kilobytes(_read(proc / str(pid) / "status"))
-    for line in _read(proc / str(pid) / "limits").splitlines():
+    used = kilobyte_fields(read_text(proc / str(pid) / "status"))
+    for line in read_text(proc / str(pid) / "limits").splitlines():
         for name, (kind, field) in _RESOURCES.items():
-            soft = _number(line[len(name) :].split()[0]) if line.startswith(name) else None
+            soft = whole_number(line[len(name) :].split()[0]) if line.startswith(name) else None
             if soft is not None and field in used:
                 yield MemoryLimit(kind, soft, used[field])
 
 
 def _of_machine(proc: Path) -> Iterator[MemoryLimit]:
-    memory = _kilobytes(_read(proc / "meminfo"))
+    memory = kilobyte_fields(read_text(proc / "meminfo"))
     if {"MemTotal", "MemAvailable"} <= memory.keys():
         total_bytes = memory["MemTotal"]
         yield MemoryLimit(MemoryLimitKind.HOST, total_bytes, total_bytes - memory["MemAvailable"])
-
-
-def _kilobytes(text: str) -> dict[str, int]:
-    return {name: number * 1024 for name, number in _fields(text, ":").items()}
-
-
-def _fields(text: str, separator: str) -> dict[str, int]:
-    fields = {}
-    for line in text.splitlines():
-        name, _, value = line.partition(separator)
-        number = _number(value.split()[0]) if value.split() else None
-        if number is not None:
-            fields[name] = number
-    return fields
-
-
-def _number(text: str) -> int | None:
-    text = text.strip()
-    return int(text) if text.isascii() and text.isdigit() else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -9,8 +9,8 @@ Ways to know it, in processor time a process (1,000 sleeping processes, Linux 6.
                                                    milliseconds in a process of gigabytes
     memory.stat of its cgroup            -         is of a unit or container, not of a process
 
-With /proc/PID/stat, which tells whether the pid is still the same process, 16 us: 1,000 processes once in ten
-seconds are 0.2 % of a core, and no descriptor is kept.
+With /proc/PID/stat, which shows whether the pid is still the same process, 16 us: 1,000 processes once in ten
+seconds are 0.2 % of a core, without an open descriptor.
 
 The kernel counts resident pages by processor since Linux 6.2 and until 6.17 did not add all of it up for this
 file: a figure may be off by 32 pages or more for each processor.

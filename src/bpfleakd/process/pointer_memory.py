@@ -1,8 +1,8 @@
 """Which mappings of a process can hold pointers, and which part of its stacks is in use.
 
-Below the stack pointer of a thread there is only what is left of calls that have returned, except for the
-128 bytes of the red zone (System V ABI, AMD64 supplement, section 3.2.2). A thread's stack is known for sure
-in two cases, and taken whole in all others, such as stacks of coroutines:
+Below the stack pointer of a thread are only remnants of calls that have returned, except for the 128 bytes of
+the red zone (System V ABI, AMD64 supplement, section 3.2.2). The limits of a thread's stack are certain in
+two cases; all other stacks, such as those of coroutines, are read whole:
 
   - the main thread's, which the kernel names;
   - one with memory without access below it, and the thread's own block (what %fs points to) at its upper
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.memory import MemoryPart
 from bpfleakd.process.stopper import ThreadRegisters
 
@@ -41,7 +41,7 @@ class PointerMemory:
 def pointer_memory(
     mappings: Sequence[Mapping], threads: Sequence[ThreadRegisters], allocator_paths: Collection[str]
 ) -> list[PointerMemory]:
-    """What is to be read, stacks first and then small before large: what changes most is read first.
+    """The memory to read, stacks first and then small before large: memory that changes most comes first.
 
     `threads` are those that are held; `allocator_paths` are the files of the allocators.
     """

@@ -1,12 +1,12 @@
-"""Which processes are looked at, and how closely: rules in, a decision out.
+"""Which processes are traced or watched, and how closely: rules in, a decision out.
 
 Rules are tried in order and the first that matches decides; the default decides the rest. A rule matches if
 every pattern it gives does. A rule with `follow_children` also matches the children of the processes that it
 decided, and theirs, whatever they execute; a rule before it goes first, for them too.
 
 Patterns are those of fnmatch: `*` is any text (also with slashes in it), `?` one character, `[ab]` one of
-these; upper and lower case differ, and the whole text has to match. A process that lacks what is asked for
-(a container, a unit) does not match, not even `*`.
+these; they are case-sensitive, and the whole text has to match. A process that lacks the attribute (a
+container, a unit) does not match, not even `*`.
 
 What the host depends on, or what cannot be traced by its nature, is left alone whatever the rules say: kernel
 threads, init and the daemon itself.
@@ -25,7 +25,7 @@ __all__ = ["Decision", "Match", "Policy", "Rule", "Subject"]
 
 
 class Subject(Protocol):
-    """What rules ask of a process. A text that it does not have is None; `uid` is the effective one."""
+    """The attributes of a process that rules use. A missing text is None; `uid` is the effective one."""
 
     @property
     def pid(self) -> int: ...
@@ -53,7 +53,7 @@ class Subject(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Patterns that all have to match; None asks for nothing. `user` is a name or a uid in digits."""
+    """Patterns that all have to match; None matches everything. `user` is a name or a uid in digits."""
 
     pid: int | None = None
     comm: str | None = None
@@ -97,7 +97,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be done with a process, and why: "rule 2" (counted from 1), "default", or what excludes it.
+    """The mode of a process, and its reason: "rule 2" (counted from 1), "default", or what excludes it.
 
     `rule` is the one that decided, None if none did.
     """
@@ -113,7 +113,7 @@ class Decision:
 
     @property
     def live_blocks(self) -> int | None:
-        """The most outstanding blocks that are recorded; None if the rule has no limit of its own."""
+        """Maximum of recorded outstanding blocks; None if the rule has no limit."""
         return self.rule.live_blocks if self.rule is not None else None
 
 
@@ -126,12 +126,12 @@ class Policy:
 
     @property
     def attaches_at_once(self) -> bool:
-        """Whether any process is to be traced from its start."""
+        """Whether any process has to be traced from its start."""
         modes = {self.default, *(rule.mode for rule in self.rules)}
         return bool(modes & {TracingMode.SAMPLED, TracingMode.EXACT, TracingMode.INSIDE})
 
     def decide(self, subject: Subject, own_pid: int, inherited: Rule | None = None) -> Decision:
-        """What is to be done with the process, `inherited` being the rule that follows it from its parent."""
+        """The decision on the process; `inherited` is the rule that follows it from its parent."""
         excluded = _never(subject, own_pid)
         if excluded is not None:
             return Decision(TracingMode.OFF, excluded)

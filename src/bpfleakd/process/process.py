@@ -1,4 +1,4 @@
-"""A process in /proc: who it is, whether it is still the same, and whether it may be traced."""
+"""A process in /proc: its identity, whether it is still the same, and whether it may be traced."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def instance_of(pid: int, proc: Path = PROC) -> str:
 
 
 def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
-    """Read a process. Raises NoSuchProcess; a tid that is no process' leader does not exist either."""
+    """Read a process. Raises NoSuchProcess, also for a tid that is not the leader of a process."""
     directory = proc / str(pid)
     try:
         stat = (directory / "stat").read_bytes()

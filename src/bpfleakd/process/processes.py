@@ -1,9 +1,9 @@
 """Which processes there are: /proc, read as cheaply as it can be.
 
-`Scanner` tells what changed since it last looked, in place of the kernel's process events. What happened and
-was over between two scans it cannot tell. It reads a file for a process that is new, and once more at the
-next scan, since most execute another program right after their fork; and some of the others in turn, in case
-that came later or the pid was reused.
+`Scanner` reports changes since its last scan, in place of the kernel's process events. It misses processes
+that began and ended between two scans. It reads a file for a new process, and once more at the next scan,
+since most execute another program right after their fork; and for some of the others in turn, in case that
+came later or the pid was reused.
 
 A process that is new has taken a pid, and /proc/loadavg ends with the pid that was given out last: where
 that is the same as before, the list of all processes is read only now and then, for those that ended.
@@ -26,14 +26,14 @@ __all__ = ["ProcessStat", "Scanner", "list_processes", "read_stat"]
 PROC = Path("/proc")
 
 _PF_KTHREAD = 0x0020_0000  # include/linux/sched.h
-# Looks at old processes in a scan: a thousand of them in a minute, for 0.04 % of a core.
+# Old processes to check per scan: a thousand of them in a minute, for 0.04 % of a core.
 _LOOKS_A_SCAN = 16
 _LIST_EVERY = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """What /proc/PID/stat says of a process (proc_pid_stat(5))."""
+    """The figures of /proc/PID/stat (proc_pid_stat(5))."""
 
     id: ProcessId
     parent_pid: int
@@ -60,13 +60,13 @@ def read_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:
 
 
 def list_processes(proc: Path = PROC) -> list[ProcessStat]:
-    """All processes, parents before their children as far as that can be told: by start time."""
+    """All processes, by start time, so that parents normally come before their children."""
     found = (read_stat(pid, proc) for pid in _pids(proc))
     return sorted(filter(None, found), key=lambda stat: (stat.id.start_ticks, stat.id.pid))
 
 
 class Scanner:
-    """Tells what changed in /proc from one scan to the next. The first finds every process new."""
+    """Reports the changes in /proc from one scan to the next. For the first, every process is new."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
@@ -122,7 +122,7 @@ class Scanner:
 
 
 def _last_pid(proc: Path) -> int | None:
-    """The pid that was given out last in our pid namespace (proc_loadavg(5)); None if that is not told."""
+    """The last pid that our pid namespace assigned (proc_loadavg(5)); None if it is unknown."""
     try:
         return int((proc / "loadavg").read_bytes().split()[4])
     except (OSError, ValueError, IndexError):

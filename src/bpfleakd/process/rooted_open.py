@@ -1,9 +1,9 @@
-"""Opening files below a root directory that somebody else controls.
+"""Opening files below a root directory that another user controls.
 
 Rules:
 - Links are followed inside the root only, and those of /proc (magic links) not at all: openat2(2), Linux 5.6.
-- Only regular files are opened. A pipe could keep us waiting and a device could do anything, so the file is
-  looked at (O_PATH) before it is opened.
+- Only regular files are opened. A pipe could block us and a device could do anything, so the type is checked
+  (O_PATH) before the file is opened.
 """
 
 from __future__ import annotations

@@ -5,10 +5,11 @@ but a few system calls that it waits in may return EINTR afterwards, as under st
 them: epoll_wait is one).
 
 Rules:
-  - ptrace binds a tracee to one thread of the tracer: that of `Held`, which does nothing else. It lets go
-    when it is told to or when the time is over, whatever the rest of this process is doing then.
-  - Whatever ends that thread or this process, the kernel lets the tracees go on.
-  - A thread that was stopped by a signal before stays so, and signals that come meanwhile arrive afterwards.
+  - ptrace binds a tracee to one thread of the tracer: that of `Held`, which does nothing else. It releases
+    the tracees on request or when the time is over, whatever the rest of this process is doing then.
+  - If that thread or this process ends, the kernel releases the tracees.
+  - A thread that a signal had stopped before stays stopped, and signals that come meanwhile arrive
+    afterwards.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ def _nothing() -> None:
 
 
 def hold(pid: int, limit_s: float, *, when_over: Callable[[], object] = _nothing, proc: Path = PROC) -> Held:
-    """Stop all threads of a process, for at most `limit_s`; `when_over` is called as soon as they go on.
+    """Stop all threads of a process, for at most `limit_s`; `when_over` is called as soon as they continue.
 
     Raises NoSuchProcess, AccessDenied, or TargetRefused: another one traces it, or it did not stop in time.
     """
@@ -200,7 +201,7 @@ def tracer_of(pid: int, proc: Path = PROC) -> int:
         # The kernel names the tracing thread.
         return _status_number(proc / str(thread), "Tgid") if thread else 0
     except OSError:
-        return 0  # it has just ended, and let go
+        return 0  # It has just ended, and was released.
 
 
 def traced_by_another(pid: int, tracer: int, proc: Path = PROC) -> errors.TargetRefused:

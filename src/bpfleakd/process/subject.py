@@ -1,4 +1,4 @@
-"""A process as the policy asks for it: each file of /proc is read when a rule needs it, and once."""
+"""A process for the policy: each file of /proc is read when a rule needs it, and once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CMDLINE_BYTES = 4096
 class ProcSubject:
     """A process of /proc, one that `read_stat` found; a policy.Subject.
 
-    Texts are printable. What cannot be read, because the process has just ended, is None.
+    Texts are printable. A text that cannot be read, because the process has just ended, is None.
     """
 
     def __init__(self, stat: ProcessStat, proc: Path = PROC) -> None:

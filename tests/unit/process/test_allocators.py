@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.model.probe import FunctionRole
+from bpfleakd.model.code.probe import FunctionRole
 from bpfleakd.process.allocators import ALLOCATORS, FUNCTIONS, SIGNS, TELLING_NAMES, identify
 
 from ..elf.building import nm, output_of

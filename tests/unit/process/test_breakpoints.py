@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.model.mapping import Mapping
-from bpfleakd.model.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
 from bpfleakd.process.breakpoints import missing_breakpoints
 
 PID = 23

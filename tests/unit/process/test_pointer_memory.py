@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.memory import MemoryPart
 from bpfleakd.process.pointer_memory import PointerMemory, pointer_memory
 from bpfleakd.process.stopper import ThreadRegisters

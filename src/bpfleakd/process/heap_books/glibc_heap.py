@@ -20,10 +20,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.remote_memory import RemoteMemory
 
-__all__ = ["FREE_CHUNKS_MAX", "FreeKind", "GlibcHeap", "read_glibc_heap"]
+__all__ = ["FREE_CHUNKS_MAX", "FreeKind", "GlibcHeap", "read_glibc_heap", "variables"]
 
 FREE_CHUNKS_MAX = 200_000
 _ARENAS_MAX = 4_096
@@ -97,7 +97,7 @@ def read_glibc_heap(
 
 def _main_arena(memory: RemoteMemory, mappings: Sequence[Mapping]) -> _Arena | None:
     """The arena in the variables of libc, or of a program that is linked statically."""
-    for start, end in _variables(mappings):
+    for start, end in variables(mappings):
         try:
             words = np.frombuffer(memory.read(start, end - start), np.uint64)
         except OSError:
@@ -118,7 +118,7 @@ def _crowds(places: NDArray[np.intp]) -> Iterator[int]:
     for place in places[: len(places) - _EMPTY_BINS_MIN + 1].tolist():
         ahead = np.searchsorted(places, place + 2 * _BINS) - np.searchsorted(places, place)
         if ahead >= _EMPTY_BINS_MIN:
-            # Those before the first empty one are not: the ring tells where they begin.
+            # Those before the first empty one are not: the ring shows where they begin.
             yield from (place - 2 * skipped for skipped in range(_BINS))
             return
 
@@ -174,7 +174,7 @@ def _ring(memory: RemoteMemory, main: _Arena) -> Iterator[_Arena]:
             yield arena
 
 
-def _variables(mappings: Sequence[Mapping]) -> Iterator[tuple[int, int]]:
+def variables(mappings: Sequence[Mapping]) -> Iterator[tuple[int, int]]:
     """Writable private mappings of files, with the zeroed variables behind them."""
     for mapping, following in zip(mappings, [*mappings[1:], None], strict=True):
         if not (mapping.path.startswith("/") and mapping.writable and mapping.readable) or mapping.shared:

@@ -1,0 +1,1 @@
+"""What allocators themselves have written down of their heaps, read from outside."""

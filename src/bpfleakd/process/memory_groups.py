@@ -1,0 +1,168 @@
+"""The control groups that limit a process' memory, and what they are charged for: cgroup v1 and v2.
+
+Files and fields: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst. What cannot be read is
+left out: a group may go at any moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from bpfleakd.model.container import ContainerKind, GroupMemory
+from bpfleakd.process.proc_text import kilobyte_fields, read_text, whole_number
+
+__all__ = [
+    "CGROUP",
+    "LimitedGroup",
+    "limited_groups",
+    "narrowest_group",
+    "read_group_memory",
+    "read_process_parts",
+]
+
+PROC = Path("/proc")
+CGROUP = Path("/sys/fs/cgroup")
+
+# cgroup v1 writes the largest number of pages that there is for "none".
+_NONE_FROM = 1 << 62
+
+_STATUS = {
+    "RssAnon": ContainerKind.ANON,
+    "RssFile": ContainerKind.FILE,
+    "RssShmem": ContainerKind.SHMEM,
+    "VmPTE": ContainerKind.PAGE_TABLES,
+}
+# Fields of memory.stat in v2 that are kinds, or parts of one; all but the first three are kernel memory.
+_KINDS_V2 = {
+    "anon": ContainerKind.ANON,
+    "sock": ContainerKind.SOCK,
+    "hugetlb": ContainerKind.HUGETLB,
+    "slab": ContainerKind.SLAB,
+    "kernel_stack": ContainerKind.KERNEL_STACK,
+    "pagetables": ContainerKind.PAGE_TABLES,
+    "sec_pagetables": ContainerKind.PAGE_TABLES,
+    "percpu": ContainerKind.PERCPU,
+    "vmalloc": ContainerKind.VMALLOC,
+}
+_NOT_KERNEL = ("anon", "sock", "hugetlb")
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedGroup:
+    """A control group with a limit, in the hierarchy of `version`.
+
+    `used_bytes` is all that is charged, `idle_bytes` the inactive page cache in it, which can be had back at
+    once.
+    """
+
+    directory: Path
+    cgroup: str
+    version: int
+    limit_bytes: int
+    used_bytes: int
+    idle_bytes: int
+
+    @property
+    def room_bytes(self) -> int:
+        """How much more it may have before something has to be given up."""
+        return self.limit_bytes - max(0, self.used_bytes - self.idle_bytes)
+
+
+def limited_groups(pid: int, proc: Path = PROC, cgroup: Path = CGROUP) -> Iterator[LimitedGroup]:
+    """The groups that a process is in which have a limit, the innermost first."""
+    for line in read_text(proc / str(pid) / "cgroup").splitlines():
+        _number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        # Outside of the daemon's own namespace of groups, its parents are not to be seen.
+        if not path.startswith("/") or ".." in PurePosixPath(path).parts:
+            continue
+        if controllers == "":
+            yield from _of_hierarchy(cgroup, path, 2)
+        elif "memory" in controllers.split(","):
+            yield from _of_hierarchy(cgroup / "memory", path, 1)
+
+
+def narrowest_group(pid: int, proc: Path = PROC, cgroup: Path = CGROUP) -> LimitedGroup | None:
+    """The group with the least room, where a process will be killed first; None if none has a limit."""
+    return min(limited_groups(pid, proc, cgroup), key=lambda group: group.room_bytes, default=None)
+
+
+def read_group_memory(group: LimitedGroup) -> GroupMemory:
+    """What the group and those below it are charged for, now."""
+    stat = _fields(read_text(group.directory / "memory.stat"))
+    parts = _parts_v2(stat) if group.version == 2 else _parts_v1(stat, group.directory)
+    used_bytes = whole_number(read_text(group.directory / _USED[group.version]))
+    return GroupMemory(
+        cgroup=group.cgroup,
+        version=group.version,
+        limit_bytes=group.limit_bytes,
+        used_bytes=group.used_bytes if used_bytes is None else used_bytes,
+        parts={kind: size_bytes for kind, size_bytes in parts.items() if size_bytes > 0},
+    )
+
+
+def read_process_parts(pid: int, proc: Path = PROC) -> dict[ContainerKind, int]:
+    """The figures of a process of the kinds in /proc/PID/status; empty if it is gone."""
+    fields = kilobyte_fields(read_text(proc / str(pid) / "status"))
+    return {kind: fields[name] for name, kind in _STATUS.items() if name in fields}
+
+
+_LIMIT = {1: "memory.limit_in_bytes", 2: "memory.max"}
+_USED = {1: "memory.usage_in_bytes", 2: "memory.current"}
+_INACTIVE = {1: "total_inactive_file", 2: "inactive_file"}
+
+
+def _of_hierarchy(root: Path, path: str, version: int) -> Iterator[LimitedGroup]:
+    """The group that a process is in and those around it."""
+    group = root / path.lstrip("/")
+    while group.is_relative_to(root):
+        limit_bytes, used_bytes = (
+            whole_number(read_text(group / names[version])) for names in (_LIMIT, _USED)
+        )
+        if limit_bytes is not None and used_bytes is not None and limit_bytes < _NONE_FROM:
+            idle_bytes = _fields(read_text(group / "memory.stat")).get(_INACTIVE[version], 0)
+            name = "/" if group == root else f"/{group.relative_to(root)}"
+            yield LimitedGroup(group, name, version, limit_bytes, used_bytes, idle_bytes)
+        if group == root:
+            break
+        group = group.parent
+
+
+def _parts_v2(stat: dict[str, int]) -> dict[ContainerKind, int]:
+    parts = dict.fromkeys(ContainerKind, 0)
+    for field, kind in _KINDS_V2.items():
+        parts[kind] += stat.get(field, 0)
+    _add_files(parts, stat.get("file", 0), stat.get("shmem", 0), stat.get("swapcached", 0))
+    # "kernel" is all of it, since Linux 5.18 (commit a8c49af3be5f).
+    named = sum(stat.get(field, 0) for field in _KINDS_V2 if field not in _NOT_KERNEL)
+    parts[ContainerKind.KERNEL] = max(0, stat.get("kernel", 0) - named)
+    return parts
+
+
+def _parts_v1(stat: dict[str, int], directory: Path) -> dict[ContainerKind, int]:
+    """Kernel memory is one figure there; buffers of TCP are counted apart, and not in the usage."""
+    parts = {
+        ContainerKind.ANON: stat.get("total_rss", 0),
+        ContainerKind.KERNEL: whole_number(read_text(directory / "memory.kmem.usage_in_bytes")) or 0,
+    }
+    names = "total_cache", "total_shmem", "total_swapcached"
+    _add_files(parts, *(stat.get(name, 0) for name in names))
+    return parts
+
+
+def _add_files(parts: dict[ContainerKind, int], all_bytes: int, shmem_bytes: int, swapped_bytes: int) -> None:
+    """The kernel counts tmpfs, and anonymous pages on their way to swap, as files (NR_FILE_PAGES)."""
+    parts[ContainerKind.SHMEM] = shmem_bytes
+    parts[ContainerKind.FILE] = max(0, all_bytes - shmem_bytes - swapped_bytes)
+
+
+def _fields(text: str) -> dict[str, int]:
+    fields = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        number = whole_number(value)
+        if number is not None:
+            fields[name] = number
+    return fields

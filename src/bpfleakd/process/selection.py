@@ -1,0 +1,52 @@
+"""The processes with a name, of a systemd unit or of a container: the policy's patterns, by request.
+
+They never include processes that the policy excludes under all rules, the daemon's helpers, and the
+requesting process, which would match a request for all Python programs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bpfleakd.model.process import TracingMode
+from bpfleakd.model.selection import ProcessSelection
+from bpfleakd.process.policy import Match, Policy, Rule
+from bpfleakd.process.processes import list_processes
+from bpfleakd.process.subject import ProcSubject
+
+__all__ = ["selected_pids"]
+
+PROC = Path("/proc")
+
+
+def selected_pids(
+    selection: ProcessSelection, *, own_pid: int, asking_pid: int, proc: Path = PROC
+) -> tuple[int, ...]:
+    """The processes that match all patterns, parents before children."""
+    names = _patterns_of_name(selection.name)
+    unit = None if selection.unit is None else _whole_unit(selection.unit)
+    container = None if selection.container is None else f"{selection.container}*"
+    rules = [
+        Rule(Match(comm=comm, exe=exe, unit=unit, container=container), TracingMode.EXACT)
+        for comm, exe in names
+    ]
+    policy = Policy(rules, default=TracingMode.OFF)
+    found, own = [], {own_pid}
+    for stat in list_processes(proc):
+        pid = stat.id.pid
+        if stat.parent_pid in own:
+            own.add(pid)
+        if pid in own or pid == asking_pid:
+            continue
+        if policy.decide(ProcSubject(stat, proc), own_pid).mode is not TracingMode.OFF:
+            found.append(pid)
+    return tuple(found)
+
+
+def _patterns_of_name(name: str | None) -> list[tuple[str | None, str | None]]:
+    """Of comm and of exe: the kernel cuts comm after 15 characters, and a program may change it."""
+    return [(None, None)] if name is None else [(name, None), (None, f"*/{name}")]
+
+
+def _whole_unit(unit: str) -> str:
+    return unit if "." in unit else f"{unit}.service"
