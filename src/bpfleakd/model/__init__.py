@@ -7,25 +7,29 @@ seconds (`_s`) or CLOCK_MONOTONIC nanoseconds (`_ns`), addresses are virtual add
 field names are the JSON names (docs/json.md). A module a subject:
 
 process     a process, how it is traced, its totals
-probe       allocator functions under probes
-mapping     lines of /proc/PID/maps
-stack       stacks, as recorded and as named
+code        a package: mappings, allocator functions, methods, stacks as recorded and as named
 site        call sites and their counters
 limit       limits of the memory of a process
-verdict     what is said of a call site and of a process
-report      what is outstanding, by call site
+container   what a control group is charged for
+oom         what the kernel said when it killed a process
+resources   file descriptors and threads of a process
+managed     the heap of a runtime, and its types
+goroutines  goroutines, by where they wait and were started
+verdict     verdicts on a call site and on a process
+report      outstanding memory, by call site
 groups      the same by function, module or thread
 stored_report reports that are stored
 blocks      outstanding blocks, one by one
 scan        which blocks are lost
 difference  two states of a process compared
-history     what verdicts are made of, saved
-address_space what the memory of a process is made of
-profile     what profile viewers are given
+history     the data behind verdicts, saved
+address_space what the memory of a process consists of
+profile     input of profile viewers
 process_events processes come and go
-supervision what is done with each process of this host
+selection   which processes are asked for, by name, unit or container
+supervision what bpfleakd does with each process of this host
 watching    processes whose memory is watched
-daemon      what the daemon says of itself
-metrics     what the metrics are made of
-check       what this machine can do
+daemon      figures on the daemon itself
+metrics     input of the metrics
+check       what this machine supports
 """

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.container import ContainerBill
 from bpfleakd.model.managed import ManagedHeap
-from bpfleakd.model.mapping import Mapping
 
 __all__ = [
     "AddressSpaceReport",
@@ -99,6 +100,21 @@ class BillLine:
 
 
 @dataclass(frozen=True, slots=True)
+class PinningSite:
+    """A call site whose live blocks keep freed memory in the same pages from being given back.
+
+    `free_bytes` are its part of that, `blocks` how many of its blocks do it.
+    """
+
+    site: str
+    function: str | None
+    module: str | None
+    location: str | None
+    free_bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryShares:
     """What explains the resident memory of a process; the first five add up to it.
 
@@ -129,6 +145,8 @@ class AddressSpaceReport:
     """The answer to "what is the memory of this process made of"; `uses` has those that are there.
 
     The `bill` adds up to resident and swapped memory; `growth_summary` is where growth goes, in a sentence.
+    `container` is the bill of the control group that limits the process; None if none does. `pinned_by` are
+    the call sites that pin most freed memory of glibc's.
     """
 
     pid: int
@@ -146,3 +164,5 @@ class AddressSpaceReport:
     managed: ManagedHeap | None = None
     bill: tuple[BillLine, ...] = ()
     growth_summary: str | None = None
+    container: ContainerBill | None = None
+    pinned_by: tuple[PinningSite, ...] = ()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.process import ProcessSummary
-from bpfleakd.model.report import SuppressedSites
+from bpfleakd.model.report import BlockType, SuppressedSites
 from bpfleakd.model.site import AllocationKind
-from bpfleakd.model.stack import Frame, StackEnd
 
 __all__ = ["BlockReport", "BlocksReport", "SiteBlocks"]
 
@@ -32,8 +32,8 @@ class BlockReport:
 class SiteBlocks:
     """The outstanding blocks of one call site, oldest first, and how much they are together.
 
-    `left_out_count` more are in the sums, but not in the list. `caller` is who is to answer for them: the
-    blamed frame, or the one that called it for them where other callers give back what they get.
+    `left_out_count` more are in the sums, but not in the list. `caller` is the function responsible for them:
+    the blamed frame, or a caller of it if other callers free what they get. `types` are as in SiteReport.
     """
 
     site: str
@@ -45,6 +45,7 @@ class SiteBlocks:
     left_out_count: int
     stack: tuple[Frame, ...]
     truncated: StackEnd | None
+    types: tuple[BlockType, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

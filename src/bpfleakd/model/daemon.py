@@ -1,4 +1,4 @@
-"""What the daemon says of itself."""
+"""Figures on the daemon itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GuardStats:
 
 @dataclass(frozen=True, slots=True)
 class DaemonStats:
-    """What the daemon says of itself."""
+    """Figures on the daemon itself."""
 
     version: str
     attach_method: str

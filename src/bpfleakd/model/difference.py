@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.site import AllocationKind
-from bpfleakd.model.stack import Frame, StackEnd
 
 __all__ = ["ComparedState", "DiffReport", "SiteChange", "SiteDifference"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.process import ProcessSummary
 from bpfleakd.model.report import SuppressedSites
-from bpfleakd.model.stack import Frame, StackEnd
 
 __all__ = ["GroupKey", "GroupedReport", "SiteGroup"]
 
@@ -26,11 +26,11 @@ class GroupKey(StrEnum):
 class SiteGroup:
     """Call sites that have something in common; `sites` are their fingerprints.
 
-    The standard errors are 0.0 where every block was recorded, and not known of threads.
+    The standard errors are 0.0 if every block was recorded, and None for threads.
 
-    `group` is the function, the module, the tid in digits or the fingerprint; None holds what has none. Who
-    freed and grew is not known of threads, so that they only have live figures. `comm` is a thread's name,
-    `stack` the frames of a stack.
+    `group` is the function, the module, the tid in digits or the fingerprint; None holds the rest. Frees and
+    growth of threads are unknown, so they only have live figures. `comm` is a thread's name, `stack` the
+    frames of a stack.
     """
 
     group: str | None

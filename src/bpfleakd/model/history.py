@@ -37,7 +37,7 @@ class StoredHistory:
     `replaced_count` to `lost_blocks` are as in analysis.verdict.Context. Anonymous memory was at least
     `memory_bytes` in the bins that end at `memory_s`. For `unread_s` of the time there was no daemon.
     `intervals_bytes` are the sampling intervals by bin, where they changed (0: every block was recorded).
-    Sites of kind GO_HEAP are known as of `collected_s`; None if there can be none.
+    Figures of sites of kind GO_HEAP are those at `collected_s`; None if there are no such sites.
     """
 
     version: int

@@ -9,7 +9,7 @@ __all__ = ["MemoryLimit", "MemoryLimitKind"]
 
 
 class MemoryLimitKind(StrEnum):
-    """Who limits the memory of a process: its control groups, RLIMIT_AS, RLIMIT_DATA, or the machine."""
+    """The kinds of limits on the memory of a process: control groups, RLIMIT_AS, RLIMIT_DATA, the machine."""
 
     CGROUP = "cgroup"
     ADDRESS_SPACE = "address-space"

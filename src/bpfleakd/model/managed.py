@@ -11,7 +11,7 @@ __all__ = ["ManagedHeap", "TypeFigures", "TypeRow", "TypesPrice", "TypesReport"]
 
 @dataclass(frozen=True, slots=True)
 class TypeFigures:
-    """Objects of one type. `live_count` is None where only their bytes are known, by samples."""
+    """Objects of one type. `live_count` is None if only their bytes are known, from samples."""
 
     type: str
     live_bytes: int
@@ -23,10 +23,10 @@ class TypeFigures:
 class ManagedHeap:
     """A managed heap as its collections show it, since the attach.
 
-    `live_bytes` is what the last one left alive; None before the first. `full_collections` looked at all
-    objects, so that their figure is exact; that of others is at most so much. `growth_bytes_per_s` is what
-    lives longer than collections, 0.0 if it does not grow. `is_read`: the heap counts references, and what is
-    called a collection is a reading of it, each of all objects.
+    `live_bytes` is what the last one left alive; None before the first. `full_collections` covered all
+    objects, so their figure is exact; that of others is an upper bound. `growth_bytes_per_s` is the growth of
+    what outlives collections, 0.0 if it does not grow. `is_read`: the heap counts references; a "collection"
+    is then a reading of all objects.
     """
 
     runtime: str
@@ -41,10 +41,10 @@ class ManagedHeap:
 
 @dataclass(frozen=True, slots=True)
 class TypesPrice:
-    """What it costs to count the objects of a heap by type: the process stands still for about `stops_s`, for
+    """What it costs to count the objects of a heap by type: stops the process for about `stops_s`, for
     `work`.
 
-    None where that cannot be told, because nobody knows how large the heap is.
+    None if the size of the heap is unknown.
     """
 
     pid: int

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from bpfleakd.model.address_space import BillLine
+from bpfleakd.model.container import GroupMemory
 from bpfleakd.model.daemon import DaemonStats, GuardStats
 from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.process import ProcessRow
@@ -16,7 +18,7 @@ __all__ = ["MetricLabel", "MetricsSnapshot", "ProcessUsage"]
 
 
 class MetricLabel(StrEnum):
-    """A label that tells processes apart in the metrics."""
+    """A label that distinguishes processes in the metrics."""
 
     COMM = "comm"
     UNIT = "unit"
@@ -28,19 +30,21 @@ class MetricLabel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessUsage:
-    """What /proc says of a process; None where it cannot be read."""
+    """Figures on a process from /proc; None if they cannot be read."""
 
     anonymous_bytes: int | None
     threads: int
+    descriptors: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
-    """What the metrics are made of: every traced process with its largest call sites, and who is watched.
+    """The input of the metrics: every traced process with its largest call sites, and watched processes.
 
     `usage`, `verdicts`, `managed` and `goroutines` (how many) are by pid, of processes that run.
     `table_entries` is how full each of the kernel's tables is; `ring_used_share` (0 to 1) how much of the
-    ring of address space events waited at the last tick.
+    ring of address space events waited at the last tick. `containers` are the control groups that limit them;
+    `bills`, by pid, what the memory of each was spent on when it had last changed by a tenth.
     """
 
     daemon: DaemonStats
@@ -54,3 +58,5 @@ class MetricsSnapshot:
     goroutines: dict[int, int] = field(default_factory=dict)
     table_entries: dict[str, int] = field(default_factory=dict)
     ring_used_share: float = 0.0
+    containers: tuple[GroupMemory, ...] = ()
+    bills: dict[int, tuple[BillLine, ...]] = field(default_factory=dict)

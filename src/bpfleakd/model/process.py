@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from bpfleakd.model.probe import ProbedFunction
+from bpfleakd.model.code.probe import ProbedFunction
 from bpfleakd.model.verdict import ProcessVerdict
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
     "TracingRequest",
 ]
 
-# In place of a rule: a user asked for it.
+# In place of a rule: a user requested it.
 MANUAL = "manual"
 
 
@@ -36,20 +36,21 @@ class ProcessId:
 
 
 class ProcessState(StrEnum):
-    """The life of a traced process."""
+    """The life of a traced process. OOM: the kernel killed it because memory had run out."""
 
     TRACED = "traced"
     EXITED = "exited"
     EXECED = "execed"
+    OOM = "oom"
     DETACHED = "detached"
 
 
-# How a Go program is recorded: by its own heap profile, whatever mode was asked for.
+# How a Go program is recorded: from its own heap profile, whatever the requested mode.
 GO_PROFILE_MODE = "go-profile"
 
 
 class TracingMode(StrEnum):
-    """How closely a process is looked at, and what that costs it.
+    """How closely a process is traced, and what that costs it.
 
     OFF is never touched. WATCH samples its memory from /proc and never attaches. AUTO does so until the
     memory grows, and then attaches for a while. SAMPLED records a share of the bytes allocated, EXACT every
@@ -66,7 +67,7 @@ class TracingMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessLabels:
-    """What a process belongs to; None where there is no such thing.
+    """User, unit, container and so on of a process; None for missing ones.
 
     `unit` is the innermost systemd unit, `container` the container's id (64 hexadecimal digits), `pod` the
     Kubernetes pod's uid.
@@ -81,12 +82,11 @@ class ProcessLabels:
 
 @dataclass(frozen=True, slots=True)
 class TracingRequest:
-    """How a process is to be traced. The next daemon reads it again, whatever became of the one before.
+    """How to trace a process. The next daemon reads it again, however this one ends.
 
-    `rule` asked for it: MANUAL, "rule 2", "default"; None if that is not known. `live_blocks` is the most
-    blocks that are recorded; None: what the configuration says. At a higher `level` fewer blocks are
-    recorded; `limited` is why, and "" at level 0. `enable_profile` turns on the heap profile of a Go program
-    that has none, until the detach.
+    `rule` is its origin: MANUAL, "rule 2", "default"; None if unknown. `live_blocks` is the maximum of
+    recorded blocks; None: as configured. At a higher `level` fewer blocks are recorded; `limited` is why, and
+    "" at level 0. `enable_profile` turns on the heap profile of a Go program that has none, until the detach.
     """
 
     mode: TracingMode = TracingMode.EXACT
@@ -99,7 +99,7 @@ class TracingRequest:
 
     @property
     def is_manual(self) -> bool:
-        """Whether a user asked for it."""
+        """Whether a user requested it."""
         return self.rule == MANUAL
 
 
@@ -139,11 +139,11 @@ class ProcessSummary:
 class ProcessRow:
     """A row of `bpfleakctl ps`: the totals, how it is attached and what was missed.
 
-    `probe_hits` is how often the process ran into a program of ours, `load_percent` what that costs it, in
-    percent of a core. `adopted_count` daemons took it over from one that had ended; `gap_s` is how long it
-    was without any, in all. `limited` is why it is not traced as it should be, or "". `process_verdict` is
-    the last one on the process; None before the first. `request` is how it is to be traced;
-    `set_aside` is the error because of which it is not looked at for a while, or "".
+    `probe_hits` is how often the process hit a probe, `load_percent` what that costs it, in percent of a
+    core. It was adopted `adopted_count` times; `gap_s` is how long it had no daemon, in all. `limited` is why
+    it is traced less closely than requested, or "". `process_verdict` is its latest verdict; None before the
+    first. `request` is how to trace it; `set_aside` is the error because of which it is not read for a while,
+    or "".
     """
 
     process: ProcessSummary

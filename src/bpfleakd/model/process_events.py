@@ -9,7 +9,7 @@ __all__ = ["ProcessChange", "ProcessEvent", "ProcessEventStats"]
 
 
 class ProcessChange(StrEnum):
-    """What happened to a process. GAP is of no process: events were missed, and all have to be looked at.
+    """Kinds of changes. GAP belongs to no process: events were missed, so all processes have to be checked.
 
     CHANGED is another name or user: rules may decide otherwise.
     """
@@ -23,7 +23,7 @@ class ProcessChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessEvent:
-    """A change in the life of process `pid`; `parent_pid` is known of a FORK, and 0 otherwise."""
+    """A change in the life of process `pid`; `parent_pid` is set for a FORK, 0 otherwise."""
 
     change: ProcessChange
     pid: int = 0
@@ -34,9 +34,10 @@ class ProcessEvent:
 class ProcessEventStats:
     """How processes are noticed, and what became of them.
 
-    `source` is "events" (the kernel tells) or "scan" (/proc is read, more slowly). `gaps_total` is how often
-    events were missed, `short_lived_total` how many processes ended before they were looked at,
-    `refused_total` by error code. `by_state` is of processes now.
+    `source` is "events" (from the kernel) or "scan" (of /proc, slower). `gaps_total` is how often events were
+    missed, `short_lived_total` how many processes ended before they were checked. `missed_total` counts
+    processes that ended before they could be traced as the policy says, by rule; `refused_total` those that
+    could not be traced, by error code. `by_state` counts current processes.
     """
 
     source: str = "none"
@@ -44,5 +45,6 @@ class ProcessEventStats:
     gaps_total: int = 0
     rescans_total: int = 0
     short_lived_total: int = 0
+    missed_total: dict[str, int] = field(default_factory=dict)
     refused_total: dict[str, int] = field(default_factory=dict)
     by_state: dict[str, int] = field(default_factory=dict)

@@ -1,10 +1,10 @@
-"""What profile viewers are given."""
+"""Input of profile viewers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bpfleakd.model.mapping import CodeMapping
+from bpfleakd.model.code.mapping import CodeMapping
 from bpfleakd.model.report import LeakReport
 
 __all__ = ["HeapProfile"]

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.goroutines import GoroutineGroup
 from bpfleakd.model.managed import ManagedHeap, TypeFigures
+from bpfleakd.model.oom import OomKill
 from bpfleakd.model.process import ProcessSummary
+from bpfleakd.model.resources import ResourceUse
 from bpfleakd.model.site import AllocationKind, ThreadShare
-from bpfleakd.model.stack import Frame, StackEnd
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 
-__all__ = ["LeakReport", "SiteReport", "SortKey", "SuppressedSites"]
+__all__ = ["AwaitedVerdicts", "BlockType", "LeakReport", "SiteReport", "SortKey", "SuppressedSites"]
 
 
 class SortKey(StrEnum):
@@ -25,15 +27,29 @@ class SortKey(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class BlockType:
+    """A class whose objects are in the blocks of a call site.
+
+    `share` of them hold one (0 to 1), estimated from a sample in which `sampled_count` do. The objects are
+    `offset_bytes` behind the beginning of their blocks, if they are parts of something else.
+    """
+
+    type: str
+    share: float
+    offset_bytes: int
+    sampled_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class SiteReport:
     """One call site as it is shown. `site` is the fingerprint of the stack, stable between runs.
 
-    `temporary_count` is None for memory that is not the heap's. `verdict` to `leak_bytes_per_s` are as in
-    SiteVerdict. `reachable` is whether something in the process still points to its blocks, as a scan
-    `scanned_age_s` ago has found; None if some are lost and some are not, or if nobody has looked.
-    `live_bytes_stderr` and `live_count_stderr`
-    are the standard errors of what is live, 0.0 where every block was recorded. `type` is that of most of the
-    objects of a site of kind MANAGED, whose counts are of samples.
+    `temporary_count` is None for kinds other than HEAP. `verdict` to `leak_bytes_per_s` are as in
+    SiteVerdict. `reachable` is whether something in the process still points to its blocks, found by a scan
+    `scanned_age_s` ago; None if some are lost and some are not, or without a scan. `live_bytes_stderr` and
+    `live_count_stderr` are the standard errors of live figures, 0.0 if every block was recorded. `type` is
+    the type of most objects of a site of kind MANAGED, whose counts come from samples; `types` are classes of
+    C++ that a site of kind HEAP allocates, the most frequent first.
     """
 
     site: str
@@ -61,6 +77,7 @@ class SiteReport:
     live_count_stderr: float = 0.0
     scanned_age_s: float | None = None
     type: str | None = None
+    types: tuple[BlockType, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +93,11 @@ class SuppressedSites:
 class LeakReport:
     """The answer to "what is outstanding in this process": `sites` sorted, largest first.
 
-    Sites that a suppression fits are in the totals, not in `sites`, and by the pattern in `suppressed`.
-    `build_ids` are those of the files in the stacks, in hex; a file without one is not there. `managed` is
-    the managed heap, whose memory call sites of kind COMMIT have; `types` what is known to live there, most
-    bytes first. `goroutines` are those of a Go program, by where they were started.
+    Suppressed sites are in the totals, not in `sites`, and by pattern in `suppressed`. `build_ids` are those
+    of the files in the stacks, in hex; files without one are missing. `managed` is the managed heap, whose
+    memory call sites of kind COMMIT have; `types` the known types of its live objects, most bytes first.
+    `goroutines` are those of a Go program, by the place that started them; `resources` its file descriptors
+    and threads. `oom` is present if the kernel killed the process because memory had run out.
     """
 
     process: ProcessSummary
@@ -91,3 +109,14 @@ class LeakReport:
     managed: ManagedHeap | None = None
     types: tuple[TypeFigures, ...] = ()
     goroutines: tuple[GoroutineGroup, ...] = ()
+    resources: tuple[ResourceUse, ...] = ()
+    oom: OomKill | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedVerdicts:
+    """What `attach --wait` found: the worst verdict on a process, its exit code, and all the reports."""
+
+    verdict: Verdict
+    exit_code: int
+    reports: tuple[LeakReport, ...]

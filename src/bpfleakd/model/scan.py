@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.process import ProcessSummary
-from bpfleakd.model.stack import Frame, StackEnd
 
 __all__ = [
     "Reachability",
@@ -30,7 +30,7 @@ class Reachability(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReachabilitySums:
-    """How many blocks there are of each kind, and how large they are together."""
+    """Number and total size of the blocks of each kind."""
 
     directly_lost_bytes: int = 0
     directly_lost_count: int = 0
@@ -95,10 +95,10 @@ class ScannedSite:
 class ScanReport:
     """The answer to "which blocks are lost": those at least `older_than_s` old, the worst site first.
 
-    `stopped_s` is how long the process stood still, in one or two pieces; `young_count` blocks were too young
-    to be judged. `caveats` say what the answer has to be taken with. Sites that a suppression fits are not in
-    `sites`, but in the sums, and by the pattern in `suppressed`. Of `known_heap_bytes` of memory it is known
-    what is in use: what was freed there holds nothing; elsewhere it counts as in use.
+    `stopped_s` is how long the process was stopped, in one or two pieces; `young_count` blocks were too young
+    to be judged. `caveats` are the limits of the answer. Suppressed sites are not in `sites`, but in the
+    sums, and by pattern in `suppressed`. In `known_heap_bytes` of memory, freed blocks are recognized and
+    point to nothing; elsewhere freed memory counts as in use.
     """
 
     process: ProcessSummary

@@ -14,8 +14,8 @@ class AllocationKind(StrEnum):
     HEAP is from an allocator, GO_HEAP from Go's, as of its last collection. The others are of the address
     space: MMAP is anonymous memory that the program mapped (or its break), COMMIT is reserved memory made
     accessible, THREAD_STACK was mapped as a stack, FILE is backed by a file. PYTHON are the arenas of
-    CPython's object heap. MANAGED is of a managed heap, and so within what others commit, or Python's arenas:
-    what a runtime says that stays in it.
+    CPython's object heap. MANAGED is memory of a managed heap, and so part of COMMIT or of Python's arenas:
+    what stays in it, according to the runtime.
     """
 
     HEAP = "heap"
@@ -56,7 +56,7 @@ class SiteCounters:
 
 @dataclass(frozen=True, slots=True)
 class ThreadShare:
-    """What one thread allocated and nobody has freed yet."""
+    """Memory that one thread allocated and that is not freed yet."""
 
     tid: int
     comm: str

@@ -30,7 +30,7 @@ class SupervisionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SupervisedProcess:
-    """A process of this host, what the policy says of it and what is done with it.
+    """A process of this host, the policy's decision, and what bpfleakd does with it.
 
     `rule` is what decided: "rule 2", "default", "manual", or what excludes it. `reason` is why it is in this
     state, "" if that says it all.

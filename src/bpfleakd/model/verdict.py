@@ -1,4 +1,4 @@
-"""What is said of a call site and of a process."""
+"""Verdicts on a call site and on a process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["VERDICTS", "ProcessVerdict", "SiteVerdict", "Verdict"]
 class Verdict(StrEnum):
     """What becomes of the memory of a call site.
 
-    LEAK grows persistently, and what is old stays. GROWING may become one: it is too early, or may be a cache
-    that fills. PLATEAU grew and stopped. STEADY neither takes nor gives back, CHURN does both. UNKNOWN is
-    too little, or too much was missed.
+    LEAK grows persistently, and old blocks stay. GROWING may become a leak: it is too early, or it may be a
+    cache that fills. PLATEAU grew and stopped. STEADY neither allocates nor frees, CHURN does both. UNKNOWN:
+    observed too little, or too much was missed.
     """
 
     LEAK = "leak"
@@ -41,7 +41,7 @@ VERDICTS = (
 class SiteVerdict:
     """A verdict on a call site, the evidence for it from 0 to 1, and why, in words.
 
-    `leak_bytes_per_s` is what it gains for good, if it is a leak or may become one, else 0.
+    `leak_bytes_per_s` is what it permanently retains, for LEAK and GROWING, else 0.
     """
 
     verdict: Verdict
@@ -54,11 +54,10 @@ class SiteVerdict:
 class ProcessVerdict:
     """Whether a process leaks, and why it is thought so, in words.
 
-    `leak_bytes_per_s` is what its call sites leak together. `memory_bytes_per_s` is how fast its anonymous
-    memory grows, between `_low` and `_high` with 95 % confidence; None while that cannot be told.
-    `explained_share`, 0 to 1, is what the call sites that leak or grow gain of that; None if it does not
-    grow. `limit` is the one with the least room, `limit_reached_s` when it is used up at this rate; None if
-    that is not to be foreseen.
+    `leak_bytes_per_s` is the sum over its leaking call sites. `memory_bytes_per_s` is how fast its anonymous
+    memory grows, between `_low` and `_high` with 95 % confidence; None while unknown. `explained_share`, 0 to
+    1, is the share of leaking and growing call sites in that; None if it does not grow. `limit` is the one
+    with the least room, `limit_reached_s` when it is reached at this rate; None if no prediction is possible.
     """
 
     verdict: Verdict

@@ -26,10 +26,10 @@ class WatchState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WatchedProcess:
-    """A process whose anonymous memory is watched; `windows` is how often it was looked at closely.
+    """A process whose anonymous memory is watched; `windows` is how often it was traced.
 
-    `growth_bytes_per_s` is 0 unless it grows persistently, `next_look_s` the time until it may be looked at
-    again, None if that is not planned. `reason` is why it could not be attached, or "".
+    `growth_bytes_per_s` is 0 unless it grows persistently, `next_look_s` the time until it may be traced
+    again, None if that is not planned. `reason` is why attaching failed, or "".
     """
 
     pid: int

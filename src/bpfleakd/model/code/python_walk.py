@@ -1,4 +1,4 @@
-"""What the stack walker is told of a Python interpreter."""
+"""What the stack walker needs of a Python interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hash that the programs make of stacks and of what tells objects apart: hash_frame of bpf/walk.h."""
+"""The hash that BPF computes of stacks and of the identity of objects: hash_frame of bpf/walk.h."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bpfleakd.model.managed_frame import ManagedFrame
-from bpfleakd.model.stack import FrameKind
+from bpfleakd.model.code.managed_frame import ManagedFrame
+from bpfleakd.model.code.stack import FrameKind
 
 __all__ = ["FrameNames", "ManagedNames", "Method", "MethodSource", "dotnet_assembly"]
 
@@ -34,17 +34,19 @@ class Method:
 class MethodSource(Protocol):
     """Names for code that is made at run time.
 
-    `generation` changes when an address may have got another name. `failure` says why there are no names,
-    as the end of a sentence about the process; None if there are. `is_live`: it reads what is
-    in the process now. That goes before what a perf map says, and may be gone when it is wanted.
+    `generation` changes when an address may have got another name. `failure` is why there are no names, as
+    the end of a sentence about the process; None if there are names. `is_live`: it reads the current state of
+    the process. That takes precedence over a perf map, and may be gone when it is needed.
     """
 
     generation: int
-    failure: str | None
     is_live: bool
 
+    @property
+    def failure(self) -> str | None: ...
+
     def refresh(self, now_ns: int) -> None:
-        """Learn about code made since the last call; cheap when there is none."""
+        """Read code made since the last call; cheap if there is none."""
 
     def find(self, address: int) -> Sequence[Method] | None:
         """The methods at an address, innermost (inlined) first; None if unknown.
@@ -54,13 +56,13 @@ class MethodSource(Protocol):
 
 
 class FrameNames(Protocol):
-    """Names for the words that the stack walker records for frames without an address of their own."""
+    """Names for the words that the stack walker records for managed frames."""
 
     def note(self, words: Iterable[int]) -> None:
         """Read what these words stand for now, because it may be gone when they are shown."""
 
     def find(self, words: Sequence[int], checks: Sequence[int]) -> Sequence[tuple[Method, ...] | None]:
-        """The methods of each of a stack's frames, innermost first; None for one that cannot be told.
+        """The methods of each of a stack's frames, innermost first; None for an unknown one.
 
         `checks` are RawStack.checks. A frame that the runtime itself does not show is empty.
         """
@@ -75,7 +77,7 @@ class ManagedNames(Protocol):
     kind: FrameKind
 
     def note(self, frames: Iterable[ManagedFrame]) -> None:
-        """Read what these are of now, because it may be gone when they are shown."""
+        """Read the functions of these frames now, because they may be gone when the stack is shown."""
 
     def find(self, frame: ManagedFrame) -> Sequence[Method]:
         """The methods of a frame, innermost (inlined) first; never empty."""

@@ -34,9 +34,9 @@ class StackEnd(StrEnum):
 class RawStack:
     """A stack as the kernel side recorded it, innermost first.
 
-    `addresses[0]` is the probed allocator function itself (an exact program counter); the others are
-    return addresses, so that the call is at `address - 1`. A word with the highest bit set is no address but
-    a frame of an interpreter; `checks` are what the names of these are checked with.
+    `addresses[0]` is the probed allocator function itself (an exact program counter); the others are return
+    addresses, so the call is at `address - 1`. A word with the highest bit set is not an address but a frame
+    of an interpreter; `checks` verify the names of these frames.
     """
 
     addresses: tuple[int, ...]
@@ -65,9 +65,9 @@ class Frame:
 class Stack:
     """A named stack, innermost frame first.
 
-    `build_ids` holds, frame by frame, the build-id of the frame's file (hex) or None; the fingerprint
-    is made of it. `truncated` is None for a stack that reaches the thread's first function. `pending`: names
-    of functions in files are still to come.
+    `build_ids` holds, frame by frame, the build-id of the frame's file (hex) or None; the fingerprint is
+    computed from it. `truncated` is None for a stack that reaches the thread's first function. `pending`:
+    names of functions in files are still to come.
     """
 
     frames: tuple[Frame, ...]
@@ -80,8 +80,8 @@ class Stack:
 class NamedStack:
     """A site's stack with names, and its fingerprint.
 
-    `final` is False while a frame outside files has no name, or is in no mapping that is known: JITs write
-    their perf maps late.
+    `final` is False while a frame outside files has no name, or is in no known mapping: JITs write their perf
+    maps late.
     """
 
     stack: Stack

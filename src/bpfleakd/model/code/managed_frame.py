@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bpfleakd.model.stack_hash import hash_word
+from bpfleakd.model.code.stack_hash import hash_word
 
 __all__ = ["CHECK_BITS", "ManagedFrame", "check_of", "frame_places", "is_address", "managed_frames"]
 
@@ -22,8 +22,9 @@ _ADDRESS_BITS, CHECK_BITS = 47, 14
 class ManagedFrame:
     """A frame of code that a runtime has made. `address` is where the call returns to.
 
-    `object_address` is that of what says which function it is, tags included, and `check` are CHECK_BITS of a
-    hash over what tells that from another. `position` is where the function is, None if it was not recorded.
+    `object_address` is the address of the object that identifies the function, with tags, and `check` are
+    CHECK_BITS of a hash over its identity. `position` is the place in the function, None if it was not
+    recorded.
     """
 
     address: int
@@ -65,7 +66,7 @@ def managed_frames(words: Sequence[int]) -> Iterator[tuple[int, ManagedFrame]]:
 
 
 def frame_places(words: Sequence[int]) -> list[int]:
-    """For each frame of a stack a number of its own: the address, or ManagedFrame.place."""
+    """A distinct number for each frame of a stack: the address, or ManagedFrame.place."""
     managed = dict(managed_frames(words))
     return [
         managed[index].place if index in managed else word

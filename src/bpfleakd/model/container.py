@@ -1,0 +1,73 @@
+"""What the memory of a container is made of: of a control group with a limit, and all that runs in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["ContainerBill", "ContainerKind", "ContainerLine", "GroupMemory"]
+
+
+class ContainerKind(StrEnum):
+    """What memory is charged to a control group for.
+
+    FILE is the page cache, without SHMEM. KERNEL is kernel memory of unknown kind: all of it in cgroup v1.
+    OTHER is the unnamed rest: charges that each processor holds in advance, and pages on their way to swap.
+    """
+
+    ANON = "anon"
+    FILE = "file"
+    SHMEM = "shmem"
+    SLAB = "slab"
+    SOCK = "sock"
+    KERNEL_STACK = "kernel_stack"
+    PAGE_TABLES = "page_tables"
+    PERCPU = "percpu"
+    VMALLOC = "vmalloc"
+    HUGETLB = "hugetlb"
+    KERNEL = "kernel_other"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMemory:
+    """The kernel's figures on a control group and those below it; `parts` has the nonzero ones.
+
+    `cgroup` is its path in its hierarchy, `version` that of the hierarchy, 1 or 2.
+    """
+
+    cgroup: str
+    version: int
+    limit_bytes: int
+    used_bytes: int
+    parts: dict[ContainerKind, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerLine:
+    """Memory of one kind. Growth is since the first bill, None in that one.
+
+    `process_bytes` is what of it one process has, at most: it may map files that another control group is
+    charged for. None where the kernel does not tell.
+    """
+
+    kind: ContainerKind
+    bytes: int
+    growth_bytes_per_s: float | None
+    process_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerBill:
+    """The memory of the control group that limits a process, by kind, most bytes first.
+
+    The lines add up to `used_bytes`, unless the kernel took its figures at different moments.
+    `growth_summary` is what grows, in a sentence; None if the container does not grow.
+    """
+
+    cgroup: str
+    version: int
+    limit_bytes: int
+    used_bytes: int
+    lines: tuple[ContainerLine, ...]
+    growth_summary: str | None = None

@@ -1,0 +1,27 @@
+"""Which processes a user selects without a PID."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["ProcessSelection"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSelection:
+    """What all selected processes have in common; None accepts anything.
+
+    `name` and `unit` are shell patterns, as in the policy: of the process' short name or the file name of its
+    executable, and of its systemd unit, where ".service" may be left out. `container` is how the container's
+    id begins.
+    """
+
+    name: str | None = None
+    unit: str | None = None
+    container: str | None = None
+
+    @property
+    def words(self) -> str:
+        """It in a few words, for messages."""
+        given = (("name", self.name), ("unit", self.unit), ("container", self.container))
+        return ", ".join(f"{what} {text!r}" for what, text in given if text is not None)
