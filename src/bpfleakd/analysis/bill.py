@@ -28,7 +28,7 @@ _KINDS = {
     MemoryUse.SHARED: BillKind.SHARED,
     MemoryUse.RESERVED: BillKind.UNKNOWN,
 }
-# Growth of less than that is none that anybody asks about.
+# Smaller growth is irrelevant.
 _GROWTH_MIN_BYTES_PER_S = 1024.0
 _WORDS = {
     BillKind.HEAP_LIVE: "live blocks of the heap",
@@ -41,7 +41,7 @@ _WORDS = {
     BillKind.FILE: "mapped files",
     BillKind.JIT: "code compiled at run time",
     BillKind.SHARED: "shared memory",
-    BillKind.UNKNOWN: "memory that nothing explains",
+    BillKind.UNKNOWN: "unexplained memory",
 }
 
 
@@ -49,8 +49,9 @@ _WORDS = {
 class AllocatorBooks:
     """What the allocator's own lists say, bytes in memory or swapped out.
 
-    `mapped_bytes` are large blocks in mappings of their own. `trimmable_bytes` is what malloc_trim(3) would
-    give back, `pinned_bytes` what live blocks in the same pages hold. `left_out` lists could not be read.
+    `mapped_bytes` are large blocks in separate mappings. `trimmable_bytes` is what malloc_trim(3) would
+    return, `pinned_bytes` what live blocks in the same pages hold. `left_out` lists could not be read.
+    `tcmalloc_bytes` is what tcmalloc's page heap has committed, `tcmalloc_free_bytes` the free part of it.
     """
 
     arenas: int
@@ -59,6 +60,8 @@ class AllocatorBooks:
     trimmable_bytes: int
     pinned_bytes: int
     left_out: int
+    tcmalloc_bytes: int = 0
+    tcmalloc_free_bytes: int = 0
 
 
 def bill(
@@ -68,7 +71,7 @@ def bill(
     first: Sequence[BillLine] = (),
     elapsed_s: float = 0.0,
 ) -> tuple[BillLine, ...]:
-    """The lines, most bytes first. `first` is the bill of `elapsed_s` ago: without it there is no growth."""
+    """The lines, most bytes first. `first` is the bill of `elapsed_s` ago: without it, growth is None."""
     sums = dict.fromkeys(BillKind, 0)
     for part in parts:
         kind = BillKind.PYTHON if part.kind is AllocationKind.PYTHON else _KINDS[part.use]
@@ -77,10 +80,14 @@ def bill(
     if books is not None:
         large = min(books.mapped_bytes, sums[BillKind.MMAP])
         _move(sums, BillKind.MMAP, BillKind.HEAP_LIVE, large)
-        _move(sums, BillKind.HEAP_LIVE, BillKind.HEAP_FREE, books.free_bytes)
+        if books.tcmalloc_bytes:
+            # What it had before the attach looks like any mapping.
+            heap_bytes = max(0, books.tcmalloc_bytes - sums[BillKind.HEAP_LIVE])
+            _move(sums, BillKind.MMAP, BillKind.HEAP_LIVE, heap_bytes)
+        _move(sums, BillKind.HEAP_LIVE, BillKind.HEAP_FREE, books.free_bytes + books.tcmalloc_free_bytes)
         notes[BillKind.HEAP_FREE] = _free_words(books)
     elif sums[BillKind.HEAP_LIVE]:
-        notes[BillKind.HEAP_LIVE] = "with what the allocator keeps: its books cannot be read"
+        notes[BillKind.HEAP_LIVE] = "including freed memory: the allocator's lists cannot be read"
     if managed is not None and managed.live_bytes is not None:
         _move(sums, BillKind.MMAP, BillKind.MANAGED_LIVE, managed.live_bytes)
         committed = sum(
@@ -120,9 +127,14 @@ def _move(sums: dict[BillKind, int], source: BillKind, target: BillKind, size_by
 
 
 def _free_words(books: AllocatorBooks) -> str:
+    if books.tcmalloc_bytes:
+        return (
+            "the page heap of tcmalloc; what its caches hold counts as live; "
+            "MallocExtension::ReleaseFreeMemory returns it"
+        )
     arenas = f"{books.arenas:,} arena{'' if books.arenas == 1 else 's'} of glibc"
     words = (
-        f"{arenas}: malloc_trim would give back {human_bytes(books.trimmable_bytes)}, "
+        f"{arenas}: malloc_trim would return {human_bytes(books.trimmable_bytes)}, "
         f"fragmentation holds {human_bytes(books.pinned_bytes)}"
     )
     if books.arenas > 8 and books.trimmable_bytes + books.pinned_bytes > books.arenas << 20:

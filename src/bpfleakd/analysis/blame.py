@@ -12,8 +12,13 @@ import re
 from collections.abc import Sequence
 
 from bpfleakd.analysis.c_library import is_c_library_function
-from bpfleakd.analysis.managed_code import interpreted_caller, is_own_method, is_runtime
-from bpfleakd.model.stack import Frame, FrameKind
+from bpfleakd.analysis.managed_code import (
+    interpreted_caller,
+    is_interpreter,
+    is_own_method,
+    is_runtime,
+)
+from bpfleakd.model.code.stack import Frame, FrameKind
 
 __all__ = ["blamed_frame"]
 
@@ -38,14 +43,17 @@ _WRAPPER = re.compile(
         )""",
     re.VERBOSE,
 )
+# Of Python: name.cpython-311-x86_64-linux-gnu.so, name.abi3.so.
+_EXTENSION = re.compile(r"[^.]+(?:\.cpython-\d+[\w-]*|\.abi3)\.so")
 # Rust's; in C++ these are namespaces of programs. Unlike C++ names, Rust's have no argument list.
 _RUST_LIBRARY = re.compile(
     r"<?(?:alloc|core|std|hashbrown)::.*"
-    # Methods of its own types: <str>::repeat, <[T]>::to_vec, <u8 as alloc::slice::hack::ConvertVec>::to_vec.
+    # Methods of built-in types: <str>::repeat, <[T]>::to_vec, <u8 as alloc::slice::hack::ConvertVec>::to_vec.
     r"|<(?:str|\[[^\]]*\]|char|bool|[iu](?:8|16|32|64|128|size)|f(?:32|64))(?: as [^>]*)?>::.*"
 )
 
-# Go's: package path, function. Servers and the like (net, os) are no tools: what they keep is theirs.
+# Go's: package path, function. Servers and the like (net, os) are excluded: they are responsible for what
+# they keep.
 _GO_LIBRARY = re.compile(
     r"""(?: runtime | internal | vendor | bufio | bytes | cmp | compress | container | encoding | errors | fmt
         | hash | html | io | iter | maps | math | path | reflect | regexp | slices | sort | strconv | strings
@@ -82,12 +90,19 @@ def blamed_frame(frames: Sequence[Frame], allocators_file: str | None = None) ->
 
 
 def _caller_of_runtime(frames: Sequence[Frame]) -> Frame | None:
-    """The method that called the run-time that `frames` begin with; None if they do not, or no method did."""
+    """The caller of the runtime that `frames` begin with; None if they do not, or if it is unknown.
+
+    That is a method. If no functions of an interpreter are known, it is the extension that called it
+    (greenlet switches stacks, so the functions of the program are not on the thread's).
+    """
     if not is_runtime(frames[0]):
         return None
     # Code compiled ahead of time has no names.
     caller = next((frame for frame in frames if frame.function and not is_runtime(frame)), None)
-    return caller if caller and is_own_method(caller) else None
+    if caller is None or is_own_method(caller):
+        return caller
+    is_extension = bool(caller.module and _EXTENSION.fullmatch(caller.module))
+    return caller if is_extension and is_interpreter(frames[0]) else None
 
 
 def _is_tool(frame: Frame, allocators_file: str | None) -> bool:
@@ -102,7 +117,7 @@ def _is_tool(frame: Frame, allocators_file: str | None) -> bool:
         return True
     if arguments:
         return False
-    # A C library that is a part of the program has no file of its own, nor has its allocator.
+    # A C library that is part of the program has no separate file, nor has its allocator.
     is_beside_allocator = frame.module is not None and frame.module == allocators_file
     return bool(_RUST_LIBRARY.fullmatch(name) or (is_beside_allocator and is_c_library_function(name)))
 

@@ -1,4 +1,4 @@
-"""Functions of C libraries, by name: in a statically linked program nothing else tells them from its own."""
+"""Functions of C libraries, by name: in a statically linked program only names distinguish them."""
 
 from __future__ import annotations
 

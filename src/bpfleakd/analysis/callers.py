@@ -1,11 +1,10 @@
-"""Who is to answer for outstanding blocks: the caller that keeps what it got, not the wrapper it got it from.
+"""The responsible caller of outstanding blocks: the one that keeps them, not a wrapper around the allocator.
 
-Programs have wrappers around malloc: pools, checked allocation, constructors. Some have names that
-leave no doubt; a stripped program has none. They are told by what they do, from the addresses of stacks
-alone:
+Programs have wrappers around malloc: pools, checked allocation, constructors. Some have unmistakable names; a
+stripped program has no names. They are recognized by behaviour, from the addresses of stacks alone:
 
-  - Where another stack leads through the same call and gives back what it gets, that call is not to blame. So
-    we go outwards until no stack that gives back is left.
+  - If another stack leads through the same call and frees its blocks, that call is not to blame. So the
+    search goes outwards until no such stack is left.
   - A call through which at least half of the blocks of a process pass, for many callers, is a wrapper too.
 
 From there on the frame is charged as analysis/blame.py says. `ChargeRules` go before all of this.
@@ -20,8 +19,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from bpfleakd.analysis.blame import blamed_frame
+from bpfleakd.model.code.stack import Frame
 from bpfleakd.model.site import SiteCounters
-from bpfleakd.model.stack import Frame
 
 __all__ = ["NO_RULES", "Callers", "ChargeRules", "GivenBack", "charged_frame", "gives_back"]
 
@@ -32,7 +31,7 @@ _CALLERS_MIN = 8
 _WRAPPER_SHARE = 0.5
 _WRAPPERS_DEEP = 8
 
-# Names that leave no doubt, also where nobody is known to give back.
+# Unmistakable names, which count without any frees.
 _ALLOCATING = re.compile(
     r"""(?:[\w:<>, ]*::)?(?:
           \w*(?:[mczp]|re)alloc(?:ate|ator|0|z|f|n|_n|_array|_aligned|_?wrap\w*|_usable\w*|_internal|_impl)?
@@ -61,7 +60,7 @@ def gives_back(counters: SiteCounters) -> bool:
 
 
 class GivenBack:
-    """Stacks (addresses, innermost first) of sites that give back."""
+    """Stacks (addresses, innermost first) of sites that free their blocks."""
 
     def __init__(self, stacks: Iterable[Addresses]) -> None:
         self._sorted = sorted({tuple(stack) for stack in stacks})
@@ -83,10 +82,10 @@ class Callers:
         self._wrappers = _wrappers([(tuple(addresses), count) for addresses, count, _gives in stacks])
 
     def wrapped(self, stack: Addresses, *, is_given_back: bool) -> int:
-        """How many of the innermost addresses of a stack are of wrappers."""
+        """How many of the innermost addresses of a stack belong to wrappers."""
         key = tuple(stack)
         of_many = max((len(one) for one in self._wrappers if key[: len(one)] == one), default=0)
-        # What is still held of many blocks is no other caller's than theirs.
+        # If many blocks are still held, they hide no other caller.
         return of_many if is_given_back else max(of_many, self._given_back.shared(key))
 
 

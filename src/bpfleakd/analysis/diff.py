@@ -1,8 +1,8 @@
 """Two reports compared: which call sites are new, grew, shrank or are gone.
 
-A call site is known by its fingerprint, made of build-ids and offsets: it is the same in every run of the
-same binaries, so that reports of different processes, and of different days, can be compared. What then is in
-one report only, and in a file that was built anew in between, is matched a second time, by the names of its
+A call site is identified by its fingerprint, made of build-ids and offsets: it is the same in every run of
+the same binaries, so reports of different processes and different days can be compared. A site that is in one
+report only, and in a file that was rebuilt in between, is matched a second time, by the names of its
 functions (analysis.rebuilt).
 """
 
@@ -26,8 +26,8 @@ def compared(
 ) -> DiffReport:
     """What changed from one report to the other, what gained most first; `sources` are their names.
 
-    What the lists of sites do not hold of their process is given as left out: a site that is in one list only
-    may have been left out of the other.
+    Sites missing in the lists count as left out: a site that is in one list only may be missing in the other
+    because of its limit.
     """
     built_anew = modules_built_anew(before, after)
     pairs = list(_pairs(before.sites, after.sites, built_anew))
@@ -119,5 +119,5 @@ def _state(report: LeakReport, source: str) -> ComparedState:
 
 
 def _live_bytes(sites: Iterable[SiteReport]) -> int:
-    # Files are no part of a process' totals.
+    # Files are not part of a process' totals.
     return sum(site.live_bytes for site in sites if site.kind is not AllocationKind.FILE)

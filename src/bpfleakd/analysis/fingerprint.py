@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 
+from bpfleakd.model.code.stack import Frame, FrameKind, Stack
 from bpfleakd.model.site import AllocationKind
-from bpfleakd.model.stack import Frame, FrameKind, Stack
 
 __all__ = ["fingerprint"]
 

@@ -1,6 +1,6 @@
-"""Freed memory that an allocator keeps: how much of it is in memory, and how much could be given back.
+"""Freed memory that an allocator keeps: how much of it is resident, and how much it could return.
 
-A page can only be given back as a whole: one live block holds the free bytes around it, which is called
+Only whole pages can be returned: one live block holds the free bytes around it, which is called
 fragmentation.
 """
 

@@ -1,11 +1,11 @@
 """Call sites put together: by function, module, thread or stack.
 
 Rules:
-  - A group is a sum over sites; the sums over all groups are those over all sites. Nothing is left out: what
-    has no function, module or thread is a separate group, whose name is None.
-  - A function and a module are those that a site is blamed on, so that each site is in one group.
-  - Threads are counted block by block while the program runs, and sites by their counters: what the two
-    differ by is in the group without a thread, and may be negative.
+  - A group is a sum over sites; the sums over all groups equal those over all sites. Nothing is left out:
+    sites without a function, module or thread form a separate group, whose name is None.
+  - Function and module of a group are the blamed ones, so each site is in one group.
+  - Threads are counted block by block while the program runs, and sites by their counters: the difference is
+    in the group without a thread, and may be negative.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from bpfleakd.analysis.managed_code import is_dotnet_stub
 from bpfleakd.model.address_space import JitModule
-from bpfleakd.model.method import dotnet_assembly
+from bpfleakd.model.code.method import dotnet_assembly
 
 __all__ = ["OTHER_MODULES", "STUBS", "JitModules", "module_of"]
 
@@ -34,7 +34,7 @@ _JAVA = re.compile(r"(?:[\w$.\[\]]+ )?((?:[\w$]+\.)*)([\w$/+]+)(?:\.|::)[\w$<>]+
 
 
 class JitModules:
-    """Sums by module. At most `modules_max` are told apart."""
+    """Sums by module, for at most `modules_max` modules."""
 
     def __init__(self, modules_max: int = _MODULES_MAX) -> None:
         self._modules_max = modules_max

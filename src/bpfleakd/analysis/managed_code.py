@@ -8,8 +8,8 @@ Methods of .NET have another name in a frame, type.method, and their assembly fo
     JS:*leak /srv/app.js:3:14, LazyCompile:~x node:url:1:1  Node.js: function, script
     void com.example.Shop.keep(long), Interpreter           Java, from Compiler.perfmap
 
-A managed program allocates by way of its run-time: what the garbage collector commits, or the C function
-behind AllocHGlobal takes, is the doing of the method that asked for it.
+A managed program allocates through its runtime: memory that the garbage collector commits, or the C function
+behind AllocHGlobal takes, is blamed on the method that requested it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from bpfleakd.model.stack import Frame, FrameKind
+from bpfleakd.model.code.stack import Frame, FrameKind
 
-__all__ = ["is_dotnet_stub", "is_own_method", "is_runtime"]
+__all__ = ["interpreted_caller", "is_dotnet_stub", "is_interpreter", "is_own_method", "is_runtime"]
 
 _DOTNET_LIBRARY = re.compile(r"System(?:\.[\w.]+)?|mscorlib|netstandard")
 _DOTNET_STUB = re.compile(r"stub<\d+> .*")
 _MARSHALLING_STUB = "dynamicClass.IL_STUB_"
 
+_INTERPRETER = r"(?:lib)?python3\.\d+[a-z]*(?:\.so[\d.]*)?"
+_INTERPRETER_FILE = re.compile(_INTERPRETER)
 _RUNTIME_FILE = re.compile(
-    r"(?:lib)?python3\.\d+[a-z]*(?:\.so[\d.]*)?"
-    r"|node|v8|libnode\.so(?:\.\d+)*"
+    _INTERPRETER + r"|node|v8|libnode\.so(?:\.\d+)*"
     r"|lib(?:coreclr|clrjit|clrgc|System\.[\w.]+|jvm|java|nio|monosgen-[\d.]+)\.so(?:\.\d+)*"
     r"|(?:System\.[\w.]+|mscorlib)\.dll"
 )
@@ -59,6 +60,11 @@ def interpreted_caller(frames: Sequence[Frame]) -> Frame | None:
     interpreted = [frame for frame in frames if frame.kind is FrameKind.INTERPRETED and frame.function]
     own = (frame for frame in interpreted if not is_runtime(frame))
     return next(own, interpreted[0] if interpreted else None)
+
+
+def is_interpreter(frame: Frame) -> bool:
+    """Whether a frame is of Python's interpreter."""
+    return bool(frame.module and _INTERPRETER_FILE.fullmatch(frame.module))
 
 
 def is_runtime(frame: Frame) -> bool:

@@ -20,7 +20,7 @@ from bpfleakd.table.regions import Owner, kind_of
 
 __all__ = ["Figures", "Part", "classify", "shares", "summarise"]
 
-# A range of addresses with its owner; None: nobody that is known.
+# A range of addresses with its owner; None: unknown.
 _Range = tuple[int, int, Owner | None]
 _Piece = tuple[int, int, MemoryUse, AllocationKind | None]
 # Resident and swapped bytes between two addresses, None if they cannot be known.
@@ -75,7 +75,7 @@ def classify(
 def summarise(parts: Iterable[Part], first: Sequence[UseSummary] = ()) -> tuple[UseSummary, ...]:
     """The sums by use, in the order of MemoryUse. `first` is the summary at the attach, for growth.
 
-    A use that was there at the attach and is no more has zeroes. Without a `first` there is no growth.
+    A use that existed at the attach and is gone has zeroes. Without `first`, growth is 0.
     """
     by_use: dict[MemoryUse, list[Figures]] = {}
     for part in parts:

@@ -1,15 +1,15 @@
-"""What a mapping is used for: by its name, by who mapped it, and by its looks where nobody saw that.
+"""The use of a mapping: by its name, by its owner, or by its appearance if the owner is unknown.
 
 Rules:
-  - Named mappings are told by their names: [heap], [stack], files, memory files (memfd, shm, System V). A
+  - Named mappings are classified by name: [heap], [stack], files, memory files (memfd, shm, System V). A
     memory file that is executable anywhere, and .NET's doublemapper, are JIT.
-  - Anonymous memory belongs to who mapped it: the allocator's is heap, a call site's of kind commit, mmap or
-    thread-stack is that. Without access it is reserved, executable it is JIT.
-  - What was there before the attach has no owner. Three uses are recognised by their looks, which is a guess:
-    · an arena of glibc: MAP_NORESERVE, from a multiple of 64 MiB, continued without access up to the next;
-    · a thread's stack: memory above a page without access, with a stack pointer in its first 8 MiB;
-    · a library's variables (.bss): directly behind a writable private mapping of a file.
-    Everything else is mmap: also heaps of other allocators and managed heaps from before the attach.
+  - Anonymous memory is classified by its owner: the allocator's is heap, that of a call site of kind commit,
+    mmap or thread-stack has that use. Without access it is reserved, executable it is JIT.
+  - Mappings from before the attach have no owner. Three uses are recognised by appearance, which is a guess:
+    · an arena of glibc: MAP_NORESERVE, from a multiple of 64 MiB, continued without access up to the next; ·
+    a thread's stack: memory above a page without access, with a stack pointer in its first 8 MiB; · a
+    library's variables (.bss): directly behind a writable private mapping of a file. Everything else is mmap:
+    also heaps of other allocators and managed heaps from before the attach.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def executable_memory_files(usages: Iterable[MappingUsage]) -> frozenset[tuple[s
 
 
 def named_use(usage: MappingUsage, executable_files: frozenset[tuple[str, int]]) -> MemoryUse | None:
-    """The use that a mapping's name tells; None for anonymous memory."""
+    """The use by a mapping's name; None for anonymous memory."""
     path = usage.mapping.path
     if path == "[heap]":
         return MemoryUse.HEAP

@@ -58,6 +58,7 @@ def _sum(one: SiteReport, other: SiteReport) -> SiteReport:
         peak_live_bytes=one.peak_live_bytes + other.peak_live_bytes,
         live_bytes_stderr=stderr_of_sum((one.live_bytes_stderr, other.live_bytes_stderr)),
         live_count_stderr=stderr_of_sum((one.live_count_stderr, other.live_count_stderr)),
+        types=one.types or other.types,
     )
 
 

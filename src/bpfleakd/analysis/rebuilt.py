@@ -1,13 +1,14 @@
 """Call sites of two builds of a program, matched by the names of their functions.
 
-When a file is built anew, its build-id is another and its code has moved, and so has the fingerprint of every
-call site with a frame in it. Rules:
-  - Only files that both reports know the build-ids of, and that differ in them, count as built anew.
-  - Frames in these are known by their function, all others as in the fingerprint: by file and offset.
-  - A frame in such a file that has no name is known by its offset, which is the same only if nothing moved.
-  - Files are known by their names, without directories and versions: shop-1.2/libcart.so.1.2 is libcart.so.
+A rebuilt file has another build-id and moved code, and so every call site with a frame in it has another
+fingerprint. Rules:
+  - A file counts as rebuilt only if both reports have its build-id, and these differ.
+  - Frames in such files are identified by function, all others as in the fingerprint: by file and offset.
+  - A frame in such a file without a name is identified by its offset, which is the same only if nothing
+    moved.
+  - Files are identified by name, without directories and versions: shop-1.2/libcart.so.1.2 is libcart.so.
   - Inlined frames and the suffixes of clones (.isra.0, .cold) are the compiler's choice, which may change.
-Several call sites of one function, on different lines, are one by this.
+So several call sites of one function, on different lines, become one.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from __future__ import annotations
 import re
 from posixpath import basename
 
+from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.model.report import LeakReport, SiteReport
-from bpfleakd.model.stack import Frame, FrameKind
 
 __all__ = ["NameKey", "key_by_names", "modules_built_anew"]
 
-# What a call site of a file that was built anew is known by.
+# The identity of a call site with a rebuilt file.
 NameKey = tuple[object, ...]
 
 # https://gcc.gnu.org/onlinedocs/gcc/Optimize-Options.html: names of functions that were copied or split; a
@@ -35,7 +36,7 @@ def modules_built_anew(before: LeakReport, after: LeakReport) -> frozenset[str]:
 
 
 def key_by_names(site: SiteReport, built_anew: frozenset[str]) -> NameKey | None:
-    """What the site is known by in another build; None if none of its files was built anew."""
+    """The identity of the site in another build; None if none of its files was rebuilt."""
     frames = [frame for frame in site.stack if not frame.inlined]
     if not any(_module_name(frame.module) in built_anew for frame in frames):
         return None

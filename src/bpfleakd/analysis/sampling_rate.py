@@ -3,12 +3,12 @@
 The sampling interval is a power of 2: one block in about 2^shift bytes is recorded; shift 0 records all.
 
 Rules:
-  - So many blocks a second are to be recorded at most. A process that allocates no more than that is
-    recorded exactly.
-  - What is too much is cut at once, by as much as it is too much. Recording grows denser again slowly, one
-    step after some calm seconds, so that a program that works by fits and starts is not taken unawares.
-  - A table of live blocks that fills up coarsens the sampling as well: a full one would miss blocks, and no
-    estimate makes good for those.
+  - There is a maximum of recorded blocks per second. A process that allocates at most that many is recorded
+    exactly.
+  - An excess is cut at once, by as much as necessary. Recording becomes denser again slowly, one step after
+    some calm seconds, because of programs that allocate in bursts.
+  - A live table that fills up also makes the sampling coarser: a full one would miss blocks, and no estimate
+    can correct that.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SamplingState:
 
 
 def adapted(state: SamplingState, rates: RecordingRates, target_per_s: float) -> SamplingState:
-    """The state after the rates were seen; `target_per_s` blocks are to be recorded a second."""
+    """The state after these rates; `target_per_s` is the wanted number of recorded blocks a second."""
     load = rates.records_per_s / target_per_s
     crowded = rates.filled > _FULL and rates.records_per_s > 0
     if load > _TOO_MUCH or crowded:

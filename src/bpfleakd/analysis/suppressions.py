@@ -1,12 +1,12 @@
-"""Suppressions in LeakSanitizer's syntax: leaks that are known, and not to be reported again.
+"""Suppressions in LeakSanitizer's syntax: known leaks that reports omit.
 
     # a comment
     leak:OldCache::*
     leak:^libthird_party.so
 
-A line is a pattern, which is looked for in the function, the file's path (module) and the source file of
-every frame. It may stand anywhere in them, unless it is tied to the beginning by ^ or to the end by $; * is
-any text. (clang's LeakSanitizer documentation; TemplateMatch in sanitizer_common)
+A line is a pattern, which is searched in the function, the file's path (module) and the source file of every
+frame. It may match anywhere in them, unless it begins with ^ or ends with $; * matches any text. (clang's
+LeakSanitizer documentation; TemplateMatch in sanitizer_common)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bpfleakd.errors import ConfigError
-from bpfleakd.model.stack import Frame
+from bpfleakd.model.code.stack import Frame
 
 __all__ = ["NO_SUPPRESSIONS", "Suppressions", "parse_suppressions"]
 
@@ -69,7 +69,7 @@ class Suppressions:
     patterns: tuple[tuple[str, Glob], ...] = ()
 
     def match(self, stack: Sequence[Frame]) -> str | None:
-        """The first pattern that fits a frame; None if the stack is to be reported."""
+        """The first pattern that matches a frame; None if there is no match."""
         texts = [text for frame in stack for text in (frame.function, frame.module, frame.location) if text]
         for written, pattern in self.patterns:
             if any(pattern.search(text) for text in texts):

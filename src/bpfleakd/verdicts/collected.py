@@ -1,7 +1,7 @@
-"""Histories of a heap whose content is known as of its collections only.
+"""Histories of a heap whose figures are known only as of its collections.
 
-Between two collections nothing is known: that a site keeps its figures is no silence, and no plateau. So of
-such sites only those bins of time count in which a collection was told, and time ends with the last one.
+Between two collections nothing is known: unchanged figures are neither silence nor a plateau. So for such
+sites only bins of time with a reported collection count, and time ends with the last one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["as_of_collections"]
 
 
 def as_of_collections(histories: SiteHistories, collected_s: Row) -> SiteHistories:
-    """What was live after each collection; `collected_s` is when they were told, since the recording began.
+    """The live figures after each collection; `collected_s` are their times since the recording began.
 
     The first bin alone is left where there was none.
     """

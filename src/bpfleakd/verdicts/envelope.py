@@ -1,12 +1,12 @@
 """What of memory stays: rising curves of many call sites at once, and tests of how they rise.
 
 Rules:
-  - Two curves never fall. The *lower envelope* is the least that was live from a time on until now: what is
-    taken and given back does not raise it, however often and however much. The *survivors* are what is live
-    now of what was born until a time. Survivors <= envelope <= live, at every time.
-  - The end of the envelope proves nothing: it is whatever is live now. A site that once came down again
-    after 10 s may be about to do so again, so that the last 10 s do not count (`longest_excursion_s`).
-  - How a curve rises within a window is told by what it gains in `CELLS` equal parts of it. The number of
+  - Two curves never fall. The *lower envelope* is the least that was live from a time on until now: memory
+    that is allocated and freed does not raise it, however often and however much. The *survivors* are the
+    live blocks that were born until a time. Survivors <= envelope <= live, at every time.
+  - The end of the envelope proves nothing: it is always what is live now. A site that once came down again
+    after 10 s may do so again, so the last 10 s do not count (`longest_excursion_s`).
+  - The shape of a rise within a window is given by the gains in `CELLS` equal parts of it. The number of
     *effective steps* is (sum of gains)^2 / (sum of squared gains), the participation ratio: as many equal
     steps would look the same. One jump is 1, however large; a straight line is CELLS.
   - Under the hypothesis of a constant rate, steps fall anywhere in the window with equal probability. So no

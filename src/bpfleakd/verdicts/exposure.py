@@ -1,4 +1,4 @@
-"""How closely call sites were looked at over time, where sampling became coarser or finer.
+"""How densely call sites were recorded over time, if sampling became coarser or finer.
 
 A block of s bytes is recorded with probability p = 1 - exp(-s/T), so that blocks that are born at a constant
 rate are recorded at a rate in proportion to p. By the time-rescaling theorem (Brown, Barbieri, Ventura, Kass
@@ -33,7 +33,7 @@ class Exposure:
     """The exposure of sites. `chance` is the part of blocks recorded in each bin, relative to the best bin.
 
     `weight` is how many blocks a recorded one stood for in the best bin, `last_weight` in the last. `chance`
-    is None where nothing changed: then exposure is time.
+    is None if nothing changed: then exposure is time.
     """
 
     ends_s: Row

@@ -15,9 +15,9 @@ _NS_PER_S = 1_000_000_000
 def growth_window_ns(edges_ns: NDArray[np.int64], window_s: float) -> tuple[int, int]:
     """The stretch that growth over `window_s` is measured in: from one reading to the last.
 
-    `edges_ns` are times of readings, in order, the first the start of the recording. Of what happened between
-    two readings nobody knows when it did. So where nobody read for a while (a daemon that was stalled, or
-    killed) the stretch begins before that, and is longer than the window.
+    `edges_ns` are times of readings, in order, the first the start of the recording. The time of a change
+    between two readings is unknown. So if there was no reading for a while (a daemon that was stalled, or
+    killed), the stretch begins before that, and is longer than the window.
     """
     end_ns = int(edges_ns[-1])
     start = int(np.searchsorted(edges_ns, end_ns - round(window_s * _NS_PER_S), side="right")) - 1

@@ -3,12 +3,16 @@
 A heap that is collected grows by whatever was allocated since the last collection, so that its size says
 nothing. What a collection leaves does:
 
-- A collection of the whole heap tells exactly what was alive.
-- One of the young generations tells at most what is alive: the old ones may hold garbage.
+- A collection of the whole heap shows exactly what was alive.
+- A collection of young generations shows an upper bound: the old ones may hold garbage.
 
 So memory has leaked for certain if a full collection found more alive than there can have been at an earlier
 one. Growth alone, seen by collections of young generations, may be garbage that grew old: no leak until a
 full collection has confirmed it. Without any collection there is nothing to be said.
+
+Where full collections come often (V8), more is asked of them: the earlier one is of the third quarter of the
+time before, since a program fills its caches in the first half, and what came since is at least half of what
+the trend says. A leak stays one until that is refuted.
 
 Method: growth is that of the least in each of up to twelve equal parts of the time (`process_verdict` has the
 reasons), by the same trend and the same test.
@@ -35,8 +39,12 @@ _P_MAX = 0.02
 # Less than that may be a buffer that was made later.
 _GAINED_MIN_BYTES = 1 << 20
 _GAINED_MIN_SHARE = 0.02
-# What is compared to a full collection is at least that part of the time before it.
-_EARLIER_SHARE = 0.4
+# What is compared to a full collection: from then to then, of the time until that.
+_EARLIER = (0.0, 0.6)
+_EARLIER_IF_OFTEN = (0.5, 0.75)
+# Where they come often: of the trend, and how long it has lasted in units of what makes a leak.
+_OF_TREND_MIN = 0.5
+_LASTS_MIN = 1.25
 # Commits of the heap that make this part of a process' growth explain it.
 _EXPLAINS_SHARE = 0.5
 _LEFT_ALIVE = "what {} of the managed heap leave alive"
@@ -52,10 +60,18 @@ class Collections:
 
 
 def classify_managed_heap(
-    runtime: str, collections: Collections, watched_s: float, leak_after_s: float, *, is_read: bool = False
+    runtime: str,
+    collections: Collections,
+    watched_s: float,
+    leak_after_s: float,
+    *,
+    is_read: bool = False,
+    often_full: bool = False,
+    was_leak: bool = False,
 ) -> ManagedHeap:
-    """Judge a heap by its collections, watched for `watched_s` by now. `is_read`: by readings, each of which
-    tells exactly what was in use.
+    """Judge a heap by its collections, watched for `watched_s` so far. `is_read`: by readings, each of which
+    shows exactly what was in use. `often_full`: full collections come often. `was_leak`:
+    it leaked until now.
     """
     count, full = len(collections.times_s), int(collections.is_full.sum())
     live_bytes = int(collections.live_bytes[-1]) if count else None
@@ -71,9 +87,12 @@ def classify_managed_heap(
         )
     elif watched_s < leak_after_s or found is None:
         verdict, reason = Verdict.UNKNOWN, f"{looks} of the managed heap: too few to tell"
-    elif grows and _has_survived(collections):
+    elif grows and _is_confirmed(collections, often_full, was_leak, rate, leak_after_s):
         verdict, reason = Verdict.LEAK, f"{what} grows {human_rate(rate)}"
         reason += "" if is_read else f", through {_counted(full, 'full collection')}"
+    elif not grows and count < _PARTS and _gained_bytes(found, collections) > _GAINED_MIN_BYTES:
+        # Five rising ones are below the test's certainty, but the heap is not constant either.
+        verdict, reason = Verdict.UNKNOWN, f"{looks} of the managed heap: too few to tell"
     elif grows:
         verdict, reason = Verdict.GROWING, f"{what} grows {human_rate(rate)}"
         reason += "" if is_read else ", with no full one that confirms it yet"
@@ -85,7 +104,7 @@ def classify_managed_heap(
 def with_managed_heap(
     verdict: ProcessVerdict, heap: ManagedHeap, committed_bytes_per_s: float, found: FoundGrowth
 ) -> ProcessVerdict:
-    """The verdict on a process that has such a heap, of which the call sites that commit it are no part.
+    """The verdict on a process with such a heap; the call sites that commit the heap do not count.
 
     `committed_bytes_per_s` is what these grow by.
     """
@@ -94,7 +113,7 @@ def with_managed_heap(
     if grows and share is not None:
         share = round(min(1.0, share + max(heap.growth_bytes_per_s, committed_bytes_per_s) / grows), 3)
     if heap.verdict is Verdict.LEAK:
-        # How much of the growth is known is another without the heap.
+        # Without the heap, the known share of the growth is another.
         others = f"; {verdict.reason.partition(';')[0]}" if found.leaks else ""
         return replace(
             verdict,
@@ -103,7 +122,7 @@ def with_managed_heap(
             leak_bytes_per_s=round(verdict.leak_bytes_per_s + heap.growth_bytes_per_s, 1),
             explained_share=share,
         )
-    # What it committed before the attach may be touched only now: before the heap is known that may be all.
+    # Memory committed before the attach may be touched only now: before the heap is known, that may be all.
     committed = committed_bytes_per_s if heap.verdict is not Verdict.UNKNOWN else grows or 0.0
     is_its_growth = grows is not None and committed >= _EXPLAINS_SHARE * grows
     is_others = found.leaks > 0 or found.growing_bytes_per_s > (1 - _EXPLAINS_SHARE) * (grows or 0.0)
@@ -127,25 +146,52 @@ def _trend(collections: Collections) -> Trend | None:
 
 
 def _grows(found: Trend, collections: Collections) -> bool:
-    gained_bytes = found.slope_per_s * float(collections.times_s[-1] - collections.times_s[0])
+    gained_bytes = _gained_bytes(found, collections)
     return found.p_increase < _P_MAX and found.slope_low > 0 and gained_bytes > _GAINED_MIN_BYTES
 
 
-def _has_survived(collections: Collections) -> bool:
-    """Whether the last full collection found more alive than there can have been long before."""
+def _gained_bytes(found: Trend, collections: Collections) -> float:
+    return found.slope_per_s * float(collections.times_s[-1] - collections.times_s[0])
+
+
+def _is_confirmed(
+    collections: Collections, often_full: bool, was_leak: bool, rate: float, leak_after_s: float
+) -> bool:
+    """Whether the last full collection confirms growth at that rate."""
+    if not often_full:
+        return _has_survived(collections, _EARLIER)
+    if was_leak:
+        return _has_survived(collections, _EARLIER_IF_OFTEN)
+    return _has_survived(collections, _EARLIER_IF_OFTEN, _OF_TREND_MIN * rate, _LASTS_MIN * leak_after_s)
+
+
+def _has_survived(
+    collections: Collections,
+    earlier_shares: tuple[float, float],
+    least_bytes_per_s: float = 0.0,
+    least_span_s: float = 0.0,
+) -> bool:
+    """Whether the last full collection found more alive than there can have been before.
+
+    Before is in these shares of the time until then, which must be `least_span_s`.
+    """
     full = np.flatnonzero(collections.is_full)
     if not len(full):
         return False
-    last = full[-1]
-    until_s = collections.times_s[0] + (1 - _EARLIER_SHARE) * (
-        collections.times_s[last] - collections.times_s[0]
+    last, times_s = full[-1], collections.times_s[: full[-1]]
+    if not len(times_s) or collections.times_s[last] - times_s[0] < least_span_s:
+        return False
+    from_s, until_s = (
+        times_s[0] + share * (collections.times_s[last] - times_s[0]) for share in earlier_shares
     )
-    earlier = collections.live_bytes[:last][collections.times_s[:last] <= until_s]
+    earlier = np.flatnonzero((times_s >= from_s) & (times_s <= until_s))
     if not len(earlier):
         return False
-    least = float(earlier.min())
-    gained_bytes = float(collections.live_bytes[last]) - least
-    return gained_bytes > max(_GAINED_MIN_BYTES, _GAINED_MIN_SHARE * least)
+    least = earlier[np.argmin(collections.live_bytes[earlier])]
+    least_bytes = float(collections.live_bytes[least])
+    gained_bytes = float(collections.live_bytes[last]) - least_bytes
+    needed_bytes = least_bytes_per_s * float(collections.times_s[last] - times_s[least])
+    return gained_bytes > max(_GAINED_MIN_BYTES, _GAINED_MIN_SHARE * least_bytes, needed_bytes)
 
 
 def _counted(count: int, noun: str) -> str:

@@ -58,7 +58,7 @@ class MeasuredSites:
         self._measured_s[rows] = now_s
 
     def of(self, rows: Rows, now_s: float, leak_after_s: float) -> Persistence:
-        """What is known of rows that have all been measured."""
+        """The measurements of rows that have all been measured."""
         columns = {name: self._columns[name][rows] for name in _COLUMNS}
         for name in _GOING_ON:
             columns[name] = columns[name] + (now_s - self._measured_s[rows])

@@ -1,10 +1,10 @@
 """What is measured of call sites before they are judged: how what stays grows, and whether old blocks die.
 
 Everything is computed for many sites at once. Windows end where a site's own past makes it trustworthy (see
-`envelope`), begin after the start-up, and are halved down to the horizon: the first, longest one in which the
-site grows as a leak does is taken, so that the number of looks at a site grows with the logarithm of time
-only. Since a new growth must last for an eighth of the whole history to be taken for a leak, daemons that
-watch for days are not startled by a busy minute.
+`envelope`), begin after the start-up, and are halved down to the horizon. The first, longest one in which the
+site grows as a leak does is used, so the number of tests of a site grows only with the logarithm of time.
+Since a new growth must last for an eighth of the whole history to count as a leak, a busy minute does not
+alarm daemons that watch for days.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from bpfleakd.verdicts.survival import Survival
 
 __all__ = ["LEAK_AFTER_S", "persistence_of"]
 
-# A cache that fills cannot be told from a leak until it stops. This is how long growth must have gone on to
-# be called a leak, unless it is configured: nothing but a convention.
+# A filling cache cannot be distinguished from a leak until it stops. This is how long growth must last to be
+# called a leak, unless configured: a mere convention.
 LEAK_AFTER_S = 45.0
 # What is allocated at first is neither: at least so long, or this part of the recording.
 _START_UP_S = 5.0
@@ -66,7 +66,7 @@ _REPLACED_SHARE = 0.3
 _GAIN_OF_SURVIVORS = 0.5
 # Envelopes of sites that came down within such a part of the time are as good as what is live.
 _CALM_SHARE = 0.25
-# Growth of less than so many times the noise is none.
+# Growth below this multiple of the noise does not count.
 _NOISE_FACTOR = 3.0
 _FEW = 3.0
 # If no more of the old blocks are left, and as many of the oldest, these are not of those that die.
@@ -118,7 +118,7 @@ class _Measurement:
             )
 
     def _exposed(self) -> Exposure:
-        """How closely each site was looked at in each bin."""
+        """How densely each site was recorded in each bin."""
         histories = self._histories
         if (
             histories.intervals_bytes is None
@@ -136,12 +136,12 @@ class _Measurement:
         overall = self._since_first_seconds()
         persists = np.zeros(self._sites, bool)
         found = _nothing_found(self._sites)
-        # Most sites never take anything for good, and need no look.
+        # Most sites never retain anything, and need no test.
         promising = np.flatnonzero(self._is_promising())
         if len(promising):
             part = _Measurement(chosen(self._histories, promising), self._leak_after_s)
             for does_persist, look in part.looks():
-                # The youngest are in flight and still die. Where few survive, these can be told apart.
+                # The youngest are in flight and still die. If few survive, these can be distinguished.
                 is_of_few = look["by_survivors"] & (look["old_share"] <= _FEW_SURVIVE) & ~look["dies"]
                 new = does_persist & (~persists[promising] | (is_of_few & found["dies"][promising]))
                 persists[promising[new]] = True
@@ -355,7 +355,7 @@ class _Measurement:
         }
 
     def _has_thinned(self, steps: Row, silence_s: Row) -> Flags:
-        """Whether a silence is none because too little is recorded by now, not because it is short."""
+        """Whether a silence is no evidence because too little is recorded now, not because it is short."""
         if self._exposure.chance is None:
             return np.zeros(self._sites, bool)
         share = silence_s / max(self._now_s, 1e-3)

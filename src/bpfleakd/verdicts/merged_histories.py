@@ -1,8 +1,8 @@
 """Call sites that are one, or are charged together, with one history: the sum of theirs.
 
-A JIT that compiles a method again, or a library that is mapped at another address, gives the same work
-another stack: the history of one ends where that of the next begins, and only their sum tells what becomes of
-the memory.
+After a JIT compiles a method again, or if a library is mapped at another address, the same work has another
+stack: the history of one ends where that of the next begins, and only their sum shows what becomes of the
+memory.
 """
 
 from __future__ import annotations

@@ -17,14 +17,14 @@ __all__ = ["Persistence"]
 class Persistence:
     """Figures for each site.
 
-    `quiet_s` is for how long nothing was born, `excursion_s` the longest time after which the site came down
-    again. `persists` is whether it grows as a leak does, over `window_s`; `by_blocks` whether blocks become
-    more, and `by_survivors` whether only the survivors show it; `dies` whether old blocks still die, or are
-    replaced. For that window, `rate_bytes_per_s` is what it gains and `old_share` what still lives of the
-    blocks born in its first third (NaN: not known). `grows` and `stopped` are about the whole time after the
-    first seconds, with `grown_bytes` over `grown_s`, `steps` and `silence_s`. `unseen_s` is the silence where
-    it is no evidence: what was recorded of late is too little to see a growth like that before; else 0.
-    `collections` is infinite for sites that are known all the time.
+    `quiet_s` is how long nothing was born, `excursion_s` the longest time after which the site came down
+    again. `persists` is whether it grows as a leak does, over `window_s`; `by_blocks` whether the number of
+    blocks grows, and `by_survivors` whether only the survivors show it; `dies` whether old blocks still die,
+    or are replaced. For that window, `rate_bytes_per_s` is the gain and `old_share` the live share of the
+    blocks born in its first third (NaN: unknown). `grows` and `stopped` are about the whole time after the
+    first seconds, with `grown_bytes` over `grown_s`, `steps` and `silence_s`. `unseen_s` is the silence if it
+    is no evidence: too little was recorded lately to show growth like that before; else 0. `collections` is
+    infinite for sites that are read at every tick.
     """
 
     observed_s: float

@@ -1,9 +1,9 @@
 """Whether a process leaks: how fast its memory grows, what its call sites explain of it, how long it lasts.
 
-Two figures are looked at apart from each other: what the call sites that leak gain (the rates of their
-verdicts), and the anonymous memory of the process (resident or swapped out), which is what limits are about.
-Memory may grow without any leak that is traced: memory from before the attach that is touched now,
-fragmentation, a heap that is not traced. That is said then.
+Two figures are judged separately: what the leaking call sites gain (the rates of their verdicts), and the
+anonymous memory of the process (resident or swapped out), to which limits apply. Memory may grow without any
+traced leak: memory from before the attach that is touched now, fragmentation, a heap that is not traced. The
+reason then says so.
 
 Method: the trend (Theil and Sen, with the test of Mann and Kendall; see `trend`) of the least in each of up
 to twelve equal parts of the time after the start-up, since minima do not follow what comes and goes, and are
@@ -44,8 +44,8 @@ _FORESEEABLE_S = 30 * 86_400
 class FoundGrowth:
     """What the call sites of a process gain together: those that leak, and those that may.
 
-    Sites that are suppressed are neither; what they gain explains growth, and is nobody's concern. So does
-    the garbage that a collector lets gather in proportion to what is live.
+    Suppressed sites are neither; their gain explains growth without being a leak. So does the garbage that a
+    collector allows in proportion to the live heap.
     """
 
     leaks: int

@@ -1,14 +1,15 @@
 """Leaks that were seen while sampling was fine enough, and cannot be now.
 
 Rules:
-  - What was a leak by evidence is remembered, with how often it was seen to grow.
-  - After sampling became coarser it stays one until so much would have been seen of it that its absence tells
-    something: _ENOUGH steps. Until then nothing that is said of it has a foundation but what was seen before.
+  - A leak found by evidence is remembered, with the number of its steps.
+  - After sampling became coarser it stays a leak until so much of it would have been recorded that its
+    absence is evidence: _ENOUGH steps. Until then only the earlier evidence counts.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from bpfleakd.verdicts.persistence import Persistence
 
-__all__ = ["SeenLeak", "SeenLeaks"]
+__all__ = ["SeenLeak", "SeenLeaks", "is_unseen"]
 
 # None of four steps: 2 % (Poisson).
 _ENOUGH = 4.0
@@ -50,27 +51,29 @@ class SeenLeaks:
         self._leaks[row] = SeenLeak(rate, seen_s, steps / window_s, gained_count / steps, block_bytes)
 
     def forget(self, row: int) -> None:
-        """It is no leak, for good reasons; nothing if it never was one."""
+        """There is evidence that it is not a leak; ignored if it never was one."""
         self._leaks.pop(row, None)
 
     def unseen(
         self, ends_s: NDArray[np.float64], intervals_bytes: NDArray[np.float64]
     ) -> dict[int, SeenLeak]:
         """Those of which hardly anything would have been seen since, given the sampling intervals by bin."""
-        widths_s = np.diff(ends_s, prepend=0.0)
-        return {
-            row: leak
-            for row, leak in self._leaks.items()
-            if _expected_steps(leak, ends_s, widths_s, intervals_bytes) < _ENOUGH
-        }
+        return {row: leak for row, leak in self._leaks.items() if is_unseen(leak, ends_s, intervals_bytes)}
+
+    def of(self, rows: Iterable[int]) -> dict[int, SeenLeak]:
+        """Those in these rows."""
+        return {row: self._leaks[row] for row in rows if row in self._leaks}
+
+
+def is_unseen(leak: SeenLeak, ends_s: NDArray[np.float64], intervals_bytes: NDArray[np.float64]) -> bool:
+    """Whether too little of a leak would have been seen since, for its absence to tell something."""
+    return _expected_steps(leak, ends_s, intervals_bytes) < _ENOUGH
 
 
 def _expected_steps(
-    leak: SeenLeak,
-    ends_s: NDArray[np.float64],
-    widths_s: NDArray[np.float64],
-    intervals_bytes: NDArray[np.float64],
+    leak: SeenLeak, ends_s: NDArray[np.float64], intervals_bytes: NDArray[np.float64]
 ) -> float:
+    widths_s = np.diff(ends_s, prepend=0.0)
     since_s = np.clip(ends_s - leak.seen_s, 0.0, widths_s)
     missed = np.where(intervals_bytes > 0, np.exp(-leak.block_bytes / np.maximum(intervals_bytes, 1e-3)), 0.0)
     seen = 1 - missed ** math.ceil(leak.blocks_a_step)

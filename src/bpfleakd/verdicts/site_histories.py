@@ -1,4 +1,4 @@
-"""What is known of call sites over time, which their verdicts are made of."""
+"""Figures of call sites over time, the input of their verdicts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class SiteHistories:
-    """What is known of sites: a row a bin of time, a column a site.
+    """Figures of sites: a row a bin of time, a column a site.
 
-    `ends_s` is when bins end, since the recording began; `low_bytes` and `low_count` the least that was live
-    in each, `born_count` what was allocated in it. `live_bytes` and `live_count` are what is live now.
-    `survivors_count` and `survivors_bytes` are what is live now of what was born in each bin; None if nobody
-    has counted. `weight` is how many blocks a recorded one stands for (None: all are recorded). `is_heap`
-    tells blocks of an allocator from mappings (None: all are). `intervals_bytes` is the coarsest sampling
-    interval in each bin, 0 where every block was recorded (None: it never changed). Sites are known as of so
-    many `collections` of their heap (None: all the time).
+    `ends_s` is when bins end, since the recording began; `low_bytes` and `low_count` the least live figures
+    in each, `born_count` the blocks allocated in it. `live_bytes` and `live_count` are live now.
+    `survivors_count` and `survivors_bytes` are the live blocks that were born in each bin; None if they were
+    not counted. `weight` is how many blocks a recorded one stands for (None: all are recorded). `is_heap`
+    distinguishes blocks of an allocator from mappings (None: all are). `intervals_bytes` is the coarsest
+    sampling interval in each bin, 0 if every block was recorded (None: it never changed). Figures of sites
+    are those of this number of `collections` of their heap (None: of every tick).
     """
 
     ends_s: Row

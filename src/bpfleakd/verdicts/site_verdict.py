@@ -3,15 +3,15 @@
 A **leak** is memory that is taken again and again and stays. Whether anything still points to it is another
 question: a list that only grows is a leak as well.
 
-Method. Of each site the *lower envelope* of what is live is looked at: the least from a time on until now.
-It does not rise with what is taken and given back, whatever the period. A site leaks if its envelope rises
-throughout a window of at least 45 s (`history.leak_after_s`), by 32 KiB or 512 blocks: in at least four steps
-of 20 blocks together, or five of 16 KiB, neither only at the beginning nor only at the end, and still (a
-silence at the end is no surprise at the rate until then); and if its old blocks have stopped dying. Where the
-blocks in flight hide the rise, or what becomes of the old ones, the survivors, which are the live blocks by
-their time of birth, are looked at in the same way. Envelopes are of bytes and of blocks: a single block that
-grows shows in the bytes only. See `envelope` for the curves and tests, `exposure` for sampling that changes,
-`survival` for blocks by age, `persistence` for windows and thresholds.
+Method. The *lower envelope* of a site is the least that was live from a time on until now. Memory that is
+allocated and freed does not raise it, whatever the period. A site leaks if its envelope rises throughout a
+window of at least 45 s (`history.leak_after_s`), by 32 KiB or 512 blocks: in at least four steps of 20 blocks
+together, or five of 16 KiB, neither only at the beginning nor only at the end, and still (a silence at the
+end is plausible at the rate until then); and if its old blocks have stopped dying. If blocks in flight hide
+the rise, or the fate of the old ones, the survivors, which are the live blocks by their time of birth, are
+tested in the same way. Envelopes are of bytes and of blocks: a single block that grows shows in the bytes
+only. See `envelope` for the curves and tests, `exposure` for sampling that changes, `survival` for blocks by
+age, `persistence` for windows and thresholds.
 
 Assumptions, and what follows from them where they do not hold:
   - What will stop after more than 45 s looks like a leak until it stops (then it is a plateau). A site that
@@ -26,8 +26,8 @@ whatever its noise is like: no probability is involved. What does pass is what g
 of its whole history without coming down: long-lived blocks that become more by chance. Then survival falls
 with age, which is tested with 99 % confidence. `docs/verdicts.md` has the error rates of a simulation.
 
-Confidence orders verdicts by the evidence for them; it is no probability. It grows with the number of steps
-and with time, and is less where survivors were not counted or something was lost.
+Confidence orders verdicts by the evidence for them; it is not a probability. It grows with the number of
+steps and with time, and is lower if survivors were not counted or something was lost.
 
 Sources: the participation ratio as a number of effective events is that of Bell and Dean (Atomic vibrations
 in vitreous silica, 1970) and of Kish's effective sample size (Survey sampling, 1965). Survival by age as the
@@ -47,12 +47,13 @@ from bpfleakd.model.verdict import VERDICTS, SiteVerdict
 from bpfleakd.units import human_bytes, human_duration, human_rate
 from bpfleakd.verdicts.envelope import Row
 from bpfleakd.verdicts.persistence import Persistence
+from bpfleakd.verdicts.rises import is_more_than_a_list
 
 __all__ = ["Classification", "Context", "classify_sites"]
 
 _LEAK, _GROWING, _PLATEAU, _UNKNOWN, _CHURN, _STEADY = range(len(VERDICTS))
 
-# Of a heap that is known as of its collections.
+# For a heap whose figures are those of its collections.
 _COLLECTIONS_MIN = 3
 _OBSERVED_MIN_S = 10.0
 # Growth of less than so much of what is live is not worth a word.
@@ -69,12 +70,12 @@ _UNREAD_SHARE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is known of the whole process.
+    """Figures of the whole process.
 
     `replaced_count` are the frees of blocks from before the attach in the last third of the time observed,
-    which may be why as many new ones stay; 0 where such frees mean nothing. `lost_frees` and `lost_blocks`
-    are how often a free was not seen and a block was not recorded; `survivors_known` whether blocks were
-    counted by age. For `unread_s` of the time nobody read: what came and went then is not known.
+    which may explain why as many new ones stay; 0 if such frees mean nothing. `lost_frees` and `lost_blocks`
+    are the numbers of missed frees and unrecorded blocks; `survivors_known` whether blocks were counted by
+    age. `unread_s` is time without readings: blocks that came and went in it are unknown.
     """
 
     replaced_count: float = 0.0
@@ -94,6 +95,7 @@ class Classification:
     _measured: Persistence
     _context: Context
     _replaced: NDArray[np.bool_]
+    _recalled: NDArray[np.bool_]
 
     @property
     def leaks(self) -> NDArray[np.bool_]:
@@ -107,11 +109,26 @@ class Classification:
         return self._measured
 
     def keep_leak(self, site: int, rate_bytes_per_s: float, seen_s: float) -> None:
-        """A site was a leak until `seen_s`, and nothing tells that it is none any more."""
+        """A site was a leak until `seen_s`, and there is no evidence to the contrary."""
         self.codes[site] = _LEAK
         self.confidence[site] *= _UNSEEN
         self.leak_bytes_per_s[site] = rate_bytes_per_s
         self._measured.unseen_s[site] = max(self._measured.observed_s - seen_s, 1.0)
+
+    def may_leak(self, site: int) -> bool:
+        """Whether nothing speaks against a leak there was before: it is too early to tell, or it grows."""
+        m = self._measured
+        if m.observed_s < _OBSERVED_MIN_S or m.collections[site] < _COLLECTIONS_MIN:
+            return True
+        grows = bool(m.grows[site] or m.persists[site])
+        return grows and not m.dies[site] and not self._replaced[site]
+
+    def recall_leak(self, site: int, rate_bytes_per_s: float) -> None:
+        """A site was a leak in an earlier window, and nothing speaks against that."""
+        self.codes[site] = _LEAK
+        self.confidence[site] = max(self.confidence[site], _UNSEEN)
+        self.leak_bytes_per_s[site] = rate_bytes_per_s
+        self._recalled[site] = True
 
     def joined(self, other: Classification) -> Classification:
         """These sites, and then the other ones, of the same process."""
@@ -122,15 +139,21 @@ class Classification:
             self._measured.joined(other.measured),
             self._context,
             np.concatenate([self._replaced, other._replaced]),
+            np.concatenate([self._recalled, other._recalled]),
         )
 
     def of(self, site: int) -> SiteVerdict:
         """The verdict on one site, with the reason in words."""
         verdict = VERDICTS[self.codes[site]]
+        if self._recalled[site]:
+            reason = _why_recalled(self._measured, site)
+        else:
+            code, replaced = int(self.codes[site]), bool(self._replaced[site])
+            reason = _reason(self._measured, self._context, site, code, replaced)
         return SiteVerdict(
             verdict,
             round(float(self.confidence[site]), 2),
-            _reason(self._measured, self._context, site, int(self.codes[site]), bool(self._replaced[site])),
+            reason,
             round(float(self.leak_bytes_per_s[site]), 1),
         )
 
@@ -144,7 +167,7 @@ def classify_sites(measured: Persistence, context: Context) -> Classification:
     plateau = m.stopped & (m.grown_bytes >= _PLATEAU_SHARE * m.live_bytes) & ~m.persists
     unknown = (m.grows & (m.steps < 2)) | (m.born_count == 0)
     if context.lost_blocks:
-        # No room: then what is live stands still.
+        # No room: then the live figures are constant.
         unknown |= ~m.persists
         plateau &= False
     churn = m.born_lately > 0
@@ -156,7 +179,9 @@ def classify_sites(measured: Persistence, context: Context) -> Classification:
     ).astype(np.int8)
     rate = np.where(leaks, m.rate_bytes_per_s, 0.0)
     rate = np.where(codes == _GROWING, _growing_rate(m), rate)
-    return Classification(codes, _confidence(m, context, codes), rate, m, context, replaced)
+    return Classification(
+        codes, _confidence(m, context, codes), rate, m, context, replaced, np.zeros(len(codes), bool)
+    )
 
 
 def _replaced(m: Persistence, replaced_count: float) -> NDArray[np.bool_]:
@@ -215,7 +240,7 @@ def _reason(m: Persistence, context: Context, site: int, code: int, replaced: bo
         silence = human_duration(m.unseen_s[site])
         text = f"grew steadily while more blocks were recorded; no evidence for {silence}"
     elif m.unseen_s[site] and code in (_LEAK, _GROWING):
-        text += f"; not seen for {human_duration(m.unseen_s[site])}, since too few blocks are recorded"
+        text += f"; not seen for {human_duration(m.unseen_s[site])}, because too few blocks are recorded"
     if context.lost_blocks:
         text += "; blocks were not recorded"
     elif context.lost_frees and code in (_LEAK, _GROWING):
@@ -240,9 +265,16 @@ def _why_leak(m: Persistence, site: int) -> str:
     if np.isnan(old_share):
         return f"{grown}, {_count(m.gained_count[site])} blocks"
     if old_share < _FEW_SHARE:
-        # Most blocks of such a site are freed soon; what tells is that the rest stays.
+        # Most blocks of such a site are freed soon; the evidence is that the rest stays.
         return f"{grown}; old blocks stay as often as younger ones ({_share(old_share)})"
     return f"{grown}; {_share(old_share)} of old blocks still live"
+
+
+def _why_recalled(m: Persistence, site: int) -> str:
+    if m.grown_bytes[site] > 0:
+        grown = f"+{human_bytes(m.grown_bytes[site])} in {human_duration(m.observed_s)}"
+        return f"leaked in an earlier window; {grown} in this one"
+    return f"leaked in an earlier window; not seen in {human_duration(m.observed_s)} of this one"
 
 
 def _why_growing(m: Persistence, site: int) -> str:
@@ -251,6 +283,8 @@ def _why_growing(m: Persistence, site: int) -> str:
     grown = f"+{human_bytes(m.grown_bytes[site])}"
     if m.window_s[site] < m.leak_after_s and m.observed_s < m.leak_after_s + 10:
         return f"{grown} in {human_duration(m.observed_s)}: too early to tell it from a cache"
+    if not is_more_than_a_list(m.grown_bytes[site : site + 1], m.live_count[site : site + 1])[0]:
+        return f"{grown}: too little to tell it from a list of limited length"
     return f"{grown}, too irregular or too recent to call a leak"
 
 

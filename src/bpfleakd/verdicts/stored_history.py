@@ -141,6 +141,6 @@ def _columns(site: StoredSite) -> _Columns:
 
 
 def _survivors(site: StoredSite) -> _Columns:
-    """Empty if nobody has counted them."""
+    """Empty if they were not counted."""
     columns = site.survivors_count, site.survivors_bytes
     return columns if any(columns) else ()

@@ -1,15 +1,15 @@
 """A robust trend: how fast a figure grows, between which bounds, and how sure it is that it does.
 
 The slope is the median of the slopes between all pairs of points (Theil 1950, Sen 1968): up to 29 % of the
-points may be arbitrarily wrong. Its interval is Sen's, from the variance of Kendall's score. Whether there
-is an increase at all is the test of Mann (1945) and Kendall (1975), which looks at the order of the values
-and not at their distances, so that neither a single jump nor the shape of the growth matters. Points may
-be irregular in time; ties in values (and times) are corrected for.
+points may be arbitrarily wrong. Its interval is Sen's, from the variance of Kendall's score. The test for an
+increase is that of Mann (1945) and Kendall (1975), which uses the order of the values and not their
+distances, so neither a single jump nor the shape of the growth matters. Points may be irregular in time; ties
+in values (and times) are corrected for.
 
-Assumption: without a trend every order of the values is equally likely, that is, the points are
-independent. Readings of memory are not, since what is allocated stays for a while: correlated points make
-the interval too narrow and the probability too small. Thin them out, or reduce them to figures of whole
-stretches (minima), before they are given to `trend`.
+Assumption: without a trend every order of the values is equally likely, that is, the points are independent.
+Readings of memory are not, since allocated memory stays for a while: correlated points make the interval too
+narrow and the probability too small. Thin them out, or reduce them to figures of whole stretches (minima),
+before you pass them to `trend`.
 
 Sources:
   H. B. Mann, Nonparametric tests against trend, Econometrica 13 (1945).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bpfleakd.model.stack import Frame, FrameKind
+from bpfleakd.model.code.stack import Frame, FrameKind
 
 __all__ = ["interpreted", "jit", "native", "unknown"]
 

@@ -65,9 +65,20 @@ def test_the_growth_of_free_memory_is_no_leak():
     summary = growth_summary(lines)
     assert summary is not None
     assert summary.startswith("memory grows +5.00 MiB/s: 90% of it is freed memory that the allocator keeps")
-    assert "malloc_trim would give back 45.0 MiB" in summary
+    assert "malloc_trim would return 45.0 MiB" in summary
 
 
 def test_what_does_not_grow_has_no_sentence():
     assert growth_summary([BillLine(BillKind.MMAP, MIB, None)]) is None
     assert growth_summary([BillLine(BillKind.MMAP, MIB, 1e6), BillLine(BillKind.FILE, 0, -1e6)]) is None
+
+
+def test_tcmalloc_is_told_by_its_own_figures():
+    """What it had before the attach is no mapping of the program's."""
+    parts = [part(MemoryUse.HEAP, 20), part(MemoryUse.MMAP, 70)]
+    books = AllocatorBooks(0, 0, 0, 0, 0, 0, tcmalloc_bytes=80 * MIB, tcmalloc_free_bytes=30 * MIB)
+    lines = {line.kind: line for line in bill(parts, books, None)}
+    assert lines[BillKind.HEAP_LIVE].bytes == 50 * MIB
+    assert lines[BillKind.HEAP_FREE].bytes == 30 * MIB
+    assert lines[BillKind.MMAP].bytes == 10 * MIB
+    assert "tcmalloc" in lines[BillKind.HEAP_FREE].note

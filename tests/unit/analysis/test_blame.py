@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpfleakd.analysis.blame import blamed_frame
-from bpfleakd.model.stack import Frame
+from bpfleakd.model.code.stack import Frame
 
 from ..elf.building import compiled, output_of
 from .frames import interpreted, jit, native, unknown
@@ -423,3 +423,22 @@ def test_a_python_function_is_charged_with_what_its_interpreter_allocates():
     assert blamed_frame([*stack[:4], stack[-1]]) == stack[3]
     unnamed = interpreted(None, None, None)
     assert blamed_frame([stack[0], unnamed, *stack[4:]]) == stack[4]
+
+
+GREENLET = native("green_switch(_greenlet*)", "_greenlet.cpython-311-x86_64-linux-gnu.so")
+
+
+@pytest.mark.parametrize(
+    ("caller", "is_blamed"),
+    [
+        (GREENLET, True),
+        (native("decode", "_core.abi3.so"), True),
+        (native("run", "blender"), False),
+        (interpreted("serve"), True),
+    ],
+)
+def test_an_interpreter_whose_functions_are_not_known(caller: Frame, is_blamed: bool) -> None:
+    """The extension that called it is to blame: greenlet has the functions of the program elsewhere."""
+    inside = native(None, "python3.11")
+    blamed = blamed_frame([MALLOC, inside, caller, native("Py_BytesMain", "python3.11")])
+    assert blamed is (caller if is_blamed else inside)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpfleakd.analysis.callers import Callers, ChargeRules, GivenBack, charged_frame, gives_back
+from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.model.site import SiteCounters
-from bpfleakd.model.stack import Frame, FrameKind
 
 MALLOC, WRAPPER, GUILTY, INNOCENT, MAIN = 0x10, 0x20, 0x31, 0x32, 0x40
 FUNCTIONS = {WRAPPER: "make_room", GUILTY: "guilty", INNOCENT: "innocent", MAIN: "main"}

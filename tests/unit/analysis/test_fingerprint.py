@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpfleakd.analysis.fingerprint import fingerprint
+from bpfleakd.model.code.stack import Frame, FrameKind, Stack, StackEnd
 from bpfleakd.model.site import AllocationKind
-from bpfleakd.model.stack import Frame, FrameKind, Stack, StackEnd
 
 from .frames import jit, native, unknown
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpfleakd.analysis.grouping import grouped
+from bpfleakd.model.code.stack import StackEnd
 from bpfleakd.model.groups import GroupKey, SiteGroup
 from bpfleakd.model.report import SiteReport, SortKey
 from bpfleakd.model.site import ThreadShare
-from bpfleakd.model.stack import StackEnd
 
 from ..samples import a_report, a_site, a_stack
 

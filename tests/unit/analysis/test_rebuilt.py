@@ -8,9 +8,9 @@ import pytest
 
 from bpfleakd.analysis.diff import compared
 from bpfleakd.analysis.rebuilt import key_by_names, modules_built_anew
+from bpfleakd.model.code.stack import Frame
 from bpfleakd.model.difference import SiteChange
 from bpfleakd.model.report import LeakReport, SiteReport
-from bpfleakd.model.stack import Frame
 
 from ..samples import a_process, a_report, a_site
 from .frames import jit, native

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bpfleakd.model.address_space import MappingUsage
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 
 __all__ = ["ARENA", "PAGE", "a_usage"]
 

@@ -14,13 +14,15 @@ MIB = 1 << 20
 LEAK_AFTER_S = 45.0
 
 
-def heap(live_mib: list[float], *, full: tuple[int, ...] = (), every_s: float = 10.0) -> ManagedHeap:
+def heap(
+    live_mib: list[float], *, full: tuple[int, ...] = (), every_s: float = 10.0, often: bool = False
+) -> ManagedHeap:
     """The verdict on a heap of such collections, of which those in `full` places are full."""
     times_s = np.arange(1, len(live_mib) + 1) * every_s
     is_full = np.isin(np.arange(len(live_mib)), full)
     collections = Collections(times_s, np.array(live_mib, np.float64) * MIB, is_full)
     watched_s = float(times_s[-1]) if len(times_s) else 600.0
-    return classify_managed_heap(".NET", collections, watched_s, LEAK_AFTER_S)
+    return classify_managed_heap(".NET", collections, watched_s, LEAK_AFTER_S, often_full=often)
 
 
 def test_a_heap_that_was_never_collected() -> None:
@@ -30,9 +32,10 @@ def test_a_heap_that_was_never_collected() -> None:
     assert "not been collected yet" in found.reason
 
 
+@pytest.mark.parametrize("often", [False, True])
 @pytest.mark.parametrize("full", [(5, 11), (2, 5, 8, 11), tuple(range(12))])
-def test_what_survives_full_collections_leaks(full: tuple[int, ...]) -> None:
-    found = heap([10 + 2.0 * i for i in range(12)], full=full)
+def test_what_survives_full_collections_leaks(full: tuple[int, ...], often: bool) -> None:
+    found = heap([10 + 2.0 * i for i in range(12)], full=full, often=often)
     assert found.verdict is Verdict.LEAK
     assert found.growth_bytes_per_s == pytest.approx(0.2 * MIB, rel=0.01)
     assert (found.collections, found.full_collections) == (12, len(full))
@@ -66,10 +69,51 @@ def test_a_cache_that_has_filled() -> None:
     assert heap([34.0 + 0.1 * (i % 3) for i in range(60)], full=(0, 59)).verdict is Verdict.STEADY
 
 
+def test_a_leak_is_one_until_it_is_refuted() -> None:
+    """A full collection among much garbage confirms less than the trend says, and refutes nothing."""
+    live = [10 + 2.0 * i for i in range(20)]
+    live[10:16] = [42, 43, 44, 45, 46, 47]
+    times_s, is_full = np.arange(1, 21) * 10.0, np.isin(np.arange(20), [19])
+    collections = Collections(times_s, np.array(live) * MIB, is_full)
+    for was_leak, verdict in ((False, Verdict.GROWING), (True, Verdict.LEAK)):
+        found = classify_managed_heap(
+            ".NET", collections, 200.0, LEAK_AFTER_S, often_full=True, was_leak=was_leak
+        )
+        assert found.verdict is verdict
+
+
+@pytest.mark.parametrize("fills", [1, 2, 3, 4])
+@pytest.mark.parametrize("full_every", [4, 9, 14])
+def test_a_cache_that_fills_first_and_makes_garbage_later(fills: int, full_every: int) -> None:
+    """What its first collections have found says nothing of what leaks once it is full."""
+    alive = [10.0 + 50 * min(i / fills, 1) for i in range(80)]
+    garbage = [3.0 * (i % full_every) for i in range(80)]
+    for count in range(fills + 3, len(alive) + 1):
+        full = tuple(range(0, count, full_every))
+        found = heap([a + g for a, g in zip(alive[:count], garbage, strict=False)], full=full, often=True)
+        assert found.verdict is not Verdict.LEAK, count
+
+
 def test_too_few_collections() -> None:
     """Two points make no trend."""
     assert heap([10, 20], full=(1,), every_s=30).verdict is Verdict.UNKNOWN
     assert heap([10, 20, 30, 40, 50], every_s=2).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("live_mib", "expected"),
+    [
+        ([10, 18, 14, 30, 38], Verdict.UNKNOWN),
+        ([10, 18, 26, 34, 42], Verdict.UNKNOWN),
+        ([10, 18, 26, 34, 42, 50, 58], Verdict.LEAK),
+        ([10, 10.1, 10, 9.9, 10.1], Verdict.STEADY),
+        ([10 + (i % 4) for i in range(12)], Verdict.STEADY),
+    ],
+)
+def test_few_collections_do_not_say_that_it_stands_still(live_mib: list[float], expected: Verdict) -> None:
+    """Five that rise are not growth for certain, and even less none."""
+    full = tuple(range(len(live_mib)))
+    assert heap(live_mib, full=full, every_s=12).verdict is expected
 
 
 class TestTheProcess:

@@ -88,6 +88,14 @@ def test_a_cache_while_it_fills_is_growing() -> None:
     assert "then stopped" in full.reason
 
 
+def test_what_grows_steadily_but_little_says_so() -> None:
+    """It is neither irregular nor recent; a log of limited length looks the same."""
+    little, much = verdicts(sites.leak(4, 64), 90.0, 300.0)
+    assert little.verdict is Verdict.GROWING
+    assert little.reason.endswith("too little to tell it from a list of limited length")
+    assert much.verdict is Verdict.LEAK
+
+
 def test_a_leak_that_stops_after_it_was_called_one() -> None:
     """The verdict is taken back."""
     leaking, stopped = verdicts(sites.stopping(20, 100), 90.0, 300.0)
