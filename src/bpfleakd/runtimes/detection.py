@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import structlog
 
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.cpython.runtime import detect_cpython
 from bpfleakd.runtimes.dotnet.runtime import detect_dotnet

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from bpfleakd.model.method import FrameNames, ManagedNames, MethodSource
-from bpfleakd.model.python_walk import PythonWalk
-from bpfleakd.model.stack import RawStack
+from bpfleakd.model.code.method import FrameNames, ManagedNames, MethodSource
+from bpfleakd.model.code.python_walk import PythonWalk
+from bpfleakd.model.code.stack import RawStack
 from bpfleakd.unwind.managed_code import CodeRange
 from bpfleakd.unwind.table import UnwindTable
 
@@ -43,8 +43,8 @@ class LiveHeap:
     """What a collection left alive.
 
     `at_ns` is CLOCK_MONOTONIC at the end of the collection, `collections` their number so far. Only a full
-    one looked at all objects: `live_bytes` of the others is what may be alive at most. `is_reading`: the heap
-    counts references, and this is what was in use when it was read, of which `types`, most bytes first.
+    one covers all objects: `live_bytes` of the others is an upper bound. `is_reading`: the heap counts
+    references, and these are the bytes in use when it was read, by `types`, most bytes first.
     """
 
     at_ns: int
@@ -56,11 +56,11 @@ class LiveHeap:
 
 
 class FrameSource(FrameNames, Protocol):
-    """Frames without an address of their own: how the stack walker passes them, and their names."""
+    """Managed frames: how the stack walker passes them, and their names."""
 
     @property
     def walk(self) -> PythonWalk:
-        """What the stack walker is to be told."""
+        """What the stack walker needs to know."""
 
     def maps_arena(self, size_bytes: int, stack: Callable[[], RawStack]) -> bool:
         """Whether so much anonymous memory, mapped at this stack, is for the objects of the interpreter."""
@@ -76,7 +76,7 @@ class ManagedCode(ManagedNames, Protocol):
 class LiveHeapSource(Protocol):
     """The size of the managed heap after each collection.
 
-    Collections are told since `watched_since_ns`, None if they are not; `failure` says why.
+    Collections are reported since `watched_since_ns`, None if they are not; `failure` says why.
     """
 
     @property
@@ -109,7 +109,7 @@ class Retained:
 
 
 class RetainedSource(Protocol):
-    """Who allocates what stays alive, by sampling, while somebody wants to know."""
+    """The functions that allocate what stays alive, by sampling, while they are wanted."""
 
     def want(self, *, wanted: bool) -> None:
         """Whether the heap seems to grow."""
@@ -123,14 +123,14 @@ class RetainedSource(Protocol):
 
 @runtime_checkable
 class HolderSource(RetainedSource, Protocol):
-    """Who keeps what stays alive, where that is known by the blocks of memory that grow with it."""
+    """The functions that keep what stays alive, if the blocks of memory that grow with it show them."""
 
     def charge(self, stack_of_block: Callable[[int], RawStack | None]) -> None:
-        """Learn who allocated these blocks, by their addresses."""
+        """Learn which stacks allocated these blocks, by their addresses."""
 
 
 class NotStarted(Exception):
-    """A runtime is there but has not started: it is to be looked for again."""
+    """There is a runtime, but it has not started: try again later."""
 
 
 class RuntimeFailure(Exception):
@@ -140,14 +140,14 @@ class RuntimeFailure(Exception):
 class TypeSource(Protocol):
     """Bytes and count by type, on request only, because it may stop the process.
 
-    `work` is what it stops for, `includes_garbage` whether objects count that nobody refers to any more.
+    `work` is what it stops for, `includes_garbage` whether unreferenced objects count, too.
     """
 
     work: str
     includes_garbage: bool
 
     def price_s(self) -> float | None:
-        """How long the process will stand still, in seconds, about; None if that cannot be told."""
+        """How long it will stop the process, in seconds, about; None if unknown."""
 
     def read(self) -> Sequence[TypeCount]:
         """All types, most bytes first. Waits for the process, so not on the tick. Raises RuntimeFailure."""

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bpfleakd.model.stack_hash import hash_word
+from bpfleakd.model.code.stack_hash import hash_word
 from bpfleakd.printable import printable, shortened
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.layout import Layout
@@ -30,8 +30,8 @@ _WORD_MASK = (1 << 64) - 1
 class CodeObject:
     """What a code object says. `check` is the hash that the stack walker makes of it.
 
-    `first_traced` is the unit of the bytecode from which on a frame is one for Python's own tracebacks, too:
-    before it (3.11 and later) the interpreter prepares the call, or runs a helper of its own.
+    `first_traced` is the unit of the bytecode from which on Python's own tracebacks show the frame: before it
+    (3.11 and later) the interpreter prepares the call, or runs a helper function.
     """
 
     function: str
@@ -80,7 +80,7 @@ class CodeReader:
         self._texts = TextReader(memory, layout, types.text)
 
     def read(self, address: int) -> CodeObject | None:
-        """The code object at an address; None if there is none, or what is there is not plausible."""
+        """The code object at an address; None if there is none, or if it is not plausible."""
         try:
             return self._read(address)
         except (OSError, ValueError):
@@ -106,7 +106,7 @@ class CodeReader:
         return code if self._is(address, self._types.code) else None
 
     def _is(self, address: int, type_address: int) -> bool:
-        """Whether there is an object of that type, which has not been freed as far as can be seen."""
+        """Whether there is an object of that type, and no sign that it was freed."""
         count, found = struct.unpack("<QQ", self._memory.read(address, 16))
         # 3.14 has flags in the upper half; elsewhere there is only something after the memory was freed.
         is_counted = bool(count & 0xFFFFFFFF) and (self._layout.version >= (3, 14) or count >> 32 == 0)

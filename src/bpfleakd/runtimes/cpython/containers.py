@@ -20,9 +20,9 @@ from bpfleakd.runtimes.cpython.object_types import Objects, TypeNames
 
 __all__ = ["Container", "containers_in", "value_types"]
 
-# Where the number of values is, and where they are: in a block of its own.
+# Where the number of values is, and the pointer to their block.
 _FIELDS = {"list": (16, 24), "dict": (16, 32), "set": (24, 40), "deque": (16, 32)}
-# Below that the values of a list are in pools, too, and nobody is seen who makes it grow.
+# Below that the values of a list are in pools, too, and the function that makes it grow is not visible.
 _SIZE_MIN = 72
 _VALUES_READ = 64
 _OB_TYPE = 8
@@ -54,7 +54,7 @@ def containers_in(objects: Objects, names: TypeNames) -> Iterator[Container]:
 
 
 def value_types(memory: RemoteMemory, layout: Layout, names: TypeNames, container: Container) -> list[str]:
-    """The types of some values, those that came last as far as there is an order; most frequent first."""
+    """The types of some values, the latest if there is an order; most frequent first."""
     found: Counter[str] = Counter()
     try:
         values = _values(memory, layout, container)

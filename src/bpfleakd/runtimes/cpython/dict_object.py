@@ -1,4 +1,4 @@
-"""A dict with text keys in another process, as far as to find one of its first values.
+"""A dict with text keys in another process: enough to find one of its first values.
 
 Layouts: Objects/dict-common.h (3.9, 3.10) and Include/internal/pycore_dict.h (3.11 and later).
 """

@@ -1,9 +1,9 @@
 """Which native code is the evaluation loop: `_PyEval_EvalFrameDefault` and its cold part.
 
-The compiler may split the rarely used half of a function into a part of its own elsewhere
+The compiler may move the rarely used half of a function to a separate part elsewhere
 (`_PyEval_EvalFrameDefault.cold`), which a stripped file does not name. It is found by the jumps that lead
-from the named half into the middle of code that has an FDE of its own: calls go to the start of a function,
-only jumps within one go elsewhere.
+from the named half into the middle of code with another FDE: calls go to the start of a function, only jumps
+within one go elsewhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["code_ranges"]
 _LOOP = "_PyEval_EvalFrameDefault"
 _SIZE_MAX_BYTES = 4 << 20
 _RANGES_MAX = 4
-# Distinct places in one FDE that jumps lead to. Bytes that are no jump look like one into the text rarely.
+# Distinct places in one FDE that jumps lead to. Other bytes rarely look like a jump into the text.
 _TARGETS_MIN = 2
 _CANDIDATES_MAX = 16
 
@@ -33,7 +33,7 @@ _PAIR_BYTES = 8
 
 
 def code_ranges(image: ElfImage) -> tuple[tuple[int, int], ...]:
-    """The (start, end) of the evaluation loop in the file's own addresses; empty where there is none.
+    """The (start, end) of the evaluation loop as virtual addresses of the file; empty without a loop.
 
     Raises `BadElf`.
     """

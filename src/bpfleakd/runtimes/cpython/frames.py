@@ -1,9 +1,9 @@
 """Names for the words that the stack walker records for Python frames.
 
-A word holds the address of a code object, and a code object may be freed and its memory used again. So a name
-is given only if what is at the address now, or was when it was read first, is what the walker saw: each word
-holds some bits of a hash of the code object, and the stack the hashes over every few frames, which have to be
-right as a whole. Frames that fail have no name.
+A word holds the address of a code object, and a code object may be freed and its memory used again. So a
+frame gets a name only if the object at the address now, or at its first reading, is the one that the walker
+saw: each word holds some bits of a hash of the code object, and the stack has hashes over every few frames,
+which have to match as a whole. Frames that fail have no name.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 
-from bpfleakd.model.method import Method
-from bpfleakd.model.python_walk import PythonWalk
-from bpfleakd.model.stack import RawStack
+from bpfleakd.model.code.method import Method
+from bpfleakd.model.code.python_walk import PythonWalk
+from bpfleakd.model.code.stack import RawStack
 from bpfleakd.runtimes.cpython.code_object import CodeObject, CodeReader, hash_of
 from bpfleakd.runtimes.cpython.files import module_of
 
@@ -50,7 +50,7 @@ class _Known:
 
 
 class PythonFrames:
-    """Names frames of one process; those of the standard library are of `interpreter_module`.
+    """Names frames of one process; those of the standard library belong to `interpreter_module`.
 
     Code objects are remembered by address, up to a limit; `note` reads them early.
     """
@@ -83,7 +83,7 @@ class PythonFrames:
                 self._codes_of(word)
 
     def find(self, words: Sequence[int], checks: Sequence[int]) -> list[tuple[Method, ...] | None]:
-        """The methods of a stack's Python frames, innermost first; None for those that cannot be told.
+        """The methods of a stack's Python frames, innermost first; None for unknown ones.
 
         Empty for a frame that Python itself does not show either.
         `checks` are the stack's hashes over the code objects of each segment of frames.

@@ -1,11 +1,11 @@
 """Which containers grow: the structures that hold what makes a heap grow.
 
 Rules:
-- A container grows as long as no reading finds it smaller than the one before. What shrinks, a queue or a
-  cache that throws out, begins anew.
+- A container grows as long as no reading finds it smaller than the one before. One that shrinks, such as a
+  queue or a cache that evicts, starts over.
 - It counts as growing after `_RISES_MIN` readings that found it larger, if those are most of them and the
   last is recent.
-- A container is told by its address and its kind; one that is gone and has come again at the same address is
+- A container is identified by its address and kind; one that was freed and made again at the same address is
   smaller.
 
 Pure: readings in, figures out.

@@ -1,6 +1,6 @@
-"""A reading of Python's object heap, as it is asked of a child process and answered.
+"""A reading of Python's object heap: the request to a child process, and its answer.
 
-Reading takes memory in proportion to the heap, which the child gives back with its end.
+Reading takes memory in proportion to the heap, which the end of the child returns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WORKER = "bpfleakd.runtimes.cpython.heap_worker"
 
 @dataclass(frozen=True, slots=True)
 class HeapTarget:
-    """The process, and what is to be known of its interpreter."""
+    """The process, and the layout of its interpreter."""
 
     pid: int
     layout: Layout
@@ -32,7 +32,7 @@ class HeapTarget:
 
 @dataclass(frozen=True, slots=True)
 class HeapRequest:
-    """What to read. The process is held for `stop_s` at most; with 0 it goes on, and objects that are not
+    """What to read. The process is stopped for `stop_s` at most; with 0 it runs on, and objects that are not
     there twice are left out. `large`: objects of more than 512 bytes, too. `watched`: containers whose
     values' types are wanted.
     """
@@ -59,7 +59,7 @@ class HeapReading:
 
 
 def started() -> ReadingChild:
-    """The child that is asked next."""
+    """The child for the next request."""
     return Child(_WORKER)
 
 

@@ -29,7 +29,7 @@ __all__: list[str] = []
 
 _CONTAINERS_MAX = 4_096
 _TYPES_MAX = 10_000
-# In time for the threads to go on one by one.
+# In time for the threads to continue one by one.
 _IN_TIME = 0.9
 
 
@@ -69,7 +69,7 @@ class _Heap:
     def _held_pools(
         self, held: Held, found: dict[int, NDArray[np.uint64]], size_bytes: int
     ) -> Iterator[Pools]:
-        """All pools, as long as the process stands still."""
+        """All pools, while the process is stopped."""
         for size_class, starts in found.items():
             for pools in read_pools(self._pid, size_class, starts, size_bytes):
                 if not held.is_holding:
@@ -120,7 +120,7 @@ class _Heap:
 
 
 def _held(pid: int, limit_s: float) -> Held | None:
-    """None: it is read while it goes on, also where it does not stop in time, or another one traces it."""
+    """None: it is read while it runs, also if it does not stop in time, or another tracer holds it."""
     if not limit_s:
         return None
     try:

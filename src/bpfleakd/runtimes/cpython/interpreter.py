@@ -2,9 +2,9 @@
 
 Rules:
 - The interpreter is the mapped file that defines `_PyRuntime` and `_PyEval_EvalFrameDefault`, whatever its
-  name: a program may embed it. Only where a file's name says so is .symtab looked at, too.
+  name: a program may embed it. .symtab is read, too, only if a file's name looks like an interpreter.
 - From 3.13 on its layout is what it states itself (`_Py_DebugOffsets`); before, that of its minor version.
-- A layout is trusted after it has led to the truth: from `_PyRuntime` to thread states whose thread ids are
+- A layout is trusted after it has been verified: from `_PyRuntime` to thread states whose thread ids are
   threads of the process, and in the type `code` to members at the offsets that the layout has. An interpreter
   that fails any of this has no Python frames, and `Untrusted` says why.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.named_symbols import NamedSymbol, find_symbols
 from bpfleakd.errors import BadElf
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.code_object import ObjectTypes
 from bpfleakd.runtimes.cpython.evaluation_loop import code_ranges
@@ -145,7 +145,7 @@ def _version_in(image: ElfImage) -> tuple[int, int]:
     section = image.section(".rodata")
     minors = set(_CACHE_TAG.findall(section.data)) if section is not None else set()
     if len(minors) != 1:
-        raise Untrusted("the Python version cannot be told from the interpreter's file")
+        raise Untrusted("the Python version cannot be read from the interpreter's file")
     return 3, int(minors.pop())
 
 
@@ -196,7 +196,7 @@ def _check_threads(memory: RemoteMemory, runtime: int, layout: Layout, tids: Col
         ids = [int.from_bytes(memory.read(id_ + at, 4), "little") for id_ in ids]
     # One may have ended meanwhile, or be about to begin.
     if not any(id_ in tids for id_ in ids):
-        raise Untrusted("the threads that Python knows are not those of the process")
+        raise Untrusted("Python's list of threads does not match the process")
     return at
 
 

@@ -1,8 +1,8 @@
 """Python's objects of more than 512 bytes: they are in no pool, but in blocks of malloc.
 
-Nothing lists them, so every place is looked at where one could begin: an address that is a multiple of 16,
-with a count of references and one of the types that are known. It is one if it has to be in a block of its
-own: if it is larger than a pool's largest block, by its type and the length that it states.
+No list has them, so every possible place is checked: an address that is a multiple of 16, with a count of
+references and a known type. It is an object if it needs a separate block: if it is larger than a pool's
+largest block, by its type and its length.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ class EntryKind(IntEnum):
 class Layout:
     """Offsets in bytes. `frame_path` leads from a thread state to its newest frame, a pointer each.
 
-    `thread_id` is of the native thread id (a tid) from 3.11 on, of the pthread_t before. `code_adaptive` is
-    where the bytecode begins in a code object, 0 where that is an object of its own.
+    `thread_id` is the place of the native thread id (a tid) from 3.11 on, of the pthread_t before.
+    `code_adaptive` is where the bytecode begins in a code object, 0 if it is a separate object.
     """
 
     version: tuple[int, int]
@@ -64,7 +64,7 @@ class Layout:
 
     @property
     def code_checks(self) -> tuple[int, int, int]:
-        """What tells a code object from another: the words of its first line, constants and names."""
+        """The identity of a code object: the words of its first line, constants and names."""
         pointers = (24, 32) if self.version >= (3, 11) else (56, 64)
         return self.code_firstlineno & ~7, *pointers
 

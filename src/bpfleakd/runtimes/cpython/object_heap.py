@@ -5,7 +5,7 @@ The heap is read by a child (`heap_reading`), which costs the process nothing an
 second of a processor: while it may grow every twelfth of the time watched, else once a minute, and never so
 often that readings take more than a twelfth of a processor. One process is read at a time.
 
-Who makes a container grow is whoever last gave it a larger table: that is a block of malloc, which has a
+The stack that last gave a container a larger table makes it grow: the table is a block of malloc, which has a
 stack.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from bpfleakd import errors
-from bpfleakd.model.stack import RawStack
+from bpfleakd.model.code.stack import RawStack
 from bpfleakd.runtimes.cpython.growing import GrowingContainer, GrowingContainers
 from bpfleakd.runtimes.cpython.heap_reading import (
     HeapReading,
@@ -103,11 +103,11 @@ class ObjectHeap:
                 self._stacks[one.container.address] = stack
 
     def retained(self) -> Sequence[Retained]:
-        """The containers that grow, by who makes them."""
+        """The growing containers, by the site that makes them grow."""
         return [self._retained(one) for one in self._growing.growing()[:_SHOWN_MAX]]
 
     def close(self) -> None:
-        """End a reading that is under way."""
+        """End a running reading."""
         self._is_closed = True
         child = self._child
         if child is not None:
@@ -154,7 +154,7 @@ class ObjectHeap:
         self._due_ns = now_ns + max(pause_ns, round(took_s / _TIME_SHARE * _NS_PER_S))
 
     def _read(self) -> None:
-        """In a thread of its own."""
+        """Runs in a separate thread."""
         try:
             self._child = child = started()
             if self._is_closed:
@@ -165,7 +165,7 @@ class ObjectHeap:
         except errors.BpfleakdError as error:
             self._found = error
         except Exception:
-            # What the process made of its memory is shown to nobody else.
+            # The content of a process' memory is shown to no other.
             log.exception("python-heap.not-read", pid=self._target.pid)
         finally:
             self._child = None

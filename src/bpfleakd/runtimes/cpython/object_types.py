@@ -1,9 +1,9 @@
 """Which type an object in a pool has, and what a type is called.
 
-A block of a pool begins with an object, or with what the collector keeps before one (PyGC_Head, 16 bytes), or
-from 3.11 on with 16 bytes more before that (the pointers to __dict__ and weak references). So the type is one
-of three words. It is told by what it points to, a type object, and by the word before it, a count of
-references. A block that has none is memory that an object owns: the table of a dict, the items of a list.
+A block of a pool begins with an object, or with the collector's header (PyGC_Head, 16 bytes), or from 3.11 on
+with 16 bytes more before that (the pointers to __dict__ and weak references). So the type is one of three
+words. It is recognized by its target, a type object, and by the word before it, a count of references. A
+block without one is memory that an object owns: the table of a dict, the items of a list.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Objects:
     at: NDArray[np.int8]
 
     def counts(self) -> list[tuple[int, int]]:
-        """How many there are of each type, by its address; 0: of none."""
+        """The number of objects of each type, by its address; 0: no type."""
         found, counts = np.unique(self.types, return_counts=True)
         return list(zip(found.tolist(), counts.tolist(), strict=True))
 
@@ -111,7 +111,7 @@ class TypeNames:
         return addresses[np.isin(addresses, known)]
 
     def name_of(self, address: int) -> str | None:
-        """The name of the type at an address, with its module; None if there is no type."""
+        """The name of the type at an address, with its module; None if it is not a type."""
         if address not in self._names:
             try:
                 self._names[address] = self._read_name(address)
@@ -144,7 +144,7 @@ class TypeNames:
         return shortened(name, _NAME_MAX_BYTES)
 
     def sized_types(self) -> set[int]:
-        """The addresses of the types that are known, of which an object may be larger than a pool's block."""
+        """The addresses of known types whose objects may be larger than a pool's block."""
         # Of these there may be none in pools.
         for address in (*astuple(self._types), *(meta for meta, is_one in self._metatypes.items() if is_one)):
             self.name_of(address)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.memory import MemoryPart, MemoryReader, written_parts
 
 __all__ = ["Pools", "arena_bytes", "find_pools", "is_anonymous", "pool_bytes", "read_pools"]
@@ -52,7 +52,7 @@ class Pools:
     is_live: NDArray[np.bool_]
 
     def copied(self) -> Pools:
-        """The same, in memory of its own: what was read is overwritten by the next reading."""
+        """The same, copied: the next reading overwrites the original."""
         return replace(self, words=self.words.copy())
 
     def same_heads(self, other: Pools, rows: NDArray[np.intp], others: NDArray[np.intp]) -> NDArray[np.bool_]:
@@ -183,7 +183,7 @@ def _live_blocks(
     live = np.arange(block_count)[None, :] < handed_out[:, None]
     free = headers["free"].astype(np.uint64)
     pools = np.arange(len(rows))
-    # Each step follows the list of every pool by one block; a list is no longer than its pool.
+    # Each step follows the list of every pool by one block; a list is at most as long as its pool.
     for _ in range(block_count):
         offset = (free - starts[pools]).astype(np.int64)
         index, rest = np.divmod(offset - _HEADER_BYTES, block_bytes)

@@ -12,7 +12,7 @@ from pathlib import Path
 from bpfleakd import pid_namespace
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.mapped_files import FileKey, open_mapped
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
@@ -49,7 +49,7 @@ class CPython:
     code = None
 
     def __init__(self, memory: RemoteMemory, pid: int, found: Interpreter | Untrusted) -> None:
-        """`memory` is taken over."""
+        """This object owns `memory`."""
         self._memory = memory
         self._reason: str | None = None
         self.version = "?"
@@ -75,21 +75,21 @@ class CPython:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Why there are no Python frames, or what is in use is not known."""
+        """Why there are no Python frames, or no figures on the heap."""
         heap = self.live_heap
         if heap is not None and heap.failure is not None:
             return (f"Python's object heap is not read: {heap.failure}",)
         return (f"no Python frames: {self._reason}",) if self._reason else ()
 
     def close(self) -> None:
-        """Close the way to the process' memory; names that are known stay."""
+        """Close the access to the process' memory; known names stay."""
         if self.live_heap is not None:
             self.live_heap.close()
         self._memory.close()
 
 
 def detect_cpython(process: ProcessInfo, mappings: Sequence[Mapping]) -> CPython | None:
-    """The interpreter of a process; None if there is none, or the process has ended. Raises NotStarted."""
+    """The interpreter of a process; None if it has none, or the process has ended. Raises NotStarted."""
     pid = process.id.pid
     try:
         memory = RemoteMemory(pid)

@@ -34,7 +34,7 @@ class TextReader:
         return before + (length + 1) * kind
 
     def read(self, address: int) -> str:
-        """The text, cut at some length. Raises OSError, or ValueError if there is no such object."""
+        """The text, cut at some length. Raises OSError, or ValueError if it is not such an object."""
         layout = self._layout
         head = self._memory.read(address, layout.compact_bytes)
         kind_of_object, length = struct.unpack_from("<QQ", head, _OB_TYPE)

@@ -25,7 +25,7 @@ class PythonTypes:
         self._target = target
 
     def price_s(self) -> float:
-        """It stands still no longer than that: what takes longer is read while it goes on."""
+        """The process is stopped for at most this long; the rest is read while it runs."""
         return _STOP_S
 
     def read(self) -> Sequence[TypeCount]:

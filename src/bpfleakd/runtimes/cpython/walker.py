@@ -1,10 +1,10 @@
-"""An interpreter as the stack walker is told of it."""
+"""What the stack walker needs of an interpreter."""
 
 from __future__ import annotations
 
 import os
 
-from bpfleakd.model.python_walk import PythonWalk
+from bpfleakd.model.code.python_walk import PythonWalk
 from bpfleakd.runtimes.cpython.interpreter import Interpreter
 from bpfleakd.runtimes.cpython.layout import EntryKind, Layout
 

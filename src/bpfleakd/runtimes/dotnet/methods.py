@@ -16,7 +16,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from bpfleakd.model.method import Method
+from bpfleakd.model.code.method import Method
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError
 from bpfleakd.runtimes.dotnet.rundown import Code, Rundown
 from bpfleakd.symbols.dotnet_names import assembly_name, method_name

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.dotnet.allocations import DotnetAllocations
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint, find_endpoint
@@ -75,8 +75,8 @@ class DotnetRuntime:
         """What is missing, and why."""
         missing = {
             "its methods have no names": self._methods.failure,
-            "its collections are not known": self._live_heap.failure,
-            "who allocates what stays alive is not known": self._allocations.failure,
+            "its collections are unknown": self._live_heap.failure,
+            "the functions that allocate what stays alive are unknown": self._allocations.failure,
         }
         return [f"of .NET, {what}: {failure}" for what, failure in missing.items() if failure]
 

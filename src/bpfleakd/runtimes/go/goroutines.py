@@ -31,7 +31,7 @@ _LAYOUTS = ((144, 176, 296, 312), (144, 176, 280, 296), (152, 184, 288, 304), (1
 _STACK_LOW, _STACK_HIGH = 0, 8
 _STACK_LIMIT_BYTES = 1 << 30
 
-# runtime2.go: _Gidle to _Gdeadextra; the scan bit is set while the collector looks at the stack.
+# runtime2.go: _Gidle to _Gdeadextra; the scan bit is set while the collector scans the stack.
 _STATES = {1: "runnable", 2: "running", 3: "syscall", 4: "waiting", 8: "copying its stack", 9: "preempted"}
 _DEAD = (0, 6, 11)
 _LEAKED = 10

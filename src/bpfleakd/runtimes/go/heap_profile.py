@@ -105,7 +105,7 @@ class HeapProfile:
 
     @property
     def cycle(self) -> int | None:
-        """The number of the collection that the last reading is of; it begins anew some time."""
+        """The number of the collection of the last reading; it wraps around."""
         return self._seen[0]
 
     def stack(self, stack_id: int) -> tuple[int, ...]:
@@ -141,7 +141,7 @@ class HeapProfile:
         """Whether to read. runtime.GC publishes again when it has swept, in the same cycle: twice then."""
         before, times = self._seen
         if cycle != before:
-            # Not before it is published, but a program that never gets there is read all the same.
+            # Not before it is published, but a program that never gets there is read anyway.
             self._seen = cycle, 0 if cycle & _FLUSHED or before is None else -1
             return bool(cycle & _FLUSHED) or before is None
         if times >= 1:
@@ -191,7 +191,7 @@ class HeapProfile:
         return self.damaged <= max(1, _TORN_SHARE * len(self._addresses))
 
     def _find_new(self) -> None:
-        """Walk the list from its head to the first bucket that is known."""
+        """Walk the list from its head to the first known bucket."""
         head = address = self._memory.number(self._at[0]) or 0
         known, last = self._known, self._head
         addresses, sizes, sites = self._addresses, self._sizes, self._sites
@@ -207,7 +207,7 @@ class HeapProfile:
                 break
             offset = address - start
             if not 0 <= offset <= limit:
-                # Each lies below the one before: every P of the runtime fills chunks of its own, upwards.
+                # Each lies below the one before: every P of the runtime fills separate chunks, upwards.
                 start, window = windows.get(address & -_WINDOW_BYTES, (0, b""))
                 if not 0 <= address - start <= len(window) - _HEADER_BYTES:
                     start, window = self._window(windows, address)

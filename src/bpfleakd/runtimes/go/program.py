@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from bpfleakd import errors
 from bpfleakd.elf.image import ElfImage
-from bpfleakd.model.mapping import Mapping
-from bpfleakd.model.method import Method
+from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.code.method import Method
 from bpfleakd.runtimes.go.goroutines import Goroutines
 from bpfleakd.runtimes.go.heap_profile import BUCKETS_MAX, HeapProfile
 from bpfleakd.runtimes.go.memory import ProcessMemory
@@ -21,7 +21,7 @@ __all__ = ["GoProgram", "open_go_program"]
 _BUCKETS_CHECKED, _STACKS_CHECKED = 1000, 100
 # A stack may begin in C code, or in code made at run time.
 _STRANGE_SHARE = 0.2
-_INSTEAD = "the heap profile that it may serve itself (/debug/pprof/heap) shows what it keeps"
+_INSTEAD = "its own heap profile, if it serves one (/debug/pprof/heap), shows what it keeps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def open_go_program(pid: int, mappings: Sequence[Mapping]) -> GoProgram | None:
         image.close()
         reason = error.message if isinstance(error, errors.BadElf) else str(error)
         raise errors.TargetRefused(
-            f"process {pid} is a Go program that is not understood: {reason}", _INSTEAD
+            f"process {pid} is an unsupported Go program: {reason}", _INSTEAD
         ) from error
     except BaseException:
         image.close()

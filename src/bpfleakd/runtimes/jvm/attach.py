@@ -127,15 +127,11 @@ class JavaAttach:
         if now.state in "TtZX":
             raise AttachError("it is stopped")
         if not _catches_sigquit(self._proc / str(now.id.pid) / "status"):
-            raise AttachError(
-                "it does not catch SIGQUIT, by which it would be asked to open its attach socket"
-            )
+            raise AttachError("it does not catch SIGQUIT, which requests its attach socket")
         for name in ("DisableAttachMechanism", "ReduceSignalUsage"):
             # A flag that cannot be read might be on.
             if self._flag(name) is not False:
-                raise AttachError(
-                    f"it was started with {name}, and may not be asked to open its attach socket"
-                )
+                raise AttachError(f"it was started with {name}, which forbids opening its attach socket")
 
     def _wait_for(self, directory: int, name: str, pidfd: int) -> None:
         deadline_s = time.monotonic() + _OPENING_TIMEOUT_S

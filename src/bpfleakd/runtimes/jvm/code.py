@@ -63,6 +63,12 @@ class JavaCode:
         self._is_working = self._is_reading = self._is_closed = False
         self._due_ns = self._whole_due_ns = 0
         self._failures = 0
+        self._reason: str | None = None
+
+    @property
+    def failure(self) -> str | None:
+        """Why its code is not read any more; None while it is."""
+        return self._reason if self._failures >= _FAILURES_MAX else None
 
     def first(self) -> Reading | None:
         """What there is before anything else; None if there is nothing yet."""
@@ -103,10 +109,12 @@ class JavaCode:
             self._failures = 0
         except (OSError, ValueError, errors.BpfleakdError) as error:
             # It has ended, or is about to: the tracer notices.
+            self._reason = str(error)
             self._failures += 1
             log.debug("jvm.code-not-read", reason=str(error))
-        except Exception:
+        except Exception as error:
             # It reads what the process controls.
+            self._reason = type(error).__name__
             self._failures = _FAILURES_MAX
             log.exception("jvm.code-not-read")
         finally:

@@ -116,10 +116,11 @@ class CodeCache:
         array = memory.word(layout.heaps)
         if not array:
             return ()
-        # GrowableArrayBase: length and capacity, both int; then the elements.
-        count, _capacity, elements = struct.unpack("<iiQ", memory.read(array, 16))
+        # GrowableArrayBase: length and capacity, both int; then the elements, in 11 behind an arena.
+        count = int.from_bytes(memory.read(array, 4), "little", signed=True)
         if not 0 <= count <= _HEAPS_MAX:
             raise ValueError(f"{count} code heaps")
+        elements = memory.word(array + layout.heaps_elements)
         addresses = struct.unpack(f"<{count}Q", memory.read(elements, 8 * count))
         heaps = tuple(self._heap(address) for address in addresses)
         if sum(heap.end - heap.start for heap in heaps) > _HEAPS_MAX_BYTES:

@@ -45,6 +45,8 @@ CONSTANTS = frozenset({_HIDDEN_17, *_FRAME_CONSTANTS})
 _HIDDEN = 1 << 12
 # What is read of each blob; 17 needs 136.
 _HEADER_MAX_BYTES = 512
+# Behind the length and the capacity of a GrowableArray.
+_ELEMENTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class CodeLayout:
     """
 
     heaps: int
+    heaps_elements: int
     heap_memory: int
     heap_segments: int
     log2_segment: int
@@ -162,7 +165,7 @@ def layout_of(structs: VmStructs, version: int) -> Layout:
             flags=_flags(structs),
         )
     except KeyError as error:
-        raise ValueError(f"it does not say where {error.args[0]} is") from error
+        raise ValueError(f"it does not publish where {error.args[0]} is") from error
 
 
 def _code(structs: VmStructs) -> CodeLayout:
@@ -185,6 +188,7 @@ def _code(structs: VmStructs) -> CodeLayout:
         raise ValueError("code blobs are not as expected")
     return CodeLayout(
         heaps=structs.statics["CodeCache", "_heaps"],
+        heaps_elements=at.get(("GrowableArray<int>", "_data"), _ELEMENTS),
         heap_memory=at["CodeHeap", "_memory"],
         heap_segments=at["CodeHeap", "_segmap"],
         log2_segment=at["CodeHeap", "_log2_segment_size"],

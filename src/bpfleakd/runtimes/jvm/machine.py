@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.named_symbols import find_symbols
 from bpfleakd.errors import BadElf
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.layout import CONSTANTS, TYPES, Layout, layout_of
 from bpfleakd.runtimes.jvm.vm_structs import EXPORTED, read_vm_structs
@@ -52,7 +52,7 @@ def read_machine(
     except (BadElf, OSError) as error:
         raise Unsupported(f"its library cannot be read: {error}") from error
     if vaddr is None or symbols.keys() < set(EXPORTED):
-        raise Unsupported("its library does not say how it is made (gHotSpotVMStructs)")
+        raise Unsupported("its library does not publish its structures (gHotSpotVMStructs)")
     bias = library.start - vaddr
     addresses = {name: symbol.vaddr + bias for name, symbol in symbols.items()}
     try:

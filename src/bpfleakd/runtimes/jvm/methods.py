@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bpfleakd.model.managed_frame import ManagedFrame
-from bpfleakd.model.method import Method
-from bpfleakd.model.stack import FrameKind
+from bpfleakd.model.code.managed_frame import ManagedFrame
+from bpfleakd.model.code.method import Method
+from bpfleakd.model.code.stack import FrameKind
 from bpfleakd.runtimes.jvm.code import JavaCode, Reading
 from bpfleakd.runtimes.jvm.names import JavaNames
 from bpfleakd.unwind.managed_code import CodeRange
@@ -18,7 +18,6 @@ __all__ = ["JavaFrames", "JavaMethods"]
 class JavaMethods:
     """Compiled code. `tables` unwind it, the interpreter and stubs; they are others when that has changed."""
 
-    failure: str | None = None
     is_live = True
 
     def __init__(self, names: JavaNames, code: JavaCode) -> None:
@@ -27,6 +26,11 @@ class JavaMethods:
         self._code = code
         self._names = names
         self._take(code.first())
+
+    @property
+    def failure(self) -> str | None:
+        """Why code that is new has no names; None if it has."""
+        return self._code.failure
 
     def refresh(self, now_ns: int) -> None:
         """Take in what is new."""

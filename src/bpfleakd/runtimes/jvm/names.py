@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bpfleakd.model.managed_frame import ManagedFrame, check_of
-from bpfleakd.model.method import Method
+from bpfleakd.model.code.managed_frame import ManagedFrame, check_of
+from bpfleakd.model.code.method import Method
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.code_cache import CodeSnapshot, row_at
 from bpfleakd.runtimes.jvm.debug_info import DebugInfo, Scope

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from bpfleakd.elf.image import ElfImage
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.mapped_files import open_mapped
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
@@ -64,9 +64,12 @@ class JavaRuntime:
         if self._reason is not None:
             return (f"of Java, frames have no names: {self._reason}",)
         failure = (
-            self.live_heap.failure if self.live_heap else "the machine does not say where its counters are"
+            self.live_heap.failure if self.live_heap else "the JVM does not publish where its counters are"
         )
-        return (f"of Java, its collections are not known: {failure}",) if failure else ()
+        notes = [f"of Java, its collections are unknown: {failure}"] if failure else []
+        if self.methods is not None and self.methods.failure:
+            notes.append(f"of Java, frames have no names: its code cannot be read: {self.methods.failure}")
+        return notes
 
     def _heap_bytes(self) -> int | None:
         return self.live_heap.heap_bytes() if self.live_heap else None

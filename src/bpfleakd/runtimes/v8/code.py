@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from bpfleakd.errors import BpfleakdError
-from bpfleakd.model.managed_frame import ManagedFrame, check_of
-from bpfleakd.model.mapping import Mapping
-from bpfleakd.model.method import Method
-from bpfleakd.model.stack import FrameKind
+from bpfleakd.model.code.managed_frame import ManagedFrame, check_of
+from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.code.method import Method
+from bpfleakd.model.code.stack import FrameKind
 from bpfleakd.runtimes.v8.code_ranges import code_ranges
 from bpfleakd.runtimes.v8.constants import Constants
 from bpfleakd.runtimes.v8.functions import FunctionReader, JsFunction

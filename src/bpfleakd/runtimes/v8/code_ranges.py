@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 
 __all__ = ["code_ranges"]
 

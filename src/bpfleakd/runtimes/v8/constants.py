@@ -117,7 +117,7 @@ def read_constants(image: ElfImage, read_word: ReadWord) -> Constants | None:
         return None
     missing = [name for name in _NAMES.values() if _PREFIX + name not in symbols]
     if missing:
-        raise Untrusted(f"this version of V8 does not say where it keeps {missing[0]}")
+        raise Untrusted(f"this version of V8 does not publish where it keeps {missing[0]}")
     found = {field: read_word(symbols[_PREFIX + name].vaddr) for field, name in _NAMES.items()}
     _check(found)
     return Constants(**found)
@@ -133,7 +133,7 @@ def read_version(image: ElfImage, read_word: ReadWord) -> str:
 
 def _check(found: Mapping[str, int]) -> None:
     if found["function_shared"] != 3 * _WORD_BYTES or found["shared_data"] != _WORD_BYTES:
-        raise Untrusted("its V8 has compressed pointers, or is one for debugging")
+        raise Untrusted("its V8 has compressed pointers, or is a debug build")
     if any(found[name] != value for name, value in _FIXED.items()):
         raise Untrusted("the frames of its V8 are not laid out as expected")
     offsets = [name for name in (field.name for field in fields(Constants)) if name not in _FIXED]

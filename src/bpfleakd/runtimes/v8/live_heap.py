@@ -1,107 +1,135 @@
-"""What V8's collections leave alive, by the headers of its pages.
+"""What V8's collections leave alive, by its own record of them.
 
-V8 has its heap in pages of 256 KiB, or larger ones of one object each, and at the beginning of each there is
-how much of it is allocated, from the last sweep on (BasicMemoryChunk in src/heap/basic-memory-chunk.h, the
-same in 10.2 and 11.3). Scavenges and the program only add to what is in old pages: if that has become less,
-there was a collection of the whole heap, and what is left was alive at it, but for what came since the last
-reading. A collection that frees next to nothing is not seen.
+A collection of the whole heap, be it marked at once or little by little, looks at all objects: what it leaves
+was alive. After a scavenge of the young generation at most that is alive which is there then.
+Each thread that runs JavaScript has a heap of its own. What the process has is their sum: of the last
+collection of each, or of the last full one, where one that has had none counts as nothing.
 
-Read once in a while, without the process' help: 100 MB are 400 headers, a millisecond.
+It is read at each tick, without the process' help, by four reads of its memory for each heap.
 """
 
 from __future__ import annotations
 
-import struct
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from bpfleakd.errors import BpfleakdError
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.runtime import LiveHeap
+from bpfleakd.runtimes.v8.gc_tracer import GcTracer, Ring, TracerLayout, find_tracer
+from bpfleakd.runtimes.v8.heap_pages import heaps_of
 
 __all__ = ["V8LiveHeap"]
 
-PAGE_BYTES = 256 << 10
-# size, flags, heap, area start, area end, allocated bytes
-HEADER = struct.Struct("<6Q")
-# FROM_PAGE and TO_PAGE: the young generation.
-_YOUNG = 0x18
-_READ_EVERY_NS = 2_000_000_000
-_PAGES_MAX = 1 << 16
-_PAGE_MAX_BYTES = 8 << 30
-# A collection of the whole heap frees at least so much; objects are trimmed in between.
-_FREED_MIN_SHARE, _FREED_MIN_BYTES = 0.005, 64 << 10
+# Worker threads come and go; 100 MB of heap have 400 headers, a millisecond.
+_FIND_EVERY_NS = 10_000_000_000
+# While there is none that has been collected.
+_FIND_FIRST_EVERY_NS = 1_000_000_000
 
 
 class V8LiveHeap:
-    """The collections of one process since the attach, of all its isolates together.
+    """The collections of one process since the attach. `failure` says why nothing is known of them."""
 
-    `failure` says why nothing is known of them.
-    """
-
-    def __init__(self, memory: RemoteMemory, mappings: Callable[[], Sequence[Mapping]]) -> None:
+    def __init__(
+        self,
+        memory: RemoteMemory,
+        mappings: Callable[[], Sequence[Mapping]],
+        layout: TracerLayout | None,
+    ) -> None:
+        """`layout` of the file that V8 is in, if it could be told."""
         self._memory = memory
         self._mappings = mappings
-        self._before_bytes: int | None = None
+        self._layout = layout
+        self._heaps: dict[int, _Heap] = {}
+        self._not_collected: set[int] = set()
         self._due_ns = 0
         self._count = 0
-        self.failure: str | None = None
+        self.failure = None if layout else "this build of V8 does not say where it counts them"
         self.watched_since_ns: int | None = None
 
     def read(self, now_ns: int) -> Sequence[LiveHeap]:
-        """The collections since the last call: the last one, if there was any."""
-        if now_ns < self._due_ns:
+        """The collections since the last call: the last one, a full one if there was any."""
+        if self._layout is None:
             return ()
-        self._due_ns = now_ns + _READ_EVERY_NS
+        if now_ns >= self._due_ns:
+            self._find(self._layout)
+            self._due_ns = now_ns + (_FIND_EVERY_NS if self._heaps else _FIND_FIRST_EVERY_NS)
+        if self.failure:
+            return ()
+        if self.watched_since_ns is None:
+            self.watched_since_ns = now_ns
+        full, others = self._refresh()
+        self._count += full + others
+        heaps = self._heaps.values()
+        if full:
+            return [LiveHeap(now_ns, sum(heap.full_bytes for heap in heaps), self._count)]
+        if others:
+            return [LiveHeap(now_ns, sum(heap.end_bytes for heap in heaps), self._count, is_full=False)]
+        return ()
+
+    def _find(self, layout: TracerLayout) -> None:
         try:
-            old_bytes = sum(allocated for _heap, allocated in self._old_pages())
+            heaps = heaps_of(self._memory, self._mappings())
         except (OSError, BpfleakdError) as error:
             self.failure = str(error)
-            return ()
-        if not old_bytes:
-            self.failure = "the pages of its heap are not as expected"
-            return ()
-        self.failure = None
-        before, self._before_bytes = self._before_bytes, old_bytes
-        if before is None:
-            self.watched_since_ns = now_ns
-            return ()
-        if before - old_bytes < max(_FREED_MIN_BYTES, _FREED_MIN_SHARE * before):
-            return ()
-        self._count += 1
-        return [LiveHeap(now_ns, old_bytes, self._count)]
-
-    def _old_pages(self) -> list[tuple[int, int]]:
-        """The heap and the allocated bytes of each old page. Raises OSError or BpfleakdError."""
-        found = list(self._pages())
-        # A process has a heap for each thread that runs JavaScript; what one page alone has is none.
-        heaps = Counter(heap for heap, _allocated, _flags in found)
-        return [
-            (heap, allocated) for heap, allocated, flags in found if heaps[heap] > 1 and not flags & _YOUNG
-        ]
-
-    def _pages(self) -> Iterator[tuple[int, int, int]]:
-        count = 0
-        for mapping in self._mappings():
-            if mapping.path or mapping.inode or not mapping.writable:
+            return
+        failure = None if heaps else "there are no pages of a heap"
+        for address, size_bytes in heaps.items():
+            if address in self._heaps:
                 continue
-            page = -(-mapping.start // PAGE_BYTES) * PAGE_BYTES
-            while page + HEADER.size <= mapping.end and count < _PAGES_MAX:
-                count += 1
-                try:
-                    header = HEADER.unpack(self._memory.read(page, HEADER.size))
-                except OSError:
-                    # It has gone meanwhile.
-                    break
-                size_bytes, flags, heap, begin, end, allocated = header
-                is_page = (
-                    PAGE_BYTES <= size_bytes <= _PAGE_MAX_BYTES
-                    and heap
-                    and not heap % 8
-                    and page < begin < end <= page + size_bytes
-                    and allocated <= end - begin
-                )
-                if is_page:
-                    yield heap, allocated, flags
-                page += -(-size_bytes // PAGE_BYTES) * PAGE_BYTES if is_page else PAGE_BYTES
+            try:
+                tracer = find_tracer(self._memory, address, size_bytes, layout)
+                if tracer is None:
+                    self._not_collected.add(address)
+                else:
+                    self._heaps[address] = _Heap(tracer, is_first=address in self._not_collected)
+            except OSError:
+                # Its thread has ended meanwhile.
+                continue
+            except ValueError as error:
+                failure = str(error)
+        self.failure = None if self._heaps else failure
+
+    def _refresh(self) -> tuple[int, int]:
+        """Read all heaps; returns how many collections there were of whole heaps, and others."""
+        full = others = 0
+        for address, heap in list(self._heaps.items()):
+            try:
+                new_full, new_others = heap.refresh()
+            except (OSError, ValueError):
+                # Its thread has ended.
+                del self._heaps[address]
+                continue
+            full, others = full + new_full, others + new_others
+        return full, others
+
+
+class _Heap:
+    """One heap: what was alive after its last collection, and after the last full one that was seen."""
+
+    def __init__(self, tracer: GcTracer, *, is_first: bool) -> None:
+        """`is_first`: all that it tells has come since the attach. Raises OSError or ValueError."""
+        self._tracer = tracer
+        last = tracer.read()
+        if is_first:
+            last = replace(last, rings=tuple(Ring(0, ()) for _ in last.rings), end_bytes=0)
+        self._last = last
+        self.end_bytes = last.end_bytes
+        self.full_bytes = 0
+
+    def refresh(self) -> tuple[int, int]:
+        """The number of full collections since the last time, and of others: at most one of these is seen."""
+        last, self._last = self._last, self._tracer.read()
+        sizes_bytes = [
+            size
+            for ring, before in zip(self._last.rings, last.rings, strict=True)
+            for size in ring.since(before)
+        ]
+        if sizes_bytes:
+            self.end_bytes = self.full_bytes = sizes_bytes[-1]
+            return len(sizes_bytes), 0
+        if self._last.end_bytes in (0, self.end_bytes):
+            return 0, 0
+        self.end_bytes = self._last.end_bytes
+        return 0, 1

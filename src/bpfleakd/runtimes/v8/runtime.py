@@ -8,7 +8,7 @@ from functools import partial
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.mapped_files import open_mapped
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo
@@ -16,6 +16,7 @@ from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.v8.code import V8Code
 from bpfleakd.runtimes.v8.constants import Constants, Untrusted, read_constants, read_version
 from bpfleakd.runtimes.v8.functions import FunctionReader
+from bpfleakd.runtimes.v8.gc_tracer import TracerLayout, read_layout
 from bpfleakd.runtimes.v8.heap_objects import HeapObjects
 from bpfleakd.runtimes.v8.live_heap import V8LiveHeap
 from bpfleakd.runtimes.v8.source_lines import ScriptLines
@@ -23,8 +24,8 @@ from bpfleakd.runtimes.v8.source_lines import ScriptLines
 __all__ = ["V8", "detect_v8"]
 
 _INLINED = (
-    "JavaScript functions that V8 has inlined into their callers have no frames of their own: "
-    "the caller stands for them (node --no-turbo-inlining keeps them apart)"
+    "JavaScript functions that V8 has inlined into their callers have no frames: "
+    "their caller takes the blame (node --no-turbo-inlining keeps them apart)"
 )
 _MAYBE = re.compile(r"(?:^|/)(?:node(?:js)?|libnode)[^/]*$")
 
@@ -49,11 +50,11 @@ class V8:
         if isinstance(found, Untrusted):
             self._reason = str(found)
             return
-        constants, self.version = found
+        constants, self.version, layout = found
         heap = HeapObjects(memory, constants)
         mappings = partial(read_mappings, pid)
         self.code = V8Code(constants, FunctionReader(heap), ScriptLines(heap), mapping.path, mappings)
-        self.live_heap = V8LiveHeap(memory, mappings)
+        self.live_heap = V8LiveHeap(memory, mappings, layout)
 
     @property
     def notes(self) -> Sequence[str]:
@@ -61,14 +62,14 @@ class V8:
         if self._reason:
             return (f"no JavaScript frames: {self._reason}",)
         failure = self.live_heap.failure if self.live_heap else None
-        return (_INLINED, f"collections of V8 are not known: {failure}") if failure else (_INLINED,)
+        return (_INLINED, f"collections of V8 are unknown: {failure}") if failure else (_INLINED,)
 
     def close(self) -> None:
         """Close the way to the process' memory; names that are known stay."""
         self._memory.close()
 
 
-_Found = tuple[Constants, str]
+_Found = tuple[Constants, str, TracerLayout | None]
 
 
 def detect_v8(process: ProcessInfo, mappings: Sequence[Mapping]) -> V8 | None:
@@ -91,7 +92,10 @@ def detect_v8(process: ProcessInfo, mappings: Sequence[Mapping]) -> V8 | None:
 
 
 def _constants(pid: int, mapping: Mapping, memory: RemoteMemory) -> _Found | Untrusted | None:
-    """The constants and the version of the V8 in a file; None if there is none. Raises BadElf or OSError."""
+    """The constants of the V8 in a file, its version, and where it counts collections; None if there is none.
+
+    Raises BadElf or OSError.
+    """
     file = open_mapped(pid, mapping, str(pid))
     with ElfImage.open(file.descriptor) as image:
         vaddr = image.vaddr_of(mapping.offset)
@@ -106,4 +110,6 @@ def _constants(pid: int, mapping: Mapping, memory: RemoteMemory) -> _Found | Unt
             constants = read_constants(image, word)
         except Untrusted as error:
             return error
-        return None if constants is None else (constants, read_version(image, word))
+        if constants is None:
+            return None
+        return constants, read_version(image, word), read_layout(image)

@@ -15,7 +15,7 @@ import pytest
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.python_row import python_row
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.mappings import mapped_file, read_mappings
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython import interpreter as module

@@ -38,7 +38,7 @@ class FakeRuntime:
         self._thread.start()
 
     def has_session(self, number: int) -> bool:
-        """Whether a session has been begun and answered."""
+        """Whether a session has been answered, and its stream begun."""
         return number in self._sessions
 
     def send(self, session: int, data: bytes) -> None:
@@ -76,11 +76,11 @@ class FakeRuntime:
             connection.sendall(struct.pack("<14sHBBHI", _MAGIC, 24, 0xFF, 0xFF, 0, UNKNOWN_COMMAND))
             return
         number = struct.unpack("<Q", payload)[0] if command == 1 else len(self._sessions) + 1
-        if command != 1:
-            self._sessions[number] = connection
         connection.sendall(struct.pack("<14sHBBHQ", _MAGIC, 28, 0xFF, 0, 0, number))
         if command == 1:
             self._sessions[number].sendall(self._end)
             self._sessions[number].shutdown(socket.SHUT_RDWR)
         else:
             connection.sendall(self._begin)
+            # Only now: what a test sends comes after the beginning.
+            self._sessions[number] = connection

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bpfleakd.model.method import Method
+from bpfleakd.model.code.method import Method
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError
 from bpfleakd.runtimes.dotnet.methods import DotnetMethods, MethodTable
 from bpfleakd.runtimes.dotnet.rundown import Rundown, parse_rundown

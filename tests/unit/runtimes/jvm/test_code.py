@@ -61,6 +61,7 @@ def test_a_process_that_cannot_be_read_is_left_alone_in_the_end(cache: type[Cach
     readings.snapshots = [OSError("gone")] * 100
     for second in range(100):
         assert refreshed(code, second * 1000 * NS_PER_S) is None
+        assert code.failure == (None if second < 9 else "gone")
     assert len(readings.snapshots) == 90
     code.close()
 

@@ -1,74 +1,107 @@
-"""Collections of V8, by headers of pages that stand in a file."""
+"""Collections of V8, by its own record of them, in a file that stands for the memory of a process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from bpfleakd.model.mapping import Mapping
-from bpfleakd.runtimes.v8.live_heap import HEADER, PAGE_BYTES, V8LiveHeap
+from bpfleakd.runtimes.v8.live_heap import V8LiveHeap
+from tests.unit.runtimes.v8.heaps import LAYOUT, TRACER, Heap
 
-BASE = 64 * PAGE_BYTES
-HEAP = 0x16373338
-YOUNG = 0x8
 SECOND = 1_000_000_000
-
-
-class Pages:
-    """A heap of pages: allocated bytes and flags of each. As RemoteMemory."""
-
-    def __init__(self, pages: Sequence[tuple[int, int]]) -> None:
-        self.pages = list(pages)
-
-    def read(self, address: int, size_bytes: int) -> bytes:
-        allocated, flags = self.pages[(address - BASE) // PAGE_BYTES]
-        end = address + PAGE_BYTES
-        return HEADER.pack(PAGE_BYTES, flags, HEAP, address + 0x1130, end, allocated)[:size_bytes]
-
-    def mappings(self) -> list[Mapping]:
-        end = BASE + len(self.pages) * PAGE_BYTES
-        return [Mapping(BASE, end, 0, "00:00", 0, "", True, True, False)]
+MIB = 1 << 20
 
 
 @pytest.fixture
 def ticks() -> Iterator[int]:
-    return iter(range(0, 1000 * SECOND, 3 * SECOND))
+    return iter(range(SECOND, 1000 * SECOND, SECOND))
 
 
-def test_a_collection_is_seen_by_what_it_frees(ticks: Iterator[int]) -> None:
-    """Old pages only grow until a collection of the whole heap; what is left then was alive."""
-    memory = Pages([(200_000, 0)] * 10 + [(0, YOUNG)] * 2)
-    heap = V8LiveHeap(memory, memory.mappings)  # type: ignore[arg-type]
-    assert heap.watched_since_ns is None
-    assert heap.read(next(ticks)) == ()
-    assert heap.watched_since_ns == 0
+def test_full_ones_and_others(tmp_path: Path, ticks: Iterator[int]) -> None:
+    """What a full one leaves was alive, marked at once or step by step; after another it is at most that."""
+    heap = Heap(tmp_path)
+    heap.collect(3 * MIB, full=True)
+    with heap.memory() as memory:
+        live = V8LiveHeap(memory, heap.mappings, LAYOUT)
+        assert live.watched_since_ns is None
+        assert live.read(next(ticks)) == ()
+        assert (live.watched_since_ns, live.failure) == (SECOND, None)
 
-    memory.pages[3] = (240_000, 0)
-    memory.pages[11] = (250_000, YOUNG)
-    assert heap.read(next(ticks)) == ()
-    memory.pages[4:8] = [(100_000, 0)] * 4
-    (collection,) = heap.read(next(ticks))
+        heap.collect(4 * MIB, full=False)
+        (one,) = live.read(next(ticks))
+        assert (one.live_bytes, one.collections, one.is_full) == (4 * MIB, 1, False)
+        assert live.read(next(ticks)) == ()
 
-    assert (collection.live_bytes, collection.collections, collection.is_full) == (1_640_000, 1, True)
-    assert heap.failure is None
+        heap.collect(2 * MIB, full=True, incremental=True)
+        heap.collect(5 * MIB, full=False)
+        (one,) = live.read(next(ticks))
+        assert (one.live_bytes, one.collections, one.is_full) == (2 * MIB, 2, True)
 
-
-def test_a_trimmed_object_is_no_collection(ticks: Iterator[int]) -> None:
-    """A few bytes less are no sign."""
-    memory = Pages([(200_000, 0)] * 10)
-    heap = V8LiveHeap(memory, memory.mappings)  # type: ignore[arg-type]
-    heap.read(next(ticks))
-    memory.pages[0] = (190_000, 0)
-
-    assert heap.read(next(ticks)) == ()
+        for n in range(25):
+            heap.collect((6 + n) * MIB, full=True)
+            (one,) = live.read(next(ticks))
+            assert (one.live_bytes, one.collections, one.is_full) == ((6 + n) * MIB, 3 + n, True)
 
 
-def test_what_is_no_heap_says_so(ticks: Iterator[int]) -> None:
-    """Pages that claim more than they hold are none."""
-    memory = Pages([(PAGE_BYTES * 2, 0)] * 4)
-    heap = V8LiveHeap(memory, memory.mappings)  # type: ignore[arg-type]
+def test_a_collection_under_way_is_none_yet(tmp_path: Path, ticks: Iterator[int]) -> None:
+    """Its size is 0 until it has ended."""
+    heap = Heap(tmp_path)
+    heap.collect(3 * MIB, full=True)
+    with heap.memory() as memory:
+        live = V8LiveHeap(memory, heap.mappings, LAYOUT)
+        live.read(next(ticks))
+        heap.write(TRACER + LAYOUT.end_size, bytes(8))
+        assert live.read(next(ticks)) == ()
 
-    assert heap.read(next(ticks)) == ()
-    assert heap.failure is not None
-    assert heap.watched_since_ns is None
+
+def test_one_that_starts(tmp_path: Path, ticks: Iterator[int]) -> None:
+    """It is watched before its first collection, which is no failure."""
+    heap = Heap(tmp_path)
+    with heap.memory() as memory:
+        live = V8LiveHeap(memory, heap.mappings, LAYOUT)
+        assert live.read(next(ticks)) == ()
+        assert (live.watched_since_ns, live.failure) == (SECOND, None)
+        heap.collect(3 * MIB, full=True)
+        (one,) = live.read(next(ticks))
+        assert (one.live_bytes, one.is_full, one.collections) == (3 * MIB, True, 1)
+
+
+def test_a_worker_that_was_never_collected_counts_for_nothing(tmp_path: Path, ticks: Iterator[int]) -> None:
+    """What a process has for certain is what full collections of all its heaps have found."""
+    first, second = Heap(tmp_path), Heap(tmp_path, base=0x80000)
+    first.collect(3 * MIB, full=True)
+    second.collect(2 * MIB, full=False)
+    with first.memory() as memory:
+        live = V8LiveHeap(memory, lambda: [*first.mappings(), *second.mappings()], LAYOUT)
+        live.read(next(ticks))
+        first.collect(4 * MIB, full=False)
+        (one,) = live.read(next(ticks))
+        assert (one.live_bytes, one.is_full) == (6 * MIB, False)
+        first.collect(3 * MIB, full=True)
+        (one,) = live.read(next(ticks))
+        assert (one.live_bytes, one.is_full) == (3 * MIB, True)
+        second.collect(1 * MIB, full=True)
+        (one,) = live.read(next(ticks))
+        assert (one.live_bytes, one.is_full) == (4 * MIB, True)
+
+        # and it ends
+        second.write(TRACER, bytes(8))
+        first.collect(5 * MIB, full=True)
+        (one,) = live.read(next(ticks))
+        assert one.live_bytes == 5 * MIB
+
+
+def test_what_is_no_heap_says_so(tmp_path: Path, ticks: Iterator[int]) -> None:
+    """Of an unknown build, without pages, without a record."""
+    heap = Heap(tmp_path)
+    with heap.memory() as memory:
+        unknown = V8LiveHeap(memory, heap.mappings, None)
+        empty = V8LiveHeap(memory, list, LAYOUT)
+        heap.write(TRACER, bytes(8))
+        strange = V8LiveHeap(memory, heap.mappings, LAYOUT)
+        for one in (unknown, empty, strange):
+            assert one.read(next(ticks)) == ()
+            assert one.failure is not None
+            assert one.watched_since_ns is None

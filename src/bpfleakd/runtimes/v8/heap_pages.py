@@ -1,0 +1,58 @@
+"""The heaps of a V8 in another process, by the headers of their pages.
+
+V8 has its heap in pages of 256 KiB, or larger ones of one object each. At the beginning of each there is the
+heap that it belongs to (BasicMemoryChunk in src/heap/basic-memory-chunk.h, the same in 10.2 and 11.3).
+A process has a heap for each thread that runs JavaScript.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterable
+
+from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.process.remote_memory import RemoteMemory
+
+__all__ = ["HEADER", "PAGE_BYTES", "heaps_of"]
+
+PAGE_BYTES = 256 << 10
+# size, flags, heap, area start, area end, allocated bytes
+HEADER = struct.Struct("<6Q")
+_PAGES_MAX = 1 << 16
+_PAGE_MAX_BYTES = 8 << 30
+# What one page alone has is no heap.
+_PAGES_MIN = 2
+_HEAPS_MAX = 64
+
+
+def heaps_of(memory: RemoteMemory, mappings: Iterable[Mapping]) -> dict[int, int]:
+    """The address of each heap, and the bytes of its pages: at most 64 heaps, the largest."""
+    pages: Counter[int] = Counter()
+    sizes_bytes: Counter[int] = Counter()
+    left = _PAGES_MAX
+    for mapping in mappings:
+        if mapping.path or mapping.inode or not mapping.writable:
+            continue
+        page = -(-mapping.start // PAGE_BYTES) * PAGE_BYTES
+        while page + HEADER.size <= mapping.end and left:
+            left -= 1
+            try:
+                header = HEADER.unpack(memory.read(page, HEADER.size))
+            except OSError:
+                # It has gone meanwhile.
+                break
+            size_bytes, _flags, heap, begin, end, allocated = header
+            is_page = (
+                PAGE_BYTES <= size_bytes <= _PAGE_MAX_BYTES
+                and heap
+                and not heap % 8
+                and page < begin < end <= page + size_bytes
+                and allocated <= end - begin
+            )
+            if is_page:
+                pages[heap] += 1
+                sizes_bytes[heap] += size_bytes
+            page += -(-size_bytes // PAGE_BYTES) * PAGE_BYTES if is_page else PAGE_BYTES
+    largest = sizes_bytes.most_common(_HEAPS_MAX)
+    return {heap: size_bytes for heap, size_bytes in largest if pages[heap] >= _PAGES_MIN}
