@@ -3,9 +3,9 @@
 Looked for in gdb's order: by build-id, then by .gnu_debuglink next to the file, in its .debug directory
 and under /usr/lib/debug. https://sourceware.org/gdb/current/onlinedocs/gdb.html/Separate-Debug-Files.html
 
-A candidate counts if it is this file's: the same build-id where both have one, else the CRC of the link; and
-in any case the same code at the same addresses. Anybody can forge all of that: the caller decides which files
-to believe, and what a debug file says of the program is to be verified in the program.
+A candidate belongs to this file if both have the same build-id, or else if the CRC of the link matches; and
+in any case if it has the same code at the same addresses. All of that can be forged: the caller decides which
+files to trust, and has to verify in the program what a debug file says of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether a file defines any of some functions: asked of every file of a process, so it has to be quick.
 
-The names are looked for in the string tables first. Most files do not have them there, or have them only
-for what they import, and then their symbols are not gone through. Little is in memory at any time.
+The search starts in the string tables. Most files do not have the names there, or have them only as imports,
+so their symbols need not be read. Little is in memory at any time.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class SectionHeader:
 def read_headers(
     source: ByteSource,
 ) -> tuple[FileHeader, tuple[ProgramHeader, ...], tuple[SectionHeader, ...], int]:
-    """Return the headers and the index of the section name table (0: there is none).
+    """Return the headers and the index of the section name table (0: the file has none).
 
     Raises `BadElf` where a header is not there, not whole or not plausible.
     """

@@ -4,10 +4,11 @@
         image.build_id, image.section(".eh_frame").data, image.vaddr_of(0x26000)
 
 Rules:
-- The file may be hostile. Whatever is wrong with it, a caller sees `BadElf` and nothing else; a file that
-  is not there or not to be opened is an `OSError` of `open`, and of nothing else.
-- Nothing is read before it is asked for, and no more than `SECTION_LIMIT_BYTES` at a time.
-- Addresses are the file's own ("vaddr"), file offsets are what /proc/PID/maps and uprobes speak of.
+- The file may be hostile. For every fault in it, a caller gets `BadElf` and nothing else; a file that does
+  not exist or cannot be opened is an `OSError`, raised by `open` only.
+- Nothing is read before it is needed, and no more than `SECTION_LIMIT_BYTES` at a time.
+- Addresses are virtual addresses of the file ("vaddr"); file offsets are those in /proc/PID/maps and of
+  uprobes.
 """
 
 from __future__ import annotations

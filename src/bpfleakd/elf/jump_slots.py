@@ -31,7 +31,7 @@ class JumpSlots:
         self._image = image
 
     def behind_stub(self, vaddr: int) -> str | None:
-        """The function that the stub at an address jumps to; None if there is no stub."""
+        """The function that the stub at an address jumps to; None if there is no stub there."""
         code = self._image.read(vaddr, _STUB_BYTES)
         jump = code.removeprefix(_ENDBR64).removeprefix(_BND)
         if not jump.startswith(_JUMP_THROUGH_SLOT) or len(jump) < 6:
@@ -40,7 +40,7 @@ class JumpSlots:
         return self.function_of(end + int.from_bytes(jump[2:6], "little", signed=True))
 
     def function_of(self, slot: int) -> str | None:
-        """The function whose address the loader writes to a slot; None if it is no slot."""
+        """The function whose address the loader writes to a slot; None if it is not a slot."""
         symbol = self._symbol_numbers.get(slot)
         table = self._image.section(".dynsym")
         if not symbol or table is None or not 0 < table.header.link < len(self._image.sections):

@@ -1,4 +1,4 @@
-"""Sections: the named parts of an ELF file, read when their contents are asked for."""
+"""Sections: the named parts of an ELF file, read when their contents are needed."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _ADDRESS_MASK = (1 << 64) - 1
 class StaticProbe:
     """A probe at `vaddr`. `arguments` says where each of its arguments is: "8@%rdi -4@8(%rsp)".
 
-    `semaphore_vaddr` is a number of 16 bits that is other than 0 while somebody looks; 0: there is none.
+    `semaphore_vaddr` is a 16-bit counter, nonzero while the probe is in use; 0: no semaphore.
     """
 
     name: str

@@ -146,7 +146,7 @@ class _Reader:
         self._names_end = names_end
         self._layout = _row_layout(image)
         self.rows = section.size_bytes // self._layout.itemsize
-        # One more for all the indices that are none.
+        # One more, for all invalid indexes.
         self._in_text = np.array([s.executable for s in image.sections] + [False])
         self._versions = image.section(".gnu.version") if section.name == ".dynsym" else None
 

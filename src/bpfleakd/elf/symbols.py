@@ -40,7 +40,7 @@ FUNCTIONS_MAX = 2_000_000
 ENCLOSING_MAX = 32
 ALIASES_MAX = 16
 
-# The longest C++ names of real programs are longer, but nobody reads the end of them.
+# The longest C++ names of real programs are longer, but too long to be useful.
 NAME_LIMIT_CHARACTERS = 4_096
 
 # How many names are read in a search: a hostile file may have two million that begin with "malloc".
@@ -108,7 +108,7 @@ class SymbolTable:
         above = self._row_of(inside, "right")
         row = self._enclosing_row(inside, above)
         if row is None and above and self._traits[above - 1] & UNSIZED:
-            # An unsized symbol reaches as far as nothing else begins, but not into another section.
+            # An unsized symbol extends to the next one, but not into another section.
             start = int(self._addresses[above - 1]) + self._origin
             row = above - 1 if vaddr < self._end_of_text(start) else None
         return None if row is None else self._symbol(row)
@@ -157,9 +157,9 @@ class SymbolTable:
     def addresses_of(self, names: Collection[str]) -> dict[str, int]:
         """Return where functions of these names are defined, without those that are not.
 
-        Of several, the exported one in its default version is meant; a local one only if there is no
-        other. Indirect functions are not given: their symbol is the resolver, not the function.
-        Raises `BadElf` where the file was cut since.
+        If there are several, this is the exported one in its default version; a local one only if there is no
+        other. Indirect functions are excluded: their symbol is the resolver, not the function. Raises
+        `BadElf` if the file was truncated since.
         """
         best: dict[str, tuple[int, int]] = {}
         for row in islice(self._rows_starting_like({name.encode() for name in names}), CANDIDATES_MAX):

@@ -11,9 +11,9 @@ from enum import IntEnum
 
 import numpy as np
 
-from bpfleakd.model.probe import FunctionRole
+from bpfleakd.model.code.probe import FunctionRole
+from bpfleakd.model.code.stack import StackEnd
 from bpfleakd.model.site import AllocationKind
-from bpfleakd.model.stack import StackEnd
 
 __all__ = [
     "ARGUMENT_REGISTERS",
@@ -350,7 +350,7 @@ def cookie_of(
     calls_allocator: bool = False,
     operands: int = 0,
 ) -> int:
-    """What the programs are told at a probe point: the role, and where `role_arguments` are by then.
+    """What a cookie says about a probe point: the role, and where `role_arguments` are there.
 
     `operands` is the entry of `probe_operands` that says so of the roles SAMPLED_*, which have no
     registers. `slot` is the process' place in the maps, or COOKIE_SLOT_SHARED. `calls_release`: the

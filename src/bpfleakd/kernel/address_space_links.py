@@ -1,9 +1,8 @@
 """The links to the system calls that change address spaces, there while a process is traced.
 
-A syscall tracepoint makes every call of every process go the longer way, so that the links are not kept for
-nobody. To detach them takes a grace period of the kernel's for each, half a second together on a busy
-machine: that is done `_LINGER_S` after the last process, in case another one follows, and in a thread of its
-own.
+A syscall tracepoint slows every system call of every process, so the links exist only while they are needed.
+Detaching each of them takes a grace period of the kernel, half a second together on a busy machine. So a
+separate thread does it, `_LINGER_S` after the last process, in case another one follows.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class AddressSpaceLinks:
         self._detaching: threading.Timer | None = None
 
     def adopt(self) -> None:
-        """Go on with those that an earlier daemon pinned, unless some are missing."""
+        """Continue with those that an earlier daemon pinned, unless some are missing."""
         names = [_pin_name(tracepoint) for _function, tracepoint in _wanted()]
         found = {name: self._pins.link(name) for name in names}
         self._links = {name: link for name, link in found.items() if link is not None}
@@ -45,7 +44,7 @@ class AddressSpaceLinks:
             self._detach()
 
     def want(self, wanted: bool) -> None:
-        """Link them now, or detach them soon. Raises KernelError if the tracepoints are not to be had."""
+        """Link them now, or detach them soon. Raises KernelError if the tracepoints are unavailable."""
         if self._detaching is not None and wanted:
             self._detaching.cancel()
             self._detaching = None

@@ -35,7 +35,7 @@ class Blob:
         self._memory: mmap.mmap | None = None
 
     def read(self) -> bytes | None:
-        """The last text that was written; None if there is none, or it is damaged."""
+        """The text that was written last; None if there is none, or it is damaged."""
         if self._memory is None and not self._open():
             return None
         with self._view() as view:

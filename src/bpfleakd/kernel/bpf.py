@@ -13,6 +13,7 @@ import ctypes
 import errno
 import os
 import struct
+import time
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from pathlib import Path
@@ -44,6 +45,7 @@ __all__ = [
     "map_update",
     "object_get",
     "object_pin",
+    "open_recorded_tracepoint_event",
     "open_shared_event",
     "open_tracepoint_event",
     "open_uprobe_event",
@@ -114,6 +116,8 @@ MAP_FLAG_MMAPABLE = 1 << 10
 MAP_FLAG_PRESERVE_ELEMS = 1 << 11
 _LINK_FLAG_UPROBE_RETURN = 1
 _PERF_DISABLED = 1
+_PERF_USE_CLOCKID = 1 << 25
+_PERF_SAMPLE_TIME, _PERF_SAMPLE_RAW = 1 << 2, 1 << 10
 # PERF_UPROBE_REF_CTR_OFFSET_SHIFT
 _SEMAPHORE_SHIFT = 32
 _ANY = 0
@@ -155,7 +159,7 @@ def object_pin(fd: int, path: Path) -> None:
 
 
 def object_get(path: Path) -> int:
-    """Open a pinned object. FileNotFoundError if there is none."""
+    """Open a pinned object. FileNotFoundError if it does not exist."""
     target = os.fsencode(path) + b"\0"
     return _bpf(_Command.OBJ_GET, struct.pack("=QII", _address(target), 0, 0))
 
@@ -199,7 +203,7 @@ def map_update(fd: int, key: bytes, value: bytes, flags: int = _ANY) -> None:
 
 
 def map_lookup(fd: int, key: bytes, value_bytes: int) -> bytes | None:
-    """Return the value of a key, None if there is none."""
+    """Return the value of a key, None if the key is missing."""
     value = bytearray(value_bytes)
     try:
         _bpf(_Command.MAP_LOOKUP_ELEM, struct.pack("=IxxxxQQQ", fd, _address(key), _address(value), 0))
@@ -276,7 +280,7 @@ def map_batches(
 
 
 def map_delete_many(fd: int, keys: np.ndarray) -> None:
-    """Remove the entries that there are of these."""
+    """Remove the existing entries of these keys."""
     keys = np.ascontiguousarray(keys)
     while len(keys):
         number, count = _batch(_Command.MAP_DELETE_BATCH, fd, keys)
@@ -418,13 +422,27 @@ def link_perf_event(program_fd: int, event_fd: int, cookie: int) -> int:
 def open_tracepoint_event(tracepoint: str) -> int:
     """Open a perf event of a tracepoint such as "syscalls/sys_enter_mmap"; returns its descriptor.
 
-    FileNotFoundError if there is no such tracepoint, or tracefs is not mounted.
+    FileNotFoundError if the tracepoint does not exist, or tracefs is not mounted.
     """
     number = int((_TRACEFS / "events" / tracepoint / "id").read_text())
     attributes = bytearray(128)
     struct.pack_into("=IIQ", attributes, 0, _PERF_TYPE_TRACEPOINT, len(attributes), number)
     # For all processes, on any one processor: a program that is linked to it runs on all of them.
     return _perf_event_open(attributes, pid=-1, cpu=0, name=tracepoint)
+
+
+def open_recorded_tracepoint_event(tracepoint: str, cpu: int) -> int:
+    """Open a perf event that records what a tracepoint writes on one processor, to a ring to be mapped.
+
+    Each sample has its time (CLOCK_MONOTONIC) and the tracepoint's record. Raises as `open_tracepoint_event`.
+    """
+    number = int((_TRACEFS / "events" / tracepoint / "id").read_text())
+    attributes = bytearray(128)
+    struct.pack_into("=IIQ", attributes, 0, _PERF_TYPE_TRACEPOINT, len(attributes), number)
+    struct.pack_into("=QQ", attributes, 16, 1, _PERF_SAMPLE_TIME | _PERF_SAMPLE_RAW)  # each one
+    struct.pack_into("=Q", attributes, 40, _PERF_USE_CLOCKID)
+    struct.pack_into("=i", attributes, 92, time.CLOCK_MONOTONIC)
+    return _perf_event_open(attributes, pid=-1, cpu=cpu, name=tracepoint)
 
 
 def open_shared_event(number: int, pid: int) -> int:
@@ -434,7 +452,7 @@ def open_shared_event(number: int, pid: int) -> int:
     """
     attributes = bytearray(128)
     struct.pack_into("=IIQ", attributes, 0, _PERF_TYPE_TRACEPOINT, len(attributes), number)
-    # Not enabled: an enabled one is taken along at each context switch. The probe is there all the same.
+    # Not enabled: an enabled one is switched at each context switch. The probe exists anyway.
     struct.pack_into("=Q", attributes, 40, _PERF_DISABLED)
     return _perf_event_open(attributes, pid=pid, cpu=-1, name=f"event {number}")
 

@@ -67,7 +67,7 @@ class Child:
 
 
 def start_ahead(module: str) -> None:
-    """Start the child that `run_child` will be asked for soon: it does its imports while we do ours."""
+    """Start the child that `run_child` will need soon: it imports its modules while we import ours."""
     _ahead[module] = Child(module)
 
 

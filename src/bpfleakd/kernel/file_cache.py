@@ -1,9 +1,9 @@
 """Values kept in files between runs, the ones unused for longest making room.
 
 Rules:
-- The cache can only save time. Whatever is wrong with a file or with the disk is logged, and as if nothing
-  were kept.
-- Nothing is read that somebody else could have written (private_directory.py): what is kept goes into the
+- The cache can only save time. An error of a file or of the disk is logged, and has the same effect as an
+  empty cache.
+- Files that another user could have written are not read (private_directory.py): their content goes into the
   kernel, or into the code of other processes.
 """
 
@@ -54,7 +54,7 @@ class FileCache:
             return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Keep a file, whole or not at all; that it fails is no reason to stop."""
+        """Store a file, completely or not at all; a failure is logged, and does no harm."""
         try:
             self._directory.write(self._file_of(name), content)
             files = self._directory.longest_unused_first(_SUFFIX)

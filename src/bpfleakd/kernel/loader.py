@@ -8,8 +8,8 @@ of the same version adopts it and starts no child.
 What was compiled is kept (kernel/compile_cache.py) where there is a directory for it: the next start needs no
 bcc, and takes a second less.
 
-The methods to attach are tried from the best to the oldest, unless one was asked for; the first that
-records rightly (kernel/trial.py) is taken.
+The loader tries the attach methods from the best to the oldest, unless one was configured, and uses the first
+that records correctly (kernel/trial.py).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Loaded:
 
 
 def version_of(capacities: Capacities, method: AttachMethod | None, walker: WalkerKind | None) -> str:
-    """What a set of programs is known by: its sources, what it is compiled for, and the kernel's release."""
+    """The identity of a set of programs: its sources, its compile options, and the kernel's release."""
     digest = hashlib.blake2b(digest_size=16)
     directory = bpf_directory()
     for path in sorted(path for path in directory.rglob("*") if path.suffix in (".c", ".h")):
@@ -125,7 +125,7 @@ def reload(pins: PinnedSet) -> Loaded:
     try:
         return _loaded(json.loads(record.read() or b"nothing"))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise errors.KernelError(f"{pins.directory} does not say what it is: {error}") from error
+        raise errors.KernelError(f"{pins.directory} has no valid record: {error}") from error
     finally:
         record.close()
 
@@ -198,7 +198,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _best_walker(passed_over: dict[str, str]) -> WalkerKind:
-    """may_goto if the kernel knows the instruction: its verifier is asked with a loop of nothing else.
+    """may_goto if the kernel knows the instruction: loads a loop of nothing else to find out.
 
     Otherwise the reason goes into `passed_over`.
     """
@@ -234,7 +234,8 @@ class _Module:
         except OSError as error:
             raise _refusal(error, "make BPF maps") from error
         self._loads: dict[Program, Future[int]] = {}
-        # The kernel verifies on as many cores as it is asked to; most of the time is the three largest ones'.
+        # The kernel verifies on as many cores as there are loading threads; the three largest take most of
+        # the time.
         self._loading = ThreadPoolExecutor(max_workers=2, thread_name_prefix="load")
 
     def begin_loading(self) -> None:

@@ -1,4 +1,4 @@
-"""The maps, opened by the daemon: bpf/README.md says who else reads and writes them.
+"""The maps, opened by the daemon: bpf/README.md lists their other readers and writers.
 
 Rules:
   - A process has an entry in every per-process map or in none. What it had in the maps of all processes is
@@ -24,14 +24,15 @@ from numpy.typing import NDArray
 from bpfleakd import errors
 from bpfleakd.kernel import abi, bpf
 from bpfleakd.kernel.address_space_events import AddressSpaceEvent, read_space_events
+from bpfleakd.kernel.probes.operand_table import OperandTable
 from bpfleakd.kernel.process_slots import NoSlot, ProcessSlots
 from bpfleakd.kernel.python_row import python_row
 from bpfleakd.kernel.ring import RingReader
 from bpfleakd.kernel.site_reader import SiteReader
 from bpfleakd.kernel.skipped_runs import SkippedRunCounters, SkippedRuns
 from bpfleakd.kernel.unwind_store import UnwindStore
-from bpfleakd.model.python_walk import PythonWalk
-from bpfleakd.model.stack import RawStack, StackEnd
+from bpfleakd.model.code.python_walk import PythonWalk
+from bpfleakd.model.code.stack import RawStack, StackEnd
 from bpfleakd.unwind.rules import PACKED_RULE_BYTES
 
 __all__ = ["CHANGED_SITE_BYTES", "PINNED_MAPS", "SPACE_EVENT_BYTES", "Maps", "ProcessCounters"]
@@ -64,7 +65,7 @@ PINNED_MAPS: dict[str, tuple[np.dtype, np.dtype]] = {
 SPACE_EVENT_BYTES = 2 << 20
 # With the header of a record in a ring.
 _SPACE_RECORD_BYTES = 8 + abi.SPACE_EVENT.itemsize
-# Some 32,000 sites; where more change at once, to read all is no slower.
+# About 32,000 sites; if more change at once, reading all is as fast.
 CHANGED_SITE_BYTES = 1 << 20
 
 _OVERFLOW_STACK_ID = 0
@@ -80,14 +81,14 @@ _BATCH_ENTRIES = 1024
 class ProcessCounters:
     """What the programs say of a process.
 
-    `sample_shift` is the binary logarithm of the sampling interval in bytes, 0 where every block is recorded,
-    and `was_sampled` whether it ever was otherwise. `recorded` blocks went into the live table and `released`
-    ones out of it; `site_count` and `stack_count` are entries in those tables. `unmatched_frees` were of
-    unknown blocks, `idle_unmatched_frees` too, by threads that have made none since; `library_changes` count
-    dlopen and dlclose, `losses` is by reason. `heap_peak_bytes` is
-    the most that was live in the heap since the last event of the address space.
-    `inside_interval_bytes` is the interval of the sampler inside the process, 0 where there is none.
-    `probe_hits` are the runs of programs in this process: what tracing costs it is so many times some 0.5 us.
+    `sample_shift` is the binary logarithm of the sampling interval in bytes, 0 if every block is recorded,
+    and `was_sampled` whether it ever was otherwise. `recorded` blocks entered the live table, and `released`
+    ones left it; `site_count` and `stack_count` are entries in those tables. `unmatched_frees` counts frees
+    of unknown blocks, `idle_unmatched_frees` those by threads that have made none since; `library_changes`
+    counts dlopen and dlclose, `losses` is by reason. `heap_peak_bytes` is the peak of live bytes in the heap
+    since the last event of the address space. `inside_interval_bytes` is the interval of the sampler inside
+    the process, 0 without one. `probe_hits` are the runs of programs in this process; each costs it about 0.5
+    us.
     """
 
     state: abi.RecordingState
@@ -112,7 +113,7 @@ class ProcessCounters:
 
 
 class Maps:
-    """All maps of one set of programs. `descriptors` and `skipped` are taken over and closed by `close`."""
+    """All maps of one set of programs. Owns `descriptors` and `skipped`; `close` closes them."""
 
     def __init__(self, descriptors: Mapping[str, int], skipped: SkippedRunCounters | None = None) -> None:
         self._skipped = skipped
@@ -121,6 +122,7 @@ class Maps:
         # Processes whose entries in the maps of all are still to be removed, and how far that is.
         self._removed: set[int] = set()
         self._sweeping: Iterator[None] | None = None
+        self._operands: OperandTable | None = None
         self._slots = ProcessSlots(
             self._fds["processes"], self._fds["slots"], SPACE_EVENT_BYTES // _SPACE_RECORD_BYTES
         )
@@ -199,7 +201,7 @@ class Maps:
             ) from error
 
     def adopt_process(self, pid: int) -> bool:
-        """Open the tables of a process that an earlier daemon added; False if there are none."""
+        """Open the tables of a process that an earlier daemon added; False if they do not exist."""
         try:
             found = bpf.map_lookup(self._fds["live"], bpf.u32(self._slots.slot_of(pid)), 4)
         except KeyError:
@@ -227,21 +229,14 @@ class Maps:
         """Its blocks are sampled before they get here: frees of unknown ones tell nothing."""
         self._slots.set_word(pid, "was_sampled", 1)
 
-    def operands_number(self, packed: bytes) -> int:
-        """The entry that says where a probe's arguments are, made if it is new; it stays.
-
-        Raises CapacityError if there is no room.
-        """
+    def operands_number(self, pid: int, packed: bytes) -> int:
+        """The entry that says where the arguments of a probe in a process are. As OperandTable.number."""
         fd = self._fds["probe_operands"]
-        for number in range(bpf.map_info(fd).entries):
-            known = bpf.map_lookup(fd, bpf.u32(number), len(packed))
-            if known == packed:
-                return number
-            # No arguments at all: nobody has taken it yet.
-            if known is not None and not any(known):
-                bpf.map_update(fd, bpf.u32(number), packed)
-                return number
-        raise errors.CapacityError("no room for more kinds of probes", "restart the daemon")
+        if self._operands is None:
+            numbers = range(bpf.map_info(fd).entries)
+            entries = [bpf.map_lookup(fd, bpf.u32(number), len(packed)) or b"" for number in numbers]
+            self._operands = OperandTable(entries, lambda at, new: bpf.map_update(fd, bpf.u32(at), new))
+        return self._operands.number(pid, packed)
 
     def set_python(self, pid: int, walk: PythonWalk) -> None:
         """Record the Python frames of a process from now on. Raises ValueError if the walker cannot."""
@@ -254,7 +249,7 @@ class Maps:
     def process(self, pid: int, idle_unmatched_frees: int = 0) -> ProcessCounters:
         """Read the counters of a process; those of one that is unknown are zero.
 
-        `idle_unmatched_frees` are of all processes at once: the method of this name reads them.
+        `idle_unmatched_frees` would need all processes at once: the method of this name reads them.
         """
         process = self._slots.row(pid)
         losses = {reason: int(n) for reason, n in zip(abi.LOSS_REASONS, process["losses"], strict=True)}
@@ -295,6 +290,8 @@ class Maps:
         with contextlib.suppress(KeyError):
             bpf.map_delete(self._fds["live"], bpf.u32(self._slots.slot_of(pid)))
         self._slots.give_back(pid)
+        if self._operands is not None:
+            self._operands.release(pid)
         if pid in self._live_fds:
             os.close(self._live_fds.pop(pid))
         self._removed.add(pid)
@@ -378,7 +375,7 @@ class Maps:
         return RawStack(tuple(stack["frames"][:depth].tolist()), end, tuple(stack["checks"].tolist()))
 
     def stack_of_block(self, pid: int, address: int) -> RawStack | None:
-        """The stack that allocated the live block at an address; None if there is none."""
+        """The stack that allocated the live block at an address; None if no such block is live."""
         key = np.array([address], np.uint64).tobytes()
         value = bpf.map_lookup(self._live_fds[pid], key, abi.LIVE_BLOCK.itemsize)
         return (

@@ -41,7 +41,7 @@ def ensure_bpffs(directory: Path) -> None:
 
 
 def ensure_tracefs() -> None:
-    """Mount tracefs where the tracepoints are looked up, if it is missing; its users report a failure."""
+    """Mount tracefs at its usual place if it is missing; its users report a failure."""
     if not (_TRACEFS / "events").exists():
         subprocess.run(["mount", "-t", "tracefs", "tracefs", str(_TRACEFS)], capture_output=True, check=False)
 

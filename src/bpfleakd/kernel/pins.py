@@ -1,4 +1,4 @@
-"""Where things of ours are pinned, and who may touch them.
+"""Where bpfleakd pins its objects, and who may access them.
 
     BPFFS_DIR/                        locked (flock) by the daemon that uses it
       set-HASH/                       programs and maps of one version, complete
@@ -10,9 +10,10 @@
       making/                         a set that the loader has not finished
 
 Rules:
-  - What is named `making…` is half made: the next daemon removes it. It gets its name by rename(2).
-  - A set is used only by programs of the same hash (loader.version_of). Another one's is removed.
-  - To remove a pin is to let go: an object ends with its last pin and descriptor.
+  - An entry named `making…` is unfinished: the next daemon removes it. rename(2) gives it its final name.
+  - A set is used only by programs of the same hash (loader.version_of). The set of another version is
+    removed.
+  - Removing a pin releases the object: it ends with its last pin and descriptor.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ _WAY_OUT = "run it in the host's pid and network namespaces, with CAP_NET_ADMIN"
 
 
 class ProcessEvents:
-    """A subscription. Raises KernelUnsupported or AccessDenied where there are no process events."""
+    """A subscription. Raises KernelUnsupported or AccessDenied if there are no process events."""
 
     def __init__(self, proc: Path = Path("/proc"), *, ack_timeout_s: float = _ACK_TIMEOUT_S) -> None:
         _check_namespace(proc)
@@ -116,7 +116,7 @@ class ProcessEvents:
                     raise _refused(OSError(code, os.strerror(code)))
                 return
             if _what(message) is not None:
-                return  # Events come: somebody else's request was answered before.
+                return  # Events arrive: the answer to another program's request came before.
         raise errors.KernelUnsupported("the kernel sends no process events here", _WAY_OUT)
 
 
@@ -154,7 +154,7 @@ def _what(message: bytes) -> int | None:
 
 
 def _import_pyroute2_in_parts() -> None:
-    """Have only those parts of pyroute2 imported that are asked for.
+    """Import only those parts of pyroute2 that are needed.
 
     Its package imports all of them, 7 MB of the 64 that the daemon may have resident, while the socket
     needs 0.5. So the package is put in place without its `__init__` having run; names are imported from the
@@ -181,4 +181,4 @@ def _listen_request() -> bytes:
 def _refused(error: OSError | KeyError) -> errors.KernelError | errors.AccessDenied:
     if isinstance(error, KeyError) or error.errno in (errno.EPERM, errno.EACCES):
         return errors.AccessDenied("the kernel refuses process events to this process", _WAY_OUT)
-    return errors.KernelUnsupported(f"there are no process events here: {error.strerror}", _WAY_OUT)
+    return errors.KernelUnsupported(f"no process events here: {error.strerror}", _WAY_OUT)

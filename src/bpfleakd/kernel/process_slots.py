@@ -1,9 +1,9 @@
-"""The map `processes`, in memory: what the programs know of a process, and what they are told.
+"""The map `processes`, in memory: what the programs record of a process, and its settings.
 
 Rules:
-  - A traced process has a slot, its place in all maps that are arrays; one that nobody has is of tgid 0.
-  - A slot is zeroed before it is given its tgid, and the map `slots` leads to it only after that.
-  - What the daemon changes while programs run are single words, which they see whole.
+  - A traced process has a slot, its index in all maps that are arrays; a free slot has tgid 0.
+  - A slot is zeroed before it gets its tgid, and the map `slots` refers to it only after that.
+  - The daemon changes only single words while programs run; they read them atomically.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NoSlot(Exception):
 
 
 class ProcessSlots:
-    """`processes_fd` and `slots_fd` are of the maps of these names; they stay the caller's.
+    """`processes_fd` and `slots_fd` are the maps of these names; the caller still owns them.
 
     There is room for `space_events` changes of address spaces between two readings.
     """
@@ -44,7 +44,7 @@ class ProcessSlots:
     def close(self) -> None:
         """Unmap it."""
         self._rows = np.empty(0, abi.PROCESS)
-        # A row that somebody still looks at keeps it mapped until then.
+        # A row in use keeps it mapped until then.
         with contextlib.suppress(BufferError):
             self._memory.close()
 
@@ -85,7 +85,7 @@ class ProcessSlots:
         return row
 
     def begin_reading(self) -> None:
-        """Count a reading of the sites: what changes from now on is listed anew."""
+        """Count a reading of the sites: later changes are listed again."""
         self._rows["reading"][self._taken] += 1
         self._rows["space_quota"][self._taken] = self._space_quota
 

@@ -2,8 +2,9 @@
 
 The three ways to attach, best first:
 
-    session   one program for entry and return, which may decline the return (Linux 6.13); what frees has one
-              of its own, because a session makes the calls of all other processes return through the kernel
+    session   one program for entry and return, which may decline the return (Linux 6.13); functions that
+              free have a separate one, because a session makes the calls of all other processes return
+              through the kernel
     multi     many offsets under one link, entry and return apart (Linux 6.6)
     perf      a perf event for each offset (Linux 5.15 for links)
 """
@@ -50,7 +51,7 @@ class WalkerKind(StrEnum):
     """Each program walks a part and calls the next."""
 
 
-# The first release of Linux with it. uprobe multi came with 6.6, but looked at threads instead of processes.
+# The first release of Linux with it. uprobe multi came with 6.6, but filtered threads instead of processes.
 _SINCE: Mapping[str, tuple[int, int]] = {
     AttachMethod.SESSION: (6, 13),
     AttachMethod.MULTI: (6, 10),
@@ -103,7 +104,7 @@ def _entry_and_exit(prefix: str, attach_type: AttachType) -> tuple[Program, Prog
 
 
 def _of_sampler(attach_type: AttachType) -> Program:
-    # Never of a session: where the probe is, the word at the stack pointer is no return address.
+    # Never in a session: at these probes, the word at the stack pointer is not a return address.
     return Program("sampled_probe", ProgramType.KPROBE, attach_type, covered=Covered.SAMPLED)
 
 
@@ -141,7 +142,7 @@ SPACE_PROGRAMS = {
 
 
 def continuations_of(method: AttachMethod) -> dict[str, Program]:
-    """The programs that go on with a walk, by the map that they are the only entry of."""
+    """The programs that continue a walk, by the map that they are the only entry of."""
     (returning,) = (program for program in programs_of(method) if program.covered is Covered.RETURNING)
     return {
         "continuations": Program("heap_continue", returning.type, returning.attach_type),
@@ -163,8 +164,8 @@ def lasting_programs(method: AttachMethod, walker: WalkerKind) -> tuple[Program,
 def shared_programs_of(method: AttachMethod, walker: WalkerKind) -> tuple[Program, ...]:
     """Those for perf events that processes share (shared_probes.py), entry and return; none: they do not.
 
-    Perf events take programs of no attach type, as the method of this name has anyway. What walks on by tail
-    calls is of the method's attach type, so that no others can go on there.
+    Perf events take programs without an attach type, as the method of this name uses anyway. Programs that
+    continue by tail calls have the method's attach type, because the kernel requires the same type for all.
     """
     if method is AttachMethod.PERF:
         return tuple(one for one in programs_of(method) if one.covered is not Covered.SAMPLED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bpfleakd.kernel import abi
-from bpfleakd.model.python_walk import PythonWalk
+from bpfleakd.model.code.python_walk import PythonWalk
 
 __all__ = ["python_row"]
 

@@ -5,8 +5,8 @@ row, so that a record that wraps around is still in one piece. A record is a hea
 (with a bit for "still being written" and one for "discarded") and a page offset, and its data, padded to
 8 bytes.
 
-Of the data only what is to be read is mapped, and for as long as it is read: each mapped page counts as
-resident, twice if it is mapped twice.
+Only the data to be read is mapped, and only during the reading: each mapped page counts as resident, twice if
+it is mapped twice.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ class RingReader:
 
     The descriptor stays the caller's.
 
-    Room is given back by `release` and not before: what was read and not released is read again by the
-    next reader.
+    Only `release` frees entries: the next reader reads again what was read but not released.
     """
 
     def __init__(self, fd: int, size_bytes: int) -> None:
@@ -48,7 +47,7 @@ class RingReader:
 
     @property
     def unreleased_bytes(self) -> int:
-        """How much was read, and takes room all the same."""
+        """How much was read but still occupies the ring."""
         return self.position - self._released
 
     def close(self) -> None:
@@ -59,7 +58,7 @@ class RingReader:
     def records(self) -> Iterator[tuple[int, bytes]]:
         """The records that are there, in their order, each with its position.
 
-        What comes meanwhile is left to the next call: who writes as fast as we read must not keep us here.
+        The next call reads later records: a program that writes as fast as we read must not keep us here.
         """
         end = self._produced()
         if self.position == end:
@@ -77,7 +76,7 @@ class RingReader:
                     yield found
 
     def rows(self, layout: np.dtype) -> np.ndarray:
-        """Copies of all records that are there, if all are of this layout and none is ever discarded."""
+        """Copies of all current records, if all have this layout and none is ever discarded."""
         framed = np.dtype([("length", "u4"), ("page", "u4"), ("row", layout)])
         assert framed.itemsize % _ALIGNMENT == 0
         end = self._produced()

@@ -62,12 +62,12 @@ class KernelSession:
         cache_directory: Path | None = None,
         left_behind: Callable[[ProcessPins], None] = lambda _pins: None,
     ) -> KernelSession:
-        """Take over what is pinned under `directory`, or load, and watch for execs and ends of threads.
+        """Adopt the objects pinned under `directory`, or load new ones; watch for execs and ends of threads.
 
-        Compiled programs are kept in `cache_directory`, unless it is None. `left_behind` is told of each
-        process that programs recorded which cannot be taken over, before these are removed.
-        Only what this very version would load itself is taken over; anything else is removed. Raises
-        AlreadyRunning, KernelUnsupported, AccessDenied or KernelError.
+        Compiled programs are cached in `cache_directory`, unless it is None. `left_behind` is called with
+        each traced process that cannot be adopted, before its programs are removed. Only objects of this very
+        version are adopted; anything else is removed. Raises AlreadyRunning, KernelUnsupported, AccessDenied
+        or KernelError.
         """
         ensure_bpffs(directory)
         try:
@@ -133,7 +133,7 @@ class KernelSession:
     def watch_address_spaces(self, wanted: bool) -> None:
         """Link the programs to the calls that change address spaces, or detach them soon.
 
-        Only while a process is traced. Raises KernelError if the tracepoints are not to be had.
+        Only while a process is traced. Raises KernelError if the tracepoints are unavailable.
         """
         self._space_links.want(wanted)
 

@@ -28,7 +28,7 @@ class SiteReader:
         self._ring = changed
         self._slots = slots
         self._is_listed = False
-        # Listed after the last reading had begun, and maybe changed again after it had looked at them.
+        # Listed after the last reading had begun, and perhaps changed again after that reading.
         self._again = np.empty(0, abi.SITE_KEY)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How often the kernel has left out runs of the tracepoint programs, of which each tells something once.
+"""How often the kernel has skipped runs of the tracepoint programs; each skipped run loses a report.
 
 On a preemptible kernel there are two reasons, both about the CPU that the program would have run on:
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.probes.links import Linker, ProbePoint, close_all
-from bpfleakd.model.probe import FunctionRole
+from bpfleakd.model.code.probe import FunctionRole
 
 __all__ = ["try_linker"]
 
@@ -44,7 +44,7 @@ def try_linker(linker: Linker, maps: Maps) -> None:
             raise OSError(0, f"a call and its return were recorded as {sizes}")
         _in_thread(libc.getppid, pid)
         if any(len(addresses) for addresses, _blocks in maps.live_blocks(pid)):
-            raise OSError(0, "a free was not seen")
+            raise OSError(0, "a free was not recorded")
     finally:
         close_all(links)
         maps.remove_process(pid)

@@ -1,18 +1,18 @@
-"""Unwind tables in the kernel: shards of words that the walker searches, and who uses them.
+"""Unwind tables in the kernel: shards of words that the walker searches, and the processes that use them.
 
 Rules:
   - Rows are written before the mapping that leads to them is published, and a mapping list is replaced
     as a whole: the walker sees the old list or the new one, never half of one.
-  - A table lies in one shard. One that is larger than a shard is cut into pieces at page boundaries, each
-    with its own stretch of the page index and its own mapping.
-  - A table that no process uses any more stays, since the next process of the same program is going to want
-    it; the ones unused for longest give their words back when such tables take more than `IDLE_WORDS_MAX`, or
-    when another table finds no room. A shard goes with its last table.
-  - Rules are shared by all tables and are never given back: there are some hundreds of them.
-  - Ranges of managed code need no table: a mapping of theirs holds the number of their rule. They go before
-    the table of a file that they are in.
-  - The tables outlive the daemon, so what is where (`tables`) has to be kept before words that were given
-    back are written to again, and before a new table is published: `generation` changes whenever it has to.
+  - A table lies in one shard. A table larger than a shard is cut into pieces at page boundaries, each with a
+    separate part of the page index and a separate mapping.
+  - A table without a process stays, because the next process of the same program will need it. The tables
+    unused for longest free their words when such tables take more than `IDLE_WORDS_MAX`, or when another
+    table needs the room. A shard is removed with its last table.
+  - All tables share the rules, and rules are never removed: there are some hundreds of them.
+  - Ranges of managed code need no table: their mapping has the number of their rule. They take precedence
+    over the table of their file.
+  - The tables outlive the daemon, so their places (`tables`) have to be saved before freed words are written
+    again, and before a new table is published: `generation` changes whenever that is necessary.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Stored:
 
 @dataclass(slots=True)
 class _Shard:
-    """`free` are the extents that nobody uses: (first word, words), in order."""
+    """`free` are the unused extents: (first word, words), in order."""
 
     fd: int
     free: list[tuple[int, int]]
@@ -95,7 +95,7 @@ _Entry: TypeAlias = tuple[int, int, int, int, int, int]
 class UnwindStore:
     """The three maps of the walker. `descriptors` are those of unwind_rules, _shards and _mappings.
 
-    `slot_of` gives the place of a process in them; tables that nobody uses take `idle_words_max` at most.
+    `slot_of` returns the slot of a process in them; unused tables take at most `idle_words_max`.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class UnwindStore:
         self._shards: dict[int, _Shard] = {}
         self._tables: dict[str, _Stored] = {}
         self._idle_words_max = idle_words_max
-        # Tables that nobody uses, the one unused for longest first.
+        # Unused tables, the one unused for longest first.
         self._idle: dict[str, int] = {}
         self.generation = 0
         self._write_rules()
@@ -136,7 +136,7 @@ class UnwindStore:
         return {digest: stored.pieces for digest, stored in self._tables.items()}
 
     def restore(self, tables: Mapping[str, tuple[Piece, ...]]) -> None:
-        """Go on with tables that an earlier daemon wrote; they stay until `drop_unused`.
+        """Continue with tables that an earlier daemon wrote; they stay until `drop_unused`.
 
         Space in the maps that no table uses is freed. Called before anything is added.
         """
@@ -235,7 +235,7 @@ class UnwindStore:
         return len(entries) - len(kept)
 
     def release(self, pid: int, keep: Iterable[str] | None = None) -> None:
-        """A process uses no other tables than `keep` any more; those that nobody uses are idle.
+        """A process uses only the tables `keep` from now on; tables without a process become idle.
 
         Without `keep` its mapping list goes as well.
         """
@@ -248,7 +248,7 @@ class UnwindStore:
         self._note_idle()
 
     def drop(self, digests: Iterable[str]) -> None:
-        """Forget those of these tables that nobody uses."""
+        """Drop those of these tables that are unused."""
         for digest in list(digests):
             if self._idle.pop(digest, None) is not None:
                 self._give_back(self._tables.pop(digest).pieces)
@@ -269,7 +269,7 @@ class UnwindStore:
         self._drop_idle(self._idle_words_max)
 
     def _drop_idle(self, words_max: int) -> None:
-        """Drop tables that nobody uses until the rest of them take no more than `words_max`."""
+        """Drop unused tables until the rest of them take at most `words_max`."""
         words = sum(self._idle.values())
         while words > words_max:
             digest = next(iter(self._idle))

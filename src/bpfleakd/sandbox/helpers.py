@@ -2,10 +2,10 @@
 
 Rules:
 - A job gets open descriptors and plain values, never paths.
-- Every job is done by a process of its own (zygote.py). What it answers is an opinion about the files that it
-  was given, and is kept for these only.
-- Nothing here is called from the tracing thread: a job waits for its helper.
-- The zygote starts with the first job, and ends when none has come for a while: an idle daemon has no helper.
+- A separate process does each job (zygote.py). Its answer is an opinion about the files that it got, and is
+  stored for these only.
+- The tracing thread calls nothing here: a job waits for its helper.
+- The zygote starts with the first job, and ends after a while without one: an idle daemon has no helper.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Helpers:
         answers_max: int = 1,
         bytes_max: int = ANSWER_BYTES_MAX,
     ) -> Iterator[T]:
-        """Order a job and yield its answers, until there are no more.
+        """Order a job and yield its answers, until it ends.
 
         It may take `limit_s`, and each answer no longer than `answer_limit_s`. Raises HelperFailed, also if
         there are more than `answers_max`, or one of more than `bytes_max`.

@@ -1,11 +1,11 @@
-"""Giving up every right that a parser does not need, for good.
+"""Drops every privilege that a parser does not need, permanently.
 
-    lock_down(LONG_LIVED)   # a process that goes on to fork workers
-    lock_down(WORKER)       # one of them: it computes, reads what it was handed, answers
+    lock_down(LONG_LIVED)   # a process that will fork workers
+    lock_down(WORKER)       # a worker: it computes, reads its descriptors, answers
 
-What is left is an allow-list of system calls (seccomp(2)) that open nothing: no path, no socket, no program.
-Whatever else is called fails with EPERM. Besides: no capabilities, no new privileges, no core file, an empty
-root directory and a user of its own where we may change them, and limits of memory, time and descriptors.
+It leaves an allow-list of system calls (seccomp(2)) that open nothing: no path, no socket, no program. All
+other calls fail with EPERM. It also leaves no capabilities, no new privileges, no core file, an empty root
+directory and a separate user (if we may change them), and limits of memory, time and descriptors.
 
 x86-64 only. The filter is a few lines of classic BPF (Documentation/userspace-api/seccomp_filter.rst), so
 that no library is needed for it.
@@ -37,7 +37,7 @@ _EPERM, _ENOSYS = 1, 38
 _LOAD, _EQUAL, _AT_LEAST, _AND_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NR, _ARCH = 0, 4
 _PROT_EXEC = 4
-_FORK_FLAGS = 0x01200011  # CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD: what fork(3) asks for
+_FORK_FLAGS = 0x01200011  # CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD: the flags of fork(3)
 
 # Numbers of include/uapi/asm/unistd_64.h.
 _READING = {
@@ -141,7 +141,7 @@ def _sock_fprog(buffer: ctypes.Array[ctypes.c_char], length: int) -> ctypes.Arra
 
 
 def _give_up_identity() -> None:
-    # Each as far as we may: the system calls that are left open nothing, whoever we are.
+    # Each if we may: the allowed system calls open nothing, whatever our user.
     for capability in range(64):
         if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break

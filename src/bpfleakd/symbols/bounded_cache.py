@@ -1,4 +1,4 @@
-"""A dictionary that forgets what was not asked for longest."""
+"""A dictionary that drops the least recently used entry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """At most `limit` entries. None is no value: it means "not known"."""
+    """At most `limit` entries. None is not a value: it means "unknown"."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -23,14 +23,14 @@ class BoundedCache(Generic[K, V]):
         return len(self._entries)
 
     def get(self, key: K) -> V | None:
-        """Return what is known of `key`, which is then the latest asked for."""
+        """Return the value of `key`, which becomes the most recently used."""
         value = self._entries.get(key)
         if value is not None:
             self._entries.move_to_end(key)
         return value
 
     def put(self, key: K, value: V) -> None:
-        """Remember `value`; the entry asked for longest ago goes if there are too many."""
+        """Store `value`; if there are too many entries, drop the least recently used one."""
         self._entries[key] = value
         self._entries.move_to_end(key)
         if len(self._entries) > self._limit:

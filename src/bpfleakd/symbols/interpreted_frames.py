@@ -1,11 +1,11 @@
-"""Frames of an interpreter: words of a stack that are no addresses, named by the runtime."""
+"""Frames of an interpreter: words of a stack that are not addresses; the runtime names them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bpfleakd.model.method import FrameNames, Method
-from bpfleakd.model.stack import Frame, FrameKind, RawStack
+from bpfleakd.model.code.method import FrameNames, Method
+from bpfleakd.model.code.stack import Frame, FrameKind, RawStack
 
 __all__ = ["interpreted_frames", "is_interpreted"]
 
@@ -36,7 +36,7 @@ def _named(methods: tuple[Method, ...], address: int) -> tuple[Frame, ...]:
             method.name,
             method.module,
             None,
-            f"{method.file}:{method.line}" if method.file else None,
+            method.location,
             address,
             FrameKind.INTERPRETED,
         )

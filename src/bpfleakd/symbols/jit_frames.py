@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from bpfleakd.model.method import Method, dotnet_assembly
-from bpfleakd.model.stack import Frame, FrameKind
+from bpfleakd.model.code.method import Method, dotnet_assembly
+from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.symbols.dotnet_names import method_name
 from bpfleakd.symbols.perf_map import PerfMap
 
@@ -34,17 +34,22 @@ def jit_frame(perf_map: PerfMap, address: int, code_address: int) -> Frame | Non
     return Frame(name, assembly or JIT_MODULE, None, None, address, FrameKind.JIT)
 
 
-def method_frames(methods: Sequence[Method], address: int) -> tuple[Frame, ...]:
-    """Frames of the methods that a runtime has at an address, innermost first."""
+def method_frames(
+    methods: Sequence[Method], address: int, kind: FrameKind = FrameKind.JIT
+) -> tuple[Frame, ...]:
+    """Frames of the methods that a runtime has at an address, innermost first.
+
+    The last method has inlined the others.
+    """
     last = len(methods) - 1
     return tuple(
         Frame(
             method.name,
             method.module or JIT_MODULE,
             None,
-            f"{method.file}:{method.line}" if method.file else None,
+            method.location,
             address,
-            FrameKind.JIT,
+            kind,
             inlined=number < last,
         )
         for number, method in enumerate(methods)

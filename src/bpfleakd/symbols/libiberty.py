@@ -45,7 +45,7 @@ def is_mangled(name: str) -> bool:
 
 
 def demangled(name: str) -> str:
-    """The readable form of a name, which is the name itself where there is no other."""
+    """The readable form of a name, or the name itself if there is no other."""
     function = demangler()
     if function is None or not is_mangled(name):
         return name

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bpfleakd.model.managed_frame import ManagedFrame, managed_frames
-from bpfleakd.model.method import ManagedNames
-from bpfleakd.model.stack import Frame, RawStack
-from bpfleakd.symbols.jit_frames import JIT_MODULE
+from bpfleakd.model.code.managed_frame import managed_frames
+from bpfleakd.model.code.method import ManagedNames
+from bpfleakd.model.code.stack import Frame, RawStack
+from bpfleakd.symbols.jit_frames import method_frames
 
 __all__ = ["named_managed_frames"]
 
@@ -14,18 +14,7 @@ def named_managed_frames(stack: RawStack, source: ManagedNames | None) -> dict[i
     """The frames of each managed address of a stack, by its number in it; none without a source of names."""
     if source is None:
         return {}
-    return {index: _named(frame, source) for index, frame in managed_frames(stack.addresses)}
-
-
-def _named(frame: ManagedFrame, source: ManagedNames) -> tuple[Frame, ...]:
-    return tuple(
-        Frame(
-            method.name,
-            method.module or JIT_MODULE,
-            None,
-            f"{method.file}:{method.line}" if method.file else None,
-            frame.place,
-            source.kind,
-        )
-        for method in source.find(frame)
-    )
+    return {
+        index: method_frames(source.find(frame), frame.place, source.kind)
+        for index, frame in managed_frames(stack.addresses)
+    }

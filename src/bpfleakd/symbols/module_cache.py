@@ -1,8 +1,8 @@
 """Modules: the ELF files that processes map, open, shared between processes.
 
-A file is known by its `FileKey`, not by its build-id: anybody can write a library with the build-id of libc,
-and would then choose the names in the stacks of others. Debug files of a process' own root directory are of a
-module that is its own.
+A file is identified by its `FileKey`, not by its build-id: anybody can write a library with the build-id of
+libc, and would then choose the names in other processes' stacks. Debug files of a process' own root directory
+belong to a module of that process alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DebugSearch: TypeAlias = Callable[[ElfImage, str], ElfImage | None]
 
 
 class Module:
-    """One open ELF file. Debug files are looked for when a name is asked for. Used by several threads."""
+    """One open ELF file. Debug files are located when a name is needed. Used by several threads."""
 
     def __init__(self, image: ElfImage, path: str, find_debug_file: DebugSearch, identity: str) -> None:
         """`path` is the file's path as the target sees it; `identity` is what its names are kept by."""
@@ -88,7 +88,7 @@ class ModuleCache:
         return len(self._modules)
 
     def get(self, key: FileKey) -> Module | None:
-        """Return a module that is open. It is to be used before the next is asked for."""
+        """Return an open module. Use it before you request the next one."""
         module = self._modules.get(key)
         if module is not None:
             self._modules.move_to_end(key)
@@ -97,8 +97,8 @@ class ModuleCache:
     def open(self, file: OpenedFile, path: str, owner: str, debug_in_root: DebugSearch | None) -> FileKey:
         """Open a file unless it is open; returns the key of the module for the process `owner`.
 
-        `debug_in_root` finds what that process brings along; None if it sees the same files as we do.
-        Raises `BadElf` for what is no ELF file, `OSError` for what cannot be opened.
+        `debug_in_root` finds debug files of that process; None if it sees the same files as we do. Raises
+        `BadElf` if it is not an ELF file, `OSError` if it cannot be opened.
         """
         key = file.key if debug_in_root is None else file.key.of_process(owner)
         if key not in self._modules:

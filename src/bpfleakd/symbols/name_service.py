@@ -1,15 +1,17 @@
-"""Names of addresses in files, found out beside the tracing: nobody waits here for a file or for a name.
+"""Names of addresses in files, found beside the tracing: no caller waits here for a file or a name.
 
-    names.known(owner, module, places)   # what is known now; the rest is asked for
-    names.is_pending(owner)              # whether more is to come
+    names.known(owner, module, places)   # known names; requests the rest
+    names.is_pending(owner)              # whether more are to come
 
 Rules:
-- Parsers run in helpers without rights, one for each file (naming_jobs.py). What is found is kept by the file
-  that it was found in, names by their text.
-- Each process has a budget of time. One that is over it gets no further names for a while: its addresses are
-  counted, and shown as file and offset. The user who took least lately is served first, and of his processes
-  the one that did: however many one user has, the others' get their names.
-- A file whose lines take too long is asked for its symbols alone; a name that takes too long stays as it is.
+- Parsers run in unprivileged helpers, one for each file (naming_jobs.py). Results are stored by the file in
+  which they were found, names by their text.
+- Each process has a budget of time. A process over it gets no further names for a while: its addresses are
+  counted, and shown as file and offset. The user who was served least recently is next, and of his processes
+  the one served least recently: however many processes one user has, others' get their names.
+- If the lines of a file take too long, only its symbols are read; if these do, they are tried again after a
+  while: an overloaded machine loses no name permanently. A name that takes too long to demangle stays as it
+  is.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from bpfleakd.symbols.libiberty import is_mangled
 from bpfleakd.symbols.module_cache import Module
 from bpfleakd.symbols.naming_jobs import DEMANGLE_JOB, NAMES_JOB, Demangled, NamedAddress, SourceFrame
 
-__all__ = ["NameService", "Place"]
+__all__ = ["BUDGET_S", "NameService", "Place"]
 
 Place: TypeAlias = tuple[int, int]
 """The address to look up in a file, and the one that is meant (naming_jobs.name_addresses)."""
@@ -39,12 +41,13 @@ _Key: TypeAlias = tuple[str, int]
 _BATCH_MAX = 512
 _THREADS = 2
 # Of a program with much debug information the first answer takes a second or two.
-_BUDGET_S = 8.0
+BUDGET_S = 8.0
 # And then so much of the time that passes.
 _BUDGET_SHARE = 0.02
-_JOB_LIMIT_S = 4.0
-_SYMBOLS_LIMIT_S = 2.0
-_NAME_LIMIT_S = 1.0
+# Of the budget: what a file's lines may take, its symbols alone, and one name.
+_LINES_SHARE, _SYMBOLS_SHARE, _NAME_SHARE = 1 / 2, 1 / 4, 1 / 8
+# A file that could not be read, for want of time for instance, is not read again before.
+_AGAIN_S = 60.0
 _KNOWN_MAX, _NAMES_MAX, _OWNERS_MAX = 32_768, 8_192, 4_096
 _IDLE_S = 5.0
 _GIVEN_UP_MAX = 65_536
@@ -54,16 +57,17 @@ _NOBODY = -1
 
 @dataclass(slots=True)
 class _Client:
-    """A process: what it has asked for, by file, and what it has cost."""
+    """A process: its requests, by file, and what they have cost."""
 
     began_s: float
+    budget_s: float
     spent_s: float = 0.0
     busy: int = 0
     given_up: set[_Key] = field(default_factory=set)
     wanted: dict[str, tuple[Module, set[Place]]] = field(default_factory=dict)
 
     def allowance_s(self, now_s: float) -> float:
-        return _BUDGET_S + _BUDGET_SHARE * (now_s - self.began_s) - self.spent_s
+        return self.budget_s + _BUDGET_SHARE * (now_s - self.began_s) - self.spent_s
 
     def give_up(self, wanted: Mapping[str, tuple[Module, set[Place]]]) -> None:
         """Count addresses that get no names for now."""
@@ -77,11 +81,17 @@ class _ModuleClosed(Exception):
 
 
 class NameService:
-    """Used by the tracing thread and by its own; `helpers` have the jobs of naming_jobs."""
+    """Used by the tracing thread and by its own; `helpers` have the jobs of naming_jobs.
 
-    def __init__(self, helpers: Helpers, clock_s: Callable[[], float] = time.monotonic) -> None:
+    `budget_s` is what the names of one process may take at first, in seconds.
+    """
+
+    def __init__(
+        self, helpers: Helpers, clock_s: Callable[[], float] = time.monotonic, budget_s: float = BUDGET_S
+    ) -> None:
         self._helpers = helpers
         self._clock_s = clock_s
+        self._budget_s = budget_s
         self._changed = threading.Condition()
         self._clients: BoundedCache[str, _Client] = BoundedCache(_OWNERS_MAX)
         self._waiting: dict[str, _Client] = {}
@@ -90,26 +100,29 @@ class NameService:
         self._taken: dict[int, tuple[float, float]] = {}
         self._in_flight: Counter[_Key] = Counter()
         self._known: BoundedCache[_Key, NamedAddress] = BoundedCache(_KNOWN_MAX)
+        # Until when an address is not requested again.
+        self._failed: BoundedCache[_Key, float] = BoundedCache(_KNOWN_MAX)
         self._readable: BoundedCache[str, str] = BoundedCache(_NAMES_MAX)
         self._threads = 0
         self._is_closed = False
 
     def enrol(self, owner: str, user: int) -> None:
-        """A process and the user that it is of; of those that nobody named, all are of one."""
+        """A process and its user; unnamed ones share one user."""
         with self._changed:
             self._users.put(owner, user)
 
     def known(self, owner: str, module: Module, places: Collection[Place]) -> dict[int, NamedAddress]:
-        """What is known of places in a module, by the address to look up; the rest is asked for."""
+        """Known names of places in a module, by the address to look up; requests the rest."""
         with self._changed:
             found = {code: self._known.get((module.identity, code)) for code, _vaddr in places}
             missing = {place for place in places if found[place[0]] is None}
+            missing = {place for place in missing if not self._has_failed((module.identity, place[0]))}
             if missing:
                 self._want(owner, module, missing)
             return {code: named for code, named in found.items() if named is not None}
 
     def is_pending(self, owner: str) -> bool:
-        """Whether names that this process asked for are still to come."""
+        """Whether names that this process requested are still to come."""
         with self._changed:
             client = self._clients.get(owner)
             return client is not None and bool(client.wanted or client.busy)
@@ -134,7 +147,7 @@ class NameService:
             )
 
     def forget(self, owner: str) -> None:
-        """Drop what a process has asked for."""
+        """Drop the requests of a process."""
         with self._changed:
             self._waiting.pop(owner, None)
             if client := self._clients.get(owner):
@@ -147,10 +160,14 @@ class NameService:
             self._waiting.clear()
             self._changed.notify_all()
 
+    def _has_failed(self, key: _Key) -> bool:
+        until_s = self._failed.get(key)
+        return until_s is not None and self._clock_s() < until_s
+
     def _want(self, owner: str, module: Module, places: set[Place]) -> None:
         client = self._clients.get(owner)
         if client is None:
-            client = _Client(self._clock_s())
+            client = _Client(self._clock_s(), self._budget_s)
             self._clients.put(owner, client)
         if client.allowance_s(self._clock_s()) <= 0:
             client.give_up({module.identity: (module, places)})
@@ -209,34 +226,40 @@ class NameService:
     def _name(self, owner: str, client: _Client, module: Module, places: list[Place]) -> None:
         began_s = self._clock_s()
         found: dict[int, NamedAddress] | None = None
+        is_complete = False
         try:
-            found = self._look_up(module, places)
-            names = self._demangled(found.values(), client.allowance_s(began_s) - (self._clock_s() - began_s))
+            found, is_complete = self._look_up(module, places)
+            names = self.readable(
+                _names_in(found.values()), client.allowance_s(began_s) - (self._clock_s() - began_s)
+            )
             found = {code: _with_names(one, names) for code, one in found.items()}
         except _ModuleClosed:
-            found = None  # it is asked for again, and opened anew
+            found = None  # The next request opens it again.
         finally:
             with self._changed:
                 self._charge(owner, client, self._clock_s() - began_s)
                 client.busy -= 1
-                for code, _vaddr in places:
-                    if found is not None:
-                        self._known.put((module.identity, code), found.get(code) or NamedAddress(code))
-                    del self._in_flight[module.identity, code]
+                for key in ((module.identity, code) for code, _vaddr in places):
+                    if found is not None and (is_complete or key[1] in found):
+                        self._known.put(key, found.get(key[1]) or NamedAddress(key[1]))
+                    elif found is not None:
+                        self._failed.put(key, self._clock_s() + _AGAIN_S)
+                    del self._in_flight[key]
                 if client.allowance_s(self._clock_s()) <= 0:
                     client.give_up(client.wanted)
                     client.wanted.clear()
                     self._waiting.pop(owner, None)
                 self._changed.notify_all()
 
-    def _look_up(self, module: Module, places: Sequence[Place]) -> dict[int, NamedAddress]:
-        """By symbols and lines; by symbols alone where that fails."""
+    def _look_up(self, module: Module, places: Sequence[Place]) -> tuple[dict[int, NamedAddress], bool]:
+        """By symbols and lines; by symbols alone where that fails. And whether it did not fail."""
         found: dict[int, NamedAddress] = {}
+        is_complete = False
         files = module.duplicate_files()
         if not files:
             raise _ModuleClosed
         try:
-            for with_lines, limit_s in ((True, _JOB_LIMIT_S), (False, _SYMBOLS_LIMIT_S)):
+            for with_lines, share in ((True, _LINES_SHARE), (False, _SYMBOLS_SHARE)):
                 missing = [place for place in places if place[0] not in found]
                 arguments = (missing, with_lines and not module.lines_failed)
                 try:
@@ -245,22 +268,25 @@ class NameService:
                         arguments,
                         files,
                         NamedAddress,
-                        limit_s=limit_s,
+                        limit_s=share * self._budget_s,
                         answers_max=len(missing),
                     ):
                         found[named.vaddr] = named
                 except HelperFailed:
                     module.lines_failed = True
                     continue
+                is_complete = True
                 break
         finally:
             for file in files:
                 os.close(file)
-        return found
+        return found, is_complete
 
-    def _demangled(self, found: Iterable[NamedAddress], limit_s: float) -> dict[str, str]:
-        """Readable forms of names; those for which no time is left are missing."""
-        names = {name for one in found for name in (one.symbol, *(f.function for f in one.frames)) if name}
+    def readable(self, names: Collection[str], limit_s: float) -> dict[str, str]:
+        """Readable forms of those names that are mangled; those for which no time is left are missing.
+
+        Waits for it: not for the tracing thread.
+        """
         with self._changed:
             readable = {name: self._readable.get(name) for name in names if is_mangled(name)}
         missing = [name for name, text in readable.items() if text is None]
@@ -273,8 +299,8 @@ class NameService:
                     missing,
                     [],
                     Demangled,
-                    limit_s=2 * _NAME_LIMIT_S,
-                    answer_limit_s=_NAME_LIMIT_S,
+                    limit_s=2 * _NAME_SHARE * self._budget_s,
+                    answer_limit_s=_NAME_SHARE * self._budget_s,
                     answers_max=len(missing),
                 ):
                     if done < len(missing):
@@ -292,6 +318,10 @@ class NameService:
             for name, text in known.items():
                 self._readable.put(name, text)
         return known
+
+
+def _names_in(found: Iterable[NamedAddress]) -> set[str]:
+    return {name for one in found for name in (one.symbol, *(f.function for f in one.frames)) if name}
 
 
 def _with_names(one: NamedAddress, names: dict[str, str]) -> NamedAddress:

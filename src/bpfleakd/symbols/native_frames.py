@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bpfleakd.model.stack import Frame, FrameKind
+from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.symbols.naming_jobs import NamedAddress
 
 __all__ = ["ModulePlace", "native_frames"]
@@ -15,8 +15,9 @@ __all__ = ["ModulePlace", "native_frames"]
 class ModulePlace:
     """An address in a module.
 
-    `code_vaddr` is what is looked up, which for a return address is one less than the `vaddr` of `address`:
-    the call may be the last instruction of its function. Both are None outside the file's segments.
+    `code_vaddr` is the address to look up, which for a return address is one less than the `vaddr` of
+    `address`: the call may be the last instruction of its function. Both are None outside the file's
+    segments.
     """
 
     address: int
@@ -29,7 +30,7 @@ def native_frames(
 ) -> list[tuple[Frame, ...]]:
     """Return the frames at each place, the innermost inlined one first; at least one for each.
 
-    `named` is what is known by `code_vaddr`; a place that is not in it is a file and an offset.
+    `named` has the known names by `code_vaddr`; a missing place is shown as file and offset.
     """
     return [_frames(name, kind, place, named.get(place.code_vaddr or 0)) for place in places]
 

@@ -3,16 +3,17 @@
 https://github.com/torvalds/linux/blob/master/tools/perf/Documentation/jit-interface.txt
 
 Rules:
-- The file is written by an unprivileged process and read by root: no link out of its root, regular files
-  only, owned by that process' user (or by root), and everything that is read of it is bounded.
+- An unprivileged process writes the file and root reads it: no link out of its root directory, regular files
+  only, owned by that process' user (or by root), with limits on everything that is read.
 - An address belongs to the newest entry around it, which is the last in the file: code is moved, freed
   and compiled again at the same place.
-- Memory holds numbers only, 20 bytes an entry. A name is read from the file when it is asked for, and
-  believed if the numbers before it are still the same.
-- Reading has a budget: so many bytes at a time, and a pause in proportion to what the last time took. A file
-  that is written anew all the time costs no more than another, and has its names later or not at all.
-- The file grows while it is read: what was appended is read by the next `refresh`, a line without its end
-  later still. A file that was replaced, truncated or written anew is read from the start.
+- Memory holds numbers only, 20 bytes an entry. A name is read from the file when it is needed, and used if
+  the numbers before it are still the same.
+- Reading has a budget: so many bytes at a time, and a pause in proportion to the duration of the last
+  reading. A file that is rewritten all the time costs no more than another, and gets its names later or not
+  at all.
+- The file grows while it is read: the next `refresh` reads what was appended; a line without its end is read
+  later still. A file that was replaced, truncated or rewritten is read from the start.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class PerfMap:
 
     @property
     def losses(self) -> dict[str, int]:
-        """What of the file was not used: lines that are none, bytes and entries over the limits."""
+        """Unused parts of the file: invalid lines, bytes and entries over the limits."""
         losses = {
             "perf_map_junk_lines": self._junk_lines,
             "perf_map_skipped_bytes": self._skipped_bytes,
@@ -148,7 +149,7 @@ class PerfMap:
         start, size_bytes, offset = entry
         found = _LINE.match(self._line_at(offset))
         if not found or (int(found[1], 16), int(found[2], 16)) != (start, size_bytes):
-            # Written anew under our eyes: nothing that is known of it holds.
+            # Rewritten during the reading: earlier entries are invalid.
             self._start_over()
             return None
         return JitSymbol(jit_name(found[3]), start, size_bytes)
@@ -182,7 +183,7 @@ class PerfMap:
     def _read(self, size_bytes: int) -> None:
         start = self._position
         if size_bytes - start > self._read_limit_bytes:
-            # The end is the newest. What is cut in two there counts as a line that is none.
+            # The end is the newest. A line that is cut there counts as invalid.
             self._position = size_bytes - self._read_limit_bytes
             self._skipped_bytes += self._position - start
         until = min(size_bytes, self._position + _SLICE_BYTES)

@@ -1,6 +1,6 @@
 """What a JIT appends to its perf map: names and sizes of methods compiled after a certain time.
 
-The rules of perf_map.py for a file that somebody else writes hold here too; nothing of it is kept.
+The rules of perf_map.py for a file that another user writes hold here too; nothing of it is stored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["PerfMapTail"]
 # What is read at a time; the newest of it where there is more.
 READ_LIMIT_BYTES = 16 << 20
 
-# As much of a name as PerfMap looks at.
+# As many bytes of a name as PerfMap reads.
 _LINE = re.compile(
     rb"^(?:0x)?[0-9a-fA-F]{1,16} +(?:0x)?0{0,8}([0-9a-fA-F]{1,8}) +([^\n]{1,%d})"
     % (4 * NAME_LIMIT_CHARACTERS),
@@ -30,9 +30,9 @@ _LINE_LIMIT_BYTES = 64 << 10
 class PerfMapTail:
     """The perf map of one process from now on.
 
-    `path` and `owner_uid` as of PerfMap. A file that is written anew instead of appended to (OpenJDK does
-    that) is read from its start, all of it as new. `skipped_bytes` were beyond the limit of one reading;
-    `refused` says that the file is not one to be believed.
+    `path` and `owner_uid` as for PerfMap. A file that is rewritten instead of appended to (OpenJDK does that)
+    is read from its start, all of it as new. `skipped_bytes` were beyond the limit of one reading; `refused`:
+    the file is not trusted.
     """
 
     def __init__(self, path: Path, owner_uid: int, *, read_limit_bytes: int = READ_LIMIT_BYTES) -> None:
@@ -108,7 +108,7 @@ class PerfMapTail:
             start, data = start + cut, data[cut:]
             self.skipped_bytes += start - self._position
         whole = data[: data.rfind(b"\n") + 1]
-        # A line that does not end within the limit is none that is still being written.
+        # A line that does not end within the limit is invalid, not unfinished.
         taken = data if len(data) - len(whole) > _LINE_LIMIT_BYTES else whole
         self._move_to(descriptor, start + len(taken))
         return [(jit_name(match[2]), int(match[1], 16)) for match in _LINE.finditer(whole)]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from bpfleakd.errors import BadElf
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.mapped_files import FileKey, OpenedFile, open_unchanged
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.module_cache import DebugSearch, Module, ModuleCache
@@ -47,7 +47,7 @@ class ProcessFiles:
         return mapping.inode != 0 and mapping.path.startswith("/")
 
     def module_of(self, mapping: Mapping) -> Module | None:
-        """Return the ELF file that is mapped there; None if it is none or cannot be opened."""
+        """Return the ELF file that is mapped there; None if it is not one or cannot be opened."""
         file = (mapping.device, mapping.inode, mapping.path)
         if not self.is_file(mapping) or self._others.get(file):
             return None

@@ -1,21 +1,21 @@
 """From addresses to named frames, for one process.
 
 Rules:
-- The first address of a stack is exact. All others are return addresses: what is looked up is the byte
-  before, what is shown is the address itself.
-- Code in an ELF file is named by its symbols, code in the vdso by our own vdso, code in any other memory
-  by a language runtime that is read as it is now, else by the perf map, else by a runtime that is asked.
-  Managed frames, and those of an interpreter, are named by that. All else is unknown, and never guessed.
-- Names are remembered by mapping and address, those of run-time compiled code only until the perf map or the
-  runtime's methods change. What no mapping covers is not remembered: the caller reads the mappings again. It
-  is counted if they do not cover it then either.
-- Where a stack ends in addresses that no mapping covers, the walk had followed what was no frame pointer:
-  they are left out, and the stack is said to be truncated.
-- All of it works after the process ended, with the files that are open or can still be opened.
-- Nobody waits for a file or a name. Where the names in a file are still to come (name_service.py), a frame is
-  the file and the offset, and the stack is `pending`.
+- The first address of a stack is exact. All others are return addresses: look up the byte before, show the
+  address itself.
+- Code in an ELF file gets names from its symbols, code in the vdso from our own vdso. Code in any other
+  memory gets names from a runtime that is read live, else from the perf map, else from a runtime that answers
+  requests. The runtime also names managed and interpreted frames. All else is unknown, and never guessed.
+- Names are cached by mapping and address, those of run-time compiled code only until the perf map or the
+  runtime's methods change. Addresses outside all mappings are not cached: the caller reads the mappings
+  again, and counts them if they are still outside.
+- If a stack ends in addresses outside all mappings, the walk has followed something that was not a frame
+  pointer: these addresses are omitted, and the stack is marked as truncated.
+- All of this works after the process ended, with files that are open or can still be opened.
+- No caller waits for a file or a name. While the names in a file are still to come (name_service.py), a frame
+  is the file and the offset, and the stack is `pending`.
 
-Not thread-safe, but for `is_pending` and `wait`.
+Not thread-safe, but for `is_pending`, `wait` and `readable`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from bpfleakd.elf.vdso import VDSO
-from bpfleakd.model.managed_frame import is_address
-from bpfleakd.model.mapping import CodeMapping, Mapping
-from bpfleakd.model.method import FrameNames, ManagedNames, MethodSource
-from bpfleakd.model.stack import Frame, FrameKind, RawStack, Stack, StackEnd
+from bpfleakd.model.code.managed_frame import is_address
+from bpfleakd.model.code.mapping import CodeMapping, Mapping
+from bpfleakd.model.code.method import FrameNames, ManagedNames, MethodSource
+from bpfleakd.model.code.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.printable import printable
 from bpfleakd.process.mapped_files import OpenedFile
 from bpfleakd.symbols.bounded_cache import BoundedCache
@@ -59,7 +59,7 @@ _Place: TypeAlias = tuple[int, bool]
 _Named: TypeAlias = tuple[tuple[Frame, ...], str | None]
 _Key: TypeAlias = tuple[int, int, bool]
 
-# Its caller is known from the registers.
+# The registers have its caller.
 _CERTAIN_FRAMES = 2
 _FRAMES_MAX = 8_192
 
@@ -111,15 +111,19 @@ class Symbolizer:
 
     @property
     def is_pending(self) -> bool:
-        """Whether names that were asked for are still to come."""
+        """Whether requested names are still to come."""
         return self._names is not None and self._names.is_pending(self.owner)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for names that were asked for; False if they take longer. Not for the tracing thread."""
+        """Wait for requested names; False if they take longer. Not for the tracing thread."""
         return self._names is None or self._names.wait(self.owner, timeout_s)
 
+    def readable(self, names: Collection[str], limit_s: float) -> dict[str, str]:
+        """Demangle names; those that take longer are missing. Waits: not for the tracing thread."""
+        return self._names.readable(names, limit_s) if self._names else {}
+
     def update_mappings(self, mappings: Sequence[Mapping]) -> None:
-        """Take over the mappings of the process as they are now, all of them."""
+        """Use these mappings of the process, all of them, from now on."""
         self._space.update(mappings)
         self._updates += 1
         if self._perf_map:
@@ -154,7 +158,7 @@ class Symbolizer:
         )
 
     def covers(self, addresses: Iterable[int]) -> bool:
-        """Whether all these addresses (exact ones or return addresses) are in mappings that are known."""
+        """Whether all these addresses (exact ones or return addresses) are in known mappings."""
         return all(
             self._space.find(address) or self._space.find(address - 1)
             for address in addresses
@@ -169,7 +173,7 @@ class Symbolizer:
             place for stack, known in zip(stacks, managed, strict=True) for place in _places(stack, known)
         }
         named = self._named(places)
-        # They may have come since they were asked for: then another call has them.
+        # They may have arrived since the request: then another call has them.
         awaited = self._missing and self._names and not self._names.is_over_budget(self.owner)
         pending = self._missing if awaited else frozenset()
         self.lacked_total += bool(pending)

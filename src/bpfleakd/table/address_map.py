@@ -1,21 +1,21 @@
-"""The address space of one traced process: who mapped what, and what of it is still there.
+"""The address space of one traced process: which call sites mapped which parts, and what is left of them.
 
 Rules:
   - Every byte has one owner or none: a call site (SiteKey) or one of `Special`. Operations come in the
     order in which the kernel side reports them, with the arguments of calls that succeeded.
   - Addresses are rounded down to pages and lengths up, as the kernel does.
-  - A new mapping replaces what was there (MAP_FIXED). One without access is mapped as RESERVED by whoever
-    reports it, unless it is a stack (guard and all) or the allocator's.
-  - mprotect gives RESERVED and DISCARDED parts to who makes them accessible, and makes parts RESERVED where
-    it takes the access away. Parts that were accessible before do not change hands. What is ALLOCATOR's
-    stays so.
-  - madvise that drops contents makes committed parts DISCARDED, and nothing else. A program that then uses
-    them again without mprotect (Go does) is not seen to do so.
-  - mremap moves bytes with their owner; only what it adds is its caller's. The old range is taken out of
+  - A new mapping replaces older ones (MAP_FIXED). One without access is mapped as RESERVED by the call site
+    that reports it, unless it is a stack (guard and all) or the allocator's.
+  - mprotect gives RESERVED and DISCARDED parts to the call site that makes them accessible, and makes parts
+    RESERVED if it removes the access. Parts that were accessible before keep their owner. Parts of ALLOCATOR
+    keep it, too.
+  - madvise that drops contents only makes committed parts DISCARDED. If a program then uses them again
+    without mprotect (Go does), bpfleakd does not notice.
+  - mremap moves bytes with their owner; only added bytes belong to the call. The old range is removed from
     the map at the call and counts as live until the result is known: once the kernel has moved it, another
-    thread may get that range before the caller has returned. munmap can be told in the same way.
-  - A region is what one call gave to an owner. It counts as one, in however many parts, until its last byte
-    is gone; time and thread are its own. Live figures fall, allocated ones never do.
+    thread may get that range before the call has returned. munmap may be reported in the same way.
+  - A region is the memory that one call gave to an owner. It counts as one, in however many parts, until its
+    last byte is gone; it has its own time and thread. Live figures fall, allocated ones never do.
   - A full map refuses and counts: new regions are UNRECORDED then, and kept as bytes only.
 """
 
@@ -28,7 +28,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.intervals import Intervals, Piece, without
@@ -39,11 +39,11 @@ from bpfleakd.table.site_table import COUNTERS
 __all__ = ["AddressMap", "LiveRegion", "Owner", "Special"]
 
 _PAGE_BYTES = 4096
-# An interval takes about 250 bytes. The kernel joins what is kept apart here, so that its own limit
-# (vm.max_map_count) is none for us.
+# An interval takes about 250 bytes. The kernel merges what is separate here, so its limit (vm.max_map_count)
+# does not limit us.
 _INTERVALS_MAX = 1_000_000
 
-# Mappings are no estimates: the variances, which are the last counters, are 0.
+# Mappings are not estimates: the variances, which are the last counters, are 0.
 _COUNTED = COUNTERS[: COUNTERS.index("live_bytes_variance")]
 _counters_of = attrgetter(*_COUNTED)
 
@@ -138,7 +138,7 @@ class AddressMap:
     ) -> None:
         """mremap succeeded, its range is now here; `owner` gets what is new. `keep_old`: MREMAP_DONTUNMAP.
 
-        Where the call was not seen, nothing is known of the bytes that it moved: they are BASELINE.
+        If the call was missed, the owners of the bytes that it moved are unknown: they are BASELINE.
         """
         taken = self._taken.get(tid)
         if taken is None:
@@ -169,7 +169,7 @@ class AddressMap:
     def protected(
         self, start: int, length: int, accessible: bool, owner: Owner, time_ns: int, tid: int
     ) -> None:
-        """mprotect of a range; `owner` is who commits it where it becomes accessible."""
+        """mprotect of a range; `owner` commits it if it becomes accessible."""
         start, end = _whole_pages(start, length)
         parts = self._map.overlapping(start, end)
         if accessible:
@@ -201,7 +201,7 @@ class AddressMap:
     def resynchronise(self, mappings: Sequence[Mapping]) -> int:
         """Agree with /proc/PID/maps, after reports were lost; returns how many bytes did not.
 
-        What is gone goes, what is new is BASELINE (or RESERVED). Calls under way count as failed.
+        Missing mappings are removed, new ones are BASELINE (or RESERVED). Unfinished calls count as failed.
         """
         for tid in list(self._taken):
             self.put_back(tid)

@@ -62,7 +62,7 @@ class SelectedSite:
 
 
 class BlockSelection:
-    """Takes blocks born until `born_until_ns` (None: all), and only of `stack_ids` if they are given."""
+    """Accepts blocks born until `born_until_ns` (None: all), and only of `stack_ids`, if not None."""
 
     def __init__(
         self, limit: int, *, born_until_ns: int | None = None, stack_ids: NDArray[np.uint64] | None = None
@@ -70,7 +70,7 @@ class BlockSelection:
         self._limit = limit
         self._born_until_ns = born_until_ns
         self._stack_ids = stack_ids
-        # How many of a site may come into the list, as far as is known.
+        # Maximum number of listed blocks per site, from what is known so far.
         self._share = limit
         self._waiting: list[NDArray[np.void]] = []
         self._waiting_count = 0
@@ -136,7 +136,7 @@ class BlockSelection:
 
 
 def even_share(counts: NDArray[np.uint64], limit: int) -> int:
-    """The largest number such that so many of each, or all that it has, are no more than `limit`."""
+    """The largest number such that so many of each, or all that it has, are at most `limit`."""
     if not len(counts):
         return limit
     ascending = np.sort(counts).astype(np.int64)

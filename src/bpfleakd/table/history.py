@@ -30,7 +30,7 @@ class History:
 
     @classmethod
     def of(cls, points: Sequence[tuple[int, int]]) -> History:
-        """A history of these points. ValueError if there are none, or they are out of order."""
+        """A history of these points. ValueError if it is empty, or they are out of order."""
         if not points:
             raise ValueError("a history without a beginning")
         history = cls(*points[0])

@@ -24,7 +24,7 @@ SavedCounters: TypeAlias = tuple[int, int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class TakenCheckpoint:
-    """The range of a call under way, of thread `tid`."""
+    """The range of an unfinished call of thread `tid`."""
 
     tid: int
     start: int
@@ -36,7 +36,7 @@ class TakenCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class MapCheckpoint:
-    """`regions` are owner, birth, thread and live bytes, by number; `totals` are of all owners ever seen."""
+    """`regions` are owner, birth, thread and live bytes, by number; `totals` include all former owners."""
 
     pieces: list[SavedPiece]
     regions: list[tuple[SavedOwner, int, int, int]]
@@ -69,7 +69,7 @@ def of_owner(owner: Owner) -> SavedOwner:
 
 
 def owner_of(checkpoint: SavedOwner) -> Owner:
-    """The owner again. Raises ValueError for none that is known."""
+    """Restore the owner. Raises ValueError for an unknown one."""
     name, stack_id = checkpoint
     if name in Special.__members__:
         return Special[name]

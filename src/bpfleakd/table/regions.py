@@ -1,4 +1,4 @@
-"""Regions of an address space, who owns them, and the owners' counters."""
+"""Regions of an address space, their owners, and the owners' counters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["UNUSED", "Owner", "Region", "Special", "Totals", "count_out", "kind_
 
 
 class Special(Enum):
-    """Owners that are no call sites."""
+    """Owners other than call sites."""
 
     BASELINE = "was there before the attach, or appeared without being reported"
     ALLOCATOR = "mapped inside malloc: the heap's, which counts it by blocks"
@@ -40,7 +40,7 @@ class Totals:
     live_count: int = 0
     allocated_bytes: int = 0
     allocated_count: int = 0
-    # Nobody can tell of a mapping.
+    # Unknown for mappings.
     temporary_count: int = 0
     peak_live_bytes: int = 0
     part_of: Totals | None = None

@@ -3,10 +3,10 @@
 Rules:
   - The kernel's counters are the truth; sums over sites are kept up with them.
   - A site never disappears while its process is traced: live may fall to 0, allocated never falls.
-  - File mappings are sites but no part of the totals: what they take can be had back at any time.
-  - A reading costs what has changed, however many sites there are.
-  - A restored table continues where it was saved. What was not saved of it seems to have been the same
-    ever since its recording began; a time in which nobody read is a gap.
+  - File mappings are sites but not part of the totals: the kernel can reclaim their memory at any time.
+  - A reading costs only what has changed, however many sites there are.
+  - A restored table continues where it was saved. Parts that were not saved seem to have been constant since
+    the recording began; time without a daemon is a gap.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _GAPS_MAX = 16
 class SiteTable:
     """Sites of one process, by key. `began_ns` is when its recording started.
 
-    Without `knows_past` the first reading is where everything begins: it tells of nothing that was gained.
+    Without `knows_past`, the first reading is the beginning: it shows no gain.
     """
 
     def __init__(self, began_ns: int, *, knows_past: bool = True) -> None:
@@ -80,6 +80,9 @@ class SiteTable:
 
         Sites that are not named keep what they had. Returns how many sites changed.
         """
+        if not self._knows_all and not len(self.timeline):
+            # What there is was there by now, not when somebody set out to read it.
+            self.began_ns, self.timeline = now_ns, Timeline(now_ns)
         new = self._add_new(now_ns, keys)
         rows = np.fromiter((self._rows[key] for key in keys), np.intp, len(keys))
         before = self._counters[rows]
@@ -134,12 +137,12 @@ class SiteTable:
         return np.flatnonzero(self._kinds[: len(self)] != _FILE)
 
     def are_heap(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of the rows are of sites of the heap."""
+        """Which of the rows are sites of the heap."""
         heap: NDArray[np.bool_] = self._kinds[rows] == _HEAP
         return heap
 
     def have_blocks(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of the rows are of sites whose blocks are known one by one, with their ages."""
+        """Which of the rows are sites with single blocks, whose ages are known."""
         have_blocks: NDArray[np.bool_] = self._kinds[rows] != _GO_HEAP
         return have_blocks
 
@@ -163,15 +166,15 @@ class SiteTable:
         return tuple(self._keys)
 
     def row_of(self, key: SiteKey) -> int:
-        """The row of a site; -1 if there is none."""
+        """The row of a site; -1 if it has no row."""
         return self._rows.get(key, -1)
 
     def counters(self, key: SiteKey) -> SiteCounters:
-        """The counters of a site. KeyError if there is none."""
+        """The counters of a site. KeyError for an unknown one."""
         return SiteCounters(*self._counters[self._rows[key]].tolist())
 
     def history(self, key: SiteKey) -> History:
-        """The history of a site's live bytes. KeyError if there is none."""
+        """The history of a site's live bytes. KeyError for an unknown site."""
         return self._histories[self._rows[key]]
 
     def columns(self) -> NDArray[np.int64]:
@@ -181,7 +184,7 @@ class SiteTable:
         return view
 
     def checkpoint(self, rows: NDArray[np.intp]) -> TableCheckpoint:
-        """What is to be written down of the sites of these rows."""
+        """The data to save of the sites of these rows."""
         return TableCheckpoint(
             self.timeline.checkpoint(rows),
             texts_of([self._keys[row] for row in rows.tolist()]),
@@ -193,7 +196,7 @@ class SiteTable:
 
     @classmethod
     def restored(cls, checkpoint: TableCheckpoint, now_ns: int) -> SiteTable:
-        """The table again, at the end of the gap that began when it was saved. ValueError if it is none."""
+        """Restore the table, at the end of the gap that began with its save. ValueError if it is damaged."""
         keys, timeline = keys_of(checkpoint.sites), Timeline.restored(checkpoint.timeline)
         if len(keys) != len(checkpoint.timeline.allocated_count):
             raise ValueError("columns of other call sites")
@@ -213,7 +216,7 @@ class SiteTable:
 
     @property
     def unread_s(self) -> float:
-        """How long nobody read, since the recording began."""
+        """Total time without readings since the recording began."""
         return sum(end_ns - start_ns for start_ns, end_ns in self.gaps_ns) / 1e9
 
     def _note_gap(self, before: list[tuple[int, int]], now_ns: int) -> None:

@@ -40,8 +40,8 @@ class TimelineCheckpoint:
 class TableCheckpoint:
     """A table: sites by the name of their kind and their stack, in the order of the timeline's columns.
 
-    `is_whole` says that there were no others. `totals` are points of the history of all live bytes; `gaps_ns`
-    the times in which nobody read.
+    `is_whole`: it has all sites. `totals` are points of the history of all live bytes; `gaps_ns` the times
+    without readings.
     """
 
     timeline: TimelineCheckpoint

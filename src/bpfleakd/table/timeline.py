@@ -124,7 +124,7 @@ class Timeline:
     def at(self, time_ns: int, sites: int) -> PastFigures:
         """The bin that a time is in, for the first `sites` rows; the first or newest if it is in none.
 
-        ValueError if there are no bins.
+        ValueError without bins.
         """
         if not self._bins:
             raise ValueError("nothing was read yet")
@@ -144,7 +144,7 @@ class Timeline:
         return TimelineColumns(ends_s, low_bytes, low_count, born_count)
 
     def checkpoint(self, rows: NDArray[np.intp]) -> TimelineCheckpoint:
-        """What is to be written down of the sites of these rows."""
+        """The data to save of the sites of these rows."""
         columns = self.columns(rows)
         return TimelineCheckpoint(
             self.began_ns,
@@ -192,7 +192,7 @@ class Timeline:
         live_count: NDArray[np.int64],
         allocated_count: NDArray[np.int64],
     ) -> None:
-        """Nothing is known of the past of these rows: as if they had had these figures from the beginning."""
+        """The past of these rows is unknown: treat it as if they had had these figures from the beginning."""
         self._lengthen(int(rows.max(initial=-1)) + 1)
         self._live_bytes[rows], self._live_count[rows] = live_bytes, live_count
         self._allocated_count[rows] = allocated_count

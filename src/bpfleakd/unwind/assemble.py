@@ -86,7 +86,7 @@ def without_overlaps(functions: Functions) -> Functions:
 
 
 def rows_of(functions: Functions, programs: RowPrograms, max_rows: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the rows' addresses, their rule numbers (both uint32), and how many functions they are of.
+    """Return the rows' addresses, their rule numbers (both uint32), and the number of their functions.
 
     That is fewer than were given where the rows would be more than `max_rows`: the first ones.
     """

@@ -132,7 +132,7 @@ class TableCache:
 
 def _name_of(key: TableKey) -> str:
     build_id = key.build_id
-    # The build-id is for whoever looks into the directory; it comes from a note of any content.
+    # The build-id helps people who look into the directory; it comes from a note of any content.
     readable = build_id if build_id and build_id.isalnum() and build_id.isascii() else "none"
     return f"{readable[:40]}-{key.digest.hex()}{_SUFFIX}"
 

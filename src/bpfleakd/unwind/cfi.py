@@ -6,9 +6,9 @@ Linux Standard Base 5.0, core, section 10.6 says).
 
 Rules:
 - Offsets are into the section, addresses are the file's own (vaddr).
-- The section may be hostile. Whatever is wrong with an entry is `MalformedCfi`, with the reason.
-- Entries of an honest section do not overlap, so that together they are no longer than the section. That
-  is the budget: when it is spent, further entries are refused, and time is linear whatever they claim.
+- The section may be hostile. Every fault of an entry is `MalformedCfi`, with the reason.
+- Entries of an honest section do not overlap, so together they are at most as long as the section. That is
+  the budget: when it is spent, further entries are refused, and time is linear whatever they claim.
 - Everything but an FDE's instructions is read here; the instructions are bytes for `instructions`.
 """
 
@@ -78,7 +78,7 @@ class _Augmentation(NamedTuple):
 
 
 class CallFrameSection:
-    """The entries of one section; `is_eh_frame` tells the two formats apart."""
+    """The entries of one section; `is_eh_frame` selects the format."""
 
     def __init__(self, data: bytes | memoryview, vaddr: int, is_eh_frame: bool) -> None:
         self._data = memoryview(data).cast("B")
@@ -91,9 +91,9 @@ class CallFrameSection:
     def fde_offsets(self) -> Iterator[int]:
         """Yield the offset of every FDE in the order of the section, by walking through it.
 
-        Stops at a length that leads outside, and after `ENTRIES_MAX`; `fde_at` of the last offset then
-        says why. A terminator (length 0) does not end the section: `ld -r` leaves some in the middle, and
-        readelf goes on as well.
+        Stops at a length that leads outside, and after `ENTRIES_MAX`; `fde_at` of the last offset then states
+        why. A terminator (length 0) does not end the section: `ld -r` leaves some in the middle, and readelf
+        continues as well.
         """
         data, offset, entry_count = self._data, 0, 0
         while offset + 4 <= len(data):
@@ -163,7 +163,7 @@ class CallFrameSection:
     def _cie_of_entry(self, offset: int) -> Cie:
         data, entry = self._data, self._entry_at(offset)
         version = data[entry.body]
-        # An FDE that is named as a CIE, itself perhaps, ends here: that is no chain to follow.
+        # An FDE that is named as a CIE, possibly by itself, ends here: do not follow such a chain.
         if not entry.is_cie or version not in _VERSIONS:
             raise MalformedCfi(SkipReason.BAD_CIE)
         letters, position = self._string_at(entry.body + 1, entry.end)
@@ -193,7 +193,7 @@ class CallFrameSection:
         if not letters:
             return _Augmentation(), position
         if not letters.startswith(b"z"):
-            # Without a length nobody can tell where the instructions begin.
+            # Without a length it is unknown where the instructions begin.
             raise MalformedCfi(SkipReason.BAD_CIE)
         data_bytes, position = read_uleb128(data, position)
         end, pointer_encoding = position + data_bytes, 0

@@ -27,7 +27,7 @@ def fde_offsets(
 ) -> np.ndarray | None:
     """Return the FDEs' offsets into .eh_frame, int64, ascending, without repetitions.
 
-    None where there is no table, where it is not this .eh_frame's, or where none of it can be used.
+    None if there is no table, if it belongs to another .eh_frame, or if it is unusable.
     """
     try:
         table_offset, entry_count = _table_at(hdr, hdr_vaddr, eh_frame_vaddr)

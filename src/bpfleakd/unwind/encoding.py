@@ -2,8 +2,8 @@
 
 Rules:
 - Every function takes a position and returns the value with the position behind it.
-- Bytes that cannot be decoded raise `MalformedCfi`; running off the end raises IndexError or
-  struct.error, which whoever owns the entry turns into `MalformedCfi(TRUNCATED)`.
+- Bytes that cannot be decoded raise `MalformedCfi`; running off the end raises IndexError or struct.error,
+  which the owner of the entry turns into `MalformedCfi(TRUNCATED)`.
 
 Pointer encodings are those of the Linux Standard Base 5.0, core, section 10.5.1 "DWARF extensions".
 """

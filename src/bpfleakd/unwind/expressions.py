@@ -1,8 +1,8 @@
 """DWARF expressions: those few that compilers and C libraries put into x86-64 call frame information.
 
-An expression is a little stack program. Nothing is evaluated here: a few shapes are recognised, and what
-they compute becomes a value. Every other expression is None, and the walk ends where one is in force.
-The operations are those of DWARF 5, section 2.5.
+An expression is a little stack program. Nothing is evaluated here: a few shapes are recognised, and the value
+that they compute is used. Every other expression is None, and the walk ends where it applies. The operations
+are those of DWARF 5, section 2.5.
 """
 
 from __future__ import annotations

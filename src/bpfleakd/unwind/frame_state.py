@@ -12,7 +12,7 @@ __all__ = ["UNSPECIFIED", "FrameState", "How", "RegisterRule"]
 
 
 class How(IntEnum):
-    """What a register rule says of the caller's value. `operand` in a rule means what is written here.
+    """The kinds of register rules: where the caller's value is. `operand` is the operand of the rule.
 
     Integers, since states are hashed a million times and plain enum members hash in Python.
     """
@@ -34,7 +34,7 @@ UNSPECIFIED: RegisterRule = (How.UNSPECIFIED, 0)
 class FrameState(NamedTuple):
     """The rules of rbp, rsp and rip (the return address) and of the CFA, at one address.
 
-    The CFA is `cfa_expression`, or cfa_register + cfa_offset where that is None.
+    The CFA is `cfa_expression`, or cfa_register + cfa_offset if that is None.
     """
 
     cfa_register: int

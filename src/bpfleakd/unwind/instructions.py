@@ -32,14 +32,14 @@ _ADVANCE_LOC, _OFFSET, _RESTORE = 0x40, 0x80, 0xC0
 
 
 class CfiProgram(NamedTuple):
-    """What instructions came to. Where `fault` is set, nothing is known from `fault_offset` on."""
+    """The result of instructions. With `fault`, the rules from `fault_offset` on are unknown."""
 
     rows: list[tuple[int, FrameState]]
     fault: SkipReason | None
     fault_offset: int
 
 
-# Before any instruction. There is no register -1: a CIE that does not define the CFA cannot be used.
+# Before any instruction. Register -1 does not exist: a CIE that does not define the CFA cannot be used.
 _BLANK = FrameState(-1, 0, None, UNSPECIFIED, UNSPECIFIED, UNSPECIFIED)
 
 
@@ -244,7 +244,7 @@ def _def_cfa_expression(machine: _Machine, code: bytes, position: int) -> int:
 
 
 def _args_size(_: _Machine, code: bytes, position: int) -> int:
-    # How much a call pushed: of interest to whoever lands in the function, not to whoever walks by.
+    # The size of pushed arguments: it matters for landing pads in the function, not for a walk.
     return read_uleb128(code, position)[1]
 
 

@@ -38,9 +38,9 @@ def managed_rule(
     """The rule of a runtime's own code: rbp is the frame pointer, and rbp + `object_offset` leads to what
     says which function it is.
 
-    With `inner_offset` it is the object that this one holds there. 4 bytes at `check_offset` in the one that
-    is recorded tell it from another that gets its memory. In words from rbp: the place in the function is at
-    `position_slot`, the caller's rsp at `caller_slot`. 0: there is none, and rbp + 16.
+    With `inner_offset`, it is the object that this one holds there. 4 bytes at `check_offset` in the recorded
+    object distinguish it from another that reuses its memory. In words from rbp: the place in the function is
+    at `position_slot`, the caller's rsp at `caller_slot`. 0: no place, and rbp + 16.
     """
     kind = CfaKind.MANAGED_TAGGED if is_tagged else CfaKind.MANAGED
     return UnwindRule(

@@ -28,7 +28,7 @@ RULES_PER_FILE_MAX = 8_192
 
 @dataclass(slots=True)
 class _Executed:
-    """What is known of one CIE. `initial` is None where its own instructions make no sense."""
+    """One parsed CIE. `initial` is None if its instructions are invalid."""
 
     cie: Cie
     initial: FrameState | None

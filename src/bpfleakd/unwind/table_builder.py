@@ -50,7 +50,7 @@ _Segments = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BuiltTable:
-    """The answer for one file: `table` or the reason why there is none.
+    """The answer for one file: `table`, or the reason why it has no table.
 
     `digest` (hex) stands for the contents that the table was made of: equal digests, equal tables.
     `segments` are the file's executable ones: file offset, vaddr, bytes.
@@ -76,7 +76,7 @@ class _Answer(msgspec.Struct, frozen=True, tag=True):
 
 
 class TableBuilder:
-    """Finds or builds tables, and keeps them in `cache_directory`, unless it is None. Used by threads."""
+    """Finds or builds tables, and stores them in `cache_directory`, unless it is None. Used by threads."""
 
     def __init__(self, helpers: Helpers, cache_directory: Path | None = None) -> None:
         self._helpers = helpers

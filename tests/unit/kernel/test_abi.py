@@ -17,8 +17,8 @@ from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.address_space_events import read_space_events
 from bpfleakd.kernel.compilation.source import bpf_directory
 from bpfleakd.kernel.probes.operands import OperandKind
-from bpfleakd.model.probe import FunctionRole
-from bpfleakd.model.stack import StackEnd
+from bpfleakd.model.code.probe import FunctionRole
+from bpfleakd.model.code.stack import StackEnd
 from bpfleakd.runtimes.cpython.layout import EntryKind, InstructionKind
 from bpfleakd.table.estimates import BYTES_VARIANCE_UNIT, COUNT_VARIANCE_UNIT
 from bpfleakd.unwind.rules import GAP_NUMBER, PACKED_RULE_BYTES, CfaKind, RbpKind, UnwindRule, pack

@@ -6,7 +6,7 @@ import pytest
 
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import cookie_of, role_arguments
-from bpfleakd.model.probe import FunctionRole
+from bpfleakd.model.code.probe import FunctionRole
 
 
 def taken_apart(cookie: int) -> tuple[FunctionRole, list[str]]:

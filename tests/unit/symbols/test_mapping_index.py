@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.symbols.mapping_index import MappingIndex
 
 CODE = Mapping(0x1000, 0x3000, 0, "08:01", 23, "/bin/shop", True, False, True)

@@ -10,7 +10,7 @@ import pytest
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.symbols.module_cache import Module, ModuleCache
 from bpfleakd.symbols.process_files import ProcessFiles
 

@@ -118,14 +118,14 @@ def test_a_process_over_its_budget_gets_no_names_and_its_neighbour_does(
     names: NameService, fake: FakeHelpers, module: Module
 ) -> None:
     """It is counted, and gets some again when time has passed."""
-    fake.cost_s = 2 * name_service._BUDGET_S
+    fake.cost_s = 2 * name_service.BUDGET_S
     named(names, module, 1)
     assert named(names, module, 2) == {}
     assert names.given_up("me") == 1
     fake.cost_s = 0.0
     assert named(names, module, 3, owner="neighbour")
     assert names.given_up("neighbour") == 0
-    fake.now_s += 9 * name_service._BUDGET_S / name_service._BUDGET_SHARE
+    fake.now_s += 9 * name_service.BUDGET_S / name_service._BUDGET_SHARE
     assert named(names, module, 2)
 
 
@@ -167,3 +167,21 @@ def test_a_module_that_was_closed_is_asked_for_again(names: NameService, module:
     """What is not known of it stays unknown, so that its successor is asked."""
     module.close()
     assert named(names, module, 1) == {}
+
+
+def test_a_file_that_could_not_be_read_in_time_is_asked_again_later(
+    names: NameService, fake: FakeHelpers, module: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at once; an overloaded machine takes no name away for good."""
+    answers = fake.answers
+
+    def failing(*_arguments: Any, **_limits: float) -> Iterator[Any]:
+        raise HelperFailed("no answer in time")
+
+    monkeypatch.setattr(fake, "answers", failing)
+    assert named(names, module, 1) == {}
+    monkeypatch.setattr(fake, "answers", answers)
+    assert named(names, module, 1) == {}
+    assert not names.is_pending("me")
+    fake.now_s += name_service._AGAIN_S
+    assert named(names, module, 1)[1].symbol == "readable _Z1x"

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from bpfleakd.elf.image import ElfImage
-from bpfleakd.model.mapping import Mapping
-from bpfleakd.model.stack import Frame, FrameKind, RawStack, Stack, StackEnd
+from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.code.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.process.mapped_files import open_mapped
 from bpfleakd.symbols.module_cache import ModuleCache
 from bpfleakd.symbols.name_service import NameService

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.table.address_map import AddressMap, Special

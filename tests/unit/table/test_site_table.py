@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.history import MAX_POINTS
 from bpfleakd.table.site_table import COUNTERS, SiteTable
+from bpfleakd.verdicts.growth import growth_bytes_per_s, growth_window_ns
 
 NS_PER_S = 1_000_000_000
 
@@ -265,3 +266,15 @@ def test_what_was_there_before_is_no_growth() -> None:
     assert columns.low_count[0, 0] == 10
     assert not table.have_blocks(np.array([0]))[0]
     assert not table.are_heap(np.array([0]))[0]
+
+
+def test_what_is_not_known_from_the_past_begins_with_the_first_reading() -> None:
+    """However long it took until then: what was gained in that time is not known."""
+    table = SiteTable(0, knows_past=False)
+    site = SiteKey(AllocationKind.HEAP, 7)
+    table.update(3 * NS_PER_S, [site], rows((1000, 10, 5000, 50)))
+    assert table.began_ns == 3 * NS_PER_S
+    table.update(4 * NS_PER_S, [site], rows((1100, 11, 5300, 53)))
+    for history in (table.history(site), table.total_history):
+        start_ns, end_ns = growth_window_ns(table.timeline.edges_ns, 60.0)
+        assert growth_bytes_per_s(history, start_ns, end_ns) == 100

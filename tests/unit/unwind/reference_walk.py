@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bpfleakd.model.stack import RawStack, StackEnd
+from bpfleakd.model.code.stack import RawStack, StackEnd
 from bpfleakd.unwind.rules import GAP, CfaKind, RbpKind, UnwindRule
 from bpfleakd.unwind.table import UnwindTable
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from bpfleakd.model.stack import StackEnd
+from bpfleakd.model.code.stack import StackEnd
 from bpfleakd.unwind.build import build_table
 from bpfleakd.unwind.table import UnwindTable
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.model.stack import StackEnd
+from bpfleakd.model.code.stack import StackEnd
 from bpfleakd.unwind.rules import STOP, CfaKind
 
 from .compiling import Program, compiled

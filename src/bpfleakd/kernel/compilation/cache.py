@@ -26,6 +26,6 @@ class CompileCache:
         return None if self._files is None else self._files.read(key, CompiledPrograms.from_json)
 
     def write(self, key: str, programs: CompiledPrograms) -> None:
-        """Keep programs, whole or not at all; that it fails is no reason to stop."""
+        """Store programs, completely or not at all; a failure is logged, and does no harm."""
         if self._files is not None:
             self._files.write(key, programs.to_json())

@@ -1,7 +1,7 @@
 """Compiled programs with the maps that they use, as values: what bcc makes, and what can be kept in a file.
 
-bcc leaves the descriptors of its own maps in the instructions. Here they are numbers of `maps`, so that the
-programs can be loaded again, with other maps, by a process that has no compiler.
+bcc leaves the descriptors of its maps in the instructions. Here they become indexes of `maps`, so that a
+process without a compiler can load the programs again, with other maps.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CompiledPrograms:
     def taken(
         cls, map_fds: Mapping[str, int], templates: Mapping[str, str], functions: Mapping[str, bytes]
     ) -> CompiledPrograms:
-        """Take over what was compiled for the maps `map_fds`; `templates` by the maps of maps."""
+        """Copy the programs compiled for the maps `map_fds`; `templates` by the maps of maps."""
         order = sorted(map_fds, key=lambda name: name in templates)
         maps = [CompiledMap(name, *bpf.map_info(map_fds[name]), templates.get(name)) for name in order]
         numbers = {map_fds[name]: number for number, name in enumerate(order)}
@@ -63,7 +63,7 @@ class CompiledPrograms:
 
     @classmethod
     def from_json(cls, text: bytes) -> CompiledPrograms:
-        """Raises ValueError, KeyError or TypeError for anything that is no such file."""
+        """Raises ValueError, KeyError or TypeError for anything that is not such a file."""
         content = json.loads(text)
         if content["version"] != _VERSION:
             raise ValueError(f"version {content['version']}")

@@ -19,7 +19,7 @@ import numpy as np
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.probes.links import Linker, ProbePoint, close_all
-from bpfleakd.model.probe import FunctionRole, ProbeCost
+from bpfleakd.model.code.probe import FunctionRole, ProbeCost
 
 __all__ = ["measure_price"]
 

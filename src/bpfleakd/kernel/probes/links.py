@@ -21,7 +21,7 @@ from bpfleakd.kernel import bpf
 from bpfleakd.kernel.abi import COOKIE_SLOT_SHARED, cookie_of
 from bpfleakd.kernel.probes.shared import FileKey, SharedPoint, SharedProbes
 from bpfleakd.kernel.programs import AttachMethod, Covered, Program, programs_of
-from bpfleakd.model.probe import FunctionRole
+from bpfleakd.model.code.probe import FunctionRole
 
 __all__ = ["Linker", "ProbePoint", "SampledPoint", "close_all"]
 
@@ -51,7 +51,7 @@ class SampledPoint:
     semaphore: int
 
     def cookie(self, slot: int) -> int:
-        """What the program is told there, of the process in a slot."""
+        """The cookie of the program there, for the process in a slot."""
         return cookie_of(self.role, (), slot=slot, operands=self.operands)
 
 
@@ -70,7 +70,7 @@ class ProbePoint:
     calls_allocator: bool = False
 
     def cookie(self, slot: int) -> int:
-        """What the programs are told there, of the process in a slot."""
+        """The cookies of the programs there, for the process in a slot."""
         return cookie_of(
             self.role,
             self.registers,
@@ -101,8 +101,8 @@ class Linker:
     ) -> list[int]:
         """Attach to all `points` of the file at `path` in process `pid`; return the links.
 
-        `slot` is the process' place in the maps (Maps.slot_of). `file` None: the probes are the process' own
-        whoever else has some, and `forget` need not be called.
+        `slot` is the process' index in the maps (Maps.slot_of). With `file` None, the probes belong to this
+        process alone, and `forget` need not be called.
 
         All or none: on an OSError the links made so far are closed.
         """
@@ -123,7 +123,7 @@ class Linker:
     def link_sampled(self, path: str, points: Sequence[SampledPoint], pid: int, slot: int) -> list[int]:
         """Attach to static probes of the file at `path` in process `pid`, frees first; return the links.
 
-        They are the process' own, whoever else has some: sampled blocks are few. All or none, as with `link`.
+        They belong to this process alone, because sampled blocks are few. All or none, as with `link`.
         """
         (program,) = (one for one in programs_of(self.method) if one.covered is Covered.SAMPLED)
         program_fd = self._program_fds[program.function]

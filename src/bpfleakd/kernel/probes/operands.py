@@ -27,7 +27,7 @@ class OperandKind(IntEnum):
 
 # As machine code numbers them.
 _REGISTERS = ("rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", *(f"r{n}" for n in range(8, 16)))
-# The parts that begin with the lowest bits: an argument is no wider than what it is in.
+# The parts that begin with the lowest bits: an argument is at most as wide as its register.
 _PARTS = {
     **{name: number for number, name in enumerate(_REGISTERS)},
     **{f"e{name[1:]}": number for number, name in enumerate(_REGISTERS[:8])},

@@ -15,11 +15,11 @@ information of that file says that one begins, in an executable segment, and the
 counted from there. Symbols of a separate debug file say what a function is called, and no more. What cannot
 be verified is refused: a breakpoint in the middle of an instruction ends the process that runs into it.
 
-A function that does nothing but jump to another (`operator delete` to `free`) says so: if that one has a
-probe, it needs none of its own.
+A function that only jumps to another (`operator delete` to `free`) is marked so: if the other has a probe,
+this one needs none.
 
-Files are gone through by helpers without rights (sandbox/): each one by a process of its own.
-x86-64 only. Emulated instructions: arch/x86/kernel/uprobes.c, branch_setup_xol_ops and push_setup_xol_ops.
+Unprivileged helpers (sandbox/) read the files, each one in a separate process. x86-64 only. Emulated
+instructions: arch/x86/kernel/uprobes.c, branch_setup_xol_ops and push_setup_xol_ops.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ _WHOLE_REGISTER = {
 class FunctionProbe:
     """The probe point of a function: a file offset, and whether the kernel emulates what is there.
 
-    `registers` hold the wanted arguments there. `entry` is where the function begins, as an address of
+    `registers` hold the wanted arguments there. `entry` is where the function begins, as a virtual address of
     the file. `jumps_to` is the other wanted function that this one only jumps to, with the same arguments.
-    `calls_alike`: somewhere in its code it goes on to another wanted function that frees, if it frees itself,
-    or to one that allocates, if it allocates. `refusal`: why nothing can be probed there.
-    `start` is the file offset of the entry, `size_bytes` how long the function is.
+    `calls_alike`: somewhere in its code it calls another wanted function that frees, if it frees itself, or
+    one that allocates, if it allocates. `refusal`: why nothing can be probed there. `start` is the file
+    offset of the entry, `size_bytes` the length of the function.
 
     A static probe is one too (announced.py): `function` is then "PROVIDER:NAME", `arguments` as its note has
     them, and `semaphore` the file offset of what is counted up while it is probed, or 0.
@@ -104,7 +104,7 @@ class FunctionProbe:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> FunctionProbe:
-        """What `dataclasses.asdict` made a JSON object of. Raises TypeError or KeyError if it is none."""
+        """Restore a JSON object made of `dataclasses.asdict`. Raises TypeError or KeyError."""
         return cls(**{**row, "registers": tuple(row["registers"])})
 
 
@@ -172,7 +172,8 @@ def choose_probe_point(code: bytes, *, release: bool, arguments: Sequence[str]) 
             break
         if _is_emulated(instruction):
             best = (instruction.address, True)
-            # A null check's branch is emulated as well, but goes on to see fewer calls behind it.
+            # The kernel emulates the branch of a null check as well, but fewer calls reach the code behind
+            # it.
             if not (release and previous is not None and _is_null_check(previous, instruction)):
                 break
         elif not _is_harmless(instruction):
@@ -377,7 +378,7 @@ class _Search:
         if not any(s.executable and 0 <= vaddr - s.vaddr < s.file_size_bytes for s in self._image.segments):
             return f"{vaddr:#x} is not in an executable segment"
         if vaddr not in self._own_entries and vaddr not in self.starts:
-            return f"a function does not begin at {vaddr:#x}, as far as the file itself can tell"
+            return f"a function does not begin at {vaddr:#x}, according to the file itself"
         return ""
 
     @cached_property

@@ -1,20 +1,20 @@
 """Probes that many traced processes share.
 
-A link is of one process, and at a breakpoint the kernel asks the links that all processes have in that file,
-one by one: each further process with the same C library makes every call of the others dearer
-(bench/README.md). A tracing event (tracefs, uprobe_events) is asked once, for all processes that have a perf
-event of it open.
+A link belongs to one process, and at a breakpoint the kernel invokes the links of all processes for that
+file, one by one: each further process with the same C library makes every call of the others more expensive
+(bench/README.md). It invokes a tracing event (tracefs, uprobe_events) once, for all processes that have a
+perf event of it open.
 
 Rules:
-  - A program is linked to a tracing event once, by the perf event of a process that has ended since: the
-    anchor. Those of traced processes have the breakpoints made, and take them out again when they are closed.
-  - The perf events of a process are held by a map, which stands where links do: it can be pinned. They are
-    closed with it, but in the kernel's own time, some hundredths of a second later.
-  - The name of a tracing event says all of what it is. Its anchor is pinned under the same name in
-    `directory`; an event without is a leftover.
-  - Some seconds after the last process of a file its anchors go, and its events as soon as nobody has them
-    open. For each the kernel waits until nobody can be on the way through it, a second or two together, in
-    which nothing else is attached to: not between one short process and the next.
+  - A program is linked to a tracing event once, through the perf event of an exited process: the anchor. The
+    perf events of traced processes create the breakpoints, and remove them when they are closed.
+  - A map holds the perf events of a process, in place of links: it can be pinned. Closing it closes them, but
+    the kernel does so some hundredths of a second later.
+  - The name of a tracing event describes it completely. Its anchor is pinned under the same name in
+    `directory`; an event without one is a leftover.
+  - Some seconds after the last process of a file, its anchors are removed, and its events as soon as they are
+    no longer open. For each, the kernel waits until no task can be in its code, a second or two together, in
+    which no attach is possible: so this does not happen between one short process and the next.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LINGER_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class SharedPoint:
-    """Where a program is to run: a file offset, the cookie that it is given, which end of a call."""
+    """Where a program runs: a file offset, its cookie, and entry or return."""
 
     offset: int
     cookie: int
@@ -65,7 +65,7 @@ def group_of(bpffs_dir: Path) -> str:
 
 
 def remove_events(group: str, names: Collection[str] | None = None, wait_s: float = 0.0) -> set[str]:
-    """Remove tracing events, all of a group for `names` None; returns those that somebody still has open.
+    """Remove tracing events, all of a group for `names` None; returns those that are still open.
 
     The kernel closes what a map held some time after the map: it is waited for so long.
     """
@@ -150,7 +150,7 @@ class SharedProbes:
         self.sweep()
 
     def sweep(self) -> None:
-        """Drop what nobody has used for a while; called at every tick."""
+        """Drop files that were unused for a while; called at every tick."""
         now = time.monotonic()
         lingering = {file: since for file, since in self._unused.items() if now - since < self._linger_s}
         if len(lingering) < len(self._unused):

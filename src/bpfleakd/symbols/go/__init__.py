@@ -1,4 +1,4 @@
-"""Go: what the file of a program says of its code, whatever was stripped.
+"""Go: the data on its code in a program's file, which stripping does not remove.
 
 The parts, each on top of the ones before:
   build_info   which Go version made a file

@@ -16,7 +16,7 @@ __all__ = ["GoCode", "go_lines", "read_go_code"]
 
 @dataclass(frozen=True, slots=True)
 class GoCode:
-    """What a file says of its Go code; addresses are the file's."""
+    """A file's data on its Go code; addresses are the file's."""
 
     version: str
     layout: Layout
@@ -25,7 +25,7 @@ class GoCode:
 
 
 def go_lines(image: ElfImage) -> LineTable | None:
-    """The names of Go code in a file; None if there is none that is understood."""
+    """The names of Go code in a file; None if there is none in a supported form."""
     try:
         return read_go_code(image).table if image.is_go else None
     except BadElf:
@@ -36,10 +36,10 @@ def read_go_code(image: ElfImage) -> GoCode:
     """Read a file that Go made. Raises `BadElf` with what is not known about it."""
     info = read_build_info(image)
     if info is None:
-        raise BadElf("its file does not state which Go version made it, as Go 1.18 and later do")
+        raise BadElf("its file does not state the Go version that built it, as Go 1.18 and later do")
     layout = layout_of(info.release) if info.release else None
     if layout is None:
         first, last = ("{}.{}".format(*release) for release in (FIRST_RELEASE, LAST_RELEASE))
-        raise BadElf(f"it was made by {info.version}; what is known is Go {first} to {last}")
+        raise BadElf(f"it was built with {info.version}; supported is Go {first} to {last}")
     module = read_module_data(image, layout.functions_data)
     return GoCode(info.version, layout, module, LineTable(image, module.text, module.functions_data))

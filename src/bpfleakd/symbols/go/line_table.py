@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.section import Section
 from bpfleakd.errors import BadElf
-from bpfleakd.model.method import Method
+from bpfleakd.model.code.method import Method
 from bpfleakd.printable import printable, shortened
 
 __all__ = ["PCLNTAB_SECTIONS", "Function", "LineTable"]
@@ -70,7 +70,7 @@ class LineTable:
     """The table of one file. `text` is where its Go code begins, `functions_data` go:func.* (moduledata)."""
 
     def __init__(self, image: ElfImage, text: int, functions_data: int) -> None:
-        """Raises `BadElf` if there is no table, or one of another form."""
+        """Raises `BadElf` if there is no table, or one in an unknown form."""
         self._image = image
         self._text = text
         self._functions_data = functions_data
@@ -258,7 +258,7 @@ class LineTable:
 
 
 def pclntab_section(image: ElfImage) -> Section:
-    """Return the section with the table. Raises `BadElf` if there is none."""
+    """Return the section with the table. Raises `BadElf` if it does not exist."""
     for name in PCLNTAB_SECTIONS:
         section = image.section(name)
         if section is not None and section.has_bytes:

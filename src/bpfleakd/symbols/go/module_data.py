@@ -69,7 +69,7 @@ class _Words:
         self._image = image
 
     def at(self, vaddr: int) -> int:
-        """The word at an address; 0 where there is none."""
+        """The word at an address; 0 if there is no memory."""
         relocations = self._relocations
         row = int(np.searchsorted(relocations["vaddr"], vaddr))
         if row < len(relocations) and int(relocations["vaddr"][row]) == vaddr:

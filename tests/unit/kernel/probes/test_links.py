@@ -12,7 +12,7 @@ from bpfleakd.kernel import bpf
 from bpfleakd.kernel.probes.links import Linker, ProbePoint
 from bpfleakd.kernel.probes.shared import FileKey, SharedPoint
 from bpfleakd.kernel.programs import AttachMethod, programs_of
-from bpfleakd.model.probe import FunctionRole
+from bpfleakd.model.code.probe import FunctionRole
 
 FILE, OTHER_FILE = (1, 23), (1, 29)
 POINTS = [

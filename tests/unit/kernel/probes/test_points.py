@@ -18,7 +18,7 @@ from bpfleakd.kernel.probes.points import (
     choose_probe_point,
     search_file,
 )
-from bpfleakd.model.probe import FunctionRole
+from bpfleakd.model.code.probe import FunctionRole
 from bpfleakd.process.allocators import ALLOCATORS
 from bpfleakd.process.mappings import read_mappings
 

@@ -93,7 +93,7 @@ def test_a_version_that_is_not_known(tmp_path: Path) -> None:
     assert section is not None
     at = data.index(info.version.encode(), section.file_offset)
     data[at : at + len(info.version)] = b"go1.99".ljust(len(info.version), b"x")
-    with pytest.raises(BadElf, match=r"go1\.99x*; what is known is Go 1\.18 to 1\.27"):
+    with pytest.raises(BadElf, match=r"go1\.99x*; supported is Go 1\.18 to 1\.27"):
         read_go_code(ElfImage.from_bytes(bytes(data), "later"))
     assert go_lines(ElfImage.from_bytes(bytes(data), "later")) is None
 
