@@ -14,8 +14,8 @@ Of lost blocks that point to one another in a circle, and to which no other lost
 lowest address is directly lost and the others indirectly, as memcheck has it: so each group of lost blocks is
 counted as at least one loss. (LeakSanitizer calls the whole circle indirectly lost.)
 
-The search is conservative: a number that happens to be the address of a block keeps it, and so does a pointer
-that is left over in memory that nobody uses any more.
+The search is conservative: a number that happens to be the address of a block keeps it, and so does an old
+pointer in memory that is no longer used.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def classify(pointers: Pointers, more_roots: Marks) -> NDArray[np.uint8]:
 def is_reachable(sums: ReachabilitySums) -> bool | None:
     """Whether a call site's blocks are: true if none is lost, false if at least half of the bytes are.
 
-    None where there are no blocks, or where fewer are lost: then it is two things at once.
+    None without blocks, or if fewer are lost: then the site has both kinds.
     """
     lost_bytes = sums.directly_lost_bytes + sums.indirectly_lost_bytes
     lost_count = sums.directly_lost_count + sums.indirectly_lost_count

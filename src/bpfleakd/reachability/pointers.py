@@ -1,20 +1,20 @@
 """Words of a process' memory that point to its outstanding blocks.
 
 Rules:
-  - A word points to the block that it is an address in: to its start, or into its interior. An empty block is
-    one byte long. The end of a block is not in it. (memcheck, LeakSanitizer)
-  - Only aligned words are looked at. (both)
-  - A word inside a block is a pointer of that block, and any other one a root: what is not known to be a
-    block may be a block from before the attach, a mapping, a stack, a variable.
+  - A word points to the block that has its address: to its start, or into its interior. An empty block is one
+    byte long. The end of a block is not part of it. (memcheck, LeakSanitizer)
+  - Only aligned words count. (both)
+  - A word inside a block is a pointer of that block, and any other one a root: memory outside of known blocks
+    may be a block from before the attach, a mapping, a stack, a variable.
   - A block's pointers to itself do not count.
-  - In memory where an allocator keeps its own notes, what can be glibc's pointer to the free chunk behind a
-    block is none to the block: a chunk begins with the last word of the block before it.
-  - In heap memory of which every block is known (`HeapRanges`), what is in no block is nobody's: it was
-    freed, or is the allocator's. Words there are no roots, once it is settled that no block came there
-    meanwhile. What glibc rounds a block up to may be used (malloc_usable_size): words there are roots.
+  - In memory with an allocator's own data, a word that can be glibc's pointer to the free chunk behind a
+    block does not point to the block: a chunk begins with the last word of the block before it.
+  - In heap memory of which every block is known (`HeapRanges`), memory outside of blocks is free or the
+    allocator's. Words there are not roots, once it is certain that no block was allocated there meanwhile.
+    The program may use the bytes that glibc adds to a block (malloc_usable_size): words there are roots.
 
-Memory comes in pieces and is not kept. Of a pointer there remain twelve bytes, and none if the block that it
-points to is known to be reachable already.
+Memory comes in pieces and is not stored. A pointer takes twelve bytes, and none if the block that it points
+to is known to be reachable already.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bpfleakd.reachability.block_graph import Links, reachable_by
 
 __all__ = ["BlockTable", "HeapRanges", "PointerScan", "Pointers"]
 
-# 17 MB of words that may be pointers, and three times as much while they are looked up.
+# 17 MB of words that may be pointers, and three times as much during the search.
 _WORDS_MAX = 1 << 20
 # 96 MB of links, before those that do not matter any more are dropped.
 _LINKS_MAX = 8 << 20
@@ -48,7 +48,7 @@ _PAGE_MASK = np.uint64(4095)
 # 100 MB of words that may turn out to be roots or not. What is beyond that are roots.
 _UNSETTLED_MAX = 4 << 20
 
-# Blocks this far apart are in different parts of the heap: addresses between them are no pointers to blocks.
+# Blocks this far apart are in different parts of the heap: addresses between them do not point to blocks.
 _GAP_BYTES = 1 << 30
 _ISLANDS_MAX = 4
 
@@ -70,8 +70,8 @@ class BlockTable:
         """The number of the block that each address is in; -1 for none."""
         if not len(self.starts):
             return np.full(len(addresses), -1, np.int64)
-        # In order, so that neighbours are looked for among neighbours: ten times as fast in large tables.
-        # Stable, since that is quick with what is in order already, as places in memory are.
+        # In order, so that neighbours are searched among neighbours: ten times as fast in large tables.
+        # Stable, because that is fast for input that is sorted already, as places in memory are.
         order = np.argsort(addresses, kind="stable")
         found = np.empty(len(addresses), np.int64)
         found[order] = np.searchsorted(self.starts, addresses[order], side="right") - 1
@@ -106,7 +106,7 @@ class BlockTable:
 
 
 class HeapRanges:
-    """Memory of the heap of which every block is known: `ranges` of addresses, sorted, none overlapping."""
+    """Heap memory of which every block is known: `ranges` of addresses, sorted, without overlaps."""
 
     def __init__(self, ranges: Sequence[tuple[int, int]] = ()) -> None:
         self._starts = np.array([start for start, _end in ranges], np.uint64)
@@ -152,14 +152,14 @@ class Pointers:
 
 
 class PointerScan:
-    """Takes memory in, in any order, each piece once. `heap` is where every block is known, and glibc's."""
+    """Takes memory in, in any order, each piece once. `heap`: every block there is known, and glibc's."""
 
     def __init__(self, blocks: BlockTable, heap: HeapRanges | None = None) -> None:
         self._blocks = blocks
         self._heap = heap or HeapRanges()
         self._unsettled: list[tuple[Addresses, NDArray[np.int64], Addresses]] = []
         self._unsettled_count = 0
-        # Where there were words that are no roots: from the first to the last, of each range of the heap.
+        # Where there were words that are not roots: from the first to the last, of each range of the heap.
         self.dismissed: list[tuple[int, int]] = []
         self._islands = [(np.uint64(low), np.uint64(high - low)) for low, high in blocks.islands()]
         self._words: list[tuple[Addresses, Addresses, NDArray[np.bool_]]] = []
@@ -281,7 +281,7 @@ class PointerScan:
         return behind
 
     def _drop_links(self) -> None:
-        """Forget the links to blocks that are known to be reachable."""
+        """Drop the links to blocks that are known to be reachable."""
         links = Links.joined(self._links)
         self._reachable = reachable_by(links.to_starts(), self._root_starts | self._reachable)
         links = links.chosen(~self._reachable[links.targets]).without_repeats()

@@ -1,1 +1,1 @@
-"""Whom to trace, when and how densely: policy, process events, automatic tracing, overhead guard."""
+"""Which processes to trace, when and how densely: policy, process events, automatic tracing, overhead."""

@@ -1,17 +1,18 @@
-"""What tracing may cost: how much of a core it takes from each process, and who gives way.
+"""What tracing may cost: its share of a core in each process, and which processes are traced less.
 
 The load of a process is what it did since the last time, at the price of each: probe hits, and blocks
 that were recorded. It is the traced program that pays, in its own processor time.
 
 Rules:
   - A process that is over its budget in several successive rounds goes one level cheaper; far over it, at
-    once. The last level is not to be traced at all.
-  - Where all that the policy traces are over the host's budget together, the dearest of them does. What
-    somebody attached is on that person's account: it neither gives way nor makes others.
-  - It goes back a level when that would, by what it now costs, stay below half the budget, and has done so
-    for a while; after each relapse that takes twice as long. From not being traced nothing goes back.
+    once. At the last level it is not traced at all.
+  - If all processes of the policy together are over the host's budget, the most expensive one goes cheaper.
+    Manually attached processes do not count: they neither become cheaper nor make others cheaper.
+  - A process goes back a level if it would then, by its current cost, stay below half the budget, and has
+    done so for a while; after each relapse that takes twice as long. A process that is not traced never goes
+    back.
 
-Times are of any clock that only rises. Loads are in percent of a core.
+Times come from any monotonic clock. Loads are in percent of a core.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from bpfleakd.model.probe import ProbeCost
+from bpfleakd.model.code.probe import ProbeCost
 
 __all__ = ["CONSERVATIVE_COST", "Budget", "BudgetLimits", "Change", "Usage"]
 
@@ -63,7 +64,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[K]):
-    """A process that is to be traced at another level; `reason` says why, with figures."""
+    """A process to trace at another level; `reason` says why, with figures."""
 
     key: K
     level: int

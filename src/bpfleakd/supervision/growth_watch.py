@@ -35,7 +35,7 @@ __all__ = ["Growth", "GrowthOptions", "GrowthWatch"]
 _STRETCHES = 8
 # Window lengths as multiples of the shortest.
 _SCALES = (1, 3, 12)
-# Judged, as many before them, and the one that is under way.
+# The judged one, as many before it, and the unfinished one.
 _SLOTS = 2 * _STRETCHES + 1
 _JUDGED = slice(-1 - _STRETCHES, -1)
 _QUARTERS = 4
@@ -79,7 +79,7 @@ class Growth:
 
 
 class GrowthWatch:
-    """The readings of one process, first seen at `began_s`: 1 KB. Times are of any clock that only rises."""
+    """The readings of one process, first seen at `began_s`: 1 KB. Times come from any monotonic clock."""
 
     __slots__ = ("_bytes", "_extremes", "_growths", "_numbers", "_options", "_warm_s")
 
@@ -159,7 +159,7 @@ class GrowthWatch:
         return Growth(floor.slope_per_s, window_s, floors[0])
 
     def _highest_before(self, level: int) -> int:
-        """The most that was reached before the window, as far as any of the windows goes back."""
+        """The peak before the window, as far back as the longest window."""
         highest = _NO_READING
         for longer in range(level, len(_SCALES)):
             # In stretches of the longer window, rounded up.

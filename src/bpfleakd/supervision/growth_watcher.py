@@ -1,7 +1,7 @@
 """Automatic tracing: every process lightly, and those that grow closely for a while.
 
-The supervisor knows which processes there are, and alone attaches and detaches. `GrowthWatcher` reads the
-memory of those that the policy gives to it, judges their growth, and asks for windows of tracing.
+The supervisor knows the existing processes, and alone attaches and detaches. `GrowthWatcher` reads the memory
+of processes that the policy assigns to it, judges their growth, and requests windows of tracing.
 
     supervisor ── add, remove ──────────────▶ watcher      a process came, went, or is not to be watched
     supervisor ── step(now) at each tick ───▶ watcher
@@ -14,6 +14,7 @@ All of it happens in the one thread that traces. `step` takes milliseconds for 1
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -37,6 +38,9 @@ _NS_PER_S = 1_000_000_000
 # 20 us each: a step stays quick, and 1,000 processes are read in one.
 _READINGS_A_STEP = 1_000
 _FASTEST = 10
+# Processes that are watched no more, whose last reading is remembered for a minute.
+_GONE_MAX = 256
+_GONE_S = 60.0
 # A reading that differs by less than this part of the least growth that counts is not a change.
 _CHANGE = 1 / 8
 
@@ -100,12 +104,15 @@ class GrowthWatcher:
         self._new: list[ProcessId] = []
         self._growing: dict[ProcessId, Growth] = {}
         self._closing: list[Close] = []
+        self._gone: OrderedDict[int, tuple[ProcessId, int, float]] = OrderedDict()
+        # Called with each reading: the process and its anonymous bytes.
+        self.noticed: Callable[[ProcessId, int], None] = lambda _process, _bytes: None
         self._now_s = 0.0
 
     # The supervisor's side
 
     def add(self, process: ProcessId, decision: Decision) -> None:
-        """Watch a process from the next step on, or take over the decision."""
+        """Watch a process from the next step on, or apply a new decision."""
         known = self._watched.get(process)
         if known is None:
             self._watched[process] = _Watched(decision.mode)
@@ -118,8 +125,13 @@ class GrowthWatcher:
             self._looks.forget(process)
 
     def remove(self, process: ProcessId) -> None:
-        """Forget a process."""
-        self._watched.pop(process, None)
+        """Forget a process, but for its last reading."""
+        watched = self._watched.pop(process, None)
+        if watched is not None and watched.watch is not None:
+            self._gone[process.pid] = process, watched.watch.bytes, self._now_s
+            self._gone.move_to_end(process.pid)
+            while len(self._gone) > _GONE_MAX:
+                self._gone.popitem(last=False)
         self._growing.pop(process, None)
         self._rounds.remove(process)
         self._looks.forget(process)
@@ -161,6 +173,15 @@ class GrowthWatcher:
         rows = map(self._row, self._watched)
         return tuple(sorted(rows, key=lambda row: (-row.growth_bytes_per_s, -row.anonymous_bytes, row.pid)))
 
+    def last_reading(self, pid: int) -> tuple[ProcessId, int] | None:
+        """The process that had this pid last, and its anonymous bytes; None if none was watched lately."""
+        for known, watched in self._watched.items():
+            if known.pid == pid and watched.watch is not None:
+                return known, watched.watch.bytes
+        process, anonymous_bytes, gone_s = self._gone.get(pid, (None, 0, 0.0))
+        is_late = self._now_s - gone_s > _GONE_S
+        return None if process is None or is_late else (process, anonymous_bytes)
+
     def summary(self) -> WatchSummary:
         """All of them in figures, and some of the fastest growers."""
         growing = sorted(self._growing, key=lambda process: -self._growing[process].bytes_per_s)
@@ -183,6 +204,7 @@ class GrowthWatcher:
             return
         change_bytes = abs(anonymous_bytes - watch.bytes)
         watch.add(now_s, anonymous_bytes)
+        self.noticed(process, anonymous_bytes)
         self._take_verdict(process, watched.mode, watch.growth, now_s)
         changed = change_bytes >= _CHANGE * self._options.growth.min_bytes or watch.growth is not None
         self._rounds.was_read(process, now_s, changed=changed)

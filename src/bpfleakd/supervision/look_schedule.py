@@ -1,12 +1,12 @@
-"""Which growing processes are looked at closely, when, and when again.
+"""Which growing processes get a window of tracing, when, and when again.
 
 Rules:
   - At most `windows` are open at once; the fastest growers go first.
   - After a window a process rests: `pause_s`, twice as long each time, up to `pause_max_s`.
-  - One that has not grown for `calm_s` begins anew.
-  - One that cannot be attached at all is not tried again; one that cannot be now rests.
+  - A process that has not grown for `calm_s` starts over.
+  - A process that can never be attached is not tried again; one that cannot be attached now rests.
 
-Times are of any clock that only rises.
+Times come from any monotonic clock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LookOptions:
 
 @dataclass(slots=True)
 class Look:
-    """Where a process stands. `next_look_s` is when it may be looked at again; `reason` why it is refused."""
+    """The state of a process. `next_look_s` is when it may get a window again; `reason` why it is refused."""
 
     state: WatchState = WatchState.WATCHED
     bytes_per_s: float = 0.0
@@ -62,7 +62,7 @@ class LookSchedule(Generic[K]):
         return sum(look.state in states for look in self._looks.values())
 
     def forget(self, key: K) -> None:
-        """It ended, or is not to be looked at any more; nothing if it is not known."""
+        """It ended, or gets no more windows; ignored for an unknown process."""
         self._looks.pop(key, None)
 
     def growing(self) -> list[tuple[K, Look]]:

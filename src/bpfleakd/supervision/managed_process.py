@@ -1,4 +1,4 @@
-"""A process of this host as the supervisor remembers it, and when it is to be looked at next."""
+"""A process of this host as the supervisor knows it, and when to check it next."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from bpfleakd.supervision.growth_watcher import Open
 
 __all__ = ["AT_ONCE", "Agenda", "ManagedProcess"]
 
-# The end of a window of tracing that is to be closed, whatever it has told.
+# When a window of tracing ends, whatever it has shown.
 AT_ONCE = 0
+_FROM_THE_START = (TracingMode.EXACT, TracingMode.SAMPLED, TracingMode.INSIDE)
 
 
 @dataclass(slots=True)
 class ManagedProcess:
-    """A process. `manual_mode` is what a user asked for (OFF: to detach it), None if nobody did.
+    """A process. `manual_mode` is a user's request (OFF: to detach it), None without one.
 
-    `id` and `decision` are None until it was looked at.
+    `id` and `decision` are None until it was checked.
 
-    `inherited` is the rule that follows it from its parent; `watched` whether the watcher has it; `retries`
-    counts attempts to attach since it began to execute what it does, `reading_since_ns` is when the first of
-    them found that its files had to be read; `opening` is a window of tracing that is
-    wanted, `window_end_ns` the end of one that is open.
+    `inherited` is the rule that follows it from its parent; `watched` whether the watcher has it. Since it
+    began to execute what it does: `retries` counts attempts to attach, `reading_since_ns` is when the first
+    of them found that its files had to be read, `was_traced` whether one succeeded. `opening` is a window of
+    tracing that is wanted, `window_end_ns` the end of one that is open.
     """
 
     pid: int
@@ -40,6 +41,7 @@ class ManagedProcess:
     watched: bool = field(default=False, init=False)
     retries: int = field(default=0, init=False)
     reading_since_ns: int | None = field(default=None, init=False)
+    was_traced: bool = field(default=False, init=False)
     opening: Open | None = field(default=None, init=False)
     window_end_ns: int | None = field(default=None, init=False)
 
@@ -50,7 +52,7 @@ class ManagedProcess:
 
     @property
     def mode(self) -> TracingMode:
-        """How closely it is looked at, by a user's request or by the policy."""
+        """Its mode, by a user's request or by the policy."""
         if self.manual_mode is not None:
             return self.manual_mode
         return self.decision.mode if self.decision else TracingMode.OFF
@@ -68,6 +70,7 @@ class ManagedProcess:
         self.manual_mode = None
         self.retries = 0
         self.reading_since_ns = None
+        self.was_traced = False
         self.opening = None
         self.window_end_ns = None
         self.be(SupervisionState.DECIDING)
@@ -75,6 +78,13 @@ class ManagedProcess:
     def be(self, state: SupervisionState, reason: str = "") -> None:
         """Change the state."""
         self.state, self.reason = state, reason
+        self.was_traced |= state is SupervisionState.TRACED
+
+    @property
+    def missed_by(self) -> str:
+        """The rule that wanted it traced from its start, if it never was; "" if that is not so."""
+        wanted = self.decision is not None and self.decision.mode in _FROM_THE_START
+        return self.rule if wanted and not self.manual and not self.was_traced else ""
 
 
 class Agenda:

@@ -1,7 +1,7 @@
 """What the daemon does when it takes more memory than it may: figures in, a step out.
 
-First the caches go, which costs time and no figure; if that was not enough, the process that takes the most
-room is detached, and after a while the next. Times are of any clock that only rises.
+First the caches are dropped, which costs time but no figures. If that is not enough, the largest process is
+detached, and after a while the next. Times come from any monotonic clock.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from enum import Enum, auto
 
 __all__ = ["MemoryCap", "MemoryStep"]
 
-# Memory that was freed is given back within a few ticks.
+# Freed memory returns to the kernel within a few ticks.
 _SETTLE_S = 5.0
 # Caches that were dropped so lately cannot be what is too much.
 _CACHES_S = 60.0
 
 
 class MemoryStep(Enum):
-    """What is to be done now."""
+    """What to do now."""
 
     NOTHING = auto()
     DROP_CACHES = auto()
@@ -33,7 +33,7 @@ class MemoryCap:
         self._shed_s = float("-inf")
 
     def step(self, now_s: float, resident_bytes: int) -> MemoryStep:
-        """What is to be done at this size; called again and again."""
+        """What to do at this size; called again and again."""
         if resident_bytes <= self.limit_bytes or now_s < self._settled_s:
             return MemoryStep.NOTHING
         self._settled_s = now_s + _SETTLE_S

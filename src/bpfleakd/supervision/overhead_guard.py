@@ -12,8 +12,8 @@ from dataclasses import replace
 import structlog
 
 from bpfleakd import errors
+from bpfleakd.model.code.probe import ProbeCost
 from bpfleakd.model.daemon import GuardStats
-from bpfleakd.model.probe import ProbeCost
 from bpfleakd.model.process import ProcessRow
 from bpfleakd.supervision.budget import CONSERVATIVE_COST, Budget, BudgetLimits, Change
 from bpfleakd.supervision.memory_cap import MemoryCap, MemoryStep

@@ -1,8 +1,8 @@
-"""How processes are noticed: by the kernel's events, or where there are none by scans of /proc.
+"""How the daemon notices processes: by the kernel's events, or without them by scans of /proc.
 
 A separate thread reads, and only queues. Rules:
-  - The queue is bounded. What finds no room is a gap, as are events that the kernel had to drop: all
-    processes are looked at again then, so that a gap costs time and not truth.
+  - The queue is bounded. Events that do not fit are a gap, as are events that the kernel had to drop: the
+    daemon then checks all processes, so a gap costs time but no correctness.
   - A subscription that breaks is replaced by scans at once, and tried again at times.
 """
 
@@ -25,8 +25,8 @@ log = structlog.get_logger()
 _QUEUE_MAX = 65_536
 _RETRY_S = 30.0
 _READ_TIMEOUT_S = 0.5
-# A burst is taken in by the hundred: a switch of threads costs ten times what an event does. Where nothing is
-# attached to at its start there is no hurry, and most short processes begin and end within one gathering.
+# Take in bursts by the hundred: a switch of threads costs ten times as much as an event. Processes that are
+# not traced from their start can wait, and most short processes begin and end within one batch.
 _GATHER_S = 0.005
 _GATHER_WITHOUT_HURRY_S = 0.1
 _MANY = 256
@@ -43,7 +43,7 @@ class ProcessEventSource(Protocol):
 class ProcessEventFeed:
     """Reads in a thread from `start` to `stop`; `wake` is called in it when the queue is no longer empty.
 
-    `subscribe` opens the events (None: never), `scan` tells what changed in /proc.
+    `subscribe` opens the events (None: never), `scan` returns the changes in /proc.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class ProcessEventFeed:
         return subscription
 
     def _read(self, subscription: ProcessEventSource) -> None:
-        # Whatever was before it: that is not told.
+        # Earlier events are not reported.
         self._look_at_all()
         while not self._stop.is_set():
             events = subscription.read(_READ_TIMEOUT_S)

@@ -1,7 +1,7 @@
 """When to read the memory of each of many processes: often where it changes, seldom where it does not.
 
-Readings are spread over time: processes that are added together do not fall due together. Times are of any
-clock that only rises.
+Readings are spread over time: processes that are added together do not become due together. Times come from
+any monotonic clock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GOLDEN = 0.618033988749895
 
 
 class ReadingRounds(Generic[K]):
-    """Who is to be read when; `interval_s` is the time between readings of one that changes."""
+    """Which process to read when; `interval_s` is the time between readings of a process that changes."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
@@ -37,7 +37,7 @@ class ReadingRounds(Generic[K]):
         return len(self._tickets)
 
     def add(self, key: K, now_s: float) -> None:
-        """Read it within the first interval, and then again and again. Added again it begins anew."""
+        """Read it within the first interval, and then again and again. Adding it again starts over."""
         self._intervals_s[key] = self._interval_s
         self._schedule(key, now_s, spread=True)
 

@@ -1,7 +1,7 @@
 """What was decided is done: attach, release, watch, open a window of tracing and close it.
 
-A refusal stands until the process executes something else or another rule decides: nobody is asked twice.
-What may pass (no allocator mapped yet, no room) is tried again.
+A refusal stands until the process executes another program or another rule decides: nothing is tried twice.
+Temporary obstacles (no allocator mapped yet, no room) are tried again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.process.policy import Decision
 from bpfleakd.supervision.growth_watcher import GrowthWatcher, Open
 from bpfleakd.supervision.managed_process import AT_ONCE, Agenda, ManagedProcess
-from bpfleakd.tracing.attach import IMPATIENT, PATIENT, AttachWait
+from bpfleakd.tracing.attaching.attach import IMPATIENT, PATIENT, AttachWait
 from bpfleakd.tracing.tracer import Tracer
 
 __all__ = ["Reconciler"]
@@ -29,14 +29,14 @@ _RETRIES_NS = tuple(ms * _MS for ms in (2, 3, 5, 10, 20, 50, 100, 200, 500))
 # After so long a window begins without its unwind tables, and after so much longer it does not.
 _TABLES_LIMIT_NS = 5_000 * _MS
 _FILES_LIMIT_NS = 60_000 * _MS
-# A window of tracing that tells too little goes on for so long, and is looked at again.
+# A window of tracing with too few figures continues for this long, and is checked again.
 _LONGER_NS = 30_000 * _MS
 
 _WATCHING = (TracingMode.WATCH, TracingMode.AUTO)
 
 
 class Reconciler:
-    """Acts on processes; `follow` is called again for one whose state should be looked at, by the agenda.
+    """Acts on processes; `follow` is called again for one whose state should be checked, by the agenda.
 
     At most `traced_max` processes are traced at once by the policy.
     """
@@ -99,7 +99,7 @@ class Reconciler:
                 process.be(SupervisionState.WATCHED, process.reason)
 
     def resume_window(self, process: ManagedProcess, decision: Decision, began_ns: int, now_ns: int) -> None:
-        """Go on with a window of tracing that an earlier daemon opened."""
+        """Continue a window of tracing that an earlier daemon opened."""
         assert process.id is not None
         self._watcher.add(process.id, decision)
         process.watched = True
@@ -194,7 +194,7 @@ class Reconciler:
         return PATIENT if began_ns is None or now_ns - began_ns < _TABLES_LIMIT_NS else IMPATIENT
 
     def _try_again(self, process: ManagedProcess, error: errors.NotYet, now_ns: int) -> None:
-        """Its files are being read; the longer that takes, the later it is asked for."""
+        """Its files are being read; the longer that takes, the later the next attempt."""
         if process.reading_since_ns is None:
             process.reading_since_ns = now_ns
         waited_ns = now_ns - process.reading_since_ns

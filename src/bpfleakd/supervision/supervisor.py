@@ -1,12 +1,12 @@
 """The supervisor: which process is traced when, from the lives of all processes and the policy.
 
 Rules:
-  - A process is known by pid and start time. Events only say that something happened to a pid: what is true
-    is read from /proc when the process is looked at, so that a missed, late or misleading event costs time
-    and no more. After any events the states are those that a look at every process would give.
-  - The newest state wins. Looking is put off a little, and what has ended by then is dropped unseen: a burst
-    of short processes costs a dictionary entry each.
-  - Only `work` attaches and detaches, and one process at a time, so that questions get their turn in between.
+  - A process is identified by pid and start time. Events only say that something happened to a pid: the
+    supervisor reads the truth from /proc when it checks the process, so a missed, late or misleading event
+    costs only time. After any events the states are those that a check of every process would give.
+  - The newest state wins. A check is delayed a little, and processes that have ended by then are dropped: a
+    burst of short processes costs a dictionary entry each.
+  - Only `work` attaches and detaches, and one process at a time, so that requests get their turn in between.
   - Manual attach and detach override the policy: attached, until exec or the end; detached, until the
     end.
 """
@@ -26,7 +26,7 @@ from bpfleakd.process.processes import ProcessStat
 from bpfleakd.supervision.growth_watcher import GrowthWatcher, Open
 from bpfleakd.supervision.managed_process import AT_ONCE, Agenda, ManagedProcess
 from bpfleakd.supervision.reconciler import Reconciler
-from bpfleakd.tracing.attach import UNHURRIED, AttachWait
+from bpfleakd.tracing.attaching.attach import UNHURRIED, AttachWait
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.tracer import Tracer
 
@@ -34,16 +34,16 @@ __all__ = ["Processes", "Supervisor"]
 
 _MS = 1_000_000
 
-# Most forks are followed by exec, which starts this anew; the dynamic linker takes a millisecond or two from
-# there to map the C library.
+# Most forks are followed by exec, which starts this over; from there, the dynamic linker takes a millisecond
+# or two to map the C library.
 _AFTER_FORK_NS = 20 * _MS
 _AFTER_EXEC_NS = 2 * _MS
 
 # Some 10 ms.
 _LOOKS_AT_ONCE = 64
 
-# Whatever may have been missed without a sign of it costs no more than this: processes that came, went or
-# were given another name; and, every tenth time, what no sign is given of at all, such as another cgroup.
+# The delay after an unnoticed loss of events: of processes that came, went or changed their name; and, every
+# tenth time, of changes without any event, such as another cgroup.
 _RESCAN_NS = 60_000 * _MS
 _LOOK_AT_ALL_EVERY = 10
 
@@ -82,6 +82,7 @@ class Supervisor:
         self._rescanned_ns = 0
         self.rescans_total = 0
         self.short_lived_total = 0
+        self.missed_total: Counter[str] = Counter()
 
     # What happens
 
@@ -116,7 +117,7 @@ class Supervisor:
             self._agenda.set(known.pid, now_ns)
 
     def rescan(self, now_ns: int) -> None:
-        """Look at all processes there are, whatever was known of them."""
+        """Check all existing processes again."""
         self._rescan(now_ns, at_all=True)
 
     def _rescan(self, now_ns: int, *, at_all: bool) -> None:
@@ -134,14 +135,14 @@ class Supervisor:
                 self._agenda.set(stat.id.pid, now_ns + place)
 
     def use(self, policy: Policy, now_ns: int) -> None:
-        """Decide anew about every process, by another policy. Manual attach and detach stay."""
+        """Decide again about every process, by another policy. Manual attach and detach stay."""
         self._policy = policy
         self.rescan(now_ns)
 
     def adopt(self, began_ns: Mapping[int, int], now_ns: int) -> None:
-        """Take over processes that are traced already, from an earlier daemon, by pid since when.
+        """Adopt processes that are traced already, from an earlier daemon, by pid since when.
 
-        What somebody attached stays so. A window of automatic tracing ends when it would have ended.
+        Manually attached ones stay manual. A window of automatic tracing ends when it would have ended.
         """
         for pid, since_ns in began_ns.items():
             stat = self._processes.stat(pid)
@@ -150,7 +151,7 @@ class Supervisor:
             process = self._identified(self._appeared(pid, stat.parent_pid), stat)
             decision = process.decision = self._decide(process, stat)
             request = self._tracer.request_of(pid) or TracingRequest()
-            # Where nobody wrote it down: what the policy would not do.
+            # Without a record: manual if the policy would not trace it.
             unwanted = request.rule is None and decision.mode not in (TracingMode.AUTO, request.mode)
             if request.is_manual or unwanted:
                 process.manual_mode = request.mode
@@ -158,7 +159,7 @@ class Supervisor:
             if not process.manual and decision.mode is TracingMode.AUTO:
                 self._reconciler.resume_window(process, decision, since_ns, now_ns)
 
-    # What a user asks for
+    # Requests of a user
 
     def attach(
         self,
@@ -169,7 +170,7 @@ class Supervisor:
         *,
         enable_profile: bool = False,
     ) -> TracedProcess:
-        """Trace a process because a user asked for it. Raises what Tracer.start raises."""
+        """Trace a process because a user requested it. Raises what Tracer.start raises."""
         self._tracer.still_traced(pid)
         request = TracingRequest(mode, MANUAL, enable_profile=enable_profile)
         traced = self._tracer.start(pid, request, wait=wait)
@@ -215,7 +216,7 @@ class Supervisor:
     # Questions
 
     def is_manual(self, pid: int) -> bool:
-        """Whether somebody attached the process."""
+        """Whether a user attached the process."""
         process = self._known.get(pid)
         return process is not None and process.manual
 
@@ -239,7 +240,7 @@ class Supervisor:
         events = list(self._events())
         gaps = [index for index, event in enumerate(events) if event.change is ProcessChange.GAP]
         if gaps:
-            # Looking at everything tells more than what was left of the events before.
+            # A check of everything makes the remaining events superfluous.
             self.rescan(now_ns)
             events = events[gaps[-1] + 1 :]
         for event in events:
@@ -288,6 +289,8 @@ class Supervisor:
 
     def _forget(self, process: ManagedProcess) -> None:
         self.short_lived_total += process.id is None
+        if process.missed_by:
+            self.missed_total[process.missed_by] += 1
         del self._known[process.pid]
         self._agenda.drop(process.pid)
 

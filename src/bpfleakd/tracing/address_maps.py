@@ -1,7 +1,7 @@
 """The address maps of the traced processes, kept up to date from the programs' reports.
 
-What malloc does for itself is marked by the programs. Where they do not wait for its return, they cannot tell
-when it is under way: for free, and for blocks that are not recorded. There the stack says it.
+The programs mark mappings that malloc makes for itself. If they do not wait for its return (for free, and for
+blocks that are not recorded), they do not know when it is running. Then the stack shows it.
 
 Each report carries the peak of the heap until then, while nothing else changed: so the peak of both together
 is exact.
@@ -21,7 +21,7 @@ import structlog
 
 from bpfleakd import errors
 from bpfleakd.kernel.address_space_events import AddressSpaceEvent, Syscall
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.table.address_map import AddressMap, Owner, Special
@@ -72,7 +72,7 @@ class AddressMapCheckpoint:
     """What outlives the daemon of a process' address space.
 
     All reports before `position` are in it; `lost` of them had not come when the map was last repaired. A
-    `stale` one lacks later reports that nobody can read again.
+    `stale` one lacks later reports that cannot be read again.
     """
 
     map: MapCheckpoint
@@ -89,7 +89,7 @@ class AddressMapCheckpoint:
 class AddressMaps:
     """One AddressMap for each process that is followed.
 
-    `is_in_allocator` tells whether a stack (pid, stack id) goes through a function of an allocator,
+    `is_in_allocator` is whether a stack (pid, stack id) goes through a function of an allocator,
     `is_python_arena` whether anonymous memory (pid, bytes, stack id) is for Python's objects.
     """
 
@@ -123,7 +123,7 @@ class AddressMaps:
         self._changed.add(pid)
 
     def restore(self, pid: int, checkpoint: AddressMapCheckpoint) -> None:
-        """Go on where an earlier daemon stopped. Raises ValueError or LookupError if that makes no sense."""
+        """Continue where an earlier daemon stopped. Raises ValueError or LookupError on bad data."""
         process = self._processes[pid] = _MappedProcess(
             AddressMap.restored(checkpoint.map),
             checkpoint.program_break,
@@ -161,7 +161,7 @@ class AddressMaps:
         self._processes.pop(pid, None)
 
     def begin_reading(self) -> None:
-        """From now on changes are of another reading, with a budget of its own."""
+        """From now on changes belong to another reading, with a new budget."""
         self._budget.begin()
 
     def skipped(self, pid: int) -> int:
@@ -182,8 +182,8 @@ class AddressMaps:
     def heap_since_attach(self, pid: int) -> list[tuple[int, int]]:
         """Where the allocators of a process have put blocks since the attach, and only they; by address.
 
-        Empty where that is not known for sure: a call that was under way at the attach is known by its stack,
-        but not the block that it returned.
+        Empty if that is not certain: the stack of a call that was running at the attach is known, but not the
+        block that it returned.
         """
         process = self._processes.get(pid)
         if process is None or process.broken or process.is_unsure:
@@ -210,7 +210,7 @@ class AddressMaps:
                 if self._take_in(process, event):
                     mapped_code.add(event.pid)
             except Exception:
-                # A bug of ours, or what the process did to us: its map is repaired, and the others go on.
+                # A bug of ours, or a trick of the process: its map is repaired, and the others continue.
                 if not process.broken:
                     log.exception("space.broken", pid=event.pid, syscall=event.syscall)
                 process.broken = True
@@ -253,7 +253,7 @@ class AddressMaps:
     def repair(self, pid: int, lost: int) -> None:
         """Bring a map into line if reports were lost since: `lost` is the process' counter of them.
 
-        Raises what read_mappings raises, except NoSuchProcess; then it is to be called again.
+        Raises what read_mappings raises, except NoSuchProcess; then call it again.
         """
         process = self._processes.get(pid)
         if process is None or (process.lost == lost and not process.broken):

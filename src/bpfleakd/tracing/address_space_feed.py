@@ -50,7 +50,7 @@ class AddressSpaceFeed:
         self._records[pid] = record
 
     def restore(self, pid: int, record: Blob) -> None:
-        """Go on with the map in `record`. Raises ValueError or LookupError if it makes no sense."""
+        """Continue with the map in `record`. Raises ValueError or LookupError for inconsistent data."""
         self._spaces.restore(pid, read_checkpoint(record, AddressMapCheckpoint))
         self.keep(pid, record)
 
@@ -99,6 +99,6 @@ class AddressSpaceFeed:
         try:
             write_checkpoint(self._records[pid], self._spaces.checkpoint(pid, position, stale=stale))
         except OSError as error:
-            # An old record would be taken for the truth; without one the next daemon begins anew.
+            # An old record would seem valid; without one the next daemon starts over.
             self._records.pop(pid).remove()
             log.warning("space.not-kept", pid=pid, reason=error.strerror)

@@ -27,15 +27,20 @@ class Background:
         Where there are too many of other processes it is not begun.
         """
         with self._lock:
-            done = self._running.get(owner)
-            if done is None:
-                if len(self._running) >= self._threads_max:
-                    return False
-                done = self._running[owner] = threading.Event()
-                threading.Thread(
-                    target=self._run, args=(owner, job, done), name=self._name, daemon=True
-                ).start()
-        return done.wait(wait_s)
+            done = self._running.get(owner) or self._started(owner, job)
+        return done is not None and done.wait(wait_s)
+
+    def begin(self, owner: str, job: Callable[[], None]) -> bool:
+        """Begin a job of a process; whether it was: not if there is one already, or too many of others."""
+        with self._lock:
+            return owner not in self._running and self._started(owner, job) is not None
+
+    def _started(self, owner: str, job: Callable[[], None]) -> threading.Event | None:
+        if len(self._running) >= self._threads_max:
+            return None
+        done = self._running[owner] = threading.Event()
+        threading.Thread(target=self._run, args=(owner, job, done), name=self._name, daemon=True).start()
+        return done
 
     def _run(self, owner: str, job: Callable[[], None], done: threading.Event) -> None:
         try:

@@ -31,7 +31,7 @@ _JSON_BEGIN = b"{"
 
 
 def read_checkpoint(record: Blob, kind: type[T]) -> T:
-    """The value in a record. Raises ValueError if there is none of this kind."""
+    """The value in a record. Raises ValueError if there is no value of this kind."""
     text = record.read()
     if text is None:
         raise ValueError("there is no record")
@@ -48,7 +48,7 @@ def write_checkpoint(record: Blob, value: Any) -> None:
     try:
         text = msgspec.msgpack.encode(value)
     except UnicodeEncodeError:
-        # Names that are no UTF-8 are texts with surrogates here (PEP 383), which JSON can escape.
+        # Names that are not UTF-8 are texts with surrogates here (PEP 383), which JSON can escape.
         text = json.dumps(msgspec.to_builtins(value, str_keys=True)).encode()
     record.write(text)
 
@@ -65,12 +65,12 @@ def write_if_possible(pins: ProcessPins, name: str, value: Any) -> None:
 
 
 def write_request(pins: ProcessPins, request: TracingRequest) -> None:
-    """Write down how a process is to be traced: for the next daemon, of whatever version."""
+    """Save how to trace a process: for the next daemon, of any version."""
     write_if_possible(pins, _REQUEST, request)
 
 
 def read_request(pins: ProcessPins) -> TracingRequest:
-    """How an earlier daemon was to trace a process; the default request if nobody wrote it down."""
+    """How an earlier daemon traced a process; the default request without a record."""
     record = pins.record(_REQUEST)
     try:
         return read_checkpoint(record, TracingRequest)

@@ -18,7 +18,7 @@ from bpfleakd.kernel.skipped_runs import SkippedRuns
 from bpfleakd.model.site import SiteKey
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.table.site_table import COUNTERS
-from bpfleakd.tracing.attach import Attacher
+from bpfleakd.tracing.attaching.attach import Attacher
 from bpfleakd.tracing.recorded_state import RecordedState
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.traced_processes import TracedProcesses
@@ -58,10 +58,10 @@ class CounterCollector:
     def collect(self) -> int:
         """Bring all tables up to now, but those of processes that are set aside.
 
-        Returns the time that they are of. That is when the counters were read, not when this was begun: a
+        Returns the time of the figures. That is when the counters were read, not when this was called: a
         daemon may be stalled in between.
         """
-        # First, so that a peak of the heap can be told from those that the events bring.
+        # First, so that a peak of the heap can be distinguished from those of the events.
         idle = self._maps.idle_unmatched_frees()
         counters = {pid: self._maps.process(pid, idle[pid]) for pid in self._processes.running}
         self._make_up_for(self._maps.skipped_runs())
@@ -78,7 +78,7 @@ class CounterCollector:
     def _changed_sites(self) -> tuple[_ChangedSites, int]:
         """What has changed, and when it was read.
 
-        Where that took long, nobody knows which moment the counters are of: they are read once more.
+        If that took long, the time of the counters is uncertain: they are read once more.
         """
         readings = []
         for _ in range(_READINGS_MAX):
@@ -122,7 +122,7 @@ class CounterCollector:
         self._follow_changed_libraries(traced, counters.library_changes)
 
     def _make_up_for(self, skipped: SkippedRuns) -> None:
-        """Find out what runs of programs would have told that the kernel has left out."""
+        """Recover the reports of program runs that the kernel has skipped."""
         if skipped == self._skipped:
             return
         before, self._skipped = self._skipped, skipped
@@ -145,6 +145,7 @@ class CounterCollector:
         except errors.NoSuchProcess:
             # It has just ended, which the next tick notices.
             return
+        self._attacher.expect_files(traced.pid, mappings)
         traced.symbolizer.update_mappings(mappings)
         traced.follow_runtimes(self._maps, mappings, self._clock_ns())
         self._unwinding.follow(traced.pid, mappings, wait_s=0.0)
@@ -156,7 +157,7 @@ class CounterCollector:
         began_ns = self._clock_ns()
         is_wanted = traced.followed_changes != changes or traced.runtimes.is_awaited()
         if is_wanted and traced.library_pause.is_due(began_ns):
-            # What is not there yet is asked for again.
+            # Missing ones are requested again.
             with contextlib.suppress(errors.NotYet):
                 self.follow_libraries(traced)
                 traced.followed_changes = changes

@@ -1,53 +1,71 @@
-"""The managed heap of a traced process: its collections, and what is said of the sites that commit it.
+"""The managed heap of a traced process: its collections, and the verdict on the sites that commit it.
 
-The collector takes memory in the name of whoever allocates at that moment, garbage or not. Its commits are
-charged to that method, but no verdict is made of them: it is made of what collections leave alive.
+The collector takes memory in the name of the method that allocates at that moment, garbage or not. Its
+commits are blamed on that method, but the verdict comes from what collections leave alive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bpfleakd.model.code.stack import Frame
 from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.model.stack import Frame
 from bpfleakd.model.verdict import SiteVerdict, Verdict
 from bpfleakd.runtimes.runtime import LiveHeap
+from bpfleakd.tracing.java_memory import JavaUse, with_use
 from bpfleakd.verdicts.managed_heap import Collections, classify_managed_heap
 
-__all__ = ["HeapTracking", "commits_managed_heap", "may_commit_heap"]
+__all__ = ["HeapTracking"]
 
 _COLLECTIONS_MAX = 4_096
+# By which a collector takes memory; V8 has what it keeps about its pages from malloc.
+_KINDS = (AllocationKind.COMMIT, AllocationKind.MMAP, AllocationKind.PYTHON)
+_KINDS_OF_V8 = (*_KINDS, AllocationKind.HEAP)
 _COLLECTORS = ("libcoreclr.so", "libclrgc.so", "libclrgcexp.so", "libjvm.so")
 _OF_COLLECTOR = (
     *("gc_heap::", "GCHeap::"),
-    # Java's: Serial, Parallel, G1, ZGC, Shenandoah. Its metaspace and code cache are no part of the heap.
+    # Java's: Serial, Parallel, G1, ZGC, Shenandoah. Its metaspace and code cache are not part of the heap.
     *("CardGeneration::", "DefNewGeneration::", "PSVirtualSpace::", "G1PageBasedVirtualSpace::"),
     *("ZPhysicalMemory", "ShenandoahHeap"),
 )
+# What V8 has pages by, and what it keeps about each: lists of free places, remembered slots.
+_V8 = "V8"
+_NAMESPACES_OF_V8 = ("v8::", "heap::base::")
+_OF_V8 = tuple(
+    f"v8::internal::{name}"
+    for name in (
+        *("MemoryAllocator::", "MemoryChunk::", "Page::", "Scavenger", "Sweeper", "SlotSet::", "MarkCompact"),
+        *("CompactionSpace::", "PagedSpace", "NewSpace::", "SemiSpace", "LargeObjectSpace::", "Evacuat"),
+    )
+)
+# They stand between V8 and the allocator.
+_LIBRARIES = ("libc.so", "libstdc++.so", "operator new(", "std::")
 _RISING = (Verdict.LEAK, Verdict.GROWING)
 
 
 class HeapTracking:
     """The collections of one process since `began_ns`. `heap` is the last verdict; None without a runtime
-    that tells them. `rows` are the sites that commit the heap, as far as they grow. `is_held`: somebody is
-    known who keeps what stays."""
+    that reports them. `rows` are the growing sites that commit the heap. `is_held`: the function
+    that keeps what stays is known."""
 
     def __init__(self) -> None:
         self.heap: ManagedHeap | None = None
         self.rows: NDArray[np.intp] = np.zeros(0, np.intp)
-        self.is_held = True
+        self.is_held = False
+        self.beside: dict[JavaUse, float] = {}
         self._points: list[LiveHeap] = []
         self._count = 0
         self._full_count = 0
 
     @property
     def may_grow(self) -> bool:
-        """Whether somebody should look who makes it grow."""
+        """Whether to search for the function that makes it grow."""
         return self.heap is None or self.heap.verdict is not Verdict.STEADY
 
     def note(self, collections: Iterable[LiveHeap]) -> None:
@@ -63,7 +81,7 @@ class HeapTracking:
             ]
 
     def judge(self, runtime: str, since_ns: int, now_ns: int, leak_after_s: float) -> None:
-        """Make a verdict of the collections that a runtime has told, since it does."""
+        """Judge the collections reported by the runtime so far."""
         collections = Collections(
             np.array([(one.at_ns - since_ns) / 1e9 for one in self._points]),
             np.array([one.live_bytes for one in self._points], np.float64),
@@ -71,33 +89,61 @@ class HeapTracking:
         )
         is_read = any(one.is_reading for one in self._points)
         watched_s = (now_ns - since_ns) / 1e9
-        heap = classify_managed_heap(runtime, collections, watched_s, leak_after_s, is_read=is_read)
+        was_leak = self.heap is not None and self.heap.verdict is Verdict.LEAK
+        heap = classify_managed_heap(
+            runtime,
+            collections,
+            watched_s,
+            leak_after_s,
+            is_read=is_read,
+            often_full=runtime == _V8,
+            was_leak=was_leak,
+        )
         self.heap = replace(heap, collections=self._count, full_collections=self._full_count)
 
+    def may_commit(self, key: SiteKey) -> bool:
+        """Whether a site is of a kind by which this heap takes memory."""
+        kinds = _KINDS_OF_V8 if self.heap is not None and self.heap.runtime == _V8 else _KINDS
+        return key.kind in kinds
+
+    def is_committed_by(self, key: SiteKey, frames: Sequence[Frame]) -> bool:
+        """Whether a site takes memory for objects: that of a garbage collector, or Python's arenas."""
+        if key.kind is AllocationKind.PYTHON:
+            return True
+        if not self.may_commit(key) or self.heap is None:
+            return False
+        return _is_by_v8(frames) if self.heap.runtime == _V8 else _is_by_collector(frames)
+
     def on_site(self, key: SiteKey, frames: Sequence[Frame], verdict: SiteVerdict) -> SiteVerdict:
-        """What is to be said of a site: of one that commits the managed heap, what is known of that."""
-        if self.heap is None or verdict.verdict not in _RISING or not commits_managed_heap(key, frames):
-            return verdict
-        if self.heap.verdict is Verdict.LEAK and not self.is_held:
-            reason = f"{self.heap.reason}; no container holds it that grows"
+        """The verdict on a site: for one that commits the managed heap, that of the heap."""
+        if self.heap is None or verdict.verdict not in _RISING or not self.is_committed_by(key, frames):
+            return with_use(verdict, key, frames)
+        if self.heap.verdict is Verdict.LEAK and not self.is_held and key.kind is not AllocationKind.HEAP:
+            reason = f"{self.heap.reason}; the function that keeps it is unknown"
             return replace(verdict, verdict=Verdict.LEAK, reason=reason)
         if self.heap.verdict is Verdict.LEAK:
-            reason = "memory of the managed heap: sites of kind managed say who keeps it"
+            says = "sites of kind managed show what keeps it" if self.is_held else self.heap.reason
+            reason = f"memory of the managed heap: {says}"
             return SiteVerdict(Verdict.GROWING, verdict.confidence, reason, 0.0)
         confidence = 0.0 if self.heap.verdict is Verdict.UNKNOWN else verdict.confidence
         return SiteVerdict(self.heap.verdict, confidence, self.heap.reason, 0.0)
 
 
-def may_commit_heap(key: SiteKey) -> bool:
-    """Whether a site is of a kind by which a collector takes memory."""
-    return key.kind in (AllocationKind.COMMIT, AllocationKind.MMAP, AllocationKind.PYTHON)
-
-
-def commits_managed_heap(key: SiteKey, frames: Sequence[Frame]) -> bool:
-    """Whether a site takes memory for objects: that of a garbage collector, or Python's arenas."""
-    if key.kind is AllocationKind.PYTHON:
-        return True
-    return may_commit_heap(key) and any(
+def _is_by_collector(frames: Sequence[Frame]) -> bool:
+    return any(
         frame.module in _COLLECTORS and any(name in (frame.function or "") for name in _OF_COLLECTOR)
         for frame in frames
     )
+
+
+def _is_by_v8(frames: Sequence[Frame]) -> bool:
+    """Whether V8 took it for pages by itself: no function called back by V8 is in between."""
+    # The first one is the allocator.
+    functions = [
+        frame.function or ""
+        for frame in frames[1:]
+        if not (frame.module or "").startswith(_LIBRARIES)
+        and not (frame.function or "").startswith(_LIBRARIES)
+    ]
+    of_v8 = takewhile(lambda function: any(name in function for name in _NAMESPACES_OF_V8), functions)
+    return any(name in function for function in of_v8 for name in _OF_V8)

@@ -10,13 +10,23 @@ import structlog
 
 from bpfleakd import errors
 from bpfleakd.analysis.bill import AllocatorBooks, bill, growth_summary
+from bpfleakd.analysis.container_bill import container_bill
 from bpfleakd.analysis.free_memory import free_memory
 from bpfleakd.analysis.jit_modules import JitModules
 from bpfleakd.analysis.memory_parts import Part, classify, shares, summarise
+from bpfleakd.analysis.pinned_memory import PinnedPages, pinned_pages
 from bpfleakd.model.address_space import AddressSpaceReport, BillLine, UseSummary
+from bpfleakd.model.container import ContainerBill
 from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.site import AllocationKind
-from bpfleakd.process.glibc_heap import FREE_CHUNKS_MAX, read_glibc_heap
+from bpfleakd.process.heap_books.glibc_heap import FREE_CHUNKS_MAX, read_glibc_heap
+from bpfleakd.process.heap_books.tcmalloc_heap import TcmallocHeap, read_tcmalloc_heap
+from bpfleakd.process.memory_groups import (
+    CGROUP,
+    narrowest_group,
+    read_group_memory,
+    read_process_parts,
+)
 from bpfleakd.process.pages import Pagemap, present_pages, stack_pointers
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
@@ -42,22 +52,33 @@ class FirstBill:
     lines: tuple[BillLine, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class FirstContainerBill:
+    """The same of the control group that limits the process."""
+
+    attached_s: float
+    bill: ContainerBill
+
+
 @dataclass(slots=True)
 class _MeasuredProcess:
-    """What is kept of a process: who it is, its memory at the attach, and the methods compiled since."""
+    """The record of a process: its identity, its memory at the attach, and the methods compiled since."""
 
     info: ProcessInfo
     first: tuple[UseSummary, ...]
     first_bill: FirstBill | None
     jit_tail: PerfMapTail
     jit_modules: JitModules = field(default_factory=JitModules)
+    pinned: tuple[PinnedPages, ...] = ()
+    first_container: FirstContainerBill | None = None
 
 
 class MemoryBreakdown:
     """The traced processes from their attach on."""
 
-    def __init__(self, proc: Path = PROC) -> None:
+    def __init__(self, proc: Path = PROC, cgroup: Path = CGROUP) -> None:
         self._proc = proc
+        self._cgroup = cgroup
         self._processes: dict[int, _MeasuredProcess] = {}
 
     def follow(self, process: ProcessInfo) -> tuple[UseSummary, ...]:
@@ -73,12 +94,13 @@ class MemoryBreakdown:
         except errors.BpfleakdError as error:
             log.warning("memory.not-read", pid=pid, reason=error.message, hint=error.hint)
         self.restore(process, first, first_bill)
+        self._container_bill(pid, 0.0)
         return first
 
     def restore(
         self, process: ProcessInfo, first: tuple[UseSummary, ...], first_bill: FirstBill | None = None
     ) -> None:
-        """Go on: growth is counted from `first`."""
+        """Continue: growth is counted from `first`."""
         pid = process.id.pid
         perf_map = self._proc / str(pid) / "root" / "tmp" / f"perf-{process.namespace_pid}.map"
         jit_tail = PerfMapTail(perf_map, process.uid)
@@ -100,8 +122,8 @@ class MemoryBreakdown:
     ) -> AddressSpaceReport:
         """The memory of a process that is followed, now.
 
-        `space` tells whose the mappings since the attach are, `table` what is live in the heap. Raises
-        NoSuchProcess, AccessDenied or KernelUnsupported.
+        `space` has the owners of the mappings since the attach, `table` the live heap. Raises NoSuchProcess,
+        AccessDenied or KernelUnsupported.
         """
         process = self._processes[pid]
         status = read_status(pid, self._proc)
@@ -132,6 +154,7 @@ class MemoryBreakdown:
             managed=managed,
             bill=lines,
             growth_summary=growth_summary(lines),
+            container=self._container_bill(pid, attached_s),
             losses={
                 "event_full": events_lost,
                 "region_full": space.unrecorded_count if space is not None else 0,
@@ -142,25 +165,67 @@ class MemoryBreakdown:
             },
         )
 
+    def quick_bill(
+        self,
+        pid: int,
+        space: AddressMap | None = None,
+        managed: ManagedHeap | None = None,
+        attached_s: float = 0.0,
+    ) -> tuple[tuple[BillLine, ...], ContainerBill | None]:
+        """The bill of any process, and of the control group that limits it, if it does not take long.
+
+        Growth is that of a process that is followed. Raises as `report`.
+        """
+        smaps = read_smaps(pid, self._proc)
+        parts, books = self._parts(pid, smaps, space), self._books(pid, smaps, _CHUNKS_AT_ATTACH)
+        process = self._processes.get(pid)
+        first = process.first_bill if process is not None else None
+        container = self._container_bill(pid, attached_s)
+        if first is None:
+            return bill(parts, books, managed), container
+        return bill(parts, books, managed, first.lines, attached_s - first.attached_s), container
+
+    def _container_bill(self, pid: int, attached_s: float) -> ContainerBill | None:
+        """What the group that limits the process is charged for; None if none does."""
+        group = narrowest_group(pid, self._proc, self._cgroup)
+        if group is None:
+            return None
+        memory, parts = read_group_memory(group), read_process_parts(pid, self._proc)
+        process = self._processes.get(pid)
+        if process is None:
+            return container_bill(memory, parts)
+        first = process.first_container
+        if first is None or first.bill.cgroup != memory.cgroup:
+            found = container_bill(memory, parts)
+            process.first_container = FirstContainerBill(attached_s, found)
+            return found
+        return container_bill(memory, parts, first.bill, attached_s - first.attached_s)
+
     def _first_bill(self, pid: int, smaps: Smaps, parts: Sequence[Part]) -> FirstBill | None:
-        """The bill at the attach, if it does not take long; else the first that is asked for is."""
+        """Make the bill at the attach, if it does not take long; else the first request makes it."""
         books = self._books(pid, smaps, _CHUNKS_AT_ATTACH)
         return None if books is not None and books.left_out else FirstBill(0.0, bill(parts, books, None))
 
     def _books(self, pid: int, smaps: Smaps, chunks_max: int = FREE_CHUNKS_MAX) -> AllocatorBooks | None:
-        """What glibc's lists say; None where there are none."""
+        """Figures from the lists of glibc and the statistics of tcmalloc; None without them."""
         try:
             with RemoteMemory(pid, self._proc) as memory:
                 mappings = [usage.mapping for usage in smaps.usages]
                 heap = read_glibc_heap(memory, mappings, chunks_max=chunks_max)
+                tcmalloc = read_tcmalloc_heap(memory, mappings)
         except OSError:
             return None
         if heap is None:
-            return None
+            return None if tcmalloc is None else _books_of(tcmalloc)
         found = []
+        pinned = []
         for start, end in heap.areas.tolist():
-            inside = (heap.free[:, 0] >= start) & (heap.free[:, 0] < end)
-            found.append(free_memory(start, present_pages(pid, start, end, self._proc), heap.free[inside]))
+            inside = heap.free[(heap.free[:, 0] >= start) & (heap.free[:, 0] < end)]
+            present = present_pages(pid, start, end, self._proc)
+            found.append(free_memory(start, present, inside))
+            pinned.append(pinned_pages(start, present, inside))
+        if pid in self._processes:
+            self._processes[pid].pinned = tuple(pinned)
         return AllocatorBooks(
             arenas=heap.arenas,
             mapped_bytes=_resident_bytes(heap.mapped.tolist(), smaps),
@@ -168,7 +233,15 @@ class MemoryBreakdown:
             trimmable_bytes=sum(each.whole_pages_bytes for each in found),
             pinned_bytes=sum(each.pinned_bytes for each in found),
             left_out=heap.left_out,
+            tcmalloc_bytes=tcmalloc.committed_bytes if tcmalloc else 0,
+            tcmalloc_free_bytes=tcmalloc.free_bytes if tcmalloc else 0,
         )
+
+    def pinned(self, pid: int) -> tuple[PinnedPages, ...]:
+        """Pages of glibc's in which live blocks hold freed memory, as of the last report; each once."""
+        process = self._processes[pid]
+        pages, process.pinned = process.pinned, ()
+        return pages
 
     def _parts(self, pid: int, smaps: Smaps, space: AddressMap | None) -> list[Part]:
         return classify(
@@ -177,6 +250,11 @@ class MemoryBreakdown:
             stack_pointers(pid, self._proc),
             Pagemap(pid, self._proc).count,
         )
+
+
+def _books_of(heap: TcmallocHeap) -> AllocatorBooks:
+    """Of a program without glibc's."""
+    return AllocatorBooks(0, 0, 0, 0, 0, 0, heap.committed_bytes, heap.free_bytes)
 
 
 def _resident_bytes(ranges: Sequence[tuple[int, int]], smaps: Smaps) -> int:

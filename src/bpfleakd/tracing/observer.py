@@ -1,4 +1,4 @@
-"""Who is told of the tracing: verdicts, reports and figures, which tracing itself does not know."""
+"""Observers of the tracing: verdicts, reports and figures, which tracing itself does not know."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["TracingObserver"]
 
 
 class TracingObserver:
-    """Is told everything in the tracing thread, and does nothing about it: override what is wanted."""
+    """Gets every notification in the tracing thread, and ignores it: override the wanted ones."""
 
     def attached(self, traced: TracedProcess) -> None:
         """A process is being recorded."""
@@ -18,7 +18,7 @@ class TracingObserver:
         """A tick has brought the table of a process up to now."""
 
     def exited(self, view: ProcessView) -> None:
-        """A process has exited, and is kept for a moment if names that are asked for now are to come."""
+        """A process has exited, and is kept for a moment if requested names are still to come."""
 
     def ending(self, view: ProcessView) -> None:
         """A process is not recorded any more, and its tables are dropped after this."""

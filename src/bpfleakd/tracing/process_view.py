@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.kernel.maps import Maps
+from bpfleakd.model.code.stack import NamedStack
 from bpfleakd.model.site import SiteKey
-from bpfleakd.model.stack import NamedStack
 from bpfleakd.table.address_map import AddressMap
+from bpfleakd.table.block_sample import BlockSample
 from bpfleakd.tracing.address_maps import AddressMaps
 from bpfleakd.tracing.regions import regions_as_blocks
 from bpfleakd.tracing.traced_process import TracedProcess
@@ -31,7 +32,7 @@ class ProcessView:
 
     @property
     def space(self) -> AddressMap | None:
-        """Who mapped what; None once the process is not traced any more."""
+        """The owners of mappings; None once the process is not traced any more."""
         return self.address_maps.map_of(self.traced.pid)
 
     def heap_since_attach(self) -> list[tuple[int, int]]:
@@ -43,13 +44,13 @@ class ProcessView:
         return self.traced.named_stacks(self.maps, keys, self.clock_ns())
 
     def learn_charging(self) -> None:
-        """Find out which callers give back what they allocate, and so are not to be charged."""
+        """Find the callers that free what they allocate, and so are not to be blamed."""
         pid = self.traced.pid
         self.traced.charging.learn(self.traced.table, lambda key: self.maps.stack(pid, key.stack_id))
 
-    def take_census(self) -> None:
-        """Count blocks and regions by thread and age, unless the last census is recent."""
-        self.traced.take_census(self.maps, self.space, self.clock_ns)
+    def take_census(self, sample: BlockSample | None = None) -> None:
+        """Count blocks and regions by thread and age, with a `sample`, unless the last census is recent."""
+        self.traced.take_census(self.maps, self.space, self.clock_ns, sample)
 
     def all_blocks(self) -> Iterator[NDArray[np.void]]:
         """All blocks and mappings: batches of LIVE_BLOCK records, kinds by BLOCK_KINDS."""

@@ -19,7 +19,7 @@ FAIR_NS = 20_000_000
 
 
 class ReadingBudget:
-    """The time that processes have used in the reading under way."""
+    """The time that processes have used in the current reading."""
 
     def __init__(self) -> None:
         self._used_ns: Counter[int] = Counter()

@@ -1,11 +1,12 @@
 """What is kept of the traced processes beside their tables: address maps, memory at the attach, sampling.
 
-All of it outlives the daemon. The programs count on without one, so that nothing that they count is missing;
-what needs a daemon is done by the next:
-  - reports of the address space wait in their ring; what found no room there is repaired (address_maps.py);
-  - libraries that were loaded meanwhile are probed then, and what their allocators did is not known;
+All of it outlives the daemon. The programs keep counting without one, so no count is missing; the next daemon
+does the rest:
+  - reports of the address space wait in their ring; if some did not fit, the map is repaired
+    (address_maps.py);
+  - libraries that were loaded meanwhile are probed then; earlier blocks of their allocators are unknown;
   - a process that ended, or called exec, gets its last report then, with the names that can still be found;
-  - a process that nobody read for so long that the programs stopped is attached to again.
+  - a process without a daemon for so long that the programs stopped is attached to again.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ import structlog
 
 from bpfleakd import errors
 from bpfleakd.kernel.maps import Maps
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.process import TracingMode, TracingRequest
 from bpfleakd.model.site import SiteKey
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.table.site_table import SiteTable
 from bpfleakd.tracing.address_maps import AddressMaps
 from bpfleakd.tracing.address_space_feed import AddressSpaceFeed
-from bpfleakd.tracing.attach import GONE, Attachment
+from bpfleakd.tracing.attaching.attachment import Attachment
+from bpfleakd.tracing.attaching.held_process import GONE
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_if_possible
 from bpfleakd.tracing.go.profile import is_gos_memory
 from bpfleakd.tracing.judging.history_checkpoint import HistoryCheckpoints, restored_history
@@ -41,7 +43,7 @@ log = structlog.get_logger()
 
 _SINCE = "traced"
 
-# What was read of the sites of a process, the verdicts on them, and who is charged for them.
+# The figures of the sites of a process, the verdicts on them, and their blamed functions.
 History: TypeAlias = tuple[SiteTable, SiteVerdicts, dict[SiteKey, SiteIdentity]]
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from bpfleakd.analysis.blame import blamed_frame
 from bpfleakd.analysis.fingerprint import fingerprint
 from bpfleakd.analysis.merging import merged_sites
+from bpfleakd.model.code.stack import RawStack, Stack, StackEnd
 from bpfleakd.model.managed import ManagedHeap, TypeFigures
 from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import AllocationKind
-from bpfleakd.model.stack import RawStack, Stack, StackEnd
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.runtimes.runtime import Retained
 from bpfleakd.symbols.dotnet_names import type_name
@@ -22,9 +22,9 @@ from bpfleakd.units import human_bytes
 
 __all__ = ["retained_sites", "retained_types"]
 
-# Of a heap that leaks, who keeps this part of what stays, is one that leaks.
+# In a leaking heap, a function that keeps this share of what stays leaks.
 _LEAKS_SHARE = 0.1
-# By less samples than that nobody is accused.
+# With fewer samples, no function is blamed.
 _SAMPLES_MIN = 5
 _CONFIDENCE_MAX = 0.95
 _POINTER_BYTES = 8
@@ -39,7 +39,7 @@ def retained_sites(
 ) -> list[SiteReport]:
     """The call sites that allocate what stays alive, those with most bytes first.
 
-    Where nobody was seen who makes a container grow, it is charged to the largest of `arenas`.
+    If no function is known to make a container grow, the largest of `arenas` is blamed.
     """
     total = sum(one.growth_bytes_per_s for one in retained) or 1.0
     kept = retained[:limit]
@@ -67,7 +67,7 @@ def retained_types(retained: Sequence[Retained]) -> tuple[TypeFigures, ...]:
 
 
 def _raw(addresses: tuple[int, ...]) -> RawStack:
-    """The runtime tells return addresses, also of the innermost method."""
+    """The runtime reports return addresses, also for the innermost method."""
     if not addresses:
         return RawStack((), StackEnd.LOST)
     return RawStack((addresses[0] - 1, *addresses[1:]), StackEnd.BOTTOM)
@@ -112,13 +112,11 @@ def _type_of(one: Retained) -> str:
 
 
 def _holds(one: Retained) -> str:
-    """Who keeps the objects; "" where only samples tell."""
+    """What keeps the objects; "" if only samples show it."""
     if one.container is None:
         return ""
     words = f"a {one.container} gains {_type_of(one)}"
-    return (
-        words if one.raw_stack else f"{words}, by whom was not seen: this is who used up memory for objects"
-    )
+    return words if one.raw_stack else f"{words}, by an unknown function: this one used up memory for objects"
 
 
 def _judged(site: SiteReport, heap: ManagedHeap, share: float) -> SiteReport:

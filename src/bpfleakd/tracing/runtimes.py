@@ -8,11 +8,11 @@ from itertools import islice
 
 import structlog
 
+from bpfleakd.model.code.managed_frame import managed_frames
+from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.code.method import MethodSource
+from bpfleakd.model.code.stack import RawStack
 from bpfleakd.model.managed import TypeFigures
-from bpfleakd.model.managed_frame import managed_frames
-from bpfleakd.model.mapping import Mapping
-from bpfleakd.model.method import MethodSource
-from bpfleakd.model.stack import RawStack
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.detection import detect
 from bpfleakd.runtimes.runtime import (
@@ -25,14 +25,14 @@ from bpfleakd.runtimes.runtime import (
 )
 from bpfleakd.tracing.managed_heap import HeapTracking
 from bpfleakd.tracing.retained import retained_types
-from bpfleakd.tracing.type_counts import TypeCounts
+from bpfleakd.tracing.types.type_counts import TypeCounts
 from bpfleakd.unwind.table import UnwindTable
 
 __all__ = ["ProcessRuntimes"]
 
 # Reading one takes some 20 us.
 _STACKS_NOTED_AT_ONCE = 500
-# A program may have an interpreter that it never starts: in the end it is looked at every 256 ticks.
+# A program may have an interpreter that it never starts: in the end it is checked every 256 ticks.
 _LOOKED_MAX = 8
 _TYPES_OVER_NS = 30_000_000_000
 
@@ -42,7 +42,7 @@ log = structlog.get_logger()
 class ProcessRuntimes:
     """The runtimes of one process, from the attach or their loading to the end, with its managed `heap`.
 
-    `counts` are those of its objects by type, once somebody has asked for them.
+    `counts` are the last counts of its objects by type, if any.
     """
 
     def __init__(self, process: ProcessInfo) -> None:
@@ -105,7 +105,7 @@ class ProcessRuntimes:
                     source.find(address - 1)
 
     def charge_blocks(self, stack_of_block: Callable[[int], RawStack | None]) -> None:
-        """Learn who allocated the blocks that grow with what stays alive."""
+        """Find the functions that allocated the blocks that grow with what stays alive."""
         source = self.heap_runtime.allocations if self.heap_runtime else None
         if isinstance(source, HolderSource):
             source.charge(stack_of_block)
@@ -117,7 +117,7 @@ class ProcessRuntimes:
 
     @property
     def types(self) -> tuple[TypeFigures, ...]:
-        """What is known of types: of the last count, of the last reading of the heap, or by samples."""
+        """Figures on types: from the last count, from the last reading of the heap, or from samples."""
         counts = self._read_counts or self.counts
         return counts.figures if counts is not None else retained_types(self.retained)
 
@@ -141,7 +141,7 @@ class ProcessRuntimes:
 
     @property
     def heap_runtime(self) -> Runtime | None:
-        """The runtime that tells of its collections, if there is one."""
+        """The runtime that reports its collections, if there is one."""
         return next((one for one in self._runtimes if one.live_heap is not None), None)
 
     @property

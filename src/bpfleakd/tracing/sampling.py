@@ -75,7 +75,7 @@ class Sampling:
         self.set_level(pid, request.level, self._maps.process(pid), now_ns)
 
     def resume(self, pid: int, request: TracingRequest, now_ns: int) -> None:
-        """Go on with a process that an earlier daemon has traced, at the interval that it has."""
+        """Continue with a process that an earlier daemon has traced, at its interval."""
         fixed_shift = self._fixed_shift(request.mode)
         if fixed_shift is not None and request.level:
             self._unlimited[pid] = fixed_shift
@@ -109,7 +109,7 @@ class Sampling:
         process.level = level
 
     def adapt(self, pid: int, counters: ProcessCounters, allocated_bytes: int, now_ns: int) -> None:
-        """Choose the interval of a process anew; `allocated_bytes` is what it allocated since attach."""
+        """Choose the interval of a process again; `allocated_bytes` is what it allocated since attach."""
         process = self._processes.get(pid)
         if process is None or now_ns <= process.seen_ns:
             return

@@ -1,10 +1,10 @@
-"""Which call sites of a traced process are one, and whom they are charged to.
+"""Which call sites of a traced process are one, and their blamed functions.
 
 Rules:
   - A site's identity is its fingerprint, which is made of names, not of addresses. It is settled once all its
-    frames have names, and kept then, also over a restart: what a JIT has compiled may be gone by that time.
-  - To name a stack takes up to a millisecond, so that some are settled at each evaluation, the largest first.
-  - What is known of callers is learnt from the busiest sites, again and again, and from no names.
+    frames have names, and kept then, also over a restart: code of a JIT may be gone by that time.
+  - Naming a stack takes up to a millisecond, so some are settled at each evaluation, the largest first.
+  - Callers are learnt from the busiest sites, again and again, without names.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.analysis.callers import NO_RULES, Callers, ChargeRules, charged_frame
-from bpfleakd.model.managed_frame import frame_places
+from bpfleakd.model.code.managed_frame import frame_places
+from bpfleakd.model.code.stack import Frame, NamedStack, RawStack
 from bpfleakd.model.site import SiteKey
-from bpfleakd.model.stack import Frame, NamedStack, RawStack
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.verdicts.merged_histories import Units
 
@@ -32,7 +32,7 @@ _DEPTH = 16
 _GIVEN_BACK_MIN = 4
 _HELD_SHARE = 0.1
 _SETTLED_AT_ONCE = 32
-# Whoever has more has them from one place: each is looked at again at each evaluation.
+# More sites than this come from one place: each is checked again at each evaluation.
 _IDENTITIES_MAX = 4_096
 
 
@@ -72,7 +72,7 @@ class SiteCharging:
         return known.fingerprint if known else None
 
     def learn(self, table: SiteTable, stack_of: Callable[[SiteKey], RawStack]) -> None:
-        """Look at who calls what in the busiest sites, and who of them gives back."""
+        """Learn the callers in the busiest sites, and which of them free their blocks."""
         columns = table.columns()
         allocated, live = columns[:, _ALLOCATED_COUNT], columns[:, _LIVE_COUNT]
         busiest = np.argsort(-allocated, kind="stable")[:_STACKS_MAX]
@@ -100,7 +100,7 @@ class SiteCharging:
         return [key for key, _ in zip(found, range(_SETTLED_AT_ONCE), strict=False)]
 
     def settle(self, named: dict[SiteKey, NamedStack]) -> None:
-        """Take over the identities of sites that have all their names."""
+        """Store the identities of sites that have all their names."""
         for key, site in named.items():
             if site.final and site.stack.frames:
                 frame = self.charged(key, site.stack.frames)
@@ -111,12 +111,12 @@ class SiteCharging:
                 self._identities[key] = identity
 
     def units(self, table: SiteTable) -> Units | None:
-        """Which rows are the same site; None if there are no such."""
+        """Which rows are the same site; None if there are no such rows."""
         rows = self._by_row(table)
         return Units.of({row: (key.kind, known.fingerprint) for row, key, known in rows}, len(table))
 
     def functions(self, table: SiteTable) -> Units | None:
-        """Which rows are charged to the same function; None if there are no such."""
+        """Which rows are blamed on the same function; None if there are no such rows."""
         named = (each for each in self._by_row(table) if each[2].function)
         return Units.of(
             {row: (key.kind, known.module, known.function) for row, key, known in named}, len(table)

@@ -12,8 +12,8 @@ __all__ = ["table_entries"]
 def table_entries(processes: Collection[ProcessCounters], *, threads: int) -> dict[str, int]:
     """Entries by table, under the names of the section `limits`.
 
-    `live_blocks` and `process_sites` are of the process with the most, as their limits are. `threads` of the
-    traced processes are at least what is taken: a thread has an entry from its first allocation on.
+    `live_blocks` and `process_sites` are those of the process with the most, as their limits are. The number
+    of threads of traced processes is an upper bound: a thread has an entry from its first allocation on.
     """
     return {
         "processes": len(processes),

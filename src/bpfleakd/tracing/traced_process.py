@@ -19,28 +19,33 @@ from bpfleakd.kernel.abi import KINDS, RecordingState
 from bpfleakd.kernel.maps import Maps, ProcessCounters
 from bpfleakd.model.address_space import UseSummary
 from bpfleakd.model.blocks import BlocksReport
-from bpfleakd.model.mapping import CodeMapping, Mapping
+from bpfleakd.model.code.mapping import CodeMapping, Mapping
+from bpfleakd.model.code.stack import FrameKind, NamedStack, RawStack
+from bpfleakd.model.oom import OomKill
 from bpfleakd.model.process import ProcessState, TracingRequest
 from bpfleakd.model.report import LeakReport
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.model.stack import FrameKind, NamedStack, RawStack
 from bpfleakd.model.verdict import ProcessVerdict
 from bpfleakd.printable import printable
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.symbols.symbolizer import LOSS_REASONS as NAMING_LOSS_REASONS
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.address_map import AddressMap
+from bpfleakd.table.block_sample import BlockSample
 from bpfleakd.table.census import SiteCensus, take_census
 from bpfleakd.table.site_table import SiteTable
-from bpfleakd.tracing.attach import GONE, Attachment
+from bpfleakd.tracing.attaching.attachment import Attachment
+from bpfleakd.tracing.attaching.held_process import GONE
 from bpfleakd.tracing.go.goroutines import GoroutineWatch
 from bpfleakd.tracing.go.profile import GoProfile, without_guesses
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.judging.site_verdicts import SiteVerdicts
 from bpfleakd.tracing.managed_heap import HeapTracking
 from bpfleakd.tracing.reading_budget import Pause
+from bpfleakd.tracing.resource_watch import ResourceWatch
 from bpfleakd.tracing.runtimes import ProcessRuntimes
 from bpfleakd.tracing.site_charging import SiteCharging
+from bpfleakd.tracing.types.block_types import BlockTypes
 
 __all__ = ["SetAside", "TracedProcess", "TracedSince"]
 
@@ -50,7 +55,7 @@ _NS_PER_S = 1_000_000_000
 # A census of a million blocks takes a third of a second: at most a tenth of the time goes into them.
 _CENSUS_SHARE = 0.1
 _CENSUS_PAUSE_NS = _NS_PER_S // 2
-# A process that something went wrong with is looked at again after this, and twice as long each time.
+# A process with an error is read again after this time, and twice as long each time.
 _PAUSE_NS = 2 * _NS_PER_S
 _PAUSE_MAX_NS = 300 * _NS_PER_S
 # The maps of a process are read again for addresses that nothing covers, but no more often than this.
@@ -84,7 +89,7 @@ class TracedSince:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A process that is not looked at until `until_ns`, because something went wrong with it."""
+    """A process that is not read until `until_ns`, because of an error."""
 
     reason: str
     until_ns: int
@@ -93,8 +98,8 @@ class SetAside:
 
 @dataclass(slots=True)
 class TracedProcess:
-    """A process from its attach on. `final`, `final_blocks` and `final_code` are of one that ended,
-    `final_unsuppressed` with the sites that are suppressed; the blocks are with them.
+    """A process from its attach on. `final`, `final_blocks` and `final_code` belong to a process that ended,
+    `final_unsuppressed` includes suppressed sites; the blocks include them, too.
 
     `reachable` is what the last scan for lost blocks, at `scanned_ns`, has found of its sites.
     """
@@ -107,6 +112,8 @@ class TracedProcess:
     counters: ProcessCounters
     verdicts: SiteVerdicts = field(default_factory=SiteVerdicts)
     runtimes: ProcessRuntimes = field(init=False)
+    block_types: BlockTypes = field(init=False)
+    resources: ResourceWatch = field(init=False)
     suppressions: SiteSuppressions = field(default_factory=SiteSuppressions, init=False)
     charging: SiteCharging = field(default_factory=SiteCharging, init=False)
     state: ProcessState = field(default=ProcessState.TRACED, init=False)
@@ -128,7 +135,8 @@ class TracedProcess:
     process_verdict: ProcessVerdict | None = field(default=None, init=False)
     go: GoProfile | None = field(default=None, init=False)
     goroutines: GoroutineWatch | None = field(default=None, init=False)
-    # Rows of sites that leak, to be told when their names are there.
+    oom: OomKill | None = field(default=None, init=False)
+    # Rows of leaking sites, to be announced when their names are there.
     unannounced: list[int] = field(default_factory=list, init=False)
     _census_due_ns: int = field(default=0, init=False)
     _announce_due_ns: int = field(default=0, init=False)
@@ -140,6 +148,10 @@ class TracedProcess:
 
     def __post_init__(self) -> None:
         self.runtimes = ProcessRuntimes(self.attachment.process)
+        self.resources = ResourceWatch(
+            self.attachment.process.id, self.since.attached_ns, self.verdicts.leak_after_s
+        )
+        self.block_types = BlockTypes(self.attachment.process.id, self.symbolizer.readable)
 
     @property
     def pid(self) -> int:
@@ -161,12 +173,12 @@ class TracedProcess:
         return {**self.counters.losses, **ours, **naming}
 
     def is_set_aside(self, now_ns: int) -> bool:
-        """Whether it is to be left alone for a while."""
+        """Whether it is not to be read for a while."""
         return self.set_aside is not None and now_ns < self.set_aside.until_ns
 
     @contextmanager
     def isolated(self, clock_ns: Callable[[], int]) -> Iterator[None]:
-        """Errors with this process end here: it is set aside, for longer each time, and the others go on."""
+        """Errors with this process end here: it is set aside, longer each time, and the others continue."""
         try:
             yield
         except Exception as error:
@@ -204,7 +216,7 @@ class TracedProcess:
         return leaks
 
     def note_threads(self, names: dict[int, str]) -> None:
-        """Take over the names of the threads that exist now; those that ended keep theirs, up to a limit."""
+        """Store the names of the threads that exist now; ended ones keep theirs, up to a limit."""
         for tid, name in names.items():
             self.thread_names.pop(tid, None)
             self.thread_names[tid] = name
@@ -247,12 +259,20 @@ class TracedProcess:
             self._names_due_ns = now_ns + _LAST_NAMES_NS
         return self.symbolizer.is_pending and now_ns < self._names_due_ns
 
-    def take_census(self, maps: Maps, space: AddressMap | None, clock_ns: Callable[[], int]) -> None:
-        """Count blocks and regions by thread and age, unless the last census is recent."""
+    def take_census(
+        self,
+        maps: Maps,
+        space: AddressMap | None,
+        clock_ns: Callable[[], int],
+        sample: BlockSample | None = None,
+    ) -> None:
+        """Count blocks and regions by thread and age, unless the last census is recent.
+
+        A `sample` of the blocks is taken with it.
+        """
         now_ns = clock_ns()
         if self.census is None or now_ns >= self._census_due_ns or self.state is not ProcessState.TRACED:
-            blocks: Iterable[np.ndarray] = (values for _addresses, values in maps.live_blocks(self.pid))
-            heap = take_census(blocks, now_ns)
+            heap = take_census(_sampled(maps.live_blocks(self.pid), sample), now_ns)
             self.census = {
                 SiteKey(KINDS[kind], stack_id): site for (kind, stack_id), site in heap.sites.items()
             }
@@ -292,7 +312,7 @@ class TracedProcess:
         self.census = None
 
     def keep_final_only(self) -> None:
-        """Of a process that ended, let go of all that the last report was made of."""
+        """Drop the data behind the last report of a process that ended."""
         self.drop_caches()
         self.table.forget_sites()
         self.verdicts = SiteVerdicts()
@@ -328,6 +348,15 @@ class TracedProcess:
         except errors.BpfleakdError:
             # It has just ended: what was read before still names most of it.
             return
+
+
+def _sampled(
+    batches: Iterable[tuple[np.ndarray, np.ndarray]], sample: BlockSample | None
+) -> Iterator[np.ndarray]:
+    for addresses, blocks in batches:
+        if sample is not None:
+            sample.add(addresses, blocks)
+        yield blocks
 
 
 def _stack_end(mappings: Iterable[Mapping]) -> int | None:

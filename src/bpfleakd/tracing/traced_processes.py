@@ -16,7 +16,7 @@ _ENDED_WHEN_SHORT = 2
 
 
 class TracedProcesses:
-    """Who is traced (`running`), and whose last reports there are (`ended`), by pid."""
+    """The traced processes (`running`), and those with a last report (`ended`), by pid."""
 
     def __init__(self) -> None:
         self.running: dict[int, TracedProcess] = {}

@@ -18,12 +18,14 @@ from bpfleakd.model.process import ProcessId, ProcessLabels, ProcessState, Traci
 from bpfleakd.process.identity import read_labels
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.tracing.address_maps import AddressMaps
-from bpfleakd.tracing.attach import IMPATIENT, UNHURRIED, Attacher, Attachment, AttachWait
+from bpfleakd.tracing.attaching.attach import IMPATIENT, UNHURRIED, Attacher, AttachWait
+from bpfleakd.tracing.attaching.attachment import Attachment
 from bpfleakd.tracing.checkpoint import read_request, write_request
 from bpfleakd.tracing.counter_collector import CounterCollector
 from bpfleakd.tracing.go.goroutines import GoroutineWatch
 from bpfleakd.tracing.go.profile import GoProfile
 from bpfleakd.tracing.go.profile_switch import turn_off_profile, turn_on_profile
+from bpfleakd.tracing.judging.earlier_leaks import EarlierLeaks
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
 from bpfleakd.tracing.observer import TracingObserver
@@ -62,8 +64,8 @@ class TracingOptions:
 class Tracer:
     """Traces processes with loaded programs. `symbolizer_of` makes the symbolizer of a process.
 
-    `processes` are those that are traced, and those that ended lately; `observers` are told of them, in their
-    order. `clock_ns` is CLOCK_MONOTONIC, which the programs' times are in.
+    `processes` are the traced ones, and those that ended recently; `observers` are notified in their order.
+    `clock_ns` is CLOCK_MONOTONIC, the clock of the programs.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Tracer:
         self._to_begin_anew: dict[ProcessId, TracingRequest] = {}
         self.observers: list[TracingObserver] = []
         self._running = self.processes.running
+        self._earlier_leaks = EarlierLeaks()
         address_maps = AddressMaps(self._is_in_allocator, self._is_python_arena)
         self._state = RecordedState(maps, address_maps, options.sampling, options.leak_after_s, clock_ns)
         self._collector = CounterCollector(maps, attacher, unwinding, self._state, self.processes, clock_ns)
@@ -98,7 +101,7 @@ class Tracer:
     # Processes come and go
 
     def prepare(self) -> None:
-        """Do what the first attach would wait for; that it fails is no reason to stop."""
+        """Do what the first attach would wait for; a failure is logged, and does no harm."""
         try:
             self._attacher.prepare()
         except (OSError, errors.BpfleakdError) as error:
@@ -131,6 +134,9 @@ class Tracer:
         since = self._state.begin(attachment, request, begun_anew)
         self._beat(since.attached_ns)
         traced = self._take_on(attachment, request, since, self._state.new_history())
+        earlier = self._earlier_leaks.take(attachment.process.id)
+        if not request.is_manual:
+            traced.verdicts.go_on_with(earlier)
         traced.followed_changes = traced.counters.library_changes
         for observer in self.observers:
             observer.attached(traced)
@@ -144,7 +150,7 @@ class Tracer:
         """Continue with the processes of an earlier daemon.
 
         Those that cannot be continued, and those `replaced` with the programs of another version, are
-        attached to anew, as they were requested.
+        attached to again, as they were requested.
         """
         gap_s = round(max(0, self.clock_ns() - self._maps.last_beat_ns()) / 1e9, 3)
         self._unwinding.restore()
@@ -212,7 +218,7 @@ class Tracer:
         return self._state.feed.used_share
 
     def collect(self) -> int:
-        """Bring all tables up to now; returns the time (CLOCK_MONOTONIC) that they are of."""
+        """Bring all tables up to now; returns the time of their figures (CLOCK_MONOTONIC)."""
         return self._collector.collect()
 
     def view(self, traced: TracedProcess) -> ProcessView:
@@ -222,7 +228,7 @@ class Tracer:
     def has_sampler(self, pid: int, wait: AttachWait = UNHURRIED) -> bool:
         """Whether a sampler inside a process announces its blocks; as Attacher.has_sampler.
 
-        False for a process without memory: why it has none is said by the attach.
+        False for a process without memory: the attach reports why.
         """
         try:
             return self._attacher.has_sampler(pid, wait)
@@ -230,12 +236,12 @@ class Tracer:
             return False
 
     def request_of(self, pid: int) -> TracingRequest | None:
-        """How a process is to be traced; None if it is not."""
+        """How a process is traced; None if it is not."""
         traced = self._running.get(pid)
         return traced.request if traced else None
 
     def tells_too_little(self, pid: int) -> bool:
-        """Whether a process is to be traced for longer, because its garbage collections come seldom."""
+        """Whether to trace a process for longer, because its garbage collections are rare."""
         traced = self._running.get(pid)
         return traced is not None and traced.go is not None and traced.go.tells_too_little
 
@@ -309,7 +315,7 @@ class Tracer:
         return took_s
 
     def _look_around(self) -> None:
-        """Judge all processes, who waited longest first; what finds no time waits for the next tick."""
+        """Judge all processes, the one that waited longest first; the rest waits for the next tick."""
         began_ns = now_ns = self.clock_ns()
         for traced in sorted(self.running(), key=lambda traced: traced.looked_at_ns):
             if now_ns - began_ns > _LOOKING_NS:
@@ -379,7 +385,7 @@ class Tracer:
         return traced
 
     def _continue(self, pins: ProcessPins, request: TracingRequest, gap_s: float) -> None:
-        """Take over one process. Raises ValueError, OSError or BpfleakdError; nothing of it is left then."""
+        """Adopt one process. Raises ValueError, OSError or BpfleakdError; then nothing of it remains."""
         attachment = None
         try:
             attachment = self._attacher.adopt(pins)
@@ -484,6 +490,9 @@ class Tracer:
             traced.ended_ns = self.clock_ns()
             for observer in self.observers:
                 observer.ending(self.view(traced))
+            if state is ProcessState.DETACHED:
+                known = traced.verdicts.known_leaks(traced.table, traced.charging.identities)
+                self._earlier_leaks.keep(traced.attachment.process.id, known)
         finally:
             # Whatever the report ran into: nothing of the process may stay behind.
             del self._running[traced.pid]

@@ -1,4 +1,4 @@
-"""Unwind tables for traced processes: which files need one, who builds it, when the walker gets it.
+"""Unwind tables for traced processes: which files need one, where it is built, when the walker gets it.
 
 Building runs in helpers without rights, fed by a thread for each process. An attach waits for its tables, but
 not for long: what is not ready by then is published when it is (`poll`). Until then the walker follows frame
@@ -24,7 +24,7 @@ from bpfleakd.elf.vdso import VDSO
 from bpfleakd.errors import BadElf
 from bpfleakd.kernel.blob import Blob
 from bpfleakd.kernel.unwind_store import OF_OTHERS, Piece, StoreFull, TableMapping, UnwindStore
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.mapped_files import FileKey, OpenedFile, open_mapped
 from bpfleakd.process.process import instance_of
 from bpfleakd.sandbox.helpers import HelperFailed
@@ -48,7 +48,7 @@ _VDSO_KEY = FileKey(0, 0, 0, 0, 0, "")
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """A file with code, open (the vdso is none), and what it is called."""
+    """An open file with code (the vdso has none), and its name."""
 
     key: FileKey
     name: str
@@ -63,8 +63,8 @@ _Answer = tuple[_Code, BuiltTable | None]
 class _UnwoundProcess:
     """A process' executable file mappings, with the file each maps.
 
-    `tables` are of code that it has made itself, `code` the same by digest; `managed` is where code is that
-    keeps frame pointers.
+    `tables` are those of code that it has generated, `code` the same by digest; `managed` is where code with
+    frame pointers is.
     """
 
     mappings: list[tuple[Mapping, FileKey]] = field(default_factory=list)
@@ -75,7 +75,7 @@ class _UnwoundProcess:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What is known of a file: its table's digest ("": it has none) and its executable segments."""
+    """The result for a file: its table's digest ("": it has none) and its executable segments."""
 
     digest: str = ""
     segments: tuple[tuple[int, int, int], ...] = ()
@@ -91,7 +91,7 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class _TablesCheckpoint:
-    """What the record holds: the tables, and the files that they are of."""
+    """The content of the record: the tables, and their files."""
 
     tables: dict[str, tuple[Piece, ...]]
     files: list[tuple[FileKey, _File]]
@@ -115,9 +115,9 @@ class Unwinding:
         self._finished: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
 
     def restore(self) -> None:
-        """Go on with the tables of an earlier daemon, until `drop_unused`.
+        """Continue with the tables of an earlier daemon, until `drop_unused`.
 
-        Where it is not known any more where they are, they are built anew.
+        If their places are unknown, they are built again.
         """
         if self._record is None or self._store.is_empty:
             return
@@ -134,7 +134,7 @@ class Unwinding:
         self._files = {key: file for key, file in kept.files if self._store.has(file.digest)}
 
     def drop_unused(self) -> None:
-        """Give back what no process that is followed uses."""
+        """Release tables that no followed process uses."""
         self._store.drop_unused(self._processes)
         self._write_checkpoint()
 
@@ -192,7 +192,7 @@ class Unwinding:
             except StoreFull:
                 log.warning("unwind.no-room", pid=pid, words=table.size_bytes // 4)
         self._publish({pid})
-        # They hold for this very code: nobody is going to want them again.
+        # They are valid for this very code: no other process will need them.
         self._store.drop(before.keys() - process.code.keys())
 
     def use_managed(self, pid: int, ranges: Sequence[CodeRange]) -> None:
@@ -248,7 +248,7 @@ class Unwinding:
         words_used = self._store.words_used
         for key in [key for key, words in self._without_room.items() if words_used < words]:
             del self._without_room[key]
-            # Until it is built the file is one that nothing is known of.
+            # Until it is built, nothing is known of the file.
             self._files.pop(key, None)
             self._build_through_another(key)
 
@@ -323,7 +323,7 @@ class Unwinding:
 
     def _publish(self, pids: Iterable[int]) -> None:
         self._write_checkpoint()
-        # All take theirs before one lets go of its own: the store drops a table that nobody uses.
+        # All acquire theirs before one releases its own: the store drops an unused table.
         used = {pid: self._publish_to(pid) for pid in pids}
         for pid, digests in used.items():
             self._store.release(pid, keep=digests)

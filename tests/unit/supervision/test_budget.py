@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpfleakd.model.probe import ProbeCost
+from bpfleakd.model.code.probe import ProbeCost
 from bpfleakd.supervision.budget import Budget, BudgetLimits, Change, Usage
 
 # Ten thousand hits a second are 1 % of a core.

@@ -221,3 +221,32 @@ def test_seconds_do_for_minutes():
     world.add(2, leaking)
     world.go_on(90)
     assert [when_s for when_s, _ in world.actions] == [pytest.approx(s, abs=5) for s in (18, 43, 88)]
+
+
+def test_the_last_reading_of_a_process_outlives_it():
+    """For the case that the kernel has killed it: for a minute, in which a pid is not used again."""
+    world = World()
+    noticed = []
+    world.watcher.noticed = lambda process, size: noticed.append((process, size))
+    process = world.add(23, lambda now_s: 40 * MIB)
+    assert world.watcher.last_reading(23) is None
+    world.go_on(15)
+    assert noticed
+    assert set(noticed) == {(process, 40 * MIB)}
+    assert world.watcher.last_reading(23) == (process, 40 * MIB)
+    world.watcher.remove(process)
+    world.go_on(50)
+    assert world.watcher.last_reading(23) == (process, 40 * MIB)
+    world.go_on(20)
+    assert world.watcher.last_reading(23) is None
+
+
+def test_only_so_many_last_readings_are_kept():
+    """The oldest go first."""
+    world = World()
+    processes = [world.add(pid, lambda now_s: MIB) for pid in range(1_000, 1_300)]
+    world.go_on(15)
+    for process in processes:
+        world.watcher.remove(process)
+    kept = [process.pid for process in processes if world.watcher.last_reading(process.pid)]
+    assert kept == list(range(1_044, 1_300))

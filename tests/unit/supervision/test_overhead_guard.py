@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from bpfleakd.model.probe import ProbeCost
+from bpfleakd.model.code.probe import ProbeCost
 from bpfleakd.supervision.budget import CONSERVATIVE_COST, BudgetLimits, Usage
 from bpfleakd.supervision.memory_cap import MemoryCap
 from bpfleakd.supervision.overhead_guard import OverheadGuard

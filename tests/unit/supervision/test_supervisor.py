@@ -17,7 +17,7 @@ from bpfleakd.process.policy import Decision, Match, Policy, Rule
 from bpfleakd.process.processes import ProcessStat
 from bpfleakd.supervision.growth_watcher import Action, Close, Open
 from bpfleakd.supervision.supervisor import Supervisor
-from bpfleakd.tracing.attach import UNHURRIED, AttachWait
+from bpfleakd.tracing.attaching.attach import UNHURRIED, AttachWait
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -245,6 +245,24 @@ def test_a_burst_of_short_processes_costs_no_look(world):
     world.pass_time()
     assert (world.looks, world.attached, world.states()) == (0, [], {})
     assert world.supervisor.short_lived_total == 2_000
+
+
+def test_what_ends_without_having_been_traced_is_counted_by_rule(world):
+    """If a rule wanted it traced from its start: not what was traced, and not what is only watched."""
+    world.refusals["traced"] = errors.NoAllocator("none yet")
+    for pid, comm in ((23, "traced"), (29, "traced"), (31, "auto"), (37, "sh")):
+        world.fork(pid, comm)
+        world.exec(pid, comm)
+    world.pass_time(10 * MS)
+    world.refusals.clear()
+    world.exit(23)
+    world.pass_time()
+    assert world.state(29) == "traced"
+    for pid in (29, 31, 37):
+        world.exit(pid)
+    world.pass_time()
+    assert (world.states(), sum(world.supervisor.missed_total.values())) == ({}, 1)
+    assert all(why.startswith("rule") for why in world.supervisor.missed_total)
 
 
 def test_an_allocator_that_is_not_mapped_yet_is_waited_for(world):

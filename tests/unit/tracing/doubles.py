@@ -14,14 +14,15 @@ from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import ProcessCounters
 from bpfleakd.kernel.skipped_runs import SkippedRuns
-from bpfleakd.model.mapping import CodeMapping, Mapping
-from bpfleakd.model.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.code.mapping import CodeMapping, Mapping
+from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.code.stack import Frame, FrameKind, NamedStack, RawStack, Stack, StackEnd
 from bpfleakd.model.process import ProcessId, TracingRequest
 from bpfleakd.model.site import SiteKey
-from bpfleakd.model.stack import Frame, FrameKind, NamedStack, RawStack, Stack, StackEnd
 from bpfleakd.process.process import ProcessInfo, read_process
 from bpfleakd.table.site_table import COUNTERS, SiteTable
-from bpfleakd.tracing.attach import Attachment, AttachWait, LinkedFile
+from bpfleakd.tracing.attaching.attach import AttachWait
+from bpfleakd.tracing.attaching.attachment import Attachment, LinkedFile
 from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
 
 __all__ = [
@@ -246,7 +247,7 @@ class FakePins:
 
 
 class FakeAttacher:
-    """tracing.attach.Attacher: holds real processes by a pidfd, and attaches nothing."""
+    """tracing.attaching.attach.Attacher: holds real processes by a pidfd, and attaches nothing."""
 
     def __init__(self, maps: FakeMaps) -> None:
         self._maps = maps
@@ -270,6 +271,9 @@ class FakeAttacher:
         start_ticks = read_process(pid).id.start_ticks
         attachment = an_attachment(pid, pidfd=os.pidfd_open(pid), start_ticks=start_ticks)
         return replace(attachment, mappings=self.mappings.get(pid, ()))
+
+    def expect_files(self, pid: int, mappings: Sequence[Mapping]) -> None:
+        pass
 
     def follow(self, attachment: Attachment, mappings: tuple[Mapping, ...], wait_s: float) -> Attachment:
         self.followed.append(attachment.process.id.pid)
@@ -336,6 +340,9 @@ class FakeSymbolizer:
 
     def covers(self, _addresses: Iterable[int]) -> bool:
         return self.covered
+
+    def readable(self, names: Collection[str], _limit_s: float) -> dict[str, str]:
+        return {name: name for name in names}
 
     def code_mappings(self) -> tuple[CodeMapping, ...]:
         return (CodeMapping(0x1000, 0x2000, 0, "/usr/bin/shop", "deadbeef"),)

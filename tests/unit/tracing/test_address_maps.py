@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpfleakd.kernel.address_space_events import AddressSpaceEvent, Syscall
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.tracing.address_maps import AddressMaps
 

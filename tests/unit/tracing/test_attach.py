@@ -16,13 +16,14 @@ from bpfleakd import errors
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.probes.links import ProbePoint
 from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction, search_file
-from bpfleakd.model.mapping import Mapping
-from bpfleakd.model.probe import FunctionRole
+from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.code.probe import FunctionRole
 from bpfleakd.model.process import ProcessId, TracingRequest
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.sandbox.helpers import Helpers
-from bpfleakd.tracing.attach import GONE, Attacher
-from bpfleakd.tracing.discovery import Discovery
+from bpfleakd.tracing.attaching.attach import Attacher
+from bpfleakd.tracing.attaching.discovery import Discovery
+from bpfleakd.tracing.attaching.held_process import GONE
 
 from ..elf.building import compiled
 from ..helping import helpers
@@ -171,7 +172,7 @@ def kernel() -> Kernel:
 @pytest.fixture
 def attacher(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> Attacher:
     # The processes are real, and have no breakpoints.
-    monkeypatch.setattr("bpfleakd.tracing.attach.missing_breakpoints", lambda *_: [])
+    monkeypatch.setattr("bpfleakd.tracing.attaching.attachment.missing_breakpoints", lambda *_: [])
     pins = SimpleNamespace(process=kernel.process_pins, is_mounted=True)
     return Attacher(kernel, kernel, kernel, pins, Discovery(helpers()), live_blocks=1_009)  # type: ignore[arg-type]
 
@@ -372,7 +373,9 @@ class TestAdopt:
                 for link in kernel.pins.committed.pop(0):
                     os.close(link)
             case "a breakpoint":
-                monkeypatch.setattr("bpfleakd.tracing.attach.missing_breakpoints", lambda *_: before.probes)
+                monkeypatch.setattr(
+                    "bpfleakd.tracing.attaching.attachment.missing_breakpoints", lambda *_: before.probes
+                )
         with pytest.raises(ValueError, match="gone"):
             attacher.adopt(kernel.pins)  # type: ignore[arg-type]
         attacher.discard(kernel.pins)  # type: ignore[arg-type]

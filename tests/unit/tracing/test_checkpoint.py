@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
 
 from .doubles import FakeRecord

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction, search_file
-from bpfleakd.model.mapping import Mapping
-from bpfleakd.model.probe import FunctionRole
+from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.code.probe import FunctionRole
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.sandbox.helpers import Helpers
-from bpfleakd.tracing import discovery
-from bpfleakd.tracing.discovery import Discovery
+from bpfleakd.tracing.attaching import discovery
+from bpfleakd.tracing.attaching.discovery import Discovery
 
 from ..elf.building import compiled, objcopy, output_of
 from ..helping import helpers

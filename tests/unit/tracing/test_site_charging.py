@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bpfleakd.model.code.stack import Frame, FrameKind, NamedStack, RawStack, Stack, StackEnd
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.model.stack import Frame, FrameKind, NamedStack, RawStack, Stack, StackEnd
 from bpfleakd.table.site_table import SiteTable
 from bpfleakd.tracing.site_charging import SiteCharging, SiteIdentity
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from bpfleakd.kernel.abi import RecordingState
-from bpfleakd.model.mapping import Mapping
-from bpfleakd.model.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.code.stack import FrameKind, RawStack, StackEnd
 from bpfleakd.model.process import ProcessState
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.model.stack import FrameKind, RawStack, StackEnd
 from bpfleakd.process.mapped_files import FileKey
 from bpfleakd.tracing import traced_process as module
-from bpfleakd.tracing.attach import LinkedFile
+from bpfleakd.tracing.attaching.attachment import LinkedFile
 from bpfleakd.tracing.traced_process import TracedProcess
 
 from .doubles import NS_PER_S, Clock, FakeMaps, FakeProcess, FakeSymbolizer, a_traced

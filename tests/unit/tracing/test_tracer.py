@@ -15,11 +15,11 @@ from bpfleakd import errors
 from bpfleakd.analysis.suppressions import Suppressions, parse_suppressions
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.skipped_runs import SkippedRuns
+from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.code.stack import RawStack, StackEnd
 from bpfleakd.model.groups import GroupKey
-from bpfleakd.model.mapping import Mapping
 from bpfleakd.model.process import ProcessState, TracingRequest
 from bpfleakd.model.report import LeakReport, SortKey, SuppressedSites
-from bpfleakd.model.stack import RawStack, StackEnd
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.queries.overview import Overview
 from bpfleakd.queries.process_queries import ProcessQueries

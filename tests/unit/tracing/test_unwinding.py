@@ -15,7 +15,7 @@ import pytest
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.kernel.abi import UNWIND_SHARD_WORDS
 from bpfleakd.kernel.unwind_store import UnwindStore
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.mappings import mapped_file, read_mappings
 from bpfleakd.tracing.unwinding import Unwinding
 from bpfleakd.unwind.build import table_of

@@ -63,7 +63,7 @@ class GoroutineWatch:
         return {"goroutines_missed": self._reading.left_out if self._reading else 0}
 
     def new_leaks(self) -> list[GoroutineGroup]:
-        """Those leaks that were not asked for before."""
+        """Leaks that were not returned before."""
         new = [leak for leak in self.leaks if leak.started_at not in self._told]
         self._told |= {leak.started_at for leak in new}
         return new
@@ -159,6 +159,6 @@ class GoroutineWatch:
 
 
 def _key(place: StartPlace) -> SiteKey:
-    """No other process' rows are in its table: the kind says only that there are no blocks with ages."""
+    """A table of one process; the kind only says that there are no blocks with ages."""
     text = f"{place.go_address:x} {place.function_address:x}".encode()
     return SiteKey(AllocationKind.GO_HEAP, int.from_bytes(blake2b(text, digest_size=8).digest(), "little"))

@@ -1,10 +1,10 @@
 """The heap of a Go program as call sites: counters from its own heap profile, and its stacks with names.
 
 Rules:
-  - It is looked at every 5 s, in no more than a fiftieth of the time, and read if the program has collected
-    since: what is live is so as of then.
-  - Its figures are those since the program's start. What was there at the attach is no growth.
-  - A site has no blocks of its own, so that nothing is known of their ages.
+  - It is checked every 5 s, in at most a fiftieth of the time, and read if the program has collected since:
+    live figures are those of then.
+  - Its figures count from the program's start. Memory from before the attach does not count as growth.
+  - A site has no single blocks, so their ages are unknown.
 
 A block of s bytes is in the sample with probability p = 1 - exp(-s / rate), and stands for 1/p blocks
 (runtime/pprof/protomem.go, scaleHeapSample), whatever the rate was when it was drawn. Blocks are drawn
@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.analysis.fingerprint import fingerprint
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.code.stack import Frame, FrameKind, NamedStack, RawStack, Stack, StackEnd
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.model.stack import Frame, FrameKind, NamedStack, RawStack, Stack, StackEnd
 from bpfleakd.printable import printable
 from bpfleakd.process.environment import read_environment
 from bpfleakd.runtimes.go.heap_profile import SampledBuckets
@@ -37,16 +37,14 @@ _NS_PER_S = 1_000_000_000
 _PAUSE_NS = 5 * _NS_PER_S
 _SHARE = 0.02
 _NO_PROFILE = (
-    "its Go heap is not seen: the heap profile is off, as in every program that imports no pprof package;"
+    "its Go heap is not visible: the heap profile is off, as in every program that imports no pprof package;"
     " import net/http/pprof or runtime/pprof, or turn it on in the running program:"
     " bpfleakctl attach --enable-profile {pid}"
 )
-_NO_C = (
-    "what C code allocates (cgo) is not seen: the program is linked statically, and its allocator has no name"
-)
-_OLD = "its Go heap has not been collected for {age}: what it gained since then is not known yet"
+_NO_C = "allocations of C code (cgo) are not recorded: the allocator of this static program has no name"
+_OLD = "its Go heap has not been collected for {age}: its growth since then is not known yet"
 _OLD_S = 30.0
-# The runtime collects every two minutes if nobody else does.
+# The runtime collects at least every two minutes.
 _COLLECTIONS_ENOUGH, _YOUNG_NS = 5, 660 * _NS_PER_S
 _GARBAGE_SHARE_MAX = 10.0
 _NUMBER_MAX = float(1 << 62)
@@ -56,7 +54,7 @@ _NO_SITES: Sites = ([], np.zeros((0, len(COUNTERS)), np.int64))
 
 
 class GoProfile:
-    """The profile of a program, which is taken over."""
+    """The profile of a program, which this object owns."""
 
     def __init__(
         self, program: GoProgram, pid: int, clock_ns: Callable[[], int], *, sees_c: bool = True
@@ -192,7 +190,7 @@ class GoProfile:
 
 
 def _garbage_share(pid: int) -> float:
-    """GOGC, in percent, 100 unless it is set; `debug.SetGCPercent` is not known of."""
+    """GOGC, in percent, 100 by default; `debug.SetGCPercent` is not visible."""
     text = read_environment(pid).get(b"GOGC", b"100")
     percent = 0 if text == b"off" else int(text) if re.fullmatch(rb"\d{1,9}", text) else 100
     return min(percent / 100, _GARBAGE_SHARE_MAX)
@@ -216,7 +214,7 @@ def is_gos_allocator(function: str | None) -> bool:
     return function is not None and _ALLOCATOR.fullmatch(function) is not None
 
 
-# The first hint for arenas (runtime/malloc.go, mallocinit); from 1.25 on the kernel is told names, too.
+# The first hint for arenas (runtime/malloc.go, mallocinit); since 1.25 the kernel gets names, too.
 _ARENAS = 0xC0 << 32, 1 << 40
 _NAMED = "[anon: Go: "
 

@@ -1,14 +1,14 @@
 """Turning on the heap profile of a Go program that has none, and off again.
 
 Go's linker sets MemProfileRate to 0 in a program that imports no pprof package. Writing the default there
-turns the profile on: it is the only thing that bpfleakd ever writes into a traced process, and only where
-somebody asked for it.
+turns the profile on: it is the only thing that bpfleakd ever writes into a traced process, and only if a user
+requests it.
 
 Rules:
-  - What was there is written down beside the process' pins first, so that the next daemon, or `--cleanup`,
-    can put it back.
-  - Before each write the process is looked at anew: that it is the same program, that the variable is where
-    it was, and has the value that is expected. What the program itself has changed since is left alone.
+  - The old value is saved beside the process' pins first, so that the next daemon, or `--cleanup`, can
+    restore it.
+  - Before each write the process is checked again: that it is the same program, that the variable is in the
+    same place, and has the expected value. A value that the program itself has changed since is not touched.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def turn_on_profile(pins: ProcessPins) -> bool:
 
 
 def turn_off_profile(pins: ProcessPins) -> None:
-    """Put back what was there, if it was turned on here; what goes wrong is logged."""
+    """Restore the old value, if it was turned on here; failures are logged."""
     record, pid = pins.record(_RECORD), pins.id.pid
     try:
         kept = read_checkpoint(record, _SwitchCheckpoint)
@@ -100,13 +100,13 @@ def turn_off_profile(pins: ProcessPins) -> None:
 
 
 def _rate_address(pins: ProcessPins) -> int | None:
-    """Where MemProfileRate of the very process is now; None if it is no Go program. Raises NoSuchProcess."""
+    """Where MemProfileRate of this process is now; None if it is not a Go program. Raises NoSuchProcess."""
     pid = pins.id.pid
     program = open_go_program(pid, read_mappings(pid))
     if read_process(pid).id != pins.id:
         if program is not None:
             program.close()
-        raise errors.NoSuchProcess(f"process {pid} has ended, and its pid is another's")
+        raise errors.NoSuchProcess(f"process {pid} has ended, and its PID was reused")
     if program is None:
         return None
     address = program.rate_address

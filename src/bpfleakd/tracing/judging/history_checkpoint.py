@@ -1,12 +1,12 @@
 """What verdicts are made of, kept for the next daemon beside the tables of its process.
 
 Rules:
-  - It is written every ten seconds at most, in no more than a hundredth of the time: a daemon that is killed
-    loses what was newer, which is a part of the gap then.
-  - At most `_CELLS_MAX` cells of the timeline are kept (400 KB before they are compressed): of the sites that
-    deserve the most attention, and of the largest.
-  - What the next daemon reads is checked, and begun anew if it makes no sense, or if nobody read for longer
-    than somebody had read before: a verdict would rest on what nobody saw.
+  - It is written every ten seconds at most, in at most a hundredth of the time: a daemon that is killed loses
+    newer data, which becomes part of the gap.
+  - At most `_CELLS_MAX` cells of the timeline are saved (400 KB before they are compressed): of the sites
+    that deserve the most attention, and of the largest.
+  - The next daemon checks the data, and starts over if it is inconsistent, or if the gap is longer than the
+    time before it: a verdict would rest on missing data.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class HistoryCheckpoints:
 def restored_history(
     record: Blob, leak_after_s: float, now_ns: int
 ) -> tuple[SiteTable, SiteVerdicts, dict[SiteKey, SiteIdentity]]:
-    """Table, verdicts and identities as they were kept. ValueError if they cannot be gone on with."""
+    """The saved table, verdicts and identities. ValueError if they cannot be continued."""
     try:
         kept = read_checkpoint(record, HistoryCheckpoint)
     finally:

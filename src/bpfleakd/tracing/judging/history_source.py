@@ -1,4 +1,4 @@
-"""The histories of call sites: from the table of a process, and from who of its blocks survives."""
+"""The histories of call sites: from the table of a process, and from the survivors among its blocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Blocks", "HistorySource"]
 # LIVE_BLOCK records, kinds by BLOCK_KINDS.
 Blocks = Iterable[NDArray[np.void]]
 
-# Of fewer sites than that their blocks are looked for, to count them alone.
+# For fewer sites than that, find their blocks, to count these alone.
 _FEW_SHARE = 0.25
 _CHUNK_SITES = 2048
 _NO_ROWS = np.zeros(0, np.intp)
@@ -30,7 +30,7 @@ _NO_ROWS = np.zeros(0, np.intp)
 
 @dataclass(frozen=True, slots=True)
 class HistorySource:
-    """Where histories come from: the table, and who survives with the row of each site (-1: in none)."""
+    """The sources of histories: the table, and the survivors with the row of each site (-1: in none)."""
 
     table: SiteTable
     survivors: Survivors
@@ -50,7 +50,7 @@ class HistorySource:
         """With one pass over the `blocks`, all that live, for these rows at least.
 
         `intervals_bytes` is the sampling interval in each bin of the timeline; None if it never changed.
-        Sites whose blocks are not known one by one are known as of `collected_s`; None: all the time.
+        Figures of sites without single blocks are those of `collected_s`; None: of every tick.
         """
         if not len(rows):
             survivors_of = count_survivors((), table.timeline.edges_ns), _NO_ROWS
@@ -59,7 +59,7 @@ class HistorySource:
         return cls(table, *survivors_of, intervals_bytes, collected_s)
 
     def parts(self, leads: NDArray[np.intp], units: Units | None) -> Iterator[NDArray[np.intp]]:
-        """Leads that are measured together: of sites whose blocks are known, or of others."""
+        """Leads to measure together: of sites with known blocks, or of others."""
         if not len(leads):
             return
         have_blocks = self.table.have_blocks(leads)

@@ -1,4 +1,4 @@
-"""When the verdicts on a process are computed: seldom enough to cost little, soon enough for who asks."""
+"""When to compute the verdicts on a process: rarely enough to cost little, soon enough for requests."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ __all__ = ["VerdictPacing"]
 
 _NS_PER_S = 1_000_000_000
 _PAUSE_NS = 5 * _NS_PER_S
-# What begins to leak after long is told apart no sooner than in a part of that time.
+# A leak that begins after a long time is found no sooner than after a fraction of that time.
 _PAUSE_OF_OBSERVED = 1 / 24
 _LONGEST_PAUSE_NS = 30 * _NS_PER_S
 _PAUSE_WHEN_ASKED_NS = _NS_PER_S
-# The part of the time that may go into verdicts that nobody asked for, and into those that somebody did.
+# The share of time for verdicts without a request, and for requested ones.
 _SHARE = 0.008
 _SHARE_WHEN_ASKED = 0.05
-# A million blocks take 0.8 s, and a call site as much as 15 blocks: who asks gets the last verdict where that
-# is too long, and the next tick makes a new one.
+# A million blocks take 0.8 s, and a call site as much as 15 blocks: if that is too long, a request gets the
+# last verdict, and the next tick computes a new one.
 _BLOCKS_WAITED_FOR = 300_000
 _BLOCKS_A_SITE = 15
 
@@ -38,7 +38,7 @@ class VerdictPacing:
     def is_due(self, now_ns: int, began_ns: int, *, processes: int = 1, asked: bool = False) -> bool:
         """Whether it is time for the next one, of a process observed since `began_ns`, one of so many.
 
-        Sooner if somebody asks, or has asked and did not wait (`want`).
+        Sooner after a request, or after one that did not wait (`want`).
         """
         asked = asked or self._is_wanted
         busy_ns = round(self._took_ns * processes / (_SHARE_WHEN_ASKED if asked else _SHARE))
@@ -47,6 +47,6 @@ class VerdictPacing:
         return now_ns - self._began_ns >= max(pause_ns, busy_ns)
 
     def want(self, live_blocks: int, sites: int, *, can_wait: bool) -> bool:
-        """Somebody asks: whether to evaluate now. The next tick does what takes long, if they `can_wait`."""
+        """A request came: whether to evaluate now. The next tick does long ones, if it `can_wait`."""
         self._is_wanted = can_wait and live_blocks + _BLOCKS_A_SITE * sites > _BLOCKS_WAITED_FOR
         return not self._is_wanted

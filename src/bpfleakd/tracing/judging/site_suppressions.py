@@ -1,10 +1,10 @@
 """Which call sites of one process are suppressed, found out as they get their names.
 
 Rules:
-  - To name a site takes time. So one is looked at before it is shown, or makes the process a leaking one; and
-    of the others the largest, some at a time: what is counted is at most what there is.
-  - A site whose names may still change (those of a JIT come late) is looked at again when it is shown again.
-  - Mapped files are no leak, and so never suppressed.
+  - Naming a site takes time. So a site is checked before it is shown, or makes the process a leaking one; and
+    of the others the largest, some at a time: the count is a lower bound.
+  - A site whose names may still change (those of a JIT come late) is checked again when it is shown again.
+  - Mapped files are not leaks, and so never suppressed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.analysis.suppressions import NO_SUPPRESSIONS, Suppressions
+from bpfleakd.model.code.stack import Frame, NamedStack
 from bpfleakd.model.report import SuppressedSites
 from bpfleakd.model.site import AllocationKind
-from bpfleakd.model.stack import Frame, NamedStack
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 
 __all__ = ["SiteSuppressions"]
@@ -52,16 +52,16 @@ class SiteSuppressions:
         return len(self._found) > found_before
 
     def match(self, stack: Sequence[Frame]) -> str | None:
-        """The pattern that suppresses a stack; None if it is to be shown."""
+        """The pattern that suppresses a stack; None if it is shown."""
         return self._suppressions.match(stack)
 
     def shown(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Those of the rows that are not suppressed, as far as is known."""
+        """Those of the rows that are not suppressed, as known so far."""
         shown: NDArray[np.intp] = rows[self._of(rows) != _SUPPRESSED]
         return shown
 
     def unknown(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Those of the rows that nobody has looked at."""
+        """Those of the rows that were not checked yet."""
         unknown: NDArray[np.intp] = rows[self._of(rows) == _NOT_LOOKED_AT]
         return unknown
 

@@ -1,17 +1,16 @@
 """The verdicts on the call sites of one traced process, as of the last time that they were computed.
 
 Rules:
-  - Nothing is judged at every tick: every few seconds, less often what has been watched for long, and where
-    that takes long (`_SHARE` of the time, for all processes). Who asks meanwhile gets the last verdict.
-  - All are judged together, but only those measured again that may have become something else.
-  - Only sites with live blocks are measured. Of the others all blocks were freed, which is all there is to
-    say of them.
+  - Verdicts are not computed at every tick, but every few seconds; less often after a long observation, and
+    if that takes long (`_SHARE` of the time, for all processes). Requests meanwhile get the last verdict.
+  - All are judged together, but only those whose verdict may have changed are measured again.
+  - Only sites with live blocks are measured. In the others all blocks were freed, which is their verdict.
   - A leak is announced once, when two verdicts in a row say so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -23,21 +22,24 @@ from bpfleakd.kernel.maps import ProcessCounters
 from bpfleakd.model.history import StoredHistory
 from bpfleakd.model.limit import MemoryLimit
 from bpfleakd.model.report import SiteReport
+from bpfleakd.model.site import SiteKey
 from bpfleakd.model.verdict import VERDICTS, ProcessVerdict, SiteVerdict, Verdict
 from bpfleakd.table.history import History
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.table.table_checkpoint import TimelineCheckpoint
 from bpfleakd.table.timeline import Timeline
+from bpfleakd.tracing.judging.earlier_leaks import KnownSite, RecalledLeaks, leaks_by_site
 from bpfleakd.tracing.judging.history_source import Blocks, HistorySource
 from bpfleakd.tracing.judging.pacing import VerdictPacing
 from bpfleakd.tracing.managed_heap import HeapTracking
+from bpfleakd.tracing.site_charging import SiteIdentity
 from bpfleakd.verdicts.managed_heap import with_managed_heap
 from bpfleakd.verdicts.measured_sites import MeasuredSites
 from bpfleakd.verdicts.measurement import LEAK_AFTER_S, persistence_of
 from bpfleakd.verdicts.merged_histories import Units
 from bpfleakd.verdicts.persistence import Persistence
 from bpfleakd.verdicts.process_verdict import FoundGrowth, classify_process
-from bpfleakd.verdicts.seen_leaks import SeenLeaks
+from bpfleakd.verdicts.seen_leaks import SeenLeak, SeenLeaks
 from bpfleakd.verdicts.site_verdict import Classification, Context, classify_sites
 from bpfleakd.verdicts.stored_history import STORED_VERSION, stored_sites
 
@@ -101,6 +103,7 @@ class SiteVerdicts:
         self._is_final = False
         self._measured = MeasuredSites()
         self._seen_leaks = SeenLeaks()
+        self._recalled = RecalledLeaks()
         self._memory: Timeline | None = None
         self._intervals: History | None = None
         self._collections: History | None = None
@@ -108,7 +111,7 @@ class SiteVerdicts:
         self._announced: set[int] = set()
 
     def checkpoint(self, rows: NDArray[np.intp]) -> VerdictsCheckpoint:
-        """What is to be written down; rows are from now on places in `rows`."""
+        """The data to save; rows become places in `rows`."""
         return VerdictsCheckpoint(
             self._unmatched_frees.points if self._unmatched_frees else [],
             self._lost_blocks.points if self._lost_blocks else [],
@@ -120,7 +123,7 @@ class SiteVerdicts:
 
     @classmethod
     def restored(cls, checkpoint: VerdictsCheckpoint, leak_after_s: float) -> SiteVerdicts:
-        """Verdicts that go on with what was known. ValueError if it makes no sense."""
+        """Verdicts that continue saved ones. ValueError if these are inconsistent."""
         verdicts = cls(leak_after_s)
         if checkpoint.unmatched_frees:
             verdicts._unmatched_frees = History.of(checkpoint.unmatched_frees)
@@ -150,7 +153,7 @@ class SiteVerdicts:
         self._is_sampled = counters.was_sampled
 
     def note_collections(self, now_ns: int, count: int) -> None:
-        """So many collections of a heap were told since the last call, whose sites are known as of them."""
+        """Note `count` collections of a heap since the last call; its sites are judged by collections."""
         if self._collections is None:
             self._collections = History(now_ns, 0)
         self._collections.append(now_ns, self._collections.last + count)
@@ -169,14 +172,14 @@ class SiteVerdicts:
         return not self._is_final and self._pacing.is_due(now_ns, began_ns, processes=processes, asked=asked)
 
     def want(self, live_blocks: int, sites: int) -> bool:
-        """Somebody asks: whether to compute them now; if that takes long, the next tick is to do it."""
+        """A request came: whether to compute them now; if that takes long, the next tick does it."""
         return self._pacing.want(live_blocks, sites, can_wait=self._latest is not None)
 
     def settle(self, ended_ns: int) -> bool:
         """The process has ended: what was found before is final. False if nothing was found yet.
 
-        What a process frees as it ends (exit handlers, destructors, an interpreter that takes itself down)
-        tells nothing of what it did while it ran, so that an evaluation of its last moments does not count.
+        The frees of a process as it ends (exit handlers, destructors, an interpreter that shuts down) say
+        nothing about its time before, so an evaluation of its last moments does not count.
         """
         before = self._before
         if before is not None and ended_ns - before.at_ns > _LATELY_NS:
@@ -245,19 +248,39 @@ class SiteVerdicts:
         self._pacing.end(clock_ns())
         return self._announce(rows)
 
+    def go_on_with(self, leaks: Mapping[KnownSite, SeenLeak]) -> None:
+        """These leaked in an earlier window."""
+        self._recalled = RecalledLeaks(leaks)
+
+    def recall(self, table: SiteTable, identities: Mapping[SiteKey, SiteIdentity]) -> None:
+        """Find the leaks of an earlier window among the sites whose identity is settled."""
+        self._recalled.find(table, identities)
+        self._announced |= self._recalled.rows.keys()
+
+    def known_leaks(
+        self, table: SiteTable, identities: Mapping[SiteKey, SiteIdentity]
+    ) -> dict[KnownSite, SeenLeak]:
+        """What leaks as of the last verdicts, for the next window."""
+        ranks, _rates = self.ranks(rows := np.arange(len(table)))
+        seen = self._seen_leaks.of(rows[ranks == _LEAKS].tolist())
+        return leaks_by_site(table, identities, self._recalled.rows | seen)
+
     def _keep_unseen(self, table: SiteTable, rows: NDArray[np.intp]) -> None:
-        """What was a leak stays one while too little is recorded to see that it is none any more."""
+        """A leak stays one while too little is recorded to show that it has stopped."""
         assert self._latest is not None
         found, positions = self._latest.classification, self._latest.positions
         intervals_bytes = self._intervals_bytes(table)
         leaks = found.leaks[positions[rows]]
         for row in rows[leaks].tolist():
             self._seen_leaks.see(row, found.measured, int(positions[row]))
+        ends_s = table.since_began_s(table.timeline.edges_ns[1:])
+        self._recalled.keep(found, positions, ends_s, intervals_bytes)
         if intervals_bytes is None:
             return
-        ends_s = table.since_began_s(table.timeline.edges_ns[1:])
         unseen = self._seen_leaks.unseen(ends_s, intervals_bytes)
         for row in rows[~leaks].tolist():
+            if row in self._recalled.rows:
+                continue
             if row in unseen:
                 found.keep_leak(int(positions[row]), unseen[row].rate_bytes_per_s, unseen[row].seen_s)
             else:
@@ -271,14 +294,14 @@ class SiteVerdicts:
             verdict = latest.classification.of(position)
             if self._is_final and live_count < latest.classification.measured.live_count[position] / 2:
                 verdict = replace(verdict, reason=f"{verdict.reason}; freed as the process ended")
-            # The rate is that of all who are judged together.
+            # The rate is that of all sites that are judged together.
             return verdict if latest.leads[row] else replace(verdict, leak_bytes_per_s=0.0)
         if live_count == 0 and allocated_count:
             return SiteVerdict(
                 Verdict.CHURN, _NO_BLOCKS, f"all {allocated_count:,} blocks were freed again", 0.0
             )
         if allocated_count > live_count:
-            # There were none when it was looked at.
+            # There were none when it was checked.
             freed = f"{allocated_count - live_count:,} of {allocated_count:,} blocks were freed again"
             return SiteVerdict(Verdict.CHURN, _NO_BLOCKS, freed, 0.0)
         return NOT_YET
@@ -337,7 +360,7 @@ class SiteVerdicts:
     ) -> StoredHistory:
         """What the verdicts are made of, of some sites with their rows in the table.
 
-        `blocks` are all that live; None leaves out who survives.
+        `blocks` are all live blocks; None omits the survivors.
         """
         context = self._context(table)
         rows = np.array([row for row, _site in sites], np.intp)
@@ -391,7 +414,7 @@ class SiteVerdicts:
             return history.last - history.at(max(lately_ns, history.first_ns)) if history else 0
 
         return Context(
-            # In a sample, most frees are of blocks that are not in it.
+            # In a sample, most frees belong to blocks outside of it.
             replaced_count=0 if self._is_sampled else gained(self._unmatched_frees),
             lost_frees=self._lost_frees,
             lost_blocks=gained(self._lost_blocks),
@@ -419,7 +442,7 @@ class SiteVerdicts:
         )
 
     def _collected_s(self, table: SiteTable) -> NDArray[np.float64] | None:
-        """When collections were told; None if sites are known all the time."""
+        """When collections were reported; None if sites are read at every tick."""
         if self._collections is None:
             return None
         times_ns = np.array([time_ns for time_ns, _count in self._collections.points[1:]], np.int64)
@@ -451,8 +474,8 @@ def _settled_by_sum(
 ) -> NDArray[np.intp]:
     """Which of the sites at these positions take the verdict of their function's sum.
 
-    A leak that is spread over several paths is one, though none of them may show it; and a path that grows
-    while the sum has stopped has only taken over from another. A sum that fluctuates tells nothing.
+    A leak spread over several paths is a leak, though none of them may show it; and a path that grows while
+    the sum has stopped has only replaced another. A sum that fluctuates is no evidence.
     """
     codes, code = found.codes[positions], sums.codes[group]
     grow = np.isin(codes, [VERDICTS.index(each) for each in (Verdict.GROWING, Verdict.PLATEAU)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from unittest import mock
 
-from bpfleakd.model.method import Method
+from bpfleakd.model.code.method import Method
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.runtimes.go.goroutines import GoroutineReading, StartPlace
 from bpfleakd.tracing.go.goroutines import GoroutineWatch

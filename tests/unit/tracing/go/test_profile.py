@@ -10,10 +10,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from bpfleakd.model.mapping import Mapping
-from bpfleakd.model.method import Method
+from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.code.method import Method
+from bpfleakd.model.code.stack import Frame, FrameKind, Stack, StackEnd
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.model.stack import Frame, FrameKind, Stack, StackEnd
 from bpfleakd.runtimes.go.heap_profile import SampledBuckets
 from bpfleakd.table.estimates import bytes_stderr, count_stderr
 from bpfleakd.table.site_table import COUNTERS
@@ -128,7 +128,7 @@ def test_what_is_old_or_missing_is_said() -> None:
     program = Program()
     profile = GoProfile(program, 23, lambda: now_ns, sees_c=False)
     (note,) = profile.notes
-    assert note.startswith("what C code allocates (cgo) is not seen")
+    assert note.startswith("allocations of C code (cgo) are not recorded")
     profile.read_now()
     assert profile.new_collections() == 0
     now_ns = 47 * NS_PER_S

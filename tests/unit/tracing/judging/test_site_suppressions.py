@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from bpfleakd.analysis.suppressions import parse_suppressions
+from bpfleakd.model.code.stack import NamedStack
 from bpfleakd.model.report import SortKey, SuppressedSites
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.model.stack import NamedStack
 from bpfleakd.queries.report import Reporter
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.traced_process import TracedProcess

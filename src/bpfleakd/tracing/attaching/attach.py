@@ -14,7 +14,6 @@ Whatever is found pinned of a process that is not recording was not finished, by
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Sequence
@@ -23,45 +22,50 @@ from dataclasses import dataclass, replace
 import structlog
 
 from bpfleakd import errors
-from bpfleakd.elf.image import EM_X86_64, ElfImage
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import PinnedSet, ProcessPins
 from bpfleakd.kernel.probes.announced import ARGUMENT_COUNTS
 from bpfleakd.kernel.probes.links import Linker, SampledPoint, close_all
 from bpfleakd.kernel.probes.operands import packed_operands
-from bpfleakd.model.mapping import Mapping
-from bpfleakd.model.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.process import ProcessId, TracingMode, TracingRequest
-from bpfleakd.process.allocators import ALLOCATORS
-from bpfleakd.process.breakpoints import missing_breakpoints
-from bpfleakd.process.mapped_files import FileKey
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo, check_traceable, is_hosts_init, read_process
 from bpfleakd.runtimes.go.program import GoProgram, open_go_program
-from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint, write_request
-from bpfleakd.tracing.discovery import SEARCH_WAIT_S, Discovery, ProbedFile
+from bpfleakd.tracing.attaching.attachment import (
+    Attachment,
+    LinkedFile,
+    linked_file,
+    read_attachment,
+    refuse_unlinked,
+    refuse_without_breakpoints,
+    write_attachment,
+)
+from bpfleakd.tracing.attaching.discovery import SEARCH_WAIT_S, Discovery, ProbedFile
+from bpfleakd.tracing.attaching.file_systems import FileSystems
+from bpfleakd.tracing.attaching.held_process import GONE, hold, hold_again
+from bpfleakd.tracing.attaching.inside import has_sampler, part_of, parts_of
+from bpfleakd.tracing.attaching.refusals import link_error, log_refused, no_allocator
+from bpfleakd.tracing.checkpoint import write_request
 from bpfleakd.tracing.go.profile_switch import turn_off_profile
-from bpfleakd.tracing.inside import has_sampler, part_of, parts_of
 from bpfleakd.tracing.sampling import SAMPLED_LIVE_BLOCKS
 from bpfleakd.tracing.unwinding import Unwinding
 
-__all__ = ["GONE", "IMPATIENT", "PATIENT", "UNHURRIED", "AttachWait", "Attacher", "Attachment", "LinkedFile"]
+__all__ = ["IMPATIENT", "PATIENT", "UNHURRIED", "AttachWait", "Attacher"]
 
 log = structlog.get_logger()
 
 
-# In place of a pidfd: the process has ended, or is another program by now.
-GONE = -1
-
-_RECORD = "attachment"
+# Of each process, when the daemon starts.
+_ADOPT_WAIT_S = 1.0
 
 _COMMON_LIBRARIES = ("libc.", "libc-", "ld-", "libstdc++.")
 
 
 @dataclass(frozen=True, slots=True)
 class AttachWait:
-    """How long the tracing loop stands still for an attach at most, all others with it.
+    """How long an attach may stop the tracing loop, and so all other processes.
 
     `for_tables`: not to begin before the unwind tables are there; else those that take longer follow.
     """
@@ -76,65 +80,6 @@ PATIENT = AttachWait(0.05, for_tables=True)
 """Whoever can ask again is told NotYet until the tables are there."""
 UNHURRIED = AttachWait(SEARCH_WAIT_S)
 """Nobody else waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinkedFile:
-    """A file with probes in it, and the number that its links are pinned under; `links` are so many.
-
-    `ranges` are where the allocator's functions are, as file offsets. `unprobed` are those that have no
-    probe, since a sampler inside announces their blocks.
-    """
-
-    id: FileKey
-    number: int
-    probes: tuple[ProbedFunction, ...]
-    ranges: tuple[tuple[int, int], ...] = ()
-    unprobed: tuple[ProbedFunction, ...] = ()
-    links: int = 0
-
-    @property
-    def module(self) -> str | None:
-        """The path of the file, as the process has it; None if it has no function of an allocator."""
-        functions = (*self.probes, *self.unprobed)
-        return functions[0].module if functions else None
-
-
-@dataclass(frozen=True, slots=True)
-class Attachment:
-    """An attached process. `pidfd` (or GONE), `links` and `go` (what Go made) are open."""
-
-    process: ProcessInfo
-    pidfd: int
-    links: tuple[int, ...]
-    mappings: tuple[Mapping, ...]
-    files: tuple[LinkedFile, ...]
-    pins: ProcessPins
-    go: GoProgram | None = None
-
-    @property
-    def probes(self) -> tuple[ProbedFunction, ...]:
-        """The allocators' functions under a probe, or a sampler's own probes."""
-        return tuple(probe for file in self.files for probe in file.probes)
-
-    @property
-    def allocator_functions(self) -> tuple[ProbedFunction, ...]:
-        """All that is known of the process' allocators, with a probe or without."""
-        return tuple(function for file in self.files for function in (*file.probes, *file.unprobed))
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether a sampler inside the process announces its blocks."""
-        return any(probe.role is FunctionRole.SAMPLED_ALLOC for probe in self.probes)
-
-
-@dataclass(frozen=True, slots=True)
-class _AttachmentCheckpoint:
-    """What the next daemon has to know of an attachment."""
-
-    process: ProcessInfo
-    mappings: tuple[Mapping, ...]
-    files: tuple[LinkedFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +111,7 @@ class Attacher:
         self._linker = linker
         self._live_blocks = live_blocks
         self._discovery = discovery
+        self._file_systems = FileSystems()
 
     def prepare(self) -> None:
         """Look through the libraries that most processes share with this one: the first need not wait.
@@ -186,20 +132,21 @@ class Attacher:
     ) -> Attachment:
         """Start recording process `pid`, if it is the one `expected`, with the room that is requested.
 
-        Raises NotYet if its files take longer to read than `wait` says, then this is to be called again;
-        NoSuchProcess, TargetRefused, NoAllocator, BadElf, AccessDenied, CapacityError or KernelError. Then
+        Raises NotYet if its files take longer to read than `wait` allows; then call it again. Raises
+        NoSuchProcess, TargetRefused, NoAllocator, BadElf, AccessDenied, CapacityError or KernelError; then
         nothing is left behind.
         """
         if unmounted := self._unmounted():
             raise unmounted
         due_s = time.monotonic() + wait.wait_s
-        pidfd = _hold(pid)
+        pidfd = hold(pid)
         try:
             process = read_process(pid)
             if expected is not None and process.id != expected:
                 raise errors.NoSuchProcess(f"process {pid} has exited and its PID was reused")
             check_traceable(process, os.getpid(), os.uname().release, is_init=is_hosts_init(pid))
             mappings = read_mappings(pid)
+            self._file_systems.expect_answers(pid, mappings)
             go = open_go_program(pid, mappings)
             try:
                 files = self._probed_files(process, mappings, request.mode, wait.wait_s, needed=go is None)
@@ -219,13 +166,13 @@ class Attacher:
             raise
 
     def adopt(self, pins: ProcessPins) -> Attachment:
-        """Go on with a process that an earlier daemon attached to.
+        """Continue with a process that an earlier daemon attached to.
 
-        GONE is its pidfd if it has ended or called exec: then the tables are to be read and dropped. Raises
-        ValueError if what is pinned is not whole, OSError or NoSuchProcess; `discard` removes it then.
+        GONE is its pidfd if it has ended or called exec: then read the tables and drop them. Raises
+        ValueError if pins are missing, OSError or NoSuchProcess; `discard` then removes the rest.
         """
         pid = pins.id.pid
-        kept = read_checkpoint(pins.record(_RECORD), _AttachmentCheckpoint)
+        kept = read_attachment(pins)
         if not self._maps.adopt_process(pid):
             raise ValueError("its tables are missing")
         state = self._maps.process(pid).state
@@ -236,28 +183,38 @@ class Attacher:
         unfinished = pins.unfinished_links()
         opened = pins.open_links()
         links = tuple(link for links in opened.values() for link in links)
-        pidfd = GONE if state is RecordingState.EXECED else _hold_again(kept.process)
+        pidfd = GONE if state is RecordingState.EXECED else hold_again(kept.process)
         files = tuple(file for file in kept.files if file.number not in unfinished)
         attachment = Attachment(kept.process, pidfd, links, kept.mappings, files, pins)
         try:
             self._verify_links(attachment, opened)
             if pidfd != GONE:
-                self._unwinding.follow(pid, read_mappings(pid), wait_s=0.0)
-                attachment = replace(attachment, go=_go_program_again(pid, kept.mappings))
+                attachment = replace(attachment, go=self._files_again(pid, kept.mappings))
         except BaseException:
             self.release(attachment)
             raise
         return attachment
 
+    def _files_again(self, pid: int, kept: Sequence[Mapping]) -> GoProgram | None:
+        """Unwind a process that was attached to before; returns its Go program if it is one that lives."""
+        mappings = read_mappings(pid)
+        try:
+            self._file_systems.expect_answers(pid, mappings, _ADOPT_WAIT_S)
+            self._unwinding.follow(pid, mappings, wait_s=0.0)
+            return open_go_program(pid, kept)
+        except errors.BpfleakdError as error:
+            log.info("files.not-adopted", pid=pid, reason=error.message)
+            return None
+
     def _verify_links(self, attachment: Attachment, opened: dict[int, list[int]]) -> None:
         is_alive = attachment.pidfd != GONE
         if is_alive:
-            _refuse_unlinked(attachment.files, opened)
+            refuse_unlinked(attachment.files, opened)
         for file in attachment.files:
             if links := opened.get(file.number):
                 self._linker.adopt(file.id[:2], attachment.process.id.pid, links)
         if is_alive:
-            _refuse_without_breakpoints(attachment)
+            refuse_without_breakpoints(attachment)
 
     def discard(self, pins: ProcessPins) -> None:
         """Remove all that is pinned of a process, and its tables."""
@@ -279,8 +236,8 @@ class Attacher:
     ) -> Attachment:
         """Probe the allocators that have come with new libraries.
 
-        What cannot be probed is left out and logged: the rest of the process goes on being recorded. Raises
-        NotYet if to read the libraries takes longer than `wait_s`.
+        Files that cannot be probed are left out and logged; the rest of the process stays traced. Raises
+        NotYet if reading the libraries takes longer than `wait_s`.
         """
         pid = attachment.process.id.pid
         known = {file.id for file in attachment.files}
@@ -292,7 +249,7 @@ class Attacher:
             log.warning("allocator.not-followed", pid=pid, reason=str(error))
             return attachment
         attachment = replace(attachment, mappings=mappings)
-        _log_refused(pid, files)
+        log_refused(pid, files)
         parts = (part_of(file, is_inside=attachment.is_inside) for file in files)
         for file in (part for part in parts if part is not None):
             number = 1 + max((linked.number for linked in attachment.files), default=0)
@@ -304,17 +261,21 @@ class Attacher:
                 grown = replace(
                     attachment,
                     links=attachment.links + tuple(links),
-                    files=(*attachment.files, _linked(file, number, links)),
+                    files=(*attachment.files, linked_file(file, number, links)),
                 )
-                _write_checkpoint(grown)
+                write_attachment(grown)
                 attachment.pins.commit_links(number)
-            except OSError as error:
+            except (OSError, errors.TargetRefused, errors.CapacityError) as error:
                 close_all(links)
                 log.warning("allocator.not-followed", pid=pid, path=module, reason=str(error))
                 continue
             attachment = grown
             log.info("allocator.followed", pid=pid, path=module, probes=len(file.points) + len(file.sampled))
         return attachment
+
+    def expect_files(self, pid: int, mappings: Sequence[Mapping]) -> None:
+        """Raise NotYet if to open the files of a process could keep the loop waiting; NoSuchProcess."""
+        self._file_systems.expect_answers(pid, mappings)
 
     def stop(self, attachment: Attachment) -> None:
         """Stop recording and take the breakpoints out; the tables stay to be read."""
@@ -333,7 +294,9 @@ class Attacher:
 
     def has_sampler(self, pid: int, wait: AttachWait = UNHURRIED) -> bool:
         """Whether a sampler inside a process announces its blocks. Raises as Discovery.files does."""
-        return has_sampler(self._discovery.files(pid, read_mappings(pid), wait_s=wait.wait_s))
+        mappings = read_mappings(pid)
+        self._file_systems.expect_answers(pid, mappings)
+        return has_sampler(self._discovery.files(pid, mappings, wait_s=wait.wait_s))
 
     def _probed_files(
         self,
@@ -349,10 +312,10 @@ class Attacher:
         Raises NoAllocator with what was refused, and what Discovery.files raises.
         """
         files = self._discovery.files(process.id.pid, mappings, wait_s=wait_s)
-        _log_refused(process.id.pid, files)
+        log_refused(process.id.pid, files)
         parts = parts_of(files, mode)
         if needed and not any(file.has_allocator or file.sampled for file in parts):
-            raise _unverified(process, files) or _no_allocator(process)
+            raise no_allocator(process, files)
         return parts
 
     def _clear(self, pid: int, pins: ProcessPins) -> None:
@@ -376,7 +339,9 @@ class Attacher:
                 SampledPoint(
                     probe.shown.offset,
                     probe.role,
-                    self._maps.operands_number(packed_operands(probe.arguments, ARGUMENT_COUNTS[probe.name])),
+                    self._maps.operands_number(
+                        pid, packed_operands(probe.arguments, ARGUMENT_COUNTS[probe.name])
+                    ),
                     probe.semaphore,
                 )
                 for probe in file.sampled
@@ -404,11 +369,11 @@ class Attacher:
                 to_file = self._link(file, pid)
                 links += to_file
                 pins.stage_links(number, to_file)
-                linked.append(_linked(file, number, to_file))
+                linked.append(linked_file(file, number, to_file))
             self._unwinding.finish(pid, _left_s(due_s))
             attachment = Attachment(process, making.pidfd, tuple(links), mappings, tuple(linked), pins)
             write_request(pins, making.request)
-            _write_checkpoint(attachment)
+            write_attachment(attachment)
             for to_commit in linked:
                 pins.commit_links(to_commit.number)
             if self._maps.process(pid).state is RecordingState.EXECED:
@@ -422,150 +387,10 @@ class Attacher:
             self._linker.forget(pid)
             self._clear(pid, pins)
             if isinstance(error, OSError):
-                raise self._unmounted() or _link_error(pid, error) from error
+                raise self._unmounted() or link_error(pid, error) from error
             raise
         return attachment
 
 
 def _left_s(due_s: float) -> float:
     return max(0.0, due_s - time.monotonic())
-
-
-def _linked(file: ProbedFile, number: int, links: Sequence[int]) -> LinkedFile:
-    """What is kept of a file: the allocator's functions; the dynamic loader's is our own affair."""
-    functions = tuple(f for f in file.functions if f.role is not FunctionRole.LIBRARIES_CHANGED)
-    probed = {point.offset for point in file.points}
-    return LinkedFile(
-        file.id,
-        number,
-        (*(f for f in functions if f.offset in probed), *(probe.shown for probe in file.sampled)),
-        file.ranges if file.has_allocator else (),
-        tuple(f for f in functions if f.offset not in probed),
-        len(links),
-    )
-
-
-def _refuse_unlinked(files: Sequence[LinkedFile], opened: dict[int, list[int]]) -> None:
-    """Raise ValueError if links were removed while no daemon ran: what went by there was not recorded."""
-    for file in files:
-        missing = file.links - len(opened.get(file.number, []))
-        if missing > 0:
-            name = file.module or f"file {file.number}"
-            raise ValueError(f"{missing} of {file.links} links to {name} are gone")
-
-
-def _refuse_without_breakpoints(attachment: Attachment) -> None:
-    """Raise ValueError if the process runs code without the breakpoints that its links stand for."""
-    pid = attachment.process.id.pid
-    try:
-        mappings = read_mappings(pid)
-    except errors.BpfleakdError:
-        return  # it has just ended
-    missing = missing_breakpoints(pid, attachment.probes, mappings)
-    if missing:
-        raise ValueError(f"{len(missing)} breakpoints are gone, such as that of {missing[0].function}")
-
-
-def _write_checkpoint(attachment: Attachment) -> None:
-    """Write down what the next daemon has to know. Raises OSError."""
-    record = attachment.pins.record(_RECORD)
-    write_checkpoint(record, _AttachmentCheckpoint(attachment.process, attachment.mappings, attachment.files))
-    record.close()
-
-
-def _hold_again(process: ProcessInfo) -> int:
-    """A pidfd of a process if it is still the same one, or GONE."""
-    try:
-        pidfd = os.pidfd_open(process.id.pid)
-    except OSError:
-        return GONE
-    try:
-        if read_process(process.id.pid).id == process.id:
-            return pidfd
-    except errors.BpfleakdError:
-        pass
-    os.close(pidfd)
-    return GONE
-
-
-def _hold(pid: int) -> int:
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError as error:
-        raise errors.NoSuchProcess(f"there is no process {pid}", "`ps -e` lists those that exist") from error
-    except OSError as error:
-        # A tid: read_process says whose. ENOENT since Linux 6.16.
-        if error.errno in (errno.EINVAL, errno.ENOENT):
-            read_process(pid)
-        raise errors.KernelError(f"cannot open a pidfd for process {pid}: {error.strerror}") from error
-
-
-def _go_program_again(pid: int, mappings: Sequence[Mapping]) -> GoProgram | None:
-    """The Go program of a process that was attached to before; None if it has ended meanwhile."""
-    try:
-        return open_go_program(pid, mappings)
-    except errors.BpfleakdError as error:
-        log.info("go.not-adopted", pid=pid, reason=error.message)
-        return None
-
-
-def _log_refused(pid: int, files: Sequence[ProbedFile]) -> None:
-    for file in files:
-        if file.refused:
-            log.warning("probes.refused", pid=pid, count=len(file.refused), reasons=file.refused[:4])
-
-
-def _unverified(process: ProcessInfo, files: Sequence[ProbedFile]) -> errors.NoAllocator | None:
-    """The reason if there were symbols, and the program's own file did not confirm them."""
-    refused = [reason for file in files for reason in file.refused]
-    if not refused:
-        return None
-    return errors.NoAllocator(
-        f"process {process.id.pid} ({process.comm}) has no allocator that can be probed safely: {refused[0]}",
-        "check that its debug file belongs to this build",
-    )
-
-
-def _no_allocator(process: ProcessInfo) -> errors.TargetError:
-    pid = process.id.pid
-    try:
-        with ElfImage.open(f"/proc/{pid}/exe") as image:
-            machine, is_bare = image.machine, image.is_static and image.section(".symtab") is None
-    except errors.BadElf:
-        machine, is_bare = EM_X86_64, False
-    except OSError:
-        return errors.NoSuchProcess(f"process {pid} ended during the attach")
-    if machine != EM_X86_64:
-        return errors.BadElf(
-            f"process {pid} ({process.comm}) is for machine {machine}, not x86-64",
-            "32-bit programs cannot be traced",
-        )
-    if is_bare:
-        return errors.NoAllocator(
-            f"process {pid} ({process.comm}) is a statically linked program without symbols: its "
-            "allocator cannot be located",
-            "install its debug symbols (a separate debug file is enough), or do not strip it",
-        )
-    known = ", ".join(dict.fromkeys(allocator.name for allocator in ALLOCATORS))
-    return errors.NoAllocator(
-        f"no known allocator is mapped in process {pid} ({process.comm}) (known: {known})",
-        "to support another allocator, add its functions to process/allocators.py",
-    )
-
-
-def _link_error(pid: int, error: OSError) -> errors.BpfleakdError:
-    if error.errno in (errno.ESRCH, errno.ENOENT):
-        return errors.NoSuchProcess(f"process {pid} ended during the attach")
-    if error.errno in (errno.EPERM, errno.EACCES):
-        return errors.AccessDenied(
-            f"the kernel refuses probes in process {pid}: {error.strerror}",
-            "the daemon needs CAP_SYS_ADMIN and CAP_SYS_PTRACE; `bpfleakctl doctor` lists its capabilities",
-        )
-    hint = ""
-    if error.errno == errno.EINVAL:
-        # bcc 0.26 passes a reference counter's offset that it never set, and the kernel wants the same
-        # one from everybody at that address (dmesg: "ref_ctr_offset mismatch").
-        hint = (
-            "check whether another tracer probes the same functions: older bcc tools (memleak) exclude others"
-        )
-    return errors.KernelError(f"probes in process {pid} failed: {error.strerror or error}", hint)

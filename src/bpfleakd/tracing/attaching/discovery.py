@@ -1,9 +1,9 @@
-"""Which functions of a process to probe: all its files are asked what they define, once for each file.
+"""The functions of a process to probe, found by what its files define, once for each file.
 
-A file is known by its `FileKey`: files that nobody but root could have written are looked at once for all
+A file is identified by its `FileKey`: files that only root could have written are read once for all
 processes, any other for each process. So a second process with the same libraries costs a few stats. Reading
-what a new one defines is quick (elf/definitions.py); only those that hold an allocator are gone through in a
-helper (sandbox/), each by itself, and what was found is kept for the next start by the content that it
+what a new file defines is quick (elf/definitions.py). Only files with an allocator are disassembled, by a
+helper (sandbox/), each by itself, and the result is stored for the next start by the content from which it
 follows from (kernel/probes/point_cache.py).
 
 The tracing loop waits for none of it: files are read and searched by threads beside it, with so much time for
@@ -35,8 +35,8 @@ from bpfleakd.kernel.probes.announced import PROVIDER
 from bpfleakd.kernel.probes.links import ProbePoint
 from bpfleakd.kernel.probes.point_cache import ProbePointCache
 from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction
-from bpfleakd.model.mapping import Mapping
-from bpfleakd.model.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
 from bpfleakd.process.allocators import FUNCTIONS, OPERATORS_NEW, SIGNS, TELLING_NAMES, identify
 from bpfleakd.process.debug_search import debug_file_for_all, debug_file_in_root, has_our_root, root_of
 from bpfleakd.process.mapped_files import FileContent, FileKey, OpenedFile, open_mapped
@@ -55,7 +55,7 @@ _FILES_OF_PROCESS_MAX = 1024
 _THREADS_MAX = 4
 # What reading and searching all new files of a process may take.
 _SEARCH_LIMIT_S = 20.0
-# Above what it may take, for those who have nothing else to do.
+# More time than the loop has, for callers that can wait.
 SEARCH_WAIT_S = 40.0
 
 _WANTED = (
@@ -120,12 +120,12 @@ class ProbedFile:
 
     @property
     def id(self) -> FileKey:
-        """What the file is known by."""
+        """The identity of the file."""
         return self.file.key
 
     @property
     def path(self) -> str:
-        """A path that opens the very file that was looked at."""
+        """A path that opens exactly the file that was read."""
         return self.file.descriptor_path
 
     @property
@@ -140,7 +140,7 @@ class ProbedFile:
 
     @property
     def has_allocator(self) -> bool:
-        """Whether more than the dynamic loader's news is to be had here."""
+        """Whether there is more here than the dynamic loader's notifications."""
         return any(function.role is not FunctionRole.LIBRARIES_CHANGED for function in self.functions)
 
 
@@ -189,7 +189,7 @@ class _Found:
 
 @dataclass(slots=True)
 class _Known:
-    """Files that were looked at, by what they are known by and whether they were the process' program.
+    """Files that were read, by their identity and whether they were the process' program.
 
     Used by several threads.
     """
@@ -200,7 +200,7 @@ class _Known:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def of(self, mapped: _Mapped, owner: str) -> _Found | None:
-        """What is known of a file, for a process: its own knowledge comes first."""
+        """The result for a file and a process: a result for that process alone comes first."""
         key = mapped.file.key
         with self.lock:
             of_process = self.found.get((key.of_process(owner), mapped.is_program))
@@ -216,7 +216,7 @@ class Discovery:
     """Finds what to probe; remembers files. Used from the tracing thread."""
 
     def __init__(self, helpers: Helpers, cache_directory: Path | None = None) -> None:
-        """What was found is kept in `cache_directory`, unless it is None."""
+        """Results are stored in `cache_directory`, unless it is None."""
         self._cache = ProbePointCache(helpers, cache_directory)
         self._known = _Known()
         self._searches = Background("file-search", _THREADS_MAX)
@@ -230,8 +230,8 @@ class Discovery:
     ) -> list[ProbedFile]:
         """The files of a process that have functions to probe, but for those `passed_over`.
 
-        Those that cannot be understood are left out. Raises NoSuchProcess, and NotYet if it takes longer than
-        `wait_s`; then it goes on, and this is to be called again.
+        Files that cannot be parsed are left out. Raises NoSuchProcess, and NotYet if it takes longer than
+        `wait_s`; then the work continues, and the caller should call again.
         """
         owner = instance_of(pid)
         mapped = _mapped_files(pid, mappings, owner, passed_over)
@@ -261,13 +261,13 @@ class Discovery:
                 # Which says nothing of the file as others find it.
                 reason = str(error)
             finally:
-                # Also after an error of ours: nobody is to look at it again and again.
+                # Also after an error of ours, so that it is not read again and again.
                 self._known.put(key, one, found)
             if reason:
                 log.warning("allocator.left-out", pid=pid, path=one.mapping.path, reason=reason)
 
     def _probes_of(self, pid: int, one: _Mapped, owner: str) -> tuple[FileKey, _Found, str]:
-        """What a file has to probe, what it is to be known by, and why it cannot be understood ("")."""
+        """The functions of a file to probe, its identity, and why it cannot be parsed ("")."""
         candidate = _candidate(pid, one, owner)
         if candidate is None:
             # Of a program without symbols another process may bring a debug file along.

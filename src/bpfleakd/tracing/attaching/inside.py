@@ -1,13 +1,13 @@
-"""Whether a process is traced from inside: by a sampler of its own that announces blocks, or by its
+"""Whether a process is traced from inside, by a sampler in it that announces blocks, or by its
 functions.
 
 A sampler (docs/inside.md) costs the process nothing to speak of, and says the same as sampling from outside
 does. So it is used wherever not every block is wanted, in place of the allocators' functions: of these none
 is probed then, but that the dynamic loader has brought further libraries is still to be known.
 
-A program that exports a malloc of its own is asked before any library that was preloaded, and an allocator
-that brings C++ operators of its own (jemalloc, tcmalloc, mimalloc) is asked past it by C++ code: what the
-sampler of such a library announces would not be all.
+The malloc that a program exports takes precedence over any preloaded library, and C++ code bypasses the
+library if an allocator has its own C++ operators (jemalloc, tcmalloc, mimalloc): the sampler of such a
+library would not announce all blocks.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from bpfleakd import errors
-from bpfleakd.model.probe import FunctionRole
+from bpfleakd.model.code.probe import FunctionRole
 from bpfleakd.model.process import TracingMode
 from bpfleakd.process.allocators import OPERATORS_NEW
-from bpfleakd.tracing.discovery import ProbedFile
+from bpfleakd.tracing.attaching.discovery import ProbedFile
 
 __all__ = ["has_sampler", "part_of", "parts_of"]
 
@@ -42,9 +42,9 @@ def _has_operators(file: ProbedFile) -> bool:
 
 
 def parts_of(files: Sequence[ProbedFile], mode: TracingMode) -> list[ProbedFile]:
-    """What is to be probed of the files of a process in a mode.
+    """What to probe in the files of a process in a mode.
 
-    Raises NoAllocator if that is INSIDE, and there is no sampler.
+    Raises NoAllocator for INSIDE without a sampler.
     """
     is_there = has_sampler(files)
     if mode is TracingMode.INSIDE and not is_there:
@@ -57,10 +57,10 @@ def parts_of(files: Sequence[ProbedFile], mode: TracingMode) -> list[ProbedFile]
 
 
 def part_of(file: ProbedFile, *, is_inside: bool) -> ProbedFile | None:
-    """What is to be probed of a file; None: nothing.
+    """What to probe in a file; None: nothing.
 
-    From inside, an allocator's file is kept without any probe: it is known all the same who maps memory for
-    the heap, for instance.
+    From inside, an allocator's file is kept without any probe, to recognise mappings of the allocator, for
+    instance.
     """
     if not is_inside:
         part = replace(file, sampled=())

@@ -1,0 +1,137 @@
+"""What an attach has made: probed files, links and pins, and what the next daemon has to know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bpfleakd import errors
+from bpfleakd.kernel.pins import ProcessPins
+from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
+from bpfleakd.process.breakpoints import missing_breakpoints
+from bpfleakd.process.mapped_files import FileKey
+from bpfleakd.process.mappings import read_mappings
+from bpfleakd.process.process import ProcessInfo
+from bpfleakd.runtimes.go.program import GoProgram
+from bpfleakd.tracing.attaching.discovery import ProbedFile
+from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
+
+__all__ = [
+    "Attachment",
+    "AttachmentCheckpoint",
+    "LinkedFile",
+    "linked_file",
+    "read_attachment",
+    "refuse_unlinked",
+    "refuse_without_breakpoints",
+    "write_attachment",
+]
+
+_RECORD = "attachment"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedFile:
+    """A file with probes in it, and the number that its links are pinned under; `links` are so many.
+
+    `ranges` are where the allocator's functions are, as file offsets. `unprobed` are those that have no
+    probe, since a sampler inside announces their blocks.
+    """
+
+    id: FileKey
+    number: int
+    probes: tuple[ProbedFunction, ...]
+    ranges: tuple[tuple[int, int], ...] = ()
+    unprobed: tuple[ProbedFunction, ...] = ()
+    links: int = 0
+
+    @property
+    def module(self) -> str | None:
+        """The path of the file, as the process has it; None if it has no function of an allocator."""
+        functions = (*self.probes, *self.unprobed)
+        return functions[0].module if functions else None
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """An attached process. `pidfd` (or GONE), `links` and `go` (what Go made) are open."""
+
+    process: ProcessInfo
+    pidfd: int
+    links: tuple[int, ...]
+    mappings: tuple[Mapping, ...]
+    files: tuple[LinkedFile, ...]
+    pins: ProcessPins
+    go: GoProgram | None = None
+
+    @property
+    def probes(self) -> tuple[ProbedFunction, ...]:
+        """The allocators' functions under a probe, or a sampler's own probes."""
+        return tuple(probe for file in self.files for probe in file.probes)
+
+    @property
+    def allocator_functions(self) -> tuple[ProbedFunction, ...]:
+        """All known functions of the process' allocators, with a probe or without."""
+        return tuple(function for file in self.files for function in (*file.probes, *file.unprobed))
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a sampler inside the process announces its blocks."""
+        return any(probe.role is FunctionRole.SAMPLED_ALLOC for probe in self.probes)
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentCheckpoint:
+    """What the next daemon has to know of an attachment."""
+
+    process: ProcessInfo
+    mappings: tuple[Mapping, ...]
+    files: tuple[LinkedFile, ...]
+
+
+def linked_file(file: ProbedFile, number: int, links: Sequence[int]) -> LinkedFile:
+    """What is kept of a file: the allocator's functions; the dynamic loader's is our own affair."""
+    functions = tuple(f for f in file.functions if f.role is not FunctionRole.LIBRARIES_CHANGED)
+    probed = {point.offset for point in file.points}
+    return LinkedFile(
+        file.id,
+        number,
+        (*(f for f in functions if f.offset in probed), *(probe.shown for probe in file.sampled)),
+        file.ranges if file.has_allocator else (),
+        tuple(f for f in functions if f.offset not in probed),
+        len(links),
+    )
+
+
+def read_attachment(pins: ProcessPins) -> AttachmentCheckpoint:
+    """The record of an attachment by an earlier daemon. Raises ValueError if there is none."""
+    return read_checkpoint(pins.record(_RECORD), AttachmentCheckpoint)
+
+
+def write_attachment(attachment: Attachment) -> None:
+    """Write down what the next daemon has to know. Raises OSError."""
+    record = attachment.pins.record(_RECORD)
+    write_checkpoint(record, AttachmentCheckpoint(attachment.process, attachment.mappings, attachment.files))
+    record.close()
+
+
+def refuse_unlinked(files: Sequence[LinkedFile], opened: dict[int, list[int]]) -> None:
+    """Raise ValueError if links were removed while no daemon ran: what went by there was not recorded."""
+    for file in files:
+        missing = file.links - len(opened.get(file.number, []))
+        if missing > 0:
+            name = file.module or f"file {file.number}"
+            raise ValueError(f"{missing} of {file.links} links to {name} are gone")
+
+
+def refuse_without_breakpoints(attachment: Attachment) -> None:
+    """Raise ValueError if the process runs code without the breakpoints that its links stand for."""
+    pid = attachment.process.id.pid
+    try:
+        mappings = read_mappings(pid)
+    except errors.BpfleakdError:
+        return  # it has just ended
+    missing = missing_breakpoints(pid, attachment.probes, mappings)
+    if missing:
+        raise ValueError(f"{len(missing)} breakpoints are gone, such as that of {missing[0].function}")

@@ -1,0 +1,87 @@
+"""Why a process is not attached to, as errors and in the log."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+import structlog
+
+from bpfleakd import errors
+from bpfleakd.elf.image import EM_X86_64, ElfImage
+from bpfleakd.process.allocators import ALLOCATORS
+from bpfleakd.process.process import ProcessInfo
+from bpfleakd.tracing.attaching.discovery import ProbedFile
+
+__all__ = ["link_error", "log_refused", "no_allocator"]
+
+log = structlog.get_logger()
+
+
+def log_refused(pid: int, files: Sequence[ProbedFile]) -> None:
+    """Log the probe points of files that could not be verified."""
+    for file in files:
+        if file.refused:
+            log.warning("probes.refused", pid=pid, count=len(file.refused), reasons=file.refused[:4])
+
+
+def no_allocator(process: ProcessInfo, files: Sequence[ProbedFile]) -> errors.TargetError:
+    """Why there is nothing to probe in a process, in whose `files` it was looked for."""
+    return _unverified(process, files) or _unknown_allocator(process)
+
+
+def _unverified(process: ProcessInfo, files: Sequence[ProbedFile]) -> errors.NoAllocator | None:
+    """The reason if there were symbols, and the program's own file did not confirm them."""
+    refused = [reason for file in files for reason in file.refused]
+    if not refused:
+        return None
+    return errors.NoAllocator(
+        f"process {process.id.pid} ({process.comm}) has no allocator that can be probed safely: {refused[0]}",
+        "check that its debug file belongs to this build",
+    )
+
+
+def _unknown_allocator(process: ProcessInfo) -> errors.TargetError:
+    pid = process.id.pid
+    try:
+        with ElfImage.open(f"/proc/{pid}/exe") as image:
+            machine, is_bare = image.machine, image.is_static and image.section(".symtab") is None
+    except errors.BadElf:
+        machine, is_bare = EM_X86_64, False
+    except OSError:
+        return errors.NoSuchProcess(f"process {pid} ended during the attach")
+    if machine != EM_X86_64:
+        return errors.BadElf(
+            f"process {pid} ({process.comm}) is for machine {machine}, not x86-64",
+            "32-bit programs cannot be traced",
+        )
+    if is_bare:
+        return errors.NoAllocator(
+            f"process {pid} ({process.comm}) is a statically linked program without symbols: its "
+            "allocator cannot be located",
+            "install its debug symbols (a separate debug file is enough), or do not strip it",
+        )
+    known = ", ".join(dict.fromkeys(allocator.name for allocator in ALLOCATORS))
+    return errors.NoAllocator(
+        f"no known allocator is mapped in process {pid} ({process.comm}) (known: {known})",
+        "to support another allocator, add its functions to process/allocators.py",
+    )
+
+
+def link_error(pid: int, error: OSError) -> errors.BpfleakdError:
+    """Why the kernel has not linked the probes."""
+    if error.errno in (errno.ESRCH, errno.ENOENT):
+        return errors.NoSuchProcess(f"process {pid} ended during the attach")
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return errors.AccessDenied(
+            f"the kernel refuses probes in process {pid}: {error.strerror}",
+            "the daemon needs CAP_SYS_ADMIN and CAP_SYS_PTRACE; `bpfleakctl doctor` lists its capabilities",
+        )
+    hint = ""
+    if error.errno == errno.EINVAL:
+        # bcc 0.26 passes a reference counter's offset that it never set, and the kernel wants the same
+        # one from everybody at that address (dmesg: "ref_ctr_offset mismatch").
+        hint = (
+            "check whether another tracer probes the same functions: older bcc tools (memleak) exclude others"
+        )
+    return errors.KernelError(f"probes in process {pid} failed: {error.strerror or error}", hint)

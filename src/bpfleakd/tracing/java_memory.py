@@ -1,0 +1,79 @@
+"""Memory of a Java virtual machine beside its heap: its purpose, by the site that takes it.
+
+The metaspace has classes and their methods; it grows with class loaders that are kept. The code cache has
+compiled code, and stops growing when everything is compiled. Neither is part of the heap, and no count of
+objects shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from itertools import takewhile
+
+from bpfleakd.model.code.stack import Frame, FrameKind
+from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict, Verdict
+
+__all__ = ["JavaUse", "growth_by_use", "use_of", "with_use", "with_uses"]
+
+_KINDS = (AllocationKind.COMMIT, AllocationKind.MMAP)
+_LIBRARY = "libjvm.so"
+_EXPLAINS_SHARE = 0.5
+
+
+class JavaUse(StrEnum):
+    """What a mapping of the virtual machine is for."""
+
+    METASPACE = "metaspace"
+    CODE_CACHE = "code cache"
+
+
+_FUNCTIONS = {
+    JavaUse.METASPACE: ("metaspace::", "Metaspace::"),
+    JavaUse.CODE_CACHE: ("CodeHeap::", "CodeCache::"),
+}
+_WORDS = {
+    JavaUse.METASPACE: "classes, by loaders that are kept",
+    JavaUse.CODE_CACHE: "compiled methods",
+}
+
+
+def use_of(key: SiteKey, frames: Sequence[Frame]) -> JavaUse | None:
+    """What a site's memory is for; None unless the virtual machine takes it for one of these."""
+    if key.kind not in _KINDS:
+        return None
+    # What Java called, the innermost calls first.
+    native = takewhile(lambda frame: frame.kind is FrameKind.NATIVE, frames)
+    functions = [frame.function or "" for frame in native if frame.module == _LIBRARY]
+    for use, names in _FUNCTIONS.items():
+        if any(function.startswith(names) for function in functions):
+            return use
+    return None
+
+
+def growth_by_use(sites: Iterable[tuple[SiteKey, Sequence[Frame], float]]) -> dict[JavaUse, float]:
+    """The growth of sites, each with its bytes per second, by what they are for."""
+    found: dict[JavaUse, float] = {}
+    for key, frames, rate in sites:
+        use = use_of(key, frames)
+        if use is not None:
+            found[use] = found.get(use, 0.0) + rate
+    return found
+
+
+def with_use(verdict: SiteVerdict, key: SiteKey, frames: Sequence[Frame]) -> SiteVerdict:
+    """The verdict on a site, whose reason begins with what its memory is for."""
+    use = use_of(key, frames)
+    return verdict if use is None else replace(verdict, reason=f"{use}: {verdict.reason}")
+
+
+def with_uses(verdict: ProcessVerdict, growth: Mapping[JavaUse, float]) -> ProcessVerdict:
+    """The verdict on a process, whose reason names what most of its leak is, if that is one of these."""
+    if verdict.verdict is not Verdict.LEAK or not growth:
+        return verdict
+    use = max(growth, key=growth.__getitem__)
+    if growth[use] < _EXPLAINS_SHARE * verdict.leak_bytes_per_s:
+        return verdict
+    return replace(verdict, reason=f"{verdict.reason}; most of that is {use}: {_WORDS[use]}")

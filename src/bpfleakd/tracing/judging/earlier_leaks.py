@@ -1,0 +1,107 @@
+"""Leaks of an earlier window of automatic tracing, for the next window of the same process.
+
+A window of a minute is hardly enough to call something a leak. So the second continues with the knowledge of
+the first:
+  - A call site that leaked when its process was detached is a leak from the beginning, at the rate of then.
+  - It stays one while it grows, until new evidence confirms it; or, while nothing of it is recorded, until so
+    much would have been recorded that its absence is evidence (see `seen_leaks`).
+  - It is no longer one once its old blocks die, or are replaced.
+Sites are identified by kind and fingerprint, which persist, and processes by their ProcessId.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.model.process import ProcessId
+from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.table.site_table import SiteTable
+from bpfleakd.tracing.site_charging import SiteIdentity
+from bpfleakd.verdicts.seen_leaks import SeenLeak, is_unseen
+from bpfleakd.verdicts.site_verdict import Classification
+
+__all__ = ["EarlierLeaks", "KnownSite", "RecalledLeaks", "leaks_by_site"]
+
+KnownSite: TypeAlias = tuple[AllocationKind, str]
+
+# The first that was kept makes room.
+_PROCESSES_MAX = 1_024
+_SITES_MAX = 256
+
+
+class EarlierLeaks:
+    """The leaks of processes that are not traced at the moment."""
+
+    def __init__(self) -> None:
+        self._leaks: OrderedDict[ProcessId, Mapping[KnownSite, SeenLeak]] = OrderedDict()
+
+    def keep(self, process: ProcessId, leaks: Mapping[KnownSite, SeenLeak]) -> None:
+        """The process is detached, with these leaks."""
+        self._leaks.pop(process, None)
+        if leaks:
+            self._leaks[process] = dict(list(leaks.items())[:_SITES_MAX])
+        while len(self._leaks) > _PROCESSES_MAX:
+            self._leaks.popitem(last=False)
+
+    def take(self, process: ProcessId) -> Mapping[KnownSite, SeenLeak]:
+        """Return its leaks, and drop them here."""
+        return self._leaks.pop(process, {})
+
+
+def leaks_by_site(
+    table: SiteTable, identities: Mapping[SiteKey, SiteIdentity], leaks: Mapping[int, SeenLeak]
+) -> dict[KnownSite, SeenLeak]:
+    """Leaks by row of the table, as leaks by what lasts; without those whose identity is not settled."""
+    keys = table.keys
+    found = ((keys[row], leak) for row, leak in leaks.items())
+    return {(key.kind, identities[key].fingerprint): leak for key, leak in found if key in identities}
+
+
+class RecalledLeaks:
+    """Leaks of an earlier window: those whose site has not come yet, and the others by row of the table."""
+
+    def __init__(self, expected: Mapping[KnownSite, SeenLeak] | None = None) -> None:
+        self._expected = {
+            site: SeenLeak(leak.rate_bytes_per_s, 0.0, leak.steps_per_s, leak.blocks_a_step, leak.block_bytes)
+            for site, leak in (expected or {}).items()
+        }
+        self.rows: dict[int, SeenLeak] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._expected or self.rows)
+
+    def find(self, table: SiteTable, identities: Mapping[SiteKey, SiteIdentity]) -> None:
+        """Look which sites have come, of those whose identity is settled."""
+        if not self._expected:
+            return
+        for key, identity in identities.items():
+            row = table.row_of(key)
+            leak = self._expected.pop((key.kind, identity.fingerprint), None) if row >= 0 else None
+            if leak is not None:
+                self.rows[row] = leak
+
+    def keep(
+        self,
+        found: Classification,
+        positions: NDArray[np.intp],
+        ends_s: NDArray[np.float64],
+        intervals_bytes: NDArray[np.float64] | None,
+    ) -> None:
+        """Make them leaks that nothing speaks against, and forget the others."""
+        if intervals_bytes is None:
+            intervals_bytes = np.zeros(len(ends_s))
+        for row, leak in list(self.rows.items()):
+            position = int(positions[row]) if row < len(positions) else -1
+            if position < 0:
+                continue
+            if found.leaks[position]:
+                del self.rows[row]
+            elif found.may_leak(position) or is_unseen(leak, ends_s, intervals_bytes):
+                found.recall_leak(position, leak.rate_bytes_per_s)
+            else:
+                del self.rows[row]

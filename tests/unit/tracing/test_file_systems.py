@@ -1,0 +1,67 @@
+"""Whether file systems answer is found out beside the loop, and once."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+
+import pytest
+
+from bpfleakd import errors
+from bpfleakd.process.mappings import parse_mappings
+from bpfleakd.tracing.attaching.file_systems import FileSystems
+
+LOCAL, REMOTE = os.makedev(8, 1), os.makedev(0, 0x2A)
+(CODE,) = parse_mappings("1000-2000 r-xp 00000000 00:2a 23 /far/program")
+HERE = replace(CODE, device="08:01", path="/near/program")
+
+
+class Server:
+    """Opens files, as long as it answers."""
+
+    def __init__(self) -> None:
+        self.answers, self.opened = threading.Event(), list[str]()
+
+    def touch(self, pid: int, mapping, owner: str) -> None:
+        self.opened.append(mapping.path)
+        self.answers.wait()
+
+    def file_systems(self) -> FileSystems:
+        return FileSystems(self.touch, lambda device: device == LOCAL)
+
+
+@pytest.fixture
+def server():
+    one = Server()
+    yield one
+    one.answers.set()
+
+
+def test_local_files_are_not_waited_for(server):
+    """Nor is what is no code, and memory without a file."""
+    others = [HERE, replace(CODE, executable=False), replace(CODE, inode=0)]
+    server.file_systems().expect_answers(os.getpid(), others)
+    assert server.opened == []
+
+
+def test_a_server_that_does_not_answer_is_asked_once(server):
+    """Whoever asks again is told the same at once; when it answers all goes on."""
+    systems = server.file_systems()
+    mappings = [HERE, CODE, replace(CODE, inode=24)]
+    for _ in range(3):
+        with pytest.raises(errors.NotYet, match="/far/program does not answer"):
+            systems.expect_answers(os.getpid(), mappings, 0.01)
+    server.answers.set()
+    systems.expect_answers(os.getpid(), mappings, 10.0)
+    systems.expect_answers(os.getpid(), mappings, 0.0)
+    assert server.opened == ["/far/program"]
+
+
+def test_an_error_is_an_answer():
+    """Of who has no right to open it, for instance."""
+
+    def refuse(pid: int, mapping, owner: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    FileSystems(refuse, lambda device: False).expect_answers(os.getpid(), [CODE], 10.0)

@@ -1,0 +1,117 @@
+"""Which call sites take the memory of a managed heap, and what is said of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from bpfleakd.model.code.stack import Frame, FrameKind
+from bpfleakd.model.managed import ManagedHeap
+from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.model.verdict import SiteVerdict, Verdict
+from bpfleakd.runtimes.runtime import LiveHeap
+from bpfleakd.tracing.managed_heap import HeapTracking
+
+HEAP, COMMIT = AllocationKind.HEAP, AllocationKind.COMMIT
+NS_PER_S = 1_000_000_000
+
+
+def frames(*functions: str) -> list[Frame]:
+    """A stack of functions, the allocator first: of libc, or of node."""
+    return [
+        Frame(name, "node" if place else "libc.so.6", None, None, 0x1000 + place, FrameKind.NATIVE)
+        for place, name in enumerate(functions)
+    ]
+
+
+def tracking(runtime: str, verdict: Verdict = Verdict.STEADY) -> HeapTracking:
+    found = HeapTracking()
+    found.heap = ManagedHeap(runtime, verdict, "what 9 collections leave alive", 1 << 20, 9, 2, 1e5, False)
+    return found
+
+
+PAGES = frames(
+    "mprotect", "v8::base::OS::SetPermissions(void*)", "v8::internal::MemoryAllocator::AllocatePage()"
+)
+SLOTS = frames("malloc", "operator new(unsigned long)", "v8::internal::Page::AllocateFreeListCategories()")
+# A weak callback runs in a collection, and allocates for the program.
+CALLED_BACK = frames("malloc", "addon::Freed(void*)", "v8::internal::MarkCompactCollector::Finish()", "main")
+BUFFER = frames(
+    "malloc", "node::NodeArrayBufferAllocator::Allocate(unsigned long)", "v8::internal::Page::X()"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "stack", "expected"),
+    [
+        (COMMIT, PAGES, True),
+        (HEAP, SLOTS, True),
+        (HEAP, CALLED_BACK, False),
+        (HEAP, BUFFER, False),
+        (HEAP, frames("malloc", "v8::internal::Zone::Expand(unsigned long)"), False),
+        (AllocationKind.FILE, PAGES, False),
+        (HEAP, frames("malloc"), False),
+    ],
+)
+def test_what_v8_takes_for_its_pages(kind: AllocationKind, stack: list[Frame], expected: bool) -> None:
+    """Also what it keeps about each of them; what runs in its collections for others is theirs."""
+    assert tracking("V8").is_committed_by(SiteKey(kind, 1), stack) is expected
+
+
+@pytest.mark.parametrize(
+    ("function", "module", "kind", "expected"),
+    [
+        ("WKS::gc_heap::allocate()", "libcoreclr.so", COMMIT, True),
+        ("gc_heap::mine()", "shop", COMMIT, False),
+        ("anything", "python3.11", AllocationKind.PYTHON, True),
+    ],
+)
+def test_what_other_collectors_take(function: str, module: str, kind: AllocationKind, expected: bool) -> None:
+    """By their functions, in their own files."""
+    stack = [frames("mprotect")[0], Frame(function, module, None, None, 0x20, FrameKind.NATIVE)]
+    assert tracking(".NET").is_committed_by(SiteKey(kind, 7), stack) is expected
+
+
+def test_other_collectors_take_nothing_from_malloc() -> None:
+    """And V8's functions are none of theirs."""
+    java = tracking("JVM")
+    assert not java.may_commit(SiteKey(HEAP, 1))
+    assert not java.is_committed_by(SiteKey(COMMIT, 1), PAGES)
+
+
+def test_what_is_said_of_such_a_site() -> None:
+    """The heap's verdict goes before the site's; nobody is named where the runtime names nobody."""
+    leak = SiteVerdict(Verdict.LEAK, 0.9, "grows", 1e5)
+    key = SiteKey(COMMIT, 1)
+    assert tracking("V8").on_site(key, PAGES, leak).verdict is Verdict.STEADY
+    of_leak = tracking("V8", Verdict.LEAK)
+    assert of_leak.on_site(key, PAGES, leak).verdict is Verdict.LEAK
+    assert "the function that keeps it is unknown" in of_leak.on_site(key, PAGES, leak).reason
+    found = of_leak.on_site(SiteKey(HEAP, 1), SLOTS, leak)
+    assert (found.verdict, found.reason) == (
+        Verdict.GROWING,
+        "memory of the managed heap: what 9 collections leave alive",
+    )
+    of_leak.is_held = True
+    assert "sites of kind managed" in of_leak.on_site(key, PAGES, leak).reason
+    assert of_leak.on_site(SiteKey(HEAP, 1), BUFFER, leak) is leak
+
+
+def heap_of(live_mib: list[float]) -> HeapTracking:
+    """A heap with a full collection every ten seconds."""
+    heap = HeapTracking()
+    heap.note(
+        LiveHeap(10 * second * NS_PER_S, int(mib * (1 << 20)), second, is_full=True)
+        for second, mib in enumerate(live_mib, 1)
+    )
+    heap.judge("V8", 0, 10 * (len(live_mib) + 1) * NS_PER_S, 45.0)
+    return heap
+
+
+def test_pages_of_a_heap_that_stands_still_do_not_leak() -> None:
+    """Whatever their number: what collections leave alive is what counts. And one that leaks is said so."""
+    leak = SiteVerdict(Verdict.LEAK, 0.8, "+5 MiB in 52s, steadily", 1e5)
+    verdict = heap_of([20.0] * 9).on_site(SiteKey(COMMIT, 7), PAGES, leak)
+    assert (verdict.verdict, verdict.leak_bytes_per_s) == (Verdict.STEADY, 0)
+    leaking = heap_of([20.0 + 3 * number for number in range(9)])
+    assert leaking.heap is not None
+    assert leaking.heap.verdict is Verdict.LEAK
