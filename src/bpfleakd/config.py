@@ -71,7 +71,7 @@ class Walker(StrEnum):
 
 
 class ProcessSource(StrEnum):
-    """How processes are noticed; AUTO takes the kernel's events where they are to be had."""
+    """How the daemon notices processes; AUTO uses the kernel's events if they are available."""
 
     AUTO = "auto"
     SCAN = "scan"
@@ -99,7 +99,7 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class MatchConfig(_Section, frozen=True):
-    """What a process has to be; each key that is given has to match. See process/policy.py."""
+    """What a process has to match; each given key has to match. See process/policy.py."""
 
     pid: Pid | msgspec.UnsetType = msgspec.UNSET
     comm: Glob | msgspec.UnsetType = msgspec.UNSET
@@ -142,7 +142,7 @@ class RuleConfig(_Section, frozen=True):
 
 
 class PolicyConfig(_Section, frozen=True):
-    """Which processes are looked at, and how closely: the first rule that matches decides."""
+    """Which processes are watched or traced, and how closely: the first rule that matches decides."""
 
     default: TracingMode = TracingMode.AUTO
     rules: tuple[RuleConfig, ...] = ()
@@ -187,7 +187,8 @@ class LimitsConfig(_Section, frozen=True):
     """Entries in the kernel's tables. `live_blocks` is for each process, the others for all together.
 
     `process_sites` is what one process may take of `sites`, and of `stacks`, so that others find room too.
-    `daemon_rss_bytes` is the daemon's own resident memory.
+    `daemon_rss_bytes` is the daemon's own resident memory. `names_s` is how many seconds helpers may look for
+    the names of one process at first; a fiftieth of the time that passes is added.
     """
 
     processes: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 512
@@ -197,6 +198,7 @@ class LimitsConfig(_Section, frozen=True):
     process_sites: TableSize = 32_768
     threads: TableSize = 16_384
     daemon_rss_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 50)] = 256 << 20
+    names_s: Annotated[float, msgspec.Meta(ge=1, le=3_600)] = 8.0
 
 
 class HistoryConfig(_Section, frozen=True):
@@ -243,7 +245,7 @@ class BudgetConfig(_Section, frozen=True):
 
 
 class BlameConfig(_Section, frozen=True):
-    """Who is charged with memory: never functions of `skip`, and nobody further out than those of `stop`."""
+    """Blame: never functions of `skip`, and no caller beyond those of `stop`."""
 
     skip: tuple[Glob, ...] = ()
     stop: tuple[Glob, ...] = ()
@@ -264,7 +266,7 @@ class LogConfig(_Section, frozen=True):
     format: LogFormat = LogFormat.AUTO
 
 
-# Whether a field of Config is taken over from a changed file by the running daemon, or holds until a restart.
+# Whether the running daemon applies a changed field of Config, or it holds until a restart.
 RELOADED = msgspec.Meta(extra={"reloaded": True})
 NEEDS_RESTART = msgspec.Meta(extra={"reloaded": False})
 
@@ -302,7 +304,7 @@ def reloaded(in_force: Config, read: Config) -> tuple[Config, list[str]]:
 
 
 def is_reloaded(key: str) -> bool:
-    """Whether a field of Config is taken over while the daemon runs."""
+    """Whether a field of Config can change while the daemon runs."""
     hint = get_type_hints(Config, include_extras=True)[key]
     (answer,) = (meta.extra["reloaded"] for meta in hint.__metadata__ if meta.extra)
     return bool(answer)

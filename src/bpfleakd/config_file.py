@@ -98,7 +98,7 @@ class _Document:
         return config
 
     def _check_keys(self, node: yaml.Node, dotted: str, seen: set[int]) -> None:
-        """Raise for keys that are no text or come twice; YAML itself lets the last one win."""
+        """Raise for keys that are not text or occur twice; with YAML itself the last one wins."""
         if id(node) in seen:  # an alias: the node it stands for was checked
             return
         seen.add(id(node))
@@ -202,7 +202,7 @@ def _type_at(steps: list[str]) -> Any:
 
 
 def _bare(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:
-    """A type without what config.py says of a field beside it."""
+    """A type without the metadata of config.py for the field."""
     return kind.type if isinstance(kind, msgspec.inspect.Metadata) else kind
 
 

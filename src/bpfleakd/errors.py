@@ -1,4 +1,4 @@
-"""Errors: the tree of everything a user can be told.
+"""Errors: the tree of everything a user can meet.
 
     BpfleakdError
     ├── ConfigError             the configuration file is wrong
@@ -85,20 +85,20 @@ class OutputFailed(BpfleakdError):
 
 
 class BadHistory(BpfleakdError):
-    """The file is no history that can be analysed."""
+    """The file is not a history that can be analysed."""
 
     code = "bad-history"
 
 
 class TargetError(BpfleakdError):
-    """The process that was asked for cannot be traced."""
+    """The requested process cannot be traced."""
 
     exit_code = 5
     code = "target"
 
 
 class NoSuchProcess(TargetError):
-    """The process does not exist, or ended while we looked at it."""
+    """The process does not exist, or ended meanwhile."""
 
     exit_code = 6
     code = "no-such-process"
@@ -144,7 +144,7 @@ class NotAttached(TargetError):
 
 
 class NoSuchTime(TargetError):
-    """Nothing is known of the process at that time."""
+    """There are no figures of the process at that time."""
 
     code = "no-such-time"
 
@@ -163,7 +163,7 @@ class KernelError(BpfleakdError):
 
 
 class KernelUnsupported(KernelError):
-    """The running kernel lacks something that was asked for."""
+    """The running kernel lacks a requested feature."""
 
     exit_code = 10
     code = "kernel-unsupported"

@@ -8,5 +8,5 @@ __all__ = ["DEFAULT_SOCKET_PATH", "SOCKET_VARIABLE"]
 
 DEFAULT_SOCKET_PATH = Path("/run/bpfleakd/bpfleakd.sock")
 
-# Overrides the path in the daemon and in bpfleakctl; the --socket option goes before it.
+# Overrides the path in the daemon and in bpfleakctl; the --socket option overrides it.
 SOCKET_VARIABLE = "BPFLEAKD_SOCKET"

@@ -12,7 +12,7 @@ _INITIAL_INODE = 0xEFFF_FFFC
 
 
 def own(proc: Path = Path("/proc")) -> os.stat_result:
-    """Device and inode are what it is known by."""
+    """Device and inode identify it."""
     return os.stat(proc / "self/ns/pid")
 
 

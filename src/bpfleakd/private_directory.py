@@ -1,11 +1,11 @@
-"""A directory of files that nobody else could have written: what is kept between runs to save time.
+"""A directory of files that other users could not have written: caches that save time between runs.
 
 Rules:
-- The directory, every directory above it and each file belong to a user that is trusted, and nobody else may
-  write them (but in a sticky directory, such as /tmp, make entries beside ours). A symbolic link is followed
-  only if a trusted user put it above the directory; anything else is refused with a ValueError.
-- A file is there whole or not at all. What a killed daemon left half written is listed like the files
-  themselves, and goes with them.
+- The directory, every directory above it and each file belong to a trusted user, and no other user may write
+  them (but in a sticky directory, such as /tmp, make entries beside ours). A symbolic link is followed only
+  if a trusted user put it above the directory; anything else is refused with a ValueError.
+- A file exists completely or not at all. Unfinished files of a killed daemon are listed like the files
+  themselves, and removed with them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LINKS_MAX = 40
 def make_private(path: Path, owners: Collection[int]) -> None:
     """Make the directory `path` and those above it where they are missing, with the mode 0700.
 
-    Raises OSError, and ValueError for a path that somebody else could have made or could replace.
+    Raises OSError, and ValueError for a path that another user could have made or could replace.
     """
     existing = path
     while not os.path.lexists(existing):
@@ -41,7 +41,7 @@ def make_private(path: Path, owners: Collection[int]) -> None:
 
 
 def refuse_foreign_path(path: Path, owners: Collection[int]) -> None:
-    """Raise ValueError unless only `owners` decide what directory `path` is, OSError if it cannot be told."""
+    """Raise ValueError unless only `owners` decide what directory `path` is, OSError if it is unknown."""
     trusted = {0, *owners}
     pending, reached, links = list(reversed(path.absolute().parts[1:])), Path("/"), 0
     _refuse_others_directory(reached, reached.lstat(), trusted)
@@ -74,7 +74,7 @@ def _refuse_others_directory(path: Path, status: os.stat_result, trusted: Collec
 class PrivateDirectory:
     """The directory `path`, made when something is first written; `owners` are the user ids to trust.
 
-    Every method raises OSError, and ValueError for what somebody else could have written.
+    Every method raises OSError, and ValueError for a file that another user could have written.
     """
 
     def __init__(self, path: Path, owners: Collection[int]) -> None:
@@ -82,14 +82,14 @@ class PrivateDirectory:
         self._owners = owners
 
     def read(self, name: str, max_bytes: int) -> bytes:
-        """Return a file, which counts as used from now on. Raises FileNotFoundError if there is none."""
+        """Return a file, which counts as used from now on. Raises FileNotFoundError if it does not exist."""
         with self._opened() as directory_fd:
             descriptor = os.open(name, os.O_RDONLY | _OPEN_FLAGS, dir_fd=directory_fd)
             with os.fdopen(descriptor, "rb") as file:
                 status = os.fstat(file.fileno())
                 self._refuse_foreign(status)
                 if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
-                    raise ValueError("no regular file of a plausible size")
+                    raise ValueError("not a regular file of a plausible size")
                 content = file.read(status.st_size)
                 with suppress(OSError):
                     os.utime(file.fileno())

@@ -14,12 +14,13 @@ from bpfleakd.model.address_space import (
     UseSummary,
 )
 from bpfleakd.model.blocks import BlockReport, BlocksReport, SiteBlocks
+from bpfleakd.model.code.mapping import CodeMapping
+from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.groups import GroupedReport, SiteGroup
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
-from bpfleakd.model.mapping import CodeMapping
 from bpfleakd.model.metrics import MetricsSnapshot
-from bpfleakd.model.probe import FunctionRole, ProbedFunction
 from bpfleakd.model.process import ProcessLabels, ProcessRow, ProcessState, ProcessSummary, TracingMode
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SiteReport
@@ -32,7 +33,6 @@ from bpfleakd.model.scan import (
     ScanReport,
 )
 from bpfleakd.model.site import AllocationKind, ThreadShare
-from bpfleakd.model.stack import Frame, FrameKind
 from bpfleakd.model.supervision import SupervisedProcess, SupervisionState
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.model.watching import WatchedProcess, WatchState

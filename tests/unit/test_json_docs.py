@@ -15,18 +15,22 @@ from bpfleakd.model.address_space import (
     JitModule,
     MemoryShares,
     MemoryUse,
+    PinningSite,
     UseSummary,
 )
 from bpfleakd.model.blocks import BlockReport, BlocksReport, SiteBlocks
 from bpfleakd.model.check import Check, CheckStatus
+from bpfleakd.model.code.mapping import CodeMapping
+from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.code.stack import Frame, FrameKind, StackEnd
+from bpfleakd.model.container import ContainerBill, ContainerKind, ContainerLine
 from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.difference import ComparedState, DiffReport, SiteChange, SiteDifference
 from bpfleakd.model.groups import GroupedReport, SiteGroup
 from bpfleakd.model.history import StoredHistory, StoredSite
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
 from bpfleakd.model.managed import ManagedHeap, TypeFigures, TypeRow, TypesPrice, TypesReport
-from bpfleakd.model.mapping import CodeMapping
-from bpfleakd.model.probe import FunctionRole, ProbedFunction
+from bpfleakd.model.oom import OomKill
 from bpfleakd.model.process import (
     ProcessLabels,
     ProcessRow,
@@ -37,7 +41,8 @@ from bpfleakd.model.process import (
 )
 from bpfleakd.model.process_events import ProcessEventStats
 from bpfleakd.model.profile import HeapProfile
-from bpfleakd.model.report import LeakReport, SiteReport, SuppressedSites
+from bpfleakd.model.report import AwaitedVerdicts, BlockType, LeakReport, SiteReport, SuppressedSites
+from bpfleakd.model.resources import ResourceKind, ResourceShare, ResourceUse
 from bpfleakd.model.scan import (
     Reachability,
     ReachabilitySums,
@@ -48,7 +53,6 @@ from bpfleakd.model.scan import (
     ScanReport,
 )
 from bpfleakd.model.site import AllocationKind, ThreadShare
-from bpfleakd.model.stack import Frame, FrameKind, StackEnd
 from bpfleakd.model.supervision import SupervisedProcess, SupervisionState
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.model.watching import WatchedProcess, WatchState
@@ -63,12 +67,16 @@ _TYPES = [
     TypesPrice,
     TypesReport,
     AddressSpaceReport,
+    AwaitedVerdicts,
     BillLine,
     BlockReport,
+    BlockType,
     BlocksReport,
     Check,
     CodeMapping,
     ComparedState,
+    ContainerBill,
+    ContainerLine,
     DaemonStats,
     DiffReport,
     Frame,
@@ -79,12 +87,16 @@ _TYPES = [
     ManagedHeap,
     ProcessEventStats,
     MemoryShares,
+    OomKill,
     MemoryLimit,
+    PinningSite,
     ProbedFunction,
     ProcessLabels,
     ProcessVerdict,
     ProcessSummary,
     ReachabilitySums,
+    ResourceShare,
+    ResourceUse,
     ScanReport,
     ScannedBlock,
     ScannedSite,
@@ -106,6 +118,7 @@ _CHOICES = [
     AllocationKind,
     BillKind,
     CheckStatus,
+    ContainerKind,
     FrameKind,
     FunctionRole,
     MemoryLimitKind,
@@ -116,6 +129,7 @@ _CHOICES = [
     Verdict,
     WatchState,
     Reachability,
+    ResourceKind,
     ScanCaveat,
     ScanMethod,
     SiteChange,

@@ -10,7 +10,7 @@ from http import HTTPStatus
 
 import structlog
 
-from bpfleakd.api.admission import Admission, PeerKey, peer_key
+from bpfleakd.api.admission import Admission, PeerKey, has_room, peer_key
 from bpfleakd.api.answers import error_answer
 from bpfleakd.api.connection import Connection, Deadlines
 from bpfleakd.api.local_users import LocalUsers
@@ -20,7 +20,7 @@ __all__ = ["Acceptor"]
 
 log = structlog.get_logger()
 
-# Taken at a time: in between the loop serves those who are in.
+# Accepted at a time; between two batches the loop serves the existing connections.
 _BATCH = 16
 # No descriptor or memory for another one: the kernel keeps those that wait.
 _PAUSE_S = 1.0
@@ -44,20 +44,20 @@ class Acceptor:
         self._deadlines = deadlines
         self._users = LocalUsers()
         self._loop = asyncio.get_running_loop()
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, PeerKey] = {}
         self._being_made: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._reported_count = 0
         listener.setblocking(False)
         self._loop.add_reader(listener, self._accept)
 
-    @property
-    def unsent_bytes(self) -> int:
-        """What all connections wait to send."""
-        return sum(connection.unsent_bytes for connection in self._connections)
+    def may_answer(self, connection: Connection) -> bool:
+        """Whether there is room for one more unread answer of a connection."""
+        unsent = ((peer, each.unsent_bytes) for each, peer in self._connections.items())
+        return has_room(self._connections.get(connection), unsent)
 
     def close(self) -> None:
-        """Accept no more; those who are in stay."""
+        """Accept no more connections; existing ones stay."""
         self._loop.remove_reader(self._listener)
         for timer in self._timers.values():
             timer.cancel()
@@ -100,7 +100,7 @@ class Acceptor:
         made = Connection(
             lambda around: self._speak(around, connection), lambda: self._lost(made, peer), self._deadlines
         )
-        self._connections.add(made)
+        self._connections[made] = peer
         try:
             await self._loop.connect_accepted_socket(lambda: made, connection)
         except OSError:
@@ -108,7 +108,7 @@ class Acceptor:
             self._lost(made, peer)
 
     def _lost(self, connection: Connection, peer: PeerKey) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._admission.release(peer)
 
     def _report(self, peer: PeerKey) -> None:
@@ -135,7 +135,7 @@ class Acceptor:
 
 
 def _refuse(connection: socket.socket) -> None:
-    """Answer that there is no room, as far as that is possible without waiting, and close."""
+    """Send a refusal, if that is possible without waiting, and close."""
     with contextlib.suppress(OSError):
         # Unread data would make the close a reset, which takes the answer with it.
         connection.recv(16 << 10)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections import Counter
+from collections.abc import Iterable
 
 from bpfleakd.api.local_users import LocalUsers
 from bpfleakd.api.peer import peer_of
 
-__all__ = ["CONNECTIONS_MAX", "PEER_CONNECTIONS_MAX", "Admission", "PeerKey", "peer_key"]
+__all__ = ["CONNECTIONS_MAX", "PEER_CONNECTIONS_MAX", "Admission", "PeerKey", "has_room", "peer_key"]
 
 # ("user", uid) or ("address", network).
 PeerKey = tuple[str, int | str]
@@ -21,6 +22,10 @@ PeerKey = tuple[str, int | str]
 # A browser keeps up to six connections to an address, a scraper one.
 CONNECTIONS_MAX = 128
 PEER_CONNECTIONS_MAX = 32
+
+# What a peer, and all together, leave unread: beyond it no more is computed for them.
+_PEER_UNSENT_MAX_BYTES = 2 << 20
+_UNSENT_MAX_BYTES = 8 << 20
 
 
 class Admission:
@@ -50,8 +55,20 @@ class Admission:
             del self._open[peer]
 
 
+def has_room(peer: PeerKey | None, unsent: Iterable[tuple[PeerKey, int]]) -> bool:
+    """Whether one more answer to `peer` may wait to be read; `unsent`: what connections wait to send, bytes.
+
+    A peer that has read all its answers always gets the next one, whatever others leave unread.
+    """
+    all_bytes = peer_bytes = 0
+    for other, size_bytes in unsent:
+        all_bytes += size_bytes
+        peer_bytes += size_bytes if other == peer else 0
+    return not peer_bytes or (peer_bytes <= _PEER_UNSENT_MAX_BYTES and all_bytes <= _UNSENT_MAX_BYTES)
+
+
 def peer_key(connection: socket.socket, address: object, users: LocalUsers) -> PeerKey:
-    """Who counts as the peer of a connection that was accepted from `address`."""
+    """The user or host that a connection accepted from `address` counts for; OSError if it is closed."""
     if connection.family == socket.AF_UNIX:
         return ("user", peer_of(connection).uid)
     uid = users.uid_of(connection)

@@ -82,5 +82,5 @@ def _encoded(value: object) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        # A name with bytes that are no UTF-8 (as Python's surrogates); JSON cannot carry them.
+        # A name with bytes that are not UTF-8 (Python has them as surrogates); JSON cannot carry them.
         return msgspec.json.encode(without_surrogates(msgspec.to_builtins(value)))

@@ -4,6 +4,7 @@
     GET    /v1/processes                    {"processes": [TracedProcess, …]}
     GET    /v1/watched                      {"watched": [WatchedProcess, …]}
     GET    /v1/supervised                   {"supervised": [SupervisedProcess, …]}
+    GET    /v1/matching                     {"pids": [N, …]}; ?name=PATTERN&unit=PATTERN&container=ID
     POST   /v1/processes/{pid}              attach → TracedProcess; ?mode=exact|sampled|auto
     DELETE /v1/processes/{pid}              detach → TracedProcess
     GET    /v1/processes/{pid}/sites        LeakReport; ?limit=K&sort=verdict|growth|live|count&suppress=false
@@ -55,6 +56,7 @@ from bpfleakd.api.parameters import (
     choice,
     limit_of,
     only_parameters,
+    pattern,
     pid_of,
     seconds,
     site_of,
@@ -71,6 +73,7 @@ from bpfleakd.api.service import (
     REPORTS_LISTED_MAX,
     STOP_LIMIT_MAX_S,
     STOP_LIMIT_S,
+    MatchList,
     ProcessList,
     ReportList,
     Service,
@@ -83,6 +86,7 @@ from bpfleakd.export.stack_values import StackValue
 from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.process import ProcessState, TracingMode
 from bpfleakd.model.report import LeakReport, SortKey
+from bpfleakd.model.selection import ProcessSelection
 
 __all__ = ["Exposition", "create_app"]
 
@@ -132,6 +136,7 @@ def create_app(
         _route("/flamegraph", "GET", api.flamegraph_page),
     ]
     if not read_only:
+        routes.append(_route("/v1/matching", "GET", api.matching))
         routes.append(_route("/v1/processes/{pid}", "POST", api.attach))
         routes.append(_route("/v1/processes/{pid}", "DELETE", api.detach))
         # It stops the process for a moment.
@@ -175,6 +180,16 @@ class _Api:
     async def supervised(self, request: Request) -> Response:
         only_parameters(request)
         return json_answer(SupervisedList(await self._service.supervised()))
+
+    async def matching(self, request: Request) -> Response:
+        only_parameters(request, "name", "unit", "container")
+        asked = {name: pattern(request, name) for name in ("name", "unit", "container")}
+        if not any(asked.values()):
+            raise BadRequest("no process was named", "give name, unit or container")
+        peer = request.scope.get("state", {}).get("peer")
+        asking_pid = peer.pid if peer is not None else 0
+        selection = ProcessSelection(**asked)
+        return json_answer(MatchList(await self._service.matching(selection, asking_pid=asking_pid)))
 
     async def attach(self, request: Request) -> Response:
         only_parameters(request, "mode", "enable_profile")

@@ -18,6 +18,7 @@ from bpfleakd.api.service import (
     BLOCKS_LISTED,
     REPORTS_LISTED,
     STOP_LIMIT_S,
+    MatchList,
     ProcessList,
     ReportList,
     SupervisedList,
@@ -35,6 +36,7 @@ from bpfleakd.model.process import ProcessRow, TracingMode
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SortKey
 from bpfleakd.model.scan import ScanReport
+from bpfleakd.model.selection import ProcessSelection
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 from bpfleakd.model.supervision import SupervisedProcess
 from bpfleakd.model.watching import WatchedProcess
@@ -115,8 +117,14 @@ class DaemonClient:
         return self._request("GET", "/v1/watched", WatchedList).watched
 
     def supervised(self) -> tuple[SupervisedProcess, ...]:
-        """Return every process of this host, with what the policy says of it."""
+        """Return every process of this host, with the policy's decision."""
         return self._request("GET", "/v1/supervised", SupervisedList).supervised
+
+    def matching(self, selection: ProcessSelection) -> tuple[int, ...]:
+        """Return the processes that are meant, but not this one."""
+        query = {"name": selection.name, "unit": selection.unit, "container": selection.container}
+        given = urlencode({name: text for name, text in query.items() if text is not None})
+        return self._request("GET", f"/v1/matching?{given}", MatchList).pids
 
     def report(
         self,
@@ -187,11 +195,11 @@ class DaemonClient:
         return self._request("POST", f"/v1/processes/{pid}/scan?{urlencode(query)}", ScanReport, timeout_s)
 
     def types_price(self, pid: int) -> TypesPrice:
-        """Return how long a process will stand still if its objects are counted by type."""
+        """Return how long counting its objects by type would stop a process."""
         return self._request("GET", f"/v1/processes/{pid}/types", TypesPrice)
 
     def types(self, pid: int, *, stop: bool = True) -> TypesReport:
-        """Count the objects of a managed heap by type, for which the process stands still if it may
+        """Count the objects of a managed heap by type; this stops the process if it may
         `stop`.
         """
         timeout_s = max(self._timeout_s, _SCAN_TIMEOUT_S)

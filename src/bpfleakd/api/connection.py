@@ -24,7 +24,7 @@ _NO_LIMIT = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """In seconds; the module's rules say what they are of."""
+    """In seconds; the module's rules define them."""
 
     headers_s: float = 5.0
     idle_s: float = 15.0
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
         """What was answered and waits to be sent."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    # What the application tells
+    # Called by the application
 
     def request_began(self) -> None:
         """The headers of a request are complete, and it is being answered."""
@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
         """The answer is on its way."""
         self._enter(_Phase.IDLE)
 
-    # What the loop tells
+    # Called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -1,4 +1,4 @@
-"""What every request passes before it is answered: who may ask, and how much at a time."""
+"""The checks that every request passes before it is answered: permission, and limits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bpfleakd.api.answers import error_answer
+from bpfleakd.api.connection import Connection
 from bpfleakd.errors import DaemonUnreachable
 from bpfleakd.printable import printable
 
@@ -20,9 +21,7 @@ _READING = ("GET", "HEAD")
 
 # So many answers of an address are computed at a time; the others wait for their turn.
 _AT_ONCE = 2
-# What all connections of an address wait to send: beyond it no more is computed.
-_UNSENT_MAX_BYTES = 8 << 20
-# Answered from memory, so that a scrape waits for nobody.
+# Answered from memory, so a scrape never waits.
 _PROMPT = re.compile(r"/metrics|/|/assets/.*")
 
 # A Host header with an address, or a name that is always this machine's (RFC 6761), and maybe a port.
@@ -52,8 +51,8 @@ class ReadOnly:
 class LocalNamesOnly:
     """Refuses requests to another host than an address or localhost.
 
-    A web page can have its own name resolve to 127.0.0.1 and then read, from the browser of whoever looks at
-    it, what this address answers (DNS rebinding). The browser still sends the page's name.
+    A web page can make its name resolve to 127.0.0.1 and then read the answers of this address in the browser
+    of its visitors (DNS rebinding). The browser still sends the page's name.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -75,28 +74,29 @@ class LocalNamesOnly:
 
 
 class Turns:
-    """Bounds what the requests of an address cost at a time, and tells each connection when its request ends.
+    """Limits what the requests of an address cost at a time, and notifies a connection when its request ends.
 
-    `unsent_bytes` is what all connections of the address wait to send.
+    `may_answer` says whether a connection may have one more answer that waits to be read.
     """
 
-    def __init__(self, app: ASGIApp, unsent_bytes: Callable[[], int], *, queued: bool) -> None:
+    def __init__(self, app: ASGIApp, may_answer: Callable[[Connection], bool], *, queued: bool) -> None:
         self._app = app
-        self._unsent_bytes = unsent_bytes
+        self._may_answer = may_answer
         self._turn = asyncio.Semaphore(_AT_ONCE) if queued else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection = scope["state"]["connection"]
         connection.request_began()
         try:
-            await self._answer(scope, receive, send)
+            if self._may_answer(connection):
+                await self._answer(scope, receive, send)
+            else:
+                await _BUSY(scope, receive, send)
         finally:
             connection.request_ended()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._unsent_bytes() > _UNSENT_MAX_BYTES:
-            await _BUSY(scope, receive, send)
-        elif self._turn is None or _PROMPT.fullmatch(scope["path"]):
+        if self._turn is None or _PROMPT.fullmatch(scope["path"]):
             await self._app(scope, receive, send)
         else:
             async with self._turn:
@@ -106,6 +106,6 @@ class Turns:
 _BUSY = error_answer(
     HTTPStatus.SERVICE_UNAVAILABLE,
     DaemonUnreachable.code,
-    "too many answers are waiting to be read",
+    "too many of your answers are waiting to be read",
     "read them, or close their connections",
 )

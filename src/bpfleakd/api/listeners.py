@@ -1,4 +1,4 @@
-"""Listening sockets for the API, and what is said when an address cannot be had."""
+"""Listening sockets for the API, and the errors when an address is not available."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["bind_tcp", "bind_unix", "remove_stale"]
 
 _BACKLOG = 64
 
-# root and the socket's group: who may write to it decides which processes are traced.
+# Root and the socket's group: users who may write to it decide which processes are traced.
 _SOCKET_MODE = 0o660
 _PROBE_TIMEOUT_S = 1.0
 
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 def bind_unix(path: Path, group: str | None = None) -> socket.socket:
     """Return a socket that listens on `path`, its directory made and a dead daemon's socket file removed.
 
-    The file is given to `group`; if there is no such group, it is our own one's, and the log says so.
+    The file gets the group `group`; if that does not exist, our own group, and the log says so.
 
     Raises AlreadyRunning if a daemon answers there, AccessDenied, or ConfigError naming `socket`.
     """
@@ -40,7 +40,7 @@ def bind_unix(path: Path, group: str | None = None) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX)
         try:
             listener.bind(str(path))
-            # Nobody can connect before listen, so there is no moment with the umask's mode.
+            # Connecting is impossible before listen, so the umask's mode does no harm.
             path.chmod(_SOCKET_MODE)
             _give_to_group(path, group)
             listener.listen(_BACKLOG)
@@ -72,7 +72,7 @@ def _give_to_group(path: Path, group: str | None) -> None:
 def remove_stale(path: Path) -> bool:
     """Remove the socket file of a daemon that died; returns whether there was one.
 
-    Raises AlreadyRunning if a daemon answers there, ConfigError if it is no socket, OSError.
+    Raises AlreadyRunning if a daemon answers there, ConfigError if it is not a socket, OSError.
     """
     try:
         mode = path.lstat().st_mode

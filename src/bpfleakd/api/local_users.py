@@ -29,7 +29,7 @@ _TIMEOUT_S = 0.1
 
 
 class LocalUsers:
-    """Looks users up; one that cannot be found is None."""
+    """Finds the user of a connection; None if that fails."""
 
     def __init__(self) -> None:
         self._netlink: socket.socket | None = None
@@ -43,12 +43,19 @@ class LocalUsers:
             self._netlink.close()
 
     def uid_of(self, connection: socket.socket) -> int | None:
-        """The user who owns the other end of a TCP connection; None for one of another machine."""
-        with contextlib.suppress(OSError, ValueError, struct.error):
-            theirs, ours = connection.getpeername(), connection.getsockname()
-            if _is_of_this_machine(theirs[0], ours[0]):
-                return self._ask(connection.family, theirs, ours)
-        return None
+        """The user who owns the other end of a TCP connection; None if it is on another machine.
+
+        Raises ConnectionError if the other end is closed: then it has no owner.
+        """
+        theirs, ours = connection.getpeername(), connection.getsockname()
+        if not _is_of_this_machine(theirs[0], ours[0]):
+            return None
+        try:
+            return self._ask(connection.family, theirs, ours)
+        except ConnectionError:
+            raise
+        except (OSError, ValueError, struct.error):
+            return None
 
     def _ask(self, family: int, source: tuple[str, int], destination: tuple[str, int]) -> int | None:
         if self._netlink is None:
@@ -56,9 +63,13 @@ class LocalUsers:
         self._netlink.send(_request(family, source, destination))
         answer = self._netlink.recv(4096)
         if struct.unpack_from("=IH", answer)[1] != _SOCK_DIAG_BY_FAMILY:
-            return None  # an error: there is no such socket
-        uid: int = _ANSWER.unpack_from(answer)[-2]
-        return uid
+            return None  # An error: there is no such socket.
+        *_, uid, inode = _ANSWER.unpack_from(answer)
+        if not inode:
+            # Without an owner the kernel says 0 (sock_i_uid, inet_twsk_diag_fill): anybody could use up the
+            # share of root with connections that they close at once.
+            raise ConnectionResetError
+        return int(uid)
 
 
 def _is_of_this_machine(theirs: str, ours: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a request asks for, checked; whatever cannot be used is a BadRequest."""
+"""The parameters of a request, checked; an invalid one is a BadRequest."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from bpfleakd import errors
+from bpfleakd.api.service import PATTERN_CHARS
 from bpfleakd.export.stack_values import StackValue
 from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.process import TracingMode
@@ -21,6 +22,7 @@ __all__ = [
     "choice",
     "limit_of",
     "only_parameters",
+    "pattern",
     "pid_of",
     "seconds",
     "site_of",
@@ -78,6 +80,14 @@ def site_of(request: Request) -> str | None:
     if text is None or re.fullmatch("[0-9a-f]{16}", text):
         return text
     raise BadRequest(f"a site must be 16 hexadecimal digits, not {printable(text)!r}")
+
+
+def pattern(request: Request, name: str) -> str | None:
+    """A parameter that is a shell pattern; None if it is not given."""
+    text = request.query_params.get(name)
+    if text is not None and not 1 <= len(text) <= PATTERN_CHARS:
+        raise BadRequest(f"{name} must have 1 to {PATTERN_CHARS} characters, not {len(text)}")
+    return text
 
 
 def seconds(request: Request, name: str, otherwise: float = 0.0, highest: float = 1e9) -> float:

@@ -1,4 +1,4 @@
-"""Who is at the other end of a unix socket, as the kernel says (SO_PEERCRED, unix(7))."""
+"""The process and user at the other end of a unix socket, from the kernel (SO_PEERCRED, unix(7))."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ class Peer:
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    """Return who connected, or who listens."""
+    """Return the credentials of the process that connected, or that listens."""
     return Peer(*_UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
+from bpfleakd.model.code.stack import Frame
 from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.groups import GroupedReport
 from bpfleakd.model.report import LeakReport
-from bpfleakd.model.stack import Frame
 from bpfleakd.model.stored_report import StoredReport
 
 __all__ = ["Report", "without_addresses"]

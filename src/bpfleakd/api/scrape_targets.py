@@ -1,4 +1,4 @@
-"""What there is to scrape profiles of, for Prometheus' HTTP service discovery and those who speak it.
+"""The targets for scraping profiles, for Prometheus' HTTP service discovery and compatible scrapers.
 
 https://prometheus.io/docs/prometheus/latest/http_sd/
 """

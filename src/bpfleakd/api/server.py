@@ -111,7 +111,7 @@ class ApiServer:
 
 
 class _Listening:
-    """A listening socket and who is connected: uvicorn's protocol, inside our limits and deadlines.
+    """A listening socket and its connections: uvicorn's protocol, within our limits and deadlines.
 
     Of uvicorn only what is public is used, and its protocol's constructor: so it installs no signal handlers
     and does not poll.
@@ -120,7 +120,8 @@ class _Listening:
     def __init__(self, listener: socket.socket, app: ASGIApp, deadlines: Deadlines, *, queued: bool) -> None:
         self._listener = listener
         self._deadlines = deadlines
-        self._config = _uvicorn_config(Turns(app, lambda: self._acceptor.unsent_bytes, queued=queued))
+        gate = Turns(app, lambda each: self._acceptor.may_answer(each), queued=queued)
+        self._config = _uvicorn_config(gate)
         self._server = uvicorn.Server(self._config)
 
     async def start(self) -> None:
@@ -149,7 +150,7 @@ def _uvicorn_config(app: ASGIApp) -> uvicorn.Config:
         lifespan="off",
         interface="asgi3",
         log_config=None,
-        # What a peer sends that is no HTTP is its own affair: a line each would fill the log.
+        # Do not log invalid HTTP of a peer: a line for each would fill the log.
         log_level="error",
         access_log=False,
         proxy_headers=False,

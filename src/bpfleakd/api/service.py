@@ -19,6 +19,7 @@ from bpfleakd.model.process import ProcessRow, TracingMode
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SortKey
 from bpfleakd.model.scan import ScanReport
+from bpfleakd.model.selection import ProcessSelection
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 from bpfleakd.model.supervision import SupervisedProcess
 from bpfleakd.model.watching import WatchedProcess
@@ -27,10 +28,12 @@ __all__ = [
     "ATTACH_MODES",
     "BLOCKS_LISTED",
     "BLOCKS_LISTED_MAX",
+    "PATTERN_CHARS",
     "REPORTS_LISTED",
     "REPORTS_LISTED_MAX",
     "STOP_LIMIT_MAX_S",
     "STOP_LIMIT_S",
+    "MatchList",
     "ProcessList",
     "ReportList",
     "Service",
@@ -42,14 +45,17 @@ __all__ = [
 # The modes that a process a user can attach in.
 ATTACH_MODES = (TracingMode.EXACT, TracingMode.SAMPLED, TracingMode.AUTO, TracingMode.INSIDE)
 
-# How many blocks a list of them has: unless another number is asked for, and at most.
+# Number of blocks in a list: the default, and the maximum.
 BLOCKS_LISTED = 1_000
 BLOCKS_LISTED_MAX = 100_000
 # Likewise of reports that are kept.
 REPORTS_LISTED = 100
 REPORTS_LISTED_MAX = 10_000
 
-# How long a scan may stop a process: unless another time is asked for, and at most.
+# Maximum length of a pattern that selects processes.
+PATTERN_CHARS = 256
+
+# How long a scan may stop a process: the default, and the maximum.
 STOP_LIMIT_S = 0.2
 STOP_LIMIT_MAX_S = 60.0
 
@@ -73,6 +79,13 @@ class SupervisedList:
     """The answer to "what is done with the processes of this host, and why"."""
 
     supervised: tuple[SupervisedProcess, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MatchList:
+    """The answer to "which processes are that"."""
+
+    pids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +122,11 @@ class Service(Protocol):
         ...
 
     async def supervised(self) -> tuple[SupervisedProcess, ...]:
-        """Return every process of this host, with what the policy says of it."""
+        """Return every process of this host, with the policy's decision."""
+        ...
+
+    async def matching(self, selection: ProcessSelection, *, asking_pid: int) -> tuple[int, ...]:
+        """Return the processes that are meant, without `asking_pid`."""
         ...
 
     async def report(
@@ -147,11 +164,11 @@ class Service(Protocol):
         ...
 
     async def types_price(self, pid: int) -> TypesPrice:
-        """Return how long a process will stand still if its objects are counted by type."""
+        """Return how long counting its objects by type would stop a process."""
         ...
 
     async def types(self, pid: int, *, stop: bool = True) -> TypesReport:
-        """Count the objects of a managed heap by type, for which the process stands still."""
+        """Count the objects of a managed heap by type; this stops the process."""
         ...
 
     async def history(

@@ -13,12 +13,14 @@ from bpfleakd.export.stack_values import StackValue
 from bpfleakd.paths import SOCKET_VARIABLE
 
 __all__ = [
+    "StoreProcess",
     "add_no_suppressions",
     "add_process",
     "add_value",
     "duration_s",
     "number_between",
     "pid",
+    "pid_or_name",
     "site",
     "socket_from_environment",
     "whole_number_between",
@@ -49,13 +51,13 @@ def add_process(
     parser: argparse.ArgumentParser, *, required: bool = True, what: str = "a traced process"
 ) -> None:
     """Add the process that a command is about, as `pid`: PID or --pid N, which mean the same everywhere."""
-    parser.add_argument("pid", type=pid, action=_StoreProcess, nargs="?", metavar="PID", help=what)
-    parser.add_argument("--pid", type=pid, action=_StoreProcess, metavar="N", help="the same as PID")
+    parser.add_argument("pid", type=pid, action=StoreProcess, nargs="?", metavar="PID", help=what)
+    parser.add_argument("--pid", type=pid, action=StoreProcess, metavar="N", help="the same as PID")
     parser.set_defaults(needs_process=required)
 
 
-class _StoreProcess(argparse.Action):
-    """Stores a pid once; the absent one of PID and --pid says nothing."""
+class StoreProcess(argparse.Action):
+    """Stores a process once; the absent one of PID and --pid says nothing."""
 
     def __call__(
         self,
@@ -141,3 +143,12 @@ def pid(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 7 and int(text) >= 1):
         raise argparse.ArgumentTypeError(f"{text!r} is not a process ID")
     return int(text)
+
+
+def pid_or_name(text: str) -> int | str:
+    """The argparse type of a process id, or of a name: what is not all digits."""
+    if text.isascii() and text.isdigit():
+        return pid(text)
+    if not text or text.startswith("-"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a process ID nor a name")
+    return text

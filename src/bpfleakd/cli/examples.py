@@ -12,8 +12,10 @@ _WIDTH = 78
 # A command line, and what it does.
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "attach": (
-        ("bpfleakctl attach 4711", "record every block from now on; older blocks are not seen"),
+        ("bpfleakctl attach 4711", "record every block from now on; older blocks are not included"),
         ("bpfleakctl attach 4711 --mode sampled", "cheaper, for programs that allocate very often"),
+        ("bpfleakctl attach --unit shop", "all processes of shop.service"),
+        ("bpfleakctl attach shop --wait --for 2m", "a leak test: exit code 20 if it leaks, 0 if not"),
     ),
     "run": (
         ("bpfleakctl run -- ./server --port 80", "start it with a sampler inside, and watch it with top"),
@@ -53,7 +55,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "maps": (("bpfleakctl maps 4711", "what its resident memory consists of"),),
     "history": (("bpfleakctl history 4711 -o history.json", "save the data behind the verdicts"),),
-    "analyze": (("bpfleakctl analyze history.json", "judge it again, here or elsewhere"),),
+    "analyze": (("bpfleakctl analyze history.json", "compute the verdicts again, on any machine"),),
     "export": (
         ("bpfleakctl export 4711 -o leak.html", "a flame graph to search and zoom in a browser"),
         ("bpfleakctl export 4711 --value growth -o leak.svg", "a picture of what grows"),

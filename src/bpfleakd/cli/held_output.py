@@ -16,7 +16,7 @@ _CHUNK_BYTES = 1 << 16
 class HeldOutput:
     """Stands in for those of standard output and standard error that are terminals.
 
-    It is a file without a name: a child of the command that outlives us may go on writing to it.
+    It is a file without a name, because a child of the command may outlive us and still write to it.
     """
 
     def __init__(self) -> None:
@@ -37,5 +37,5 @@ class HeldOutput:
 
     @property
     def stdin(self) -> int | None:
-        """What the command reads from: nobody types for it while the keys are ours. None: as we do."""
+        """The standard input of the command: empty while `top` reads the keys; None: ours."""
         return subprocess.DEVNULL if sys.stdin.isatty() else None

@@ -1,6 +1,6 @@
 """All that traces: programs, tracer, queries, supervision, overhead guard and stored reports.
 
-It lives in the worker's thread (worker.py); only its `snapshot` may be looked at from another.
+It lives in the worker's thread (worker.py); other threads may read only its `snapshot`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from bpfleakd.daemon.supervision import Supervision
 from bpfleakd.daemon.symbolizers import Symbolizers
 from bpfleakd.daemon.worker import Worker
 from bpfleakd.kernel.loader import Capacities
+from bpfleakd.kernel.oom_events import OomEvents
 from bpfleakd.kernel.pins import ProcessPins
 from bpfleakd.kernel.probes import points
 from bpfleakd.kernel.probes.cost import measure_price
@@ -34,7 +35,9 @@ from bpfleakd.kernel.session import KernelSession
 from bpfleakd.model.daemon import DaemonStats, GuardStats
 from bpfleakd.model.metrics import MetricsSnapshot
 from bpfleakd.model.process import ProcessId, ProcessRow, ProcessState, TracingMode, TracingRequest
+from bpfleakd.model.report import LeakReport
 from bpfleakd.process.memory_sampler import own_resident_bytes
+from bpfleakd.queries.oom_kills import OomKills
 from bpfleakd.queries.overview import Overview
 from bpfleakd.queries.process_queries import ProcessQueries
 from bpfleakd.queries.report import Reporter
@@ -51,9 +54,9 @@ from bpfleakd.supervision.supervisor import Supervisor
 from bpfleakd.supervision.tracing_control import LEVELS, TracingControl
 from bpfleakd.suppressions import read_suppressions
 from bpfleakd.symbols import naming_jobs
-from bpfleakd.tracing.attach import Attacher, AttachWait
+from bpfleakd.tracing.attaching.attach import Attacher, AttachWait
+from bpfleakd.tracing.attaching.discovery import Discovery
 from bpfleakd.tracing.checkpoint import read_request
-from bpfleakd.tracing.discovery import Discovery
 from bpfleakd.tracing.go.profile_switch import turn_off_profile
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.sampling import SamplingOptions
@@ -75,7 +78,7 @@ _SNAPSHOT_PAUSE_NS = 10_000_000_000
 
 
 class Backend:
-    """Opened once, closed once. Until it is open, whatever is asked of it raises DaemonUnreachable."""
+    """Opened once, closed once. Until it is open, every request raises DaemonUnreachable."""
 
     def __init__(self, config: Config, worker: Worker, attached: Callable[[], None]) -> None:
         self._config = config
@@ -84,7 +87,7 @@ class Backend:
         self.suppressions = read_suppressions(config.suppressions)
         self.watcher = GrowthWatcher(_auto_options(config.auto))
         self._helpers = Helpers([naming_jobs.__name__, points.__name__, table_builder.__name__])
-        self._symbolizers = Symbolizers(self._helpers)
+        self._symbolizers = Symbolizers(self._helpers, config.limits.names_s)
         self._kernel: KernelSession | None = None
         self._tracer: Tracer | None = None
         self._queries: ProcessQueries | None = None
@@ -92,6 +95,8 @@ class Backend:
         self._reports: ReportStore | None = None
         self._supervision: Supervision | None = None
         self._guard: OverheadGuard | None = None
+        self._oom_events: OomEvents | None = None
+        self._oom: OomKills | None = None
         # What the metrics show, as of a tick shortly before: a scrape never waits for the worker.
         self.snapshot = MetricsSnapshot(DaemonStats(__version__, "none", 0.0, 0, 0.0, 0, 0), (), {})
         self._snapshot_due_ns = 0
@@ -119,7 +124,7 @@ class Backend:
 
     @property
     def supervision(self) -> Supervision:
-        """What decides who is traced."""
+        """The part that decides which processes are traced."""
         return _opened(self._supervision)
 
     @property
@@ -157,7 +162,7 @@ class Backend:
     def attach(
         self, pid: int, mode: TracingMode | None, wait: AttachWait, *, enable_profile: bool = False
     ) -> ProcessRow:
-        """Trace a process because a user asks for it. Raises what Tracer.start raises.
+        """Trace a process because a user requested it. Raises what Tracer.start raises.
 
         `mode` None: INSIDE where a sampler inside the process announces its blocks, else EXACT.
         """
@@ -185,6 +190,8 @@ class Backend:
             self._kernel.close(keep=keep)
         if self._reports is not None:
             self._reports.close()
+        if self._oom_events is not None:
+            self._oom_events.close()
 
     def use_suppressions(self, suppressions: Suppressions) -> None:
         """Use these from now on."""
@@ -209,7 +216,7 @@ class Backend:
     def refresh_snapshot(self) -> None:
         """Refresh the metrics snapshot: after every tick, or less often where that takes long.
 
-        Who scrapes does so every few seconds at most; but a process that came or went is shown at once.
+        Scrapers ask every few seconds at most; but a new or ended process is shown at once.
         """
         began_ns, traced = time.monotonic_ns(), self.tracer.traced_count()
         if began_ns < self._snapshot_due_ns and traced == self._snapshot_traced:
@@ -227,6 +234,7 @@ class Backend:
             processes=self._annotated(snapshot.processes),
             watch=self.watcher.summary(),
             guard=self._guard.stats() if self._guard is not None else GuardStats(),
+            bills=self._oom.bills() if self._oom is not None else {},
         )
 
     def _annotated(self, rows: tuple[ProcessRow, ...]) -> tuple[ProcessRow, ...]:
@@ -255,12 +263,36 @@ class Backend:
         )
         for name, reason in unexpected_fallbacks(kernel.passed_over, os.uname().release).items():
             log.warning("kernel.fallback", passed_over=name, reason=reason)
+        self._tracer = tracer = self._new_tracer(kernel)
+        self._observe(kernel, tracer, _ReportKeeper(self._reports))
+        tracer.adopt(kernel.pins.processes(), replaced)
+        self._supervision = Supervision(
+            config, self._worker, self._tracer, self.watcher, loop, self._attached
+        )
+        now_ns = time.monotonic_ns()
+        began_ns = {
+            row.process.pid: now_ns - round(row.process.attached_s * 1e9)
+            for row in self.overview.processes()
+            if row.process.state == ProcessState.TRACED
+        }
+        self._supervision.supervisor.adopt(began_ns, now_ns)
+        self._guard = OverheadGuard(
+            TracingControl(self._tracer, self.supervisor, []),
+            BudgetLimits(config.budget.process_percent, config.budget.host_percent),
+            MemoryCap(config.limits.daemon_rss_bytes),
+            levels=LEVELS,
+            resident_bytes=own_resident_bytes,
+            measure_price=lambda: measure_price(kernel.linker, kernel.maps),
+        )
+
+    def _new_tracer(self, kernel: KernelSession) -> Tracer:
+        config = self._config
         unwinding = Unwinding(
             kernel.maps.unwind,
             TableBuilder(self._helpers, self._cache_directory),
             kernel.pins.record("unwinding"),
         )
-        self._tracer = tracer = Tracer(
+        return Tracer(
             kernel.maps,
             Attacher(
                 kernel.maps,
@@ -281,32 +313,21 @@ class Backend:
                 ChargeRules(config.blame.skip, config.blame.stop),
             ),
         )
+
+    def _observe(self, kernel: KernelSession, tracer: Tracer, keeper: _ReportKeeper) -> None:
+        """Make what answers questions and keeps reports; it is told of all that the tracer does."""
+        config = self._config
         reporter = Reporter(config.history.window_s, kernel.method)
         engine = VerdictEngine(reporter, tracer.traced_count)
         self._queries = ProcessQueries(tracer, engine, reporter)
         # More sites than are exported, so that one that gives way still has figures.
         top_sites = 2 * config.metrics.top_sites
         self._overview = Overview(tracer, reporter, attach_method=kernel.method, top_sites=top_sites)
-        tracer.observers += [engine, self._queries, self._overview, _ReportKeeper(self._reports)]
-        self.tracer.adopt(kernel.pins.processes(), replaced)
-        self._supervision = Supervision(
-            config, self._worker, self._tracer, self.watcher, loop, self._attached
-        )
-        now_ns = time.monotonic_ns()
-        began_ns = {
-            row.process.pid: now_ns - round(row.process.attached_s * 1e9)
-            for row in self.overview.processes()
-            if row.process.state == ProcessState.TRACED
-        }
-        self._supervision.supervisor.adopt(began_ns, now_ns)
-        self._guard = OverheadGuard(
-            TracingControl(self._tracer, self.supervisor, []),
-            BudgetLimits(config.budget.process_percent, config.budget.host_percent),
-            MemoryCap(config.limits.daemon_rss_bytes),
-            levels=LEVELS,
-            resident_bytes=own_resident_bytes,
-            measure_price=lambda: measure_price(kernel.linker, kernel.maps),
-        )
+        self._oom_events = _oom_events()
+        self._oom = oom = OomKills(self._oom_events, tracer, self.watcher.last_reading, keeper.keep)
+        self.watcher.noticed = oom.note_reading
+        # Victims of the kernel are marked before their last report is made.
+        tracer.observers += [oom, engine, self._queries, self._overview, keeper]
 
 
 class _ReportKeeper(TracingObserver):
@@ -317,7 +338,20 @@ class _ReportKeeper(TracingObserver):
 
     def ended(self, traced: TracedProcess) -> None:
         if traced.final is not None:
-            self._reports.keep(traced.attachment.process.id, traced.final, time.time())
+            self.keep(traced.attachment.process.id, traced.final)
+
+    def keep(self, process: ProcessId, report: LeakReport) -> None:
+        """Store a report as of now."""
+        self._reports.keep(process, report, time.time())
+
+
+def _oom_events() -> OomEvents | None:
+    """The victims of the kernel when memory runs out; None if the kernel does not report them."""
+    try:
+        return OomEvents()
+    except errors.BpfleakdError as error:
+        log.info("oom.not-watched", reason=error.message, hint=error.hint)
+        return None
 
 
 def _opened(part: _Part | None) -> _Part:

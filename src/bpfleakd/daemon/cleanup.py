@@ -1,4 +1,4 @@
-"""`bpfleakd --cleanup`: remove what a daemon left that nobody is going to take over."""
+"""`bpfleakd --cleanup`: remove what a daemon left, if no daemon will adopt it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def clean_up(bpffs_dir: Path, socket: Path) -> list[str]:
 
 
 def comes_back(unit: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether systemd starts `unit` again after this stop: as it failed, or because a restart was asked for.
+    """Whether systemd starts `unit` again after this stop: after a failure, or for a requested restart.
 
     To be asked in ExecStopPost (systemd.exec(5): SERVICE_RESULT), while the job that stops the unit is under
     way. One that cannot be asked is taken to say no: what is removed costs a report, what stays costs always.

@@ -1,6 +1,6 @@
 """`bpfleakd --check-config`: what a correct file names, and this machine may not have.
 
-Nothing is created or changed, and a daemon may be running: a port in use is no problem.
+Nothing is created or changed, and a daemon may be running: a port in use is not an error.
 """
 
 from __future__ import annotations

@@ -63,9 +63,9 @@ def run(config: Config, reload: Callable[[], Config], *, keep_on_stop: bool = Fa
 def _give_memory_back() -> None:
     """Keep glibc from holding memory that could serve others (mallopt(3)).
 
-    The size from which blocks are mapped by themselves, and freed for good, it raises to that of any block
-    freed, and then the arrays of one large table stay in the heap: 11 MB of 66 with a process of 26 files.
-    Each thread gets its own heap, though only one of ours works at a time: 1 MB.
+    glibc maps blocks above a certain size separately, and unmaps them when they are freed. It raises this
+    size to that of any block freed; then the arrays of one large table stay in the heap: 11 MB of 66 with a
+    process of 26 files. Each thread gets its own heap, though only one of ours works at a time: 1 MB.
     """
     with contextlib.suppress(AttributeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
@@ -88,7 +88,7 @@ class Daemon:
         self._manager = ServiceManager.from_environment()
 
     async def serve(self) -> None:
-        """Start, work until told to stop, leave nothing behind (or all of it to the next daemon)."""
+        """Start, work until a signal, leave nothing behind (or everything to the next daemon)."""
         self._install_signal_handlers()
         async with contextlib.AsyncExitStack() as stack:
             worker = stack.enter_context(Worker())
@@ -121,7 +121,7 @@ class Daemon:
         self._due.set()
 
     def _interrupt(self) -> None:
-        # Who types Ctrl-C has finished with it.
+        # A user who types Ctrl-C does not need the state any more.
         self._keep = False
         self._note(self._stop)
 
@@ -166,7 +166,7 @@ class Daemon:
         return max(tick_s, min(_IDLE_TICKS * tick_s, longest_s))
 
     async def _reload_config(self, service: DaemonService) -> None:
-        """Take over what can be changed while running; say what cannot."""
+        """Apply changes that need no restart; report the others."""
         try:
             new = self._load_config()
         except errors.ConfigError as error:
@@ -190,5 +190,6 @@ def _exporter(config: Config, snapshot: MetricsSnapshot) -> PrometheusExporter:
     options = SeriesOptions(metrics.labels, metrics.top_sites, metrics.max_series, metrics.linger_s)
     tables = msgspec.structs.asdict(config.limits)
     memory_bytes = tables.pop("daemon_rss_bytes")
+    del tables["names_s"]
     budget_percent = {"process": config.budget.process_percent, "host": config.budget.host_percent}
     return PrometheusExporter(snapshot, options, limits=ExportedLimits(tables, budget_percent, memory_bytes))

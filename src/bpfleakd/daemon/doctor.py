@@ -138,7 +138,7 @@ def _capability(effective: int, name: str, bit: int, purpose: str, needed: bool)
     if name in ("BPF", "PERFMON") and effective >> _INCLUDES_BPF & 1:
         return Check(check, OK, f"missing, but included in SYS_ADMIN: {purpose}")
     if name == "SYS_ADMIN" and effective & _BPF_AND_PERFMON == _BPF_AND_PERFMON:
-        words = "missing: links uprobes by perf events; from Linux 6.6 on BPF and PERFMON do"
+        words = "missing: perf events need it for uprobes; from Linux 6.6 on, BPF and PERFMON suffice"
         return Check(check, WARN, words, "add it on an older kernel")
     way_out = f"run as root, or add {check} to the service's AmbientCapabilities (containers: --cap-add)"
     return Check(check, FAIL if needed else WARN, f"missing: {purpose}", way_out)
@@ -155,15 +155,17 @@ def _runtime_sockets(socket_path: Path, proc_root: Path) -> Check:
         return Check(name, WARN, f"the capabilities of {whose} cannot be read: {error}", "run as root")
     if effective >> _DAC_OVERRIDE & 1:
         return Check(
-            name, OK, f"{whose} has CAP_DAC_OVERRIDE: can ask .NET and Java processes of any user for names"
+            name,
+            OK,
+            f"{whose} has CAP_DAC_OVERRIDE: can ask .NET and Java of any user for names",
         )
-    words = f"{whose} lacks CAP_DAC_OVERRIDE: cannot ask .NET and Java processes of other users for names"
-    way_out = "let them write perf maps, or install runtime-sockets.conf (read first what it grants)"
+    words = f"{whose} lacks CAP_DAC_OVERRIDE: cannot ask .NET and Java of other users for names"
+    way_out = "write perf maps, or install runtime-sockets.conf (first read what it grants)"
     return Check(name, WARN, words, way_out)
 
 
 def _daemon_pid(socket_path: Path) -> int:
-    """The pid of the daemon behind a socket, as the kernel says; 0 if there is none."""
+    """The pid of the daemon behind a socket, from the kernel; 0 if there is no daemon."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_CONNECT_TIMEOUT_S)
@@ -183,10 +185,14 @@ def _process_events(subscribe: Callable[[], object]) -> Check:
     try:
         subscribe()
     except BpfleakdError as error:
-        return Check(name, WARN, f"{error.message}: /proc is scanned instead, more slowly", error.hint)
+        return Check(
+            name, WARN, f"{error.message}: the daemon scans /proc instead, which is slower", error.hint
+        )
     except Exception as error:
-        return Check(name, WARN, f"{type(error).__name__}: {error}", "/proc is scanned instead, more slowly")
-    return Check(name, OK, "process start, exec and exit are noticed at once")
+        return Check(
+            name, WARN, f"{type(error).__name__}: {error}", "the daemon scans /proc instead, which is slower"
+        )
+    return Check(name, OK, "the daemon notices start, exec and exit of processes at once")
 
 
 def _mounted(name: str, kind: str, place: str, mounts: Path) -> Check:
@@ -277,7 +283,7 @@ def _attach_method(available: Callable[[], tuple[tuple[str, ...], dict[str, str]
 
 def _library(name: str, is_there: bool, purpose: str, package: str) -> Check:
     if is_there:
-        return Check(name, OK, f"{purpose}, in a helper without rights")
+        return Check(name, OK, f"{purpose}, in an unprivileged helper")
     return Check(name, WARN, f"not found: it {purpose}", f"apt install {package}")
 
 

@@ -83,7 +83,7 @@ class _LibraryHandler(logging.Handler):
 class _LastingStream:
     """A stream whose loss ends nothing: no log is a reason to stop tracing, or to leave pins behind.
 
-    A pipe that nobody reads any more is replaced by /dev/null, for children too; a full disk is tried again.
+    A pipe without a reader is replaced by /dev/null, for children too; a full disk is tried again.
     """
 
     def __init__(self, stream: TextIO) -> None:

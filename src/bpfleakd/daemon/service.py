@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -27,15 +28,17 @@ from bpfleakd.model.process import ProcessRow, TracingMode
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SortKey
 from bpfleakd.model.scan import ScanReport
+from bpfleakd.model.selection import ProcessSelection
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 from bpfleakd.model.supervision import SupervisedProcess
 from bpfleakd.model.watching import WatchedProcess
+from bpfleakd.process.selection import selected_pids
 from bpfleakd.queries.heap_types import read_types
 from bpfleakd.queries.process_queries import ProcessQueries
 from bpfleakd.queries.scans import PendingScan, ScanOptions
 from bpfleakd.suppressions import read_suppressions
-from bpfleakd.tracing.attach import IMPATIENT, PATIENT
-from bpfleakd.tracing.discovery import SEARCH_WAIT_S
+from bpfleakd.tracing.attaching.attach import IMPATIENT, PATIENT
+from bpfleakd.tracing.attaching.discovery import SEARCH_WAIT_S
 
 __all__ = ["DaemonService"]
 
@@ -47,7 +50,7 @@ _Answer = TypeVar("_Answer")
 _NAMES_LIMIT_S = 5.0
 _NAMES_PAUSE_S = 0.02
 _LAST_SITES = 100
-# Who asks for a process waits so long for its unwind tables.
+# How long a request for a process waits for its unwind tables.
 _TABLES_LIMIT_S = 5.0
 _ATTACH_PAUSE_S = 0.01
 
@@ -114,7 +117,7 @@ class DaemonService:
 
     async def detach(self, pid: int) -> ProcessRow:
         with contextlib.suppress(Exception):
-            # Of what is kept of it, too; whatever the report ran into, the process is let go of.
+            # Its stored figures, too; the process is detached even if the report fails.
             await self.report(pid, limit=_LAST_SITES, sort=SortKey.VERDICT)
         return await self._worker.call(lambda: self._backend.detach(pid))
 
@@ -127,8 +130,12 @@ class DaemonService:
     async def supervised(self) -> tuple[SupervisedProcess, ...]:
         return await self._worker.call(lambda: self._backend.supervision.processes())
 
+    async def matching(self, selection: ProcessSelection, *, asking_pid: int) -> tuple[int, ...]:
+        # /proc as it is now: the supervisor knows of a program only some time after its exec.
+        return await asyncio.to_thread(selected_pids, selection, own_pid=os.getpid(), asking_pid=asking_pid)
+
     async def use(self, config: Config) -> None:
-        """Take over what can be changed while running. Files of suppressions are read again."""
+        """Apply changes that need no restart. Files of suppressions are read again."""
         try:
             suppressions = await asyncio.to_thread(read_suppressions, config.suppressions)
         except errors.ConfigError as error:
@@ -210,7 +217,7 @@ class DaemonService:
         )
 
     async def address_space(self, pid: int) -> AddressSpaceReport:
-        return await self._ask(lambda queries: queries.address_space(pid))
+        return await self._ask_with_names(pid, lambda queries: queries.address_space(pid))
 
     async def reports(self, pid: int | None, *, limit: int) -> tuple[StoredReportEntry, ...]:
         return await self._worker.call(lambda: self._backend.reports.newest(pid, limit))

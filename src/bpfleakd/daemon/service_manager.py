@@ -1,4 +1,4 @@
-"""What the daemon tells the service manager that started it: sd_notify(3), for a unit of Type=notify.
+"""The daemon's messages to the service manager that started it: sd_notify(3), for a unit of Type=notify.
 
 Messages go to the socket named by NOTIFY_SOCKET; without one nothing is sent. The watchdog is fed by the
 loop that traces, and only when a tick has really ended: a tracer that hangs is restarted.
@@ -92,7 +92,8 @@ class ServiceManager:
 def status_line(snapshot: MetricsSnapshot) -> str:
     """The line in `systemctl status`: "3 traced, 1 growing, 0 lost".
 
-    Growing is who has more live bytes than at the start of the history window; lost is the sum of all losses.
+    A process grows if it has more live bytes than at the start of the history window; lost is the sum of all
+    losses.
     """
     traced = [row for row in snapshot.processes if row.process.state is ProcessState.TRACED]
     growing = sum(row.process.growth_bytes_per_s > 0 for row in traced)

@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 
 class _ProcProcesses:
-    """/proc, as the supervisor asks for it."""
+    """/proc, as the supervisor reads it."""
 
     def all(self) -> Sequence[ProcessStat]:
         return list_processes()
@@ -98,7 +98,7 @@ class Supervision:
         await asyncio.to_thread(self._events.stop)
 
     async def use(self, config: Config) -> None:
-        """Take over another policy."""
+        """Apply another policy."""
         policy = config.policy.policy()
         self._events.is_urgent = policy.attaches_at_once
         await self._prepare()
@@ -117,6 +117,7 @@ class Supervision:
             gaps_total=self._events.gaps_total,
             rescans_total=self.supervisor.rescans_total,
             short_lived_total=self.supervisor.short_lived_total,
+            missed_total=dict(self.supervisor.missed_total),
             refused_total=self.supervisor.refused_total,
             by_state=self.supervisor.by_state(),
         )

@@ -11,17 +11,18 @@ from bpfleakd.symbols.module_cache import ModuleCache
 from bpfleakd.symbols.name_service import NameService
 from bpfleakd.symbols.perf_map import PerfMap
 from bpfleakd.symbols.symbolizer import Symbolizer
-from bpfleakd.tracing.attach import GONE, Attachment
+from bpfleakd.tracing.attaching.attachment import Attachment
+from bpfleakd.tracing.attaching.held_process import GONE
 
 __all__ = ["Symbolizers"]
 
 
 class Symbolizers:
-    """Makes symbolizers of processes that are attached to."""
+    """Makes symbolizers of attached processes; the names of each take `names_s` at first, at most."""
 
-    def __init__(self, helpers: Helpers) -> None:
+    def __init__(self, helpers: Helpers, names_s: float) -> None:
         self._modules = ModuleCache()
-        self.names = NameService(helpers)
+        self.names = NameService(helpers, budget_s=names_s)
 
     def of(self, attachment: Attachment) -> Symbolizer:
         """The symbolizer of a process; of one that has ended, by its files alone."""

@@ -82,6 +82,14 @@ def _process_event_families(events: ProcessEventStats) -> Iterator[Metric]:
         "Processes that exited before they were inspected.",
         events.short_lived_total,
     )
+    missed = CounterMetricFamily(
+        "bpfleakd_missed_processes",
+        "Processes that a rule says to trace, and that exited without having been traced.",
+        labels=["rule"],
+    )
+    for rule, count in events.missed_total.items():
+        missed.add_metric([label_text(rule)], count)
+    yield missed
     refused = CounterMetricFamily(
         "bpfleakd_refused",
         "Processes that could not be traced although the policy says so.",

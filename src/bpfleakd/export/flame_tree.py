@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from bpfleakd.export.frame_names import frame_name
 from bpfleakd.export.stack_values import StackValue, value_of
+from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.model.report import LeakReport, SiteReport
-from bpfleakd.model.stack import Frame, FrameKind
 from bpfleakd.printable import printable
 
 __all__ = ["NODES_MAX", "CodeKind", "FlameNode", "FlameTree", "flame_tree"]
@@ -137,7 +137,7 @@ def _levels(rows: NDArray[np.int32], figures: NDArray[np.int64]) -> list[_Level]
 
 
 def _widest(levels: list[_Level], nodes_max: int) -> list[NDArray[np.bool_]]:
-    """Which nodes are drawn. A parent is as wide as its children at least, and goes before them."""
+    """Which nodes are drawn. A parent is at least as wide as its children, and comes before them."""
     if not levels:
         return []
     widths = np.concatenate([level.widths for level in levels])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bpfleakd.model.stack import Frame
+from bpfleakd.model.code.stack import Frame
 from bpfleakd.printable import printable
 
 __all__ = ["frame_name", "source_place"]

@@ -16,7 +16,7 @@ _NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class ExportedLimits:
-    """What is configured that the figures are to be held against.
+    """The configured limits to compare the figures with.
 
     `tables` are the capacities of the kernel's tables by name, `budget_percent` (of a core) is by what it is
     for: a process, the host; `memory_bytes` is what the daemon itself may take.

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 
 from bpfleakd.export.frame_names import frame_name, source_place
 from bpfleakd.export.protobuf import MessageWriter
-from bpfleakd.model.mapping import CodeMapping
+from bpfleakd.model.code.mapping import CodeMapping
+from bpfleakd.model.code.stack import Frame
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import ThreadShare
-from bpfleakd.model.stack import Frame
 from bpfleakd.printable import printable
 
 __all__ = ["pprof_profile"]

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from bpfleakd.export.figures import Counter, Gauge
+from bpfleakd.model.address_space import BillKind, BillLine
 from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.metrics import ProcessUsage
 from bpfleakd.model.process import ProcessRow
 from bpfleakd.model.verdict import ProcessVerdict
 from bpfleakd.table.estimates import stderr_of_sum
 
-__all__ = ["PROCESS_COUNTERS", "PROCESS_GAUGES", "ExportedProcess"]
+__all__ = ["BILL_GAUGES", "PROCESS_COUNTERS", "PROCESS_GAUGES", "ExportedProcess"]
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedProcess:
-    """A traced process with what /proc says of it (None once it is gone), the verdict on it, if any, its
-    managed heap, if a runtime tells of it, and how many goroutines it has, if Go made it."""
+    """A traced process with its figures from /proc (None after its end), its verdict, if any, its
+    managed heap, if a runtime reports it, and its number of goroutines, if it is a Go program."""
 
     traced: ProcessRow
     usage: ProcessUsage | None
     verdict: ProcessVerdict | None
     managed: ManagedHeap | None = None
     goroutines: int | None = None
+    bill: tuple[BillLine, ...] = ()
 
 
 def _room_bytes(row: ExportedProcess) -> float | None:
     limit = row.verdict.limit if row.verdict else None
     return None if limit is None else max(0, limit.limit_bytes - limit.used_bytes)
+
+
+def _bill_bytes(kind: BillKind, row: ExportedProcess) -> float | None:
+    return next((line.bytes for line in row.bill if line.kind is kind), None)
 
 
 PROCESS_GAUGES: tuple[Gauge[ExportedProcess], ...] = (
@@ -133,6 +140,12 @@ PROCESS_GAUGES: tuple[Gauge[ExportedProcess], ...] = (
         lambda row: row.usage.threads if row.usage else None,
     ),
     Gauge(
+        "descriptors",
+        "",
+        "Open file descriptors.",
+        lambda row: row.usage.descriptors if row.usage else None,
+    ),
+    Gauge(
         "tracing_cores",
         "",
         "Processor time that tracing costs the process: 1 is a core.",
@@ -162,6 +175,11 @@ PROCESS_GAUGES: tuple[Gauge[ExportedProcess], ...] = (
         "Time without a daemon: counting continued, but new libraries were not probed.",
         lambda row: row.traced.gap_s,
     ),
+)
+
+# By kind: together they are one metric with a label for it.
+BILL_GAUGES: tuple[Gauge[ExportedProcess], ...] = tuple(
+    Gauge(kind.value, "bytes", "", partial(_bill_bytes, kind)) for kind in BillKind
 )
 
 PROCESS_COUNTERS: tuple[Counter[ExportedProcess], ...] = (

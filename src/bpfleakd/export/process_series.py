@@ -1,9 +1,9 @@
 """What is shown of processes and call sites: bounded, summed by labels, with counters that never fall.
 
-`metrics.max_series` is shared out in advance, so that no snapshot can exceed it: two fifths to the figures of
-processes, a tenth to what is said of them in words (bpfleakd_process_info), half to call sites.
+`metrics.max_series` is divided in advance, so that no snapshot can exceed it: two fifths for figures of
+processes, a tenth for their descriptions (bpfleakd_process_info), half for call sites.
 
-Processes beyond their part are summed under the name `OTHERS`, so that sums over all processes are of all.
+Further processes are summed under the name `OTHERS`, so that sums cover all processes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from dataclasses import dataclass
 
 from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.export.figures import label_text, label_value
-from bpfleakd.export.process_figures import PROCESS_COUNTERS, PROCESS_GAUGES, ExportedProcess
+from bpfleakd.export.process_figures import (
+    BILL_GAUGES,
+    PROCESS_COUNTERS,
+    PROCESS_GAUGES,
+    ExportedProcess,
+)
 from bpfleakd.export.series_choice import Candidate, SeriesChoice
 from bpfleakd.export.series_sums import Reading, SeriesSums, Sums
 from bpfleakd.export.site_figures import SITE_COUNTERS, SITE_GAUGES
@@ -31,7 +36,8 @@ OTHERS = "(others)"
 _STACK_CHARS = 512
 _UNKNOWN = "unknown"
 
-_SERIES_OF_PROCESS = len(PROCESS_GAUGES) + len(PROCESS_COUNTERS)
+_GAUGES = (*PROCESS_GAUGES, *BILL_GAUGES)
+_SERIES_OF_PROCESS = len(_GAUGES) + len(PROCESS_COUNTERS)
 _SERIES_OF_SITE = len(SITE_GAUGES) + len(SITE_COUNTERS) + 2  # bpfleakd_site_verdict, bpfleakd_site_info
 
 # A leak that is small yet counts with what it will hold by tomorrow.
@@ -43,7 +49,7 @@ _SiteKey = tuple[_Labels, str]
 
 @dataclass(frozen=True, slots=True)
 class SeriesOptions:
-    """The configuration of the metrics, as far as it is about processes and call sites."""
+    """The configuration of the metrics of processes and call sites."""
 
     labels: tuple[MetricLabel, ...] = (MetricLabel.COMM, MetricLabel.PID)
     top_sites: int = 10
@@ -53,7 +59,7 @@ class SeriesOptions:
 
 @dataclass(frozen=True, slots=True)
 class SiteText:
-    """What is said of a call site in words. `stack` begins with the thread's first function."""
+    """The description of a call site. `stack` begins with the thread's first function."""
 
     kind: AllocationKind
     function: str
@@ -66,7 +72,7 @@ class SiteText:
 class ShownSite:
     """A call site of the processes with some labels; `site` is the fingerprint.
 
-    `verdict` is the worst of theirs, None once nothing is known of it any more.
+    `verdict` is the worst of theirs; None without a current one.
     """
 
     labels: _Labels
@@ -107,7 +113,7 @@ class ProcessSeries:
         self._site_choice: SeriesChoice[_SiteKey] = SeriesChoice(
             per_owner=options.top_sites, total=sites // _SERIES_OF_SITE, linger_s=options.linger_s
         )
-        combine = [gauge.combine for gauge in PROCESS_GAUGES]
+        combine = [gauge.combine for gauge in _GAUGES]
         self._process_sums: SeriesSums[_Labels] = SeriesSums(combine, len(PROCESS_COUNTERS))
         self._site_sums: SeriesSums[_SiteKey] = SeriesSums(
             [gauge.combine for gauge in SITE_GAUGES], len(SITE_COUNTERS)
@@ -124,6 +130,7 @@ class ProcessSeries:
                 snapshot.verdicts.get(row.process.pid),
                 snapshot.managed.get(row.process.pid),
                 snapshot.goroutines.get(row.process.pid),
+                snapshot.bills.get(row.process.pid, ()),
             )
             for row in _one_per_pid(snapshot.processes)
         ]
@@ -172,7 +179,7 @@ class ProcessSeries:
             others += not own
             readings[labels[pid] if own else rest][pid] = _reading(
                 row.traced,
-                tuple(gauge.value(row) for gauge in PROCESS_GAUGES),
+                tuple(gauge.value(row) for gauge in _GAUGES),
                 tuple(counter.value(row) for counter in PROCESS_COUNTERS),
             )
         if others or rest in self._process_sums.groups:

@@ -25,10 +25,11 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder
 from prometheus_client.registry import Collector
 
+from bpfleakd.export.container_metrics import container_families
 from bpfleakd.export.daemon_metrics import daemon_families
 from bpfleakd.export.figures import Counter, Gauge, label_text, label_value
 from bpfleakd.export.guard_metrics import ExportedLimits, guard_families
-from bpfleakd.export.process_figures import PROCESS_COUNTERS, PROCESS_GAUGES
+from bpfleakd.export.process_figures import BILL_GAUGES, PROCESS_COUNTERS, PROCESS_GAUGES
 from bpfleakd.export.process_series import ProcessSeries, SeriesOptions, Shown, ShownSite
 from bpfleakd.export.series_sums import Sums
 from bpfleakd.export.site_figures import SITE_COUNTERS, SITE_GAUGES
@@ -81,10 +82,10 @@ class PrometheusExporter:
         self._snapshot = snapshot
 
     def expose(self, accept: str = "") -> tuple[bytes, str]:
-        """Return (body, content type) in the best format that an Accept header asks for."""
+        """Return (body, content type) in the best format that an Accept header requests."""
         try:
             encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # a version in the header that is none
+        except (TypeError, ValueError):  # The header has an invalid version.
             encode, content_type = generate_latest, CONTENT_TYPE_PLAIN_0_0_4
         return encode(self._registry), content_type
 
@@ -94,7 +95,9 @@ class PrometheusExporter:
         yield from watch_families(self._snapshot.watch)
         yield from guard_families(self._snapshot.guard, self._limits)
         yield from _families("process", PROCESS_GAUGES, PROCESS_COUNTERS, labels, self._shown.processes)
+        yield _bills(self._shown.processes, labels)
         yield _process_infos(self._shown.infos, labels)
+        yield from container_families(self._snapshot.containers)
         sites = {_site_labels(site): site.sums for site in self._shown.sites}
         yield from _families("site", SITE_GAUGES, SITE_COUNTERS, (*labels, *_SITE_LABELS), sites)
         yield _site_verdicts(self._shown.sites, (*labels, *_SITE_LABELS))
@@ -134,6 +137,21 @@ def _families(
         for values, figures in sums.items():
             total.add_metric(values, figures.counters[index])
         yield total
+
+
+def _bills(sums: Mapping[tuple[str, ...], Sums], labels: tuple[str, ...]) -> Metric:
+    """The figures of a bill, which come after the other gauges."""
+    metric = GaugeMetricFamily(
+        "bpfleakd_process_bill_bytes",
+        "What memory, resident or swapped, is spent on, by kind, when it had last changed by a tenth.",
+        labels=(*labels, "kind"),
+        unit="bytes",
+    )
+    for values, figures in sums.items():
+        for gauge, value in zip(BILL_GAUGES, figures.gauges[len(PROCESS_GAUGES) :], strict=True):
+            if value is not None:
+                metric.add_metric((*values, gauge.name), value)
+    return metric
 
 
 def _process_infos(rows: Iterable[ProcessRow], labels: tuple[MetricLabel, ...]) -> Metric:

@@ -1,12 +1,12 @@
 """Which series are exported: the largest, with hysteresis, never more than there is room for.
 
 Rules:
-  - At most `total` keys are chosen, and at most `per_owner` of one owner; what lingers comes on top for an
-    owner (at most as many again), but never beyond `total`.
-  - A key that is chosen counts `margin` more than it weighs: it gives way only to what is larger by so much.
-    Two that differ by less never take turns.
-  - A key that gives way, or is gone, lingers for `linger_s`, as far as there is room: Prometheus sees its
-    last figures, and one that comes back meanwhile has been there all the time.
+  - At most `total` keys are chosen, and at most `per_owner` of one owner. Lingering keys are added to an
+    owner's (at most as many again), but never beyond `total`.
+  - The weight of a chosen key counts `margin` more: only a key that is larger by so much replaces it. Two
+    that differ by less never take turns.
+  - A replaced or missing key lingers for `linger_s`, if there is room: Prometheus sees its last figures, and
+    a key that returns in time never disappears.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Who owns a key (a process, say), and what it is ranked by."""
+    """The owner of a key (such as a process), and its rank."""
 
     owner: Hashable
     weight: float
@@ -41,7 +41,7 @@ class SeriesChoice(Generic[K]):
         self._left_s: dict[K, tuple[float, Hashable]] = {}
 
     def update(self, candidates: Mapping[K, Candidate], now_s: float) -> list[K]:
-        """Choose among `candidates`; returns what is to be exported, the largest first, then what lingers."""
+        """Choose among `candidates`; returns the keys to export, the largest first, then lingering ones."""
         before, self._chosen = self._chosen, self._largest(candidates)
         for key in self._chosen:
             self._left_s.pop(key, None)

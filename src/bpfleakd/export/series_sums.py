@@ -1,14 +1,13 @@
 """Figures of several processes under one set of labels.
 
 Rules:
-  - A gauge is the sum (or the least) over the processes that are there. What was said last of a process holds
-    until it says something else or is gone.
-  - A counter never falls while its series is kept: it takes the increases of each process, one by one, and
-    keeps what those had counted that are gone. (The sum over those that are there would fall when one ends,
-    and Prometheus would take that for a reset, and the rest of the sum for an increase.)
-  - A series begins with what its processes have counted since they were attached to. Of a process that was
-    taken over from another daemon, or that comes from another series, it takes only what is counted from then
-    on: the rest has been told.
+  - A gauge is the sum (or the least) over the current processes. The last value of a process holds until it
+    changes or the process is gone.
+  - A counter never falls while its series exists: it adds the increases of each process, one by one, and
+    keeps the counts of ended processes. (The sum over current processes would fall when one ends; Prometheus
+    would treat that as a reset, and the rest of the sum as an increase.)
+  - A series begins with the counts of its processes since their attach. Of an adopted process, or one that
+    comes from another series, it adds only the counts from then on: the earlier ones were exported before.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ Combine = Callable[[Iterable[float]], float]
 class Reading:
     """What one process says under one set of labels.
 
-    A gauge is None where it is not known. `age_s` is how long it has been traced: less than before is another
-    process with the same pid, or another attach. `adopted`: another daemon has counted before.
+    A gauge is None if unknown. `age_s` is how long the process has been traced: a smaller one than before is
+    another process with the same PID, or another attach. `adopted`: another daemon counted before.
     """
 
     gauges: tuple[float | None, ...]
@@ -100,7 +99,7 @@ class SeriesSums(Generic[G]):
         else:
             old = (0.0,) * self._counters
         for index, (now, then) in enumerate(zip(reading.counters, old, strict=True)):
-            # One that fell all the same is of another attach.
+            # A counter that falls belongs to another attach.
             group.totals[index] += now - then if now >= then else now
         group.parts[pid] = reading
 

@@ -11,8 +11,8 @@ from typing import Any
 from bpfleakd import __version__
 from bpfleakd.export.frame_names import frame_name, source_place
 from bpfleakd.export.stack_values import StackValue, value_of
+from bpfleakd.model.code.stack import Frame
 from bpfleakd.model.profile import HeapProfile
-from bpfleakd.model.stack import Frame
 from bpfleakd.printable import printable
 
 __all__ = ["speedscope_profile"]

@@ -18,7 +18,7 @@ _LABEL_CHARS = 128
 
 
 def watch_families(watch: WatchSummary) -> Iterator[Metric]:
-    """The families, also where nobody is watched."""
+    """The families, also without watched processes."""
     yield GaugeMetricFamily(
         "bpfleakd_watched_processes", "Processes whose anonymous memory is read from /proc.", watch.watched
     )

@@ -1,8 +1,8 @@
 """The outstanding blocks of a process, one by one: `bpfleakctl report`.
 
-Blocks of the heap come from the kernel's live table, regions from the address map; both go through one
-selection, so that the list is bounded whatever a process has. Files are left out unless their site is asked
-for: what they take can be had back at any time.
+Blocks of the heap come from the kernel's live table, regions from the address map; both pass one selection,
+so the list is bounded for every process. Files are omitted unless their site is requested: the kernel can
+reclaim their memory at any time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Blocks:
     ) -> BlocksReport:
         """At most `limit` blocks, of all sites, of the `largest_sites` or of one. Raises NoSuchSite.
 
-        `suppress` leaves out the sites that are known to be suppressed; one that is asked for never is.
+        `suppress` omits the known suppressed sites; a requested site is never omitted.
         """
         suppressions = self.traced.suppressions if suppress and site is None else None
         if site is not None:
@@ -137,6 +137,7 @@ class Blocks:
                 left_out_count=site.recorded_count - len(site.listed),
                 stack=stack.frames,
                 truncated=stack.truncated,
+                types=self.traced.block_types.of(key),
             )
 
     def _block(self, row: tuple[int, ...]) -> BlockReport:

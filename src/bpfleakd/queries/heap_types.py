@@ -1,4 +1,4 @@
-"""Objects of a managed heap by type: asked of the runtime in a thread, since the process stands still."""
+"""Objects of a managed heap by type: requested from the runtime in a thread, because it stops the process."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from bpfleakd import errors
 from bpfleakd.model.managed import TypesPrice, TypesReport
 from bpfleakd.runtimes.runtime import RunningTypeSource, Runtime, RuntimeFailure, TypeCount, TypeSource
 from bpfleakd.tracing.traced_process import TracedProcess
-from bpfleakd.tracing.type_counts import TypeCounts
+from bpfleakd.tracing.types.type_counts import TypeCounts
 
 __all__ = ["noted_types", "read_types", "source_of", "types_price"]
 
 
 def types_price(traced: TracedProcess) -> TypesPrice:
-    """What a count costs. Raises TargetRefused if there is no runtime that can."""
+    """The cost of a count. Raises TargetRefused without a runtime that can count."""
     runtime, source = _found(traced)
     return TypesPrice(traced.pid, traced.attachment.process.comm, runtime.name, source.price_s(), source.work)
 
 
 def source_of(traced: TracedProcess) -> TypeSource:
-    """What counts. Raises TargetRefused if there is no runtime that can."""
+    """The function that counts. Raises TargetRefused without a runtime that can count."""
     return _found(traced)[1]
 
 
@@ -29,7 +29,7 @@ def read_types(source: TypeSource, *, stop: bool = True) -> Sequence[TypeCount]:
     """Count, outside the tracing thread. Raises TargetRefused if the runtime cannot be asked."""
     if not stop and not isinstance(source, RunningTypeSource):
         raise errors.TargetRefused(
-            "the objects of this runtime cannot be counted while the process runs", "leave out --no-stop"
+            "the objects of this runtime cannot be counted while the process runs", "omit --no-stop"
         )
     try:
         return source.read_running() if isinstance(source, RunningTypeSource) and not stop else source.read()

@@ -1,12 +1,12 @@
 """What a traced process held at another time, by call site, and what changed since.
 
 Rules:
-  - Now is what the counters say. The past is what the timeline keeps of it: the least of each call site
-    within a bin of time, which is wider the longer ago it is. How wide goes with the answer.
-  - The timeline rounds bytes to 24 bits. A past figure that differs from the present one by no more than that
+  - The present comes from the counters. The past comes from the timeline: the least of each call site within
+    a bin of time, which gets wider with age. The answer states its width.
+  - The timeline rounds bytes to 24 bits. A past figure that differs from the present one by at most that much
     is the present one.
-  - Before the attach nothing is known. At its start there was nothing, unless another daemon had traced the
-    process already: then the first reading is the start.
+  - There is no data from before the attach. At its start all figures are 0, unless another daemon had traced
+    the process already: then the first reading is the start.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def changed_rows(before: LiveFigures, after: LiveFigures) -> NDArray[np.intp]:
 def report_at(
     table: SiteTable, process: ProcessSummary, sites: dict[int, SiteReport], figures: LiveFigures
 ) -> LeakReport:
-    """Some sites, by row, with the figures of that time; the totals are of all but those of files."""
+    """Some sites, by row, with the figures of that time; the totals include all sites but files."""
     memory = table.memory_rows
     return LeakReport(
         replace(

@@ -9,8 +9,10 @@ from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.metrics import MetricsSnapshot, ProcessUsage
 from bpfleakd.model.process import ProcessRow, ProcessState
 from bpfleakd.model.report import SiteReport, SortKey
+from bpfleakd.model.resources import ResourceKind
 from bpfleakd.process.memory_sampler import read_anonymous_bytes
 from bpfleakd.process.process import thread_commands
+from bpfleakd.queries.containers import ContainerFigures
 from bpfleakd.queries.report import Reporter, sorted_sites
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.table_fill import table_entries
@@ -39,6 +41,7 @@ class Overview(TracingObserver):
         self._top_sites = top_sites
         self._started_ns = tracer.clock_ns()
         self._totals = _Totals()
+        self._containers = ContainerFigures()
         # Whose last figures are not in any snapshot yet.
         self._just_ended: list[TracedProcess] = []
 
@@ -93,7 +96,9 @@ class Overview(TracingObserver):
                 threads = thread_commands(traced.pid)
                 traced.note_threads(threads)
                 anonymous_bytes = read_anonymous_bytes(traced.attachment.process.id)
-                usage[traced.pid] = ProcessUsage(anonymous_bytes, len(threads))
+                usage[traced.pid] = ProcessUsage(
+                    anonymous_bytes, len(threads), traced.resources.count(ResourceKind.DESCRIPTORS)
+                )
                 view = self._tracer.view(traced)
                 report = self._reporter.report(view, now_ns, SortKey.VERDICT, self._top_sites)
                 top_sites[traced.pid] = report.sites
@@ -124,6 +129,7 @@ class Overview(TracingObserver):
             },
             table_entries=entries,
             ring_used_share=self._tracer.ring_used_share,
+            containers=self._containers.of([traced.pid for traced in running], now_ns),
         )
 
 

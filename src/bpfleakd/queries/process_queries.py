@@ -28,11 +28,13 @@ from bpfleakd.process.process import thread_commands
 from bpfleakd.queries.blocks import Blocks, narrowed, without_suppressed
 from bpfleakd.queries.heap_types import noted_types, source_of, types_price
 from bpfleakd.queries.history_at import LiveFigures, changed_rows, figures_at, report_at
+from bpfleakd.queries.pinning import sites_that_pin
 from bpfleakd.queries.report import Reporter, sorted_sites
 from bpfleakd.queries.scan_reply import ScanReply
 from bpfleakd.queries.scans import PendingScan, ScanOptions, reachable_sites, scan_report
 from bpfleakd.queries.verdict_engine import VerdictEngine
 from bpfleakd.runtimes.runtime import TypeCount, TypeSource
+from bpfleakd.tracing.background import Background
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.traced_process import TracedProcess
@@ -44,6 +46,8 @@ __all__ = ["ProcessQueries"]
 # What is kept of a process that ended: so many of its largest sites, and of their blocks.
 _FINAL_SITES = 100
 _FINAL_BLOCKS = 10_000
+# Processes whose blocks are read in parallel.
+_TYPE_READINGS_MAX = 2
 # Sites that changed most between two times.
 _COMPARED_SITES = 1_000
 
@@ -56,6 +60,7 @@ class ProcessQueries(TracingObserver):
         self._processes = tracer.processes
         self._engine = engine
         self._reporter = reporter
+        self._type_readings = Background("block-types", _TYPE_READINGS_MAX)
 
     def row(self, traced: TracedProcess) -> ProcessRow:
         """A process as `ps` shows it."""
@@ -103,6 +108,7 @@ class ProcessQueries(TracingObserver):
             return narrowed(kept, site=site, older_than_s=older_than_s, limit=limit)
         self._tracer.collect()
         traced.note_threads(thread_commands(pid))
+        self._look_for_types(self._tracer.view(traced))
         if suppress:
             self._engine.look_for_suppressed(self._tracer.view(traced))
         return self._blocks(traced, site=site, older_than_s=older_than_s, limit=limit, suppress=suppress)
@@ -110,7 +116,7 @@ class ProcessQueries(TracingObserver):
     def begin_scan(self, pid: int, options: ScanOptions, *, trust_heap: bool = True) -> PendingScan:
         """Prepare a scan for lost blocks. Raises NotAttached, NoSuchProcess if it ended.
 
-        `trust_heap`: heap memory that is in no block, as far as that can be known, holds no pointers.
+        `trust_heap`: heap memory outside of blocks, where that is known, has no pointers.
         """
         traced = self._processes.find_with_memory(pid)
         self._tracer.collect()
@@ -203,14 +209,16 @@ class ProcessQueries(TracingObserver):
         """What the memory of a process is made of. Raises NotAttached, and NoSuchProcess if it ended."""
         traced = self._processes.find_with_memory(pid)
         now_ns = self._tracer.collect()
-        return self._tracer.memory.report(
+        view, memory = self._tracer.view(traced), self._tracer.memory
+        report = memory.report(
             pid,
-            self._tracer.view(traced).space,
+            view.space,
             traced.table,
             traced.heap.heap,
             attached_s=(now_ns - traced.since.attached_ns) / 1e9,
             events_lost=traced.counters.losses["event_full"],
         )
+        return replace(report, pinned_by=sites_that_pin(view, memory.pinned(pid)))
 
     def types_price(self, pid: int) -> TypesPrice:
         """What it costs to count the objects of a managed heap. Raises NotAttached, TargetRefused."""
@@ -227,12 +235,12 @@ class ProcessQueries(TracingObserver):
     def is_pending(self, pid: int) -> bool:
         """Whether names that an answer about a process lacked are still to come."""
         traced = self._processes.running.get(pid)
-        return traced is not None and traced.symbolizer.is_pending
+        return traced is not None and (traced.symbolizer.is_pending or traced.block_types.is_pending)
 
     def lacked_total(self, pid: int) -> int:
         """Grows with each answer about a process that lacks names which are to come."""
         traced = self._processes.running.get(pid)
-        return traced.symbolizer.lacked_total if traced else 0
+        return traced.symbolizer.lacked_total + traced.block_types.lacked_total if traced else 0
 
     def exited(self, view: ProcessView) -> None:
         """Ask for the names that the last report of a process is to have."""
@@ -264,6 +272,7 @@ class ProcessQueries(TracingObserver):
     ) -> LeakReport:
         view = self._tracer.view(traced)
         now_ns = view.clock_ns()
+        self._look_for_types(view)
         view.take_census()
         table = traced.table
         is_due = traced.verdicts.is_due(now_ns, table.began_ns, asked=True)
@@ -272,7 +281,17 @@ class ProcessQueries(TracingObserver):
         traced.note_threads(thread_commands(traced.pid))
         self._engine.look_for_suppressed(view)
         report = self._reporter.report(view, now_ns, sort, limit, suppress=suppress)
-        return replace(report, process_verdict=self._engine.process_verdict(traced))
+        return replace(report, process_verdict=self._engine.process_verdict(traced), oom=traced.oom)
+
+    def _look_for_types(self, view: ProcessView) -> None:
+        """Now and then read a sample of the blocks, for the next answer."""
+        traced = view.traced
+        if traced.state is not ProcessState.TRACED or traced.is_gone:
+            return
+        sample = traced.block_types.sample(traced.table, traced.verdicts.ranks)
+        if sample is not None:
+            view.take_census(sample)
+            traced.block_types.begin(sample, self._type_readings)
 
     def _blocks(self, traced: TracedProcess, **wanted: Any) -> BlocksReport:
         now_ns = traced.ended_ns or self._tracer.clock_ns()

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bpfleakd.analysis.merging import merged_sites
+from bpfleakd.model.code.stack import NamedStack
 from bpfleakd.model.process import GO_PROFILE_MODE, ProcessRow, ProcessSummary, TracingMode
 from bpfleakd.model.report import LeakReport, SiteReport, SortKey
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey, ThreadShare
-from bpfleakd.model.stack import NamedStack
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.estimates import bytes_stderr, count_stderr
@@ -128,8 +128,8 @@ class Reporter:
         traced = view.traced
         suppressions = traced.suppressions if suppress else None
         while True:
-            # Different stacks of run-time compiled code may have one fingerprint and become one site, so that
-            # a few more than the limit are looked at.
+            # Different stacks of run-time compiled code may have one fingerprint and become one site, so read
+            # a few more than the limit.
             ranked = self._ranked(traced, sort, None if limit is None else 2 * limit + 8, suppressions)
             named = view.name([site.key for site in ranked])
             if suppressions is None:
@@ -146,6 +146,7 @@ class Reporter:
             managed=traced.heap.heap,
             types=traced.runtimes.types,
             goroutines=traced.goroutines.groups() if traced.goroutines is not None else (),
+            resources=traced.resources.uses(),
         )
 
     def with_retained(
@@ -262,6 +263,7 @@ class Reporter:
             live_bytes_stderr=bytes_stderr(site.counters.live_bytes_variance),
             live_count_stderr=count_stderr(site.counters.live_count_variance),
             scanned_age_s=_scanned_age_s(traced, site.key, now_ns),
+            types=traced.block_types.of(site.key),
         )
 
 

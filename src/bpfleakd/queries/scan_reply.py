@@ -17,10 +17,10 @@ __all__ = ["ScanReply", "ScanRequest", "SiteSums", "reply_of"]
 
 @dataclass(frozen=True, slots=True)
 class ScanRequest:
-    """A process, the descriptor of its live table, and how it is to be scanned.
+    """A process, the descriptor of its live table, and how to scan it.
 
-    `allocator_paths` are the files that its allocators are in. At most `limit` lost blocks are listed. `heap`
-    is where all blocks are in the table that there are, and `threads_fd` tells whether a thread moves one.
+    `allocator_paths` are the files with its allocators. At most `limit` lost blocks are listed. `heap` has
+    the ranges whose blocks are all in the table, and `threads_fd` shows whether a thread is moving one.
     """
 
     pid: int
@@ -53,8 +53,8 @@ class SiteSums:
 class ScanReply:
     """The sums of all sites that have blocks of that age, and how the scan went.
 
-    In the ranges `dismissed` there are words in no block that were not taken for pointers; `heap_bytes` is
-    how much memory was looked at in that way.
+    In the ranges `dismissed`, words outside of blocks did not count as pointers; `heap_bytes` is the size of
+    the memory read in that way.
     """
 
     now_ns: int
@@ -128,7 +128,7 @@ def _sites(
 def _listed(
     addresses: NDArray[np.uint64], blocks: NDArray[np.void], kinds: NDArray[np.uint8], limit: int
 ) -> dict[tuple[int, int], list[tuple[int, int, int, int, int]]]:
-    """Lost blocks by site, as many as are to be listed."""
+    """Lost blocks by site, up to the limit of the list."""
     lost = kinds != KINDS.index(Reachability.STILL_REACHABLE)
     selection = BlockSelection(limit)
     selection.add(addresses[lost], blocks[lost])

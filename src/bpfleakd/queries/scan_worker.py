@@ -1,13 +1,13 @@
-"""A scan for lost blocks, in a child process: what it needs of memory is given back with it.
+"""A scan for lost blocks, in a child process, whose end returns all its memory.
 
-Request and reply are `ScanRequest` and `ScanReply`. The table of live blocks is read before the process is
-stopped, since that takes longer than most of what follows, and again in the end: blocks that came or went
-meanwhile are taken for roots, with what is in them. Where the time allows it is read again before the process
-goes on, and then it is known what is in no block: what was freed holds no memory any more.
+Request and reply are `ScanRequest` and `ScanReply`. The child reads the table of live blocks before it stops
+the process, because that takes longer than most of what follows, and again at the end: blocks that came or
+went meanwhile count as roots, with their contents. If time allows, it also reads the table before the process
+continues. Then it knows which memory is outside of blocks: freed blocks point to nothing.
 
-What does not fit into the time that the process may stand still is read while it goes on, and then all is
-read a second time a little later: a pointer that moved from what had not been read to what had been escapes
-one reading, and hardly two.
+Memory that does not fit into the time of the stop is read while the process runs; then everything is read a
+second time a little later. A pointer that moves from unread memory to memory already read escapes one
+reading, but hardly two.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from bpfleakd.reachability.pointers import BlockTable, HeapRanges, PointerScan
 
 __all__: list[str] = []
 
-# Long enough for what was under way to be something else.
+# Long enough for a running operation to end.
 _BETWEEN_READINGS_S = 0.3
 # The tracing thread keeps the limit; should it ever fail to, the kernel ends this process this much later.
 _WATCHDOG_S = 2.0
-# The threads are let go of this much before the limit, which is then kept as seen from outside: they go on
+# Resume the threads this much before the limit, so that the limit holds as seen from outside: they continue
 # one by one, and the tracing thread may have to wait for the interpreter's lock first
 # (sys.setswitchinterval).
 _IN_TIME = 0.9
@@ -83,7 +83,7 @@ class _Live:
         changed = np.ones(len(self.addresses), bool)
         if not len(changed):
             return changed
-        # In order, so that neighbours are looked for among neighbours, which are in the cache.
+        # In order, so that neighbours are searched among neighbours, which are in the cache.
         places = np.minimum(np.searchsorted(self.addresses, later.addresses), len(changed) - 1)
         same = self.addresses[places] == later.addresses
         same &= self.blocks["born_ns"][places] == later.born_ns
@@ -163,7 +163,7 @@ class _Scan:
         return self._collector(scan, in_use, held.stopped_s, whole=whole)
 
     def _in_use(self, held: Held) -> _Later | None:
-        """The blocks that there are while the process stands still; None if that is not known for sure."""
+        """The existing blocks while the process is stopped; None if they are not known for certain."""
         if not len(self._heap) or not held.is_holding or self._is_moving_blocks(held):
             return None
         later = _Later(self._request.live_fd)
@@ -238,7 +238,7 @@ def _held(request: ScanRequest) -> Iterator[Held]:
 
 @contextmanager
 def _urgent() -> Iterator[None]:
-    """Run before others: the process must not stand still while this one waits for a processor.
+    """Get a high priority: the process must not stay stopped while this one waits for a processor.
 
     Only for as long as it is held. Without CAP_SYS_NICE, or in a control group without real-time, as before.
     """
@@ -256,7 +256,7 @@ def _urgent() -> Iterator[None]:
 
 
 def _main(request: Any) -> Any:
-    # Nobody would read the reply.
+    # The parent that would read the reply is gone.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     sys.setswitchinterval(_SWITCH_S)
     return asdict(_Scan(ScanRequest(**request)).reply())

@@ -12,6 +12,7 @@ from bpfleakd.analysis.merging import merged
 from bpfleakd.analysis.suppressions import Suppressions
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.child import Child
+from bpfleakd.model.code.stack import NamedStack
 from bpfleakd.model.process import ProcessSummary
 from bpfleakd.model.scan import (
     ReachabilitySums,
@@ -22,7 +23,6 @@ from bpfleakd.model.scan import (
     ScanReport,
 )
 from bpfleakd.model.site import SiteKey
-from bpfleakd.model.stack import NamedStack
 from bpfleakd.queries.scan_reply import ScanReply, ScanRequest, SiteSums
 from bpfleakd.reachability.classification import KINDS, is_reachable
 from bpfleakd.tracing.process_view import ProcessView
@@ -33,20 +33,20 @@ __all__ = ["PendingScan", "ScanOptions", "reachable_sites", "scan_report"]
 _WORKER = "bpfleakd.queries.scan_worker"
 _TIMEOUT_S = 600.0
 _NS_PER_S = 1_000_000_000
-# To name a call site takes a few milliseconds, and thousands that lose memory are read by nobody.
+# Naming a call site takes a few milliseconds, and a list of thousands is of no use.
 _SITES_MAX = 1_000
 
 # What makes blocks unknown, which then hold others as if they were roots.
 _BLOCKS_MISSED = ("live_full", "thread_full", "return_missed", "result_unreadable")
 # What makes it unknown where the heap is, and with them of which blocks it is.
 _HEAP_UNKNOWN = (*_BLOCKS_MISSED, "free_missed", "event_full", "unattended")
-# Of the others it is not known what they give beyond the size that was asked for, or for themselves.
+# For other allocators it is unknown how much they add to the requested size, or allocate for themselves.
 _ALLOCATORS_UNDERSTOOD = {"glibc"}
 
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """What `bpfleakctl scan` asks for. At most `limit` lost blocks are listed, those suppressed included."""
+    """The request of `bpfleakctl scan`. At most `limit` lost blocks are listed, including suppressed ones."""
 
     older_than_s: float
     stop: bool
@@ -141,7 +141,7 @@ def reachable_sites(reply: ScanReply) -> dict[SiteKey, bool | None]:
 
 
 def _knows_all_blocks(traced: TracedProcess) -> bool:
-    """Whether every block since the attach is in the table, so that what is in none is nobody's."""
+    """Whether every block since the attach is in the table, so that memory outside of blocks is free."""
     losses, probes = traced.losses, traced.attachment.allocator_functions
     return (
         not traced.counters.was_sampled

@@ -13,7 +13,8 @@ from bpfleakd.process.memory_limits import read_memory_limits
 from bpfleakd.process.memory_sampler import read_anonymous_bytes
 from bpfleakd.queries.report import Reporter
 from bpfleakd.table.site_table import COUNTERS
-from bpfleakd.tracing.managed_heap import commits_managed_heap, may_commit_heap
+from bpfleakd.tracing.background import Background
+from bpfleakd.tracing.java_memory import growth_by_use, with_uses
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.traced_process import TracedProcess
@@ -27,6 +28,8 @@ _LEAKS_ANNOUNCED = 20
 _ANNOUNCE_PAUSE_NS = 600_000_000_000
 # Sites that are named at a time to find those that are suppressed: a millisecond or so each.
 _LOOKED_AT = 32
+# Processes whose descriptors are read in parallel.
+_RESOURCE_LOOKS_MAX = 2
 
 
 class VerdictEngine(TracingObserver):
@@ -36,12 +39,15 @@ class VerdictEngine(TracingObserver):
         """`traced_count` processes share the time that verdicts may take."""
         self._reporter = reporter
         self._traced_count = traced_count
+        self._resource_looks = Background("resources", _RESOURCE_LOOKS_MAX)
 
     def collected(self, view: ProcessView) -> None:
         """Compute the verdicts of a process if they are due."""
         traced, now_ns = view.traced, view.clock_ns()
         memory_bytes = read_anonymous_bytes(traced.attachment.process.id)
         traced.verdicts.note_memory(now_ns, traced.table.began_ns, memory_bytes)
+        traced.resources.read(view.clock_ns, self._resource_looks)
+        self._announce_resources(traced)
         if traced.verdicts.is_due(now_ns, traced.table.began_ns, processes=self._traced_count()):
             self.evaluate(view)
         elif traced.unannounced:
@@ -52,6 +58,7 @@ class VerdictEngine(TracingObserver):
         traced = view.traced
         self._settle_identities(view)
         table, charging = traced.table, traced.charging
+        traced.verdicts.recall(table, charging.identities)
         found = traced.verdicts.compute(
             table, view.all_blocks(), view.clock_ns, charging.units(table), charging.functions(table)
         )
@@ -99,12 +106,21 @@ class VerdictEngine(TracingObserver):
             )
 
     @staticmethod
+    def _announce_resources(traced: TracedProcess) -> None:
+        """Descriptors or threads that become ever more go to the log, once."""
+        for leak in traced.resources.new_leaks():
+            comm = traced.attachment.process.comm
+            log.warning(f"{leak.kind}.leak", pid=traced.pid, comm=comm, count=leak.count, reason=leak.reason)
+
+    @staticmethod
     def process_verdict(traced: TracedProcess) -> ProcessVerdict:
         """The verdict on a process, of the last verdicts on its sites and heap, under its limits now."""
         limits = read_memory_limits(traced.pid)
         garbage_share = traced.go.garbage_share if traced.go is not None else 0.0
         known = traced.suppressions.rows
         verdict = traced.verdicts.of_process(traced.table, limits, known, traced.heap, garbage_share)
+        verdict = with_uses(verdict, traced.heap.beside)
+        verdict = traced.resources.added_to(verdict)
         return traced.goroutines.added_to(verdict) if traced.goroutines is not None else verdict
 
     @staticmethod
@@ -117,12 +133,18 @@ class VerdictEngine(TracingObserver):
         if heap is None:
             return
         used = table.used_rows
-        attention, _rates = traced.verdicts.ranks(used)
+        attention, rates = traced.verdicts.ranks(used)
         keys = table.keys
-        rising = [row for row in used[attention > 0].tolist() if may_commit_heap(keys[row])]
+        rising = [row for row in used[attention > 0].tolist() if traced.heap.may_commit(keys[row])]
         named = view.name(keys[row] for row in rising)
-        commits = [row for row in rising if commits_managed_heap(keys[row], named[keys[row]].stack.frames)]
+        commits = [
+            row for row in rising if traced.heap.is_committed_by(keys[row], named[keys[row]].stack.frames)
+        ]
         traced.heap.rows = np.array(commits, np.intp)
+        rate_of = dict(zip(used.tolist(), rates.tolist(), strict=True))
+        traced.heap.beside = growth_by_use(
+            (keys[row], named[keys[row]].stack.frames, rate_of[row]) for row in rising
+        )
         if heap.verdict is Verdict.LEAK and (before is None or before.verdict is not Verdict.LEAK):
             log.warning(
                 "heap.leak",
@@ -135,7 +157,7 @@ class VerdictEngine(TracingObserver):
 
     @staticmethod
     def _settle_identities(view: ProcessView) -> None:
-        """Find out which sites are the same, and who is to be charged: some more at each evaluation."""
+        """Find sites with the same names, and their blamed functions: some more at each evaluation."""
         view.learn_charging()
         table, charging = view.traced.table, view.traced.charging
         live_bytes = table.columns()[:, COUNTERS.index("live_bytes")]

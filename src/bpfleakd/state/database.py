@@ -1,4 +1,4 @@
-"""The file that the daemon keeps: opened, checked, or begun anew.
+"""The database of the daemon: opened, checked, or started over.
 
 Rules:
   - Each change is one transaction, in a write-ahead log: a daemon that is killed leaves it done or not done.

@@ -253,7 +253,7 @@ async function processView(pid, siteWanted) {
   ], report.sites, (site) => `#/process/${pid}/site/${site.site}`));
   // An address that hides details would refuse it.
   const maps = hiddenDetails(report) || process.state !== "traced" ? null : await getIfThere(`v1/processes/${pid}/maps`);
-  parts.push(...managedView(report), ...billView(maps));
+  parts.push(...managedView(report), ...billView(maps), ...containerView(maps && maps.container));
   if ((report.goroutines || []).length) parts.push(element("h2", {}, "Goroutines"), goroutineTable(report.goroutines));
   const site = report.sites.find((each) => each.site === siteWanted);
   if (site) parts.push(...siteView(site));
@@ -297,6 +297,20 @@ function billView(maps) {
     ], maps.bill)].filter(Boolean);
 }
 
+// What the control group that limits the process is charged for.
+function containerView(bill) {
+  if (!bill) return [];
+  return [element("h2", {}, "What the container's memory consists of"),
+    facts(["control group", bill.cgroup], ["used", bytes(bill.used_bytes)], ["limit", bytes(bill.limit_bytes)]),
+    bill.growth_summary ? element("p", {}, bill.growth_summary) : null,
+    table("Memory charged to the container", [
+      ["kind", "name", (line) => line.kind.replace("_", " ")],
+      ["bytes", "number", (line) => bytes(line.bytes)],
+      ["growth", "number", (line) => rate(line.growth_bytes_per_s)],
+      ["of this process", "number", (line) => line.process_bytes === null ? "–" : bytes(line.process_bytes)],
+    ], bill.lines)].filter(Boolean);
+}
+
 function goroutineTable(groups) {
   return table("Goroutines by where they were started", [
     ["verdict", "", (group) => badge(group.verdict) || "–"],
@@ -332,6 +346,7 @@ function siteView(site) {
     element("span", { class: "place" },
       [frame.module, frame.location, frame.inlined ? "inlined" : ""].filter(Boolean).join("  ")))));
   const threads = site.threads.map((t) => `${t.comm || "?"} (${t.tid}) ${bytes(t.live_bytes)}`).join(", ");
+  const types = site.types.map((t) => `${t.type} ${Math.round(100 * t.share)} %`).join(", ");
   const reached = site.scanned_age_s === null ? null :
     `${{ true: "yes", false: "no" }[site.reachable] || "partly"} (scan ${duration(site.scanned_age_s)} ago)`;
   return [
@@ -339,7 +354,7 @@ function siteView(site) {
     site.reason ? element("p", { class: "verdict " + site.verdict },
       `${site.reason} (confidence ${Math.round(100 * site.confidence)} %)`) : null,
     facts(["site", site.site], ["allocated", bytes(site.allocated_bytes)], ["peak", bytes(site.peak_live_bytes)],
-      ["oldest block", duration(site.oldest_age_s)], ["still pointed to", reached], ["threads", threads]),
+      ["oldest block", duration(site.oldest_age_s)], ["still pointed to", reached], ["objects", types], ["threads", threads]),
     stack,
     site.truncated ? element("p", { class: "faint" }, `The stack is cut: ${site.truncated}.`) : null,
   ].filter(Boolean);

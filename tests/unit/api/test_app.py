@@ -26,6 +26,7 @@ from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.history import StoredHistory
 from bpfleakd.model.process import ProcessLabels, ProcessState, TracingMode
 from bpfleakd.model.report import SortKey
+from bpfleakd.model.selection import ProcessSelection
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 
 from ..samples import (
@@ -157,6 +158,16 @@ def test_attach_in_a_mode():
     assert refused.json["error"]["message"] == "mode must be one of exact, sampled, auto, inside, not 'watch'"
 
 
+def test_processes_that_match():
+    """At least one thing has to be asked for, and on the socket only; whoever asks is not meant."""
+    service = FakeService(matching=(23, 101))
+    assert ask(service, "GET", "/v1/matching?unit=shop&container=5d41").json == {"pids": [23, 101]}
+    assert service.calls == [("matching", ProcessSelection(None, "shop", "5d41"), 0)]
+    for query in ("", "?name=", f"?name={'x' * 257}", "?comm=x"):
+        assert ask(service, "GET", f"/v1/matching{query}").status == 400
+    assert ask(service, "GET", "/v1/matching?name=x", read_only=True).status == 404
+
+
 def test_attach_and_detach():
     """POST attaches, DELETE detaches; both answer with the process."""
     service = FakeService(attach=a_traced_process(23), detach=a_traced_process(23))
@@ -191,7 +202,7 @@ def test_the_leak_report_is_the_contract():
     answer = ask(FakeService(report=a_report()), "GET", "/v1/processes/4711/sites").json
     assert list(answer) == [
         *("process", "sites", "losses", "process_verdict", "suppressed", "build_ids"),
-        *("managed", "types", "goroutines"),
+        *("managed", "types", "goroutines", "resources", "oom"),
     ]
     assert {"pid", "comm", "exe", "live_bytes", "live_count", "attached_s", "mode"} <= answer[
         "process"
@@ -223,6 +234,7 @@ def test_the_leak_report_is_the_contract():
         "live_count_stderr",
         "scanned_age_s",
         "type",
+        "types",
     ]
     assert site["kind"] == "heap"
     assert site["truncated"] is None

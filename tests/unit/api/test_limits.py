@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bpfleakd import errors
-from bpfleakd.api.admission import PEER_CONNECTIONS_MAX, Admission, peer_key
+from bpfleakd.api.admission import PEER_CONNECTIONS_MAX, Admission, has_room, peer_key
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.connection import Deadlines
 from bpfleakd.api.local_users import LocalUsers
@@ -176,6 +176,33 @@ def test_limits_are_for_each_and_for_all():
     admission.release(one)
     assert [admission.admit(one), admission.admit(three)] == [True, False]
     assert admission.refused_count == 4
+
+
+def test_what_one_peer_leaves_unread_keeps_no_other_waiting():
+    """It is refused more itself; who has read everything is answered."""
+    one, two, three = ("user", 1), ("user", 2), ("user", 3)
+    unsent = [(one, 2 << 20), (one, 7 << 20), (two, 1)]
+    assert [has_room(peer, unsent) for peer in (one, two, three, None)] == [False, False, True, True]
+    assert has_room(two, [(two, 1), (one, 7 << 20)])
+    assert not has_room(two, [(two, 2 << 20), (two, 1)])
+
+
+@pytest.mark.parametrize("close", [True, False])
+def test_a_connection_that_its_peer_closed_is_nobodys(close):
+    """The kernel calls it root's: who opens and closes connections would use up the share of root."""
+    users = LocalUsers()
+    with (
+        contextlib.closing(users),
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as near,
+    ):
+        near.shutdown(socket.SHUT_WR)
+        if close:
+            near.close()
+        far, peer = listener.accept()
+        expected = pytest.raises(ConnectionError) if close else contextlib.nullcontext()
+        with far, expected:
+            assert peer_key(far, peer, users) == ("user", os.geteuid())
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.7"), (socket.AF_INET6, "::1")])

@@ -43,8 +43,8 @@ def test_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "is no saved history"),
-        ('{"version": 1}', "is no saved history"),
+        ("", "is not a saved history"),
+        ('{"version": 1}', "is not a saved history"),
         (None, "cannot be read: No such file or directory"),
     ],
 )
@@ -63,4 +63,4 @@ def test_another_version(file: Path, capsys: pytest.CaptureFixture[str]) -> None
     """Is not guessed at."""
     file.write_text(file.read_text().replace('"version":1', '"version":2'))
     assert main(["analyze", str(file)]) == 1
-    assert "is of version 2, not 1" in capsys.readouterr().err
+    assert "has version 2, not 1" in capsys.readouterr().err

@@ -27,6 +27,7 @@ from bpfleakd.model.check import Check, CheckStatus
 from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.groups import GroupedReport, GroupKey
 from bpfleakd.model.process import ProcessLabels, TracingMode
+from bpfleakd.model.process_events import ProcessEventStats
 from bpfleakd.model.report import LeakReport, SortKey
 from bpfleakd.model.scan import ScanReport
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
@@ -102,7 +103,7 @@ def test_a_process_is_written_to_after_a_yes_only(ctl):
     service = FakeService(attach=replace(a_traced_process(4711), process=needed, probes=()))
     code, output, error = ctl(service, "attach", "--enable-profile", "4711")
     assert (code, output, service.calls) == (1, "", [])
-    assert "needs a yes, or --yes" in error
+    assert "needs confirmation, or --yes" in error
     code, output, error = ctl(service, "attach", "--enable-profile", "--yes", "4711")
     assert (code, error) == (0, "")
     assert output.endswith("its own heap profile is read, no function is probed\nimport net/http/pprof\n")
@@ -127,7 +128,9 @@ def test_ps(ctl):
 
 def test_ps_all(ctl):
     """The watched processes below the traced ones."""
-    service = FakeService(processes=(a_traced_process(23),), watched=(a_watched_process(101),))
+    service = FakeService(
+        processes=(a_traced_process(23),), watched=(a_watched_process(101),), stats=some_stats()
+    )
     code, out, _ = ctl(service, "ps", "--all")
     assert (code, [line.split()[0] for line in out.splitlines() if line]) == (
         0,
@@ -137,6 +140,17 @@ def test_ps_all(ctl):
     answer = json.loads(out)
     assert [row["process"]["pid"] for row in answer["processes"]] == [23]
     assert [(row["pid"], row["state"]) for row in answer["watched"]] == [(101, "paused")]
+
+
+def test_ps_all_says_what_was_missed(ctl):
+    """Processes that ended before they were attached to, by the rule that wanted them."""
+    events = ProcessEventStats(missed_total={"rule 1": 1_009, "default": 23})
+    stats = replace(some_stats(), process_events=events)
+    service = FakeService(processes=(), watched=(), stats=stats)
+    _, out, _ = ctl(service, "ps", "--all")
+    assert "without having been traced although the policy says so: 23 by default, 1,009 by rule 1" in (
+        " ".join(out.split())
+    )
 
 
 def test_policy(ctl):
@@ -520,11 +534,11 @@ def test_top_of_a_process_that_is_not_attached(ctl, flags):
         [],
         ["unknown"],
         ["attach"],
-        ["attach", "x"],
+        ["attach", "--pid", "x"],
         ["attach", "0"],
         ["attach", "-1"],
         ["attach", "99999999"],
-        ["attach", "٣"],
+        ["attach", "--pid", "٣"],
         ["top", "--limit", "-1"],
         ["top", "--sort", "size"],
         ["top", "--interval", "0"],

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from bpfleakd.cli.render.blocks import blocks_view
 from bpfleakd.cli.render.groups import groups_view
+from bpfleakd.model.code.stack import FrameKind, StackEnd
 from bpfleakd.model.groups import GroupedReport, GroupKey
 from bpfleakd.model.process import ProcessState
-from bpfleakd.model.stack import FrameKind, StackEnd
 
 from ..samples import (
     HOSTILE,

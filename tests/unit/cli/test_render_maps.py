@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from bpfleakd.cli.render.maps import maps_view
 from bpfleakd.model.address_space import JitModule, MemoryShares, MemoryUse, UseSummary
+from bpfleakd.model.container import ContainerBill, ContainerKind, ContainerLine
 
 from ..samples import HOSTILE, an_address_space
 from .test_render import drawn
@@ -34,7 +35,7 @@ def test_memory_by_use_then_what_explains_it_then_the_modules():
         "     0 B         -  257 MiB         -      0 B       2 reserved",
         "16.2 MiB +4.76 MiB  293 MiB +6.68 MiB 10.7 MiB      34 all",
         "",
-        "explained: 72.7% of what is resident",
+        "explained: 72.7% of the resident memory",
         "resident",
         "4.77 MiB heap: live blocks since the attach",
         "1.00 MiB mmap: mapped since the attach, by call sites",
@@ -92,3 +93,21 @@ def test_any_figures_and_names_fit_and_do_no_harm(figures, name):
         shares=MemoryShares(*(abs(n) for n in figures[:5]), 0.5),
         jit_modules=(JitModule(name, abs(figures[0]), abs(figures[1])),),
     )
+
+
+def test_a_container_has_a_table_of_its_own():
+    """What is used of its limit, what grows, and what of it is this process."""
+    lines = (
+        ContainerLine(ContainerKind.FILE, 40 << 20, 1_048_576.0, None),
+        ContainerLine(ContainerKind.ANON, 20 << 20, 0.0, 15 << 20),
+    )
+    bill = ContainerBill("/shop\x1b[31m", 2, 64 << 20, 60 << 20, lines, "the container grows")
+    assert maps_lines(container=bill)[6:13] == [
+        "",
+        "container: 60.0 MiB of 64.0 MiB used (94%)",
+        "the container grows",
+        "  memory      growth  process kind in control group /shop\\x1b[31m",
+        "40.0 MiB +1.00 MiB/s        - file",
+        "20.0 MiB           - 15.0 MiB anon",
+        "",
+    ]

@@ -247,7 +247,7 @@ def test_process_events():
 
     check = doctor._process_events(refuses)
     assert (check.status, check.way_out) == (WARN, "the way out")
-    assert check.detail == "the fact: /proc is scanned instead, more slowly"
+    assert check.detail == "the fact: the daemon scans /proc instead, which is slower"
     assert doctor._process_events(lambda: None).status == OK
 
 

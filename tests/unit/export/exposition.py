@@ -10,6 +10,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from bpfleakd.export.guard_metrics import ExportedLimits
 from bpfleakd.export.process_series import SeriesOptions
 from bpfleakd.export.prometheus import PrometheusExporter
+from bpfleakd.model.address_space import BillKind, BillLine
+from bpfleakd.model.container import ContainerKind, GroupMemory
 from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.metrics import MetricLabel, ProcessUsage
 from bpfleakd.model.process_events import ProcessEventStats
@@ -42,13 +44,17 @@ def every_family(labels: tuple[MetricLabel, ...] = (MetricLabel.COMM,)) -> list[
         empty,
         daemon=replace(
             empty.daemon,
-            process_events=ProcessEventStats(refused_total={"target-refused": 3}, by_state={"traced": 1}),
+            process_events=ProcessEventStats(
+                refused_total={"target-refused": 3}, missed_total={"rule 1": 2}, by_state={"traced": 1}
+            ),
         ),
         watch=WatchSummary(907, 5, 2, 13, (a_watched_process(),)),
-        usage={row.process.pid: ProcessUsage(9_000_011, 7)},
+        usage={row.process.pid: ProcessUsage(9_000_011, 7, 23)},
         verdicts={row.process.pid: a_process_verdict()},
         managed={row.process.pid: ManagedHeap(".NET", Verdict.STEADY, "", 4_711, 9, 2, 0.0)},
         goroutines={row.process.pid: 31},
+        containers=(GroupMemory("/shop", 2, 67_108_864, 5_000_011, {ContainerKind.ANON: 4_000_037}),),
+        bills={row.process.pid: (BillLine(BillKind.HEAP_FREE, 3_000_017, None),)},
         table_entries=dict.fromkeys(LIMITS.tables, 7),
     )
     exporter = PrometheusExporter(snapshot, SeriesOptions(labels), limits=LIMITS)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from bpfleakd.export.flame_tree import NODES_MAX, CodeKind, FlameNode, flame_tree
 from bpfleakd.export.flamegraph import flamegraph_html, flamegraph_json, flamegraph_svg
 from bpfleakd.export.stack_values import StackValue
+from bpfleakd.model.code.stack import FrameKind, StackEnd
 from bpfleakd.model.report import LeakReport
-from bpfleakd.model.stack import FrameKind, StackEnd
 from bpfleakd.web import asset
 
 from ..samples import HOSTILE, a_frame, a_process, a_report, a_site, a_stack

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bpfleakd.export.pprof import pprof_profile
-from bpfleakd.model.mapping import CodeMapping
+from bpfleakd.model.code.mapping import CodeMapping
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import ThreadShare

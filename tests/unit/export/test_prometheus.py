@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from bpfleakd.export.process_series import OTHERS, SeriesOptions
 from bpfleakd.export.prometheus import PrometheusExporter
+from bpfleakd.model.address_space import BillKind, BillLine
 from bpfleakd.model.daemon import GuardStats
 from bpfleakd.model.metrics import MetricLabel, MetricsSnapshot, ProcessUsage
 from bpfleakd.model.process import ProcessLabels, ProcessState
@@ -85,7 +86,7 @@ def test_every_figure_of_a_process_is_there():
 
 def test_what_proc_and_the_verdict_say_of_a_process():
     """As far as it is known."""
-    usage = {4711: ProcessUsage(9_000_011, 7)}
+    usage = {4711: ProcessUsage(9_000_011, 7, 23)}
     verdicts = {4711: a_process_verdict()}
     snapshot = replace(a_snapshot(), usage=usage, verdicts=verdicts, goroutines={4711: 31})
     read = samples(snapshot)
@@ -208,8 +209,9 @@ def many(pids: range, sites: int, comm: str) -> MetricsSnapshot:
     return replace(
         a_snapshot(*traced),
         top_sites={pid: tuple(a_site(comm, site=f"{n:x}") for n in range(sites)) for pid in pids},
-        usage=dict.fromkeys(pids, ProcessUsage(9_000_011, 7)),
+        usage=dict.fromkeys(pids, ProcessUsage(9_000_011, 7, 23)),
         verdicts=dict.fromkeys(pids, a_process_verdict()),
+        bills=dict.fromkeys(pids, tuple(BillLine(kind, 1_009, None) for kind in BillKind)),
     )
 
 
@@ -224,6 +226,20 @@ def test_five_hundred_processes_stay_below_the_limit():
     assert value(read, "bpfleakd_process_traced", pid=OTHERS, comm=OTHERS) == 500 - (len(live) - 1)
     shown = len(named(read, "bpfleakd_site_live_bytes"))
     assert value(read, "bpfleakd_metrics_sites_left_out") == 500 * 20 - shown
+
+
+def test_the_bill_of_a_process_has_a_label_for_the_kind():
+    """Of several processes with the same labels it is the sum; what a process has nothing of is not there."""
+    bills = {
+        23: (BillLine(BillKind.HEAP_LIVE, 3_001, None), BillLine(BillKind.FILE, 101, None)),
+        101: (BillLine(BillKind.HEAP_LIVE, 2_003, 7.0),),
+    }
+    snapshot = replace(a_snapshot(*(a_traced_process(process=a_process(pid)) for pid in bills)), bills=bills)
+    read = samples(snapshot, labels=(MetricLabel.COMM,))
+    assert {key: read[key] for key in named(read, "bpfleakd_process_bill_bytes")} == {
+        ("bpfleakd_process_bill_bytes", frozenset({("comm", "leaky"), ("kind", kind)})): size
+        for kind, size in (("heap_live", 5_004), ("file", 101))
+    }
 
 
 def test_processes_with_the_same_labels_are_summed():

@@ -9,8 +9,8 @@ import pytest
 from bpfleakd.export.collapsed import collapsed_stacks
 from bpfleakd.export.speedscope import speedscope_profile
 from bpfleakd.export.stack_values import StackValue
+from bpfleakd.model.code.stack import StackEnd
 from bpfleakd.model.profile import HeapProfile
-from bpfleakd.model.stack import StackEnd
 
 from ..samples import HOSTILE, a_frame, a_report, a_site
 

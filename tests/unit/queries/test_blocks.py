@@ -8,8 +8,8 @@ import pytest
 
 from bpfleakd import errors
 from bpfleakd.model.blocks import BlocksReport
+from bpfleakd.model.code.stack import NamedStack, RawStack, StackEnd
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.model.stack import NamedStack, RawStack, StackEnd
 from bpfleakd.queries.blocks import Blocks, narrowed
 from bpfleakd.queries.report import Reporter
 from bpfleakd.table.address_map import AddressMap

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bpfleakd.model.code.stack import Frame, FrameKind, NamedStack, Stack, StackEnd
 from bpfleakd.model.process import ProcessState
 from bpfleakd.model.report import LeakReport, SortKey
 from bpfleakd.model.site import AllocationKind, SiteKey, ThreadShare
-from bpfleakd.model.stack import Frame, FrameKind, NamedStack, Stack, StackEnd
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.queries.report import Reporter, sorted_sites
 from bpfleakd.table.census import SiteCensus

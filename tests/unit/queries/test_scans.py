@@ -8,9 +8,9 @@ import numpy as np
 
 from bpfleakd.analysis.suppressions import Suppressions, parse_suppressions
 from bpfleakd.kernel.abi import LIVE_BLOCK, LOSS_REASONS
+from bpfleakd.model.code.stack import NamedStack, RawStack, StackEnd
 from bpfleakd.model.scan import Reachability, ReachabilitySums, ScanCaveat, ScanMethod, ScanReport
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.model.stack import NamedStack, RawStack, StackEnd
 from bpfleakd.queries.report import Reporter
 from bpfleakd.queries.scan_reply import ScanReply, ScanRequest, reply_of
 from bpfleakd.queries.scans import ScanOptions, reachable_sites, scan_report

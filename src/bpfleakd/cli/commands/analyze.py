@@ -18,7 +18,7 @@ _BYTES_MAX = 256 << 20
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
-    parser = commands.add_parser("analyze", help="judge a history saved by `history` again")
+    parser = commands.add_parser("analyze", help="compute the verdicts on a saved history again")
     parser.add_argument("file", type=Path, metavar="FILE", help="a file written by `bpfleakctl history`")
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
     parser.set_defaults(run=run)
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     history = _read(arguments.file)
     if history.version != STORED_VERSION:
         raise BadHistory(
-            f"{arguments.file} is of version {history.version}, not {STORED_VERSION}",
+            f"{arguments.file} has version {history.version}, not {STORED_VERSION}",
             "use the bpfleakctl that wrote it, or save it again",
         )
     try:
@@ -71,4 +71,6 @@ def _read(path: Path) -> StoredHistory:
     try:
         return msgspec.json.decode(data, type=StoredHistory)
     except msgspec.MsgspecError as error:
-        raise BadHistory(f"{path} is no saved history: {error}", "`bpfleakctl history` writes them") from None
+        raise BadHistory(
+            f"{path} is not a saved history: {error}", "`bpfleakctl history` writes them"
+        ) from None

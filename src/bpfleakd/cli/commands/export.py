@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _format_of(arguments: argparse.Namespace) -> Format:
-    """The format that the file's name asks for; standard output gets HTML."""
+    """The format by the file's name; HTML for standard output."""
     name = arguments.output
     if name == STANDARD_OUTPUT:
         return Format.HTML

@@ -32,7 +32,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "-o", "--output", choices=["wide"], help="wide: also peak, rule, unit or container, and executable"
     )
-    parser.add_argument("--no-headers", action="store_true", help="leave the line of titles out")
+    parser.add_argument("--no-headers", action="store_true", help="omit the line of titles")
     parser.add_argument(
         "--watch",
         type=number_between(0.1, 3600),
@@ -70,18 +70,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print(console: Console, client: DaemonClient, arguments: argparse.Namespace) -> None:
     from bpfleakd.cli.render.console import fitting_width
-    from bpfleakd.cli.render.processes import by_severity, processes_view, watched_view
+    from bpfleakd.cli.render.processes import by_severity, missed_view, processes_view, watched_view
 
     headers = not arguments.no_headers
     wide = arguments.output == "wide"
     traced, watched = _rows(client, arguments)
     width = fitting_width(console)
     view = processes_view(by_severity(traced), width=width, wide=wide, headers=headers)
-    # What is asked for to be wide is not wrapped; a terminal cuts or wraps it.
+    # A wide table is not wrapped here; a terminal cuts or wraps it.
     console.print(view, soft_wrap=wide)
     if arguments.all:
         console.print()
         console.print(watched_view(watched, headers=headers))
+        if missed := client.stats().process_events.missed_total:
+            console.print(missed_view(missed))
 
 
 def _rows(

@@ -1,4 +1,4 @@
-"""`bpfleakctl run -- COMMAND`: start a program that samples itself, and trace it.
+"""`bpfleakctl run -- COMMAND`: start a program with a sampler inside, and trace it.
 
 On a terminal `top` has the screen meanwhile, and what the command writes there comes afterwards; a file or
 a pipe gets it as ever. The exit code is the command's.
@@ -34,12 +34,12 @@ _NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command."""
-    parser = commands.add_parser("run", help="start a program that samples itself, and trace it")
+    parser = commands.add_parser("run", help="start a program with a sampler inside, and trace it")
     parser.add_argument(
         "--sample-interval",
         type=whole_number_between(_INTERVAL_MIN_BYTES, _INTERVAL_MAX_BYTES),
         metavar="BYTES",
-        help="announce a block in so many bytes (524288)",
+        help="announce one block in this many bytes (524288)",
     )
     parser.add_argument("--no-top", action="store_true", help="leave the terminal to the command")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
@@ -122,12 +122,12 @@ class _Follower:
             # By the policy; or it has ended already.
             return
         except errors.NoAllocator:
-            self._attach_from_outside("its malloc is its own, and not that of a library")
+            self._attach_from_outside("it has its own malloc, not that of a library")
         except errors.BpfleakdError as error:
             self._complain(f"it is not traced: {error.message}")
 
     def _attach_from_outside(self, reason: str) -> None:
-        self._complain(f"it is sampled from outside: {reason}")
+        self._complain(f"bpfleakd samples it from outside: {reason}")
         try:
             self._client.attach(self._pid, TracingMode.SAMPLED)
         except (errors.AlreadyAttached, errors.NoSuchProcess):

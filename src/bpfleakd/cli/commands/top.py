@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
-# How many rows are asked for: what is printed is read from the top, a screen can be scrolled.
+# Default numbers of rows: printed output is read from the top, a screen can be scrolled.
 _PRINTED = 20
 _LIVE = 200
 _INTERVAL_S = 1.0

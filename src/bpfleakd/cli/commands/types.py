@@ -1,4 +1,4 @@
-"""`bpfleakctl types`: the objects of a managed heap by type, for which the process may stand still."""
+"""`bpfleakctl types`: the objects of a managed heap by type; counting them may stop the process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--yes", action="store_true", help="do not ask for confirmation; the process is stopped meanwhile"
     )
     parser.add_argument(
-        "--no-stop", action="store_true", help="count while it runs, where the runtime allows that (Python)"
+        "--no-stop", action="store_true", help="count while it runs, if the runtime supports it (Python)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
     parser.set_defaults(run=run)
@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _agreed(price: TypesPrice) -> bool:
-    """Whether the user wants it at this price, if it is one. Raises AccessDenied if there is nobody to
-    ask.
+    """Whether the user accepts the price, if there is one. Raises AccessDenied if there is no terminal to
+    ask on.
     """
     if price.stops_s is not None and price.stops_s <= _UNNOTICED_S:
         return True

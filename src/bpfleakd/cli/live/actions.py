@@ -1,6 +1,6 @@
 """What keys have done to a process: attach, detach, scan, count types, save a flame graph.
 
-Each runs in a thread, one at a time, so that the screen goes on; its outcome is taken by the session.
+Each runs in a thread, one at a time, so that the screen stays responsive; the session takes the result.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def under_way(action: Action, pid: int) -> str:
 
 
 class Actions:
-    """Runs one action at a time, and tells `wake` when it has ended."""
+    """Runs one action at a time, and notifies `wake` when it has ended."""
 
     def __init__(self, client: DaemonClient, wake: Callable[[], None]) -> None:
         self._client = client
@@ -58,10 +58,10 @@ class Actions:
         self._outcome: Outcome | None = None
 
     def start(self, action: Action, pid: int, width: int) -> str:
-        """Begin an action, or not if another is under way; returns which it is, in words."""
+        """Start an action, unless another is running; returns the running one, in words."""
         with self._lock:
             if self._running:
-                return "wait: another action is under way"
+                return "wait: another action is running"
             self._running = True
         arguments = action, pid, width
         threading.Thread(target=self._run, args=arguments, name="action", daemon=True).start()

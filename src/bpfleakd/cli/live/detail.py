@@ -6,7 +6,7 @@ import textwrap
 
 from rich.text import Text
 
-from bpfleakd.cli.render.sites import VERDICT_STYLES, site_function
+from bpfleakd.cli.render.sites import VERDICT_STYLES, site_function, types_lines
 from bpfleakd.cli.render.stacks import stack_lines
 from bpfleakd.cli.render.words import sparkline
 from bpfleakd.model.history import StoredHistory
@@ -42,6 +42,7 @@ def detail_lines(
         "oldest     " + ("-" if site.oldest_age_s is None else human_duration(site.oldest_age_s)),
         f"memory     {site.kind}; {_reachability(site)}",
         f"call site  {site.site}",
+        *(f"objects    {line.removeprefix('objects: ')}" for line in types_lines(site.types, width - 2)),
     ]
     return [
         Text(site_function(site), "bold"),

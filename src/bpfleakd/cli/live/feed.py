@@ -26,7 +26,7 @@ class Question:
     """What the screen needs: processes (no `pid`), a report or a grouped one, and the course of a call site.
 
     `course_of` is the fingerprint of that, "" for none; `limit` is the number of rows, None for all;
-    `suppress`: without the call sites that are known.
+    `suppress`: without suppressed call sites.
     """
 
     pid: int | None
@@ -51,7 +51,7 @@ class Answer:
 
 
 class Feed:
-    """Asks the latest question again and again, and tells `wake` of each answer."""
+    """Sends the latest question again and again, and notifies `wake` of each answer."""
 
     def __init__(self, client: DaemonClient, interval_s: float, wake: Callable[[], None]) -> None:
         self._client = client
@@ -119,7 +119,7 @@ class Feed:
             if not question.course_of:
                 return answer
             return replace(answer, history=self._course_now(question.pid, question.course_of))
-        except Exception as error:  # to be raised where the screen can be given back first
+        except Exception as error:  # Raised later, where the terminal can be restored first.
             return Answer(question, error=error)
 
     def _course_now(self, pid: int, site: str) -> StoredHistory | None:

@@ -16,7 +16,7 @@ from bpfleakd.cli.live.state import Page, Row, Shown, View, selected_index
 from bpfleakd.cli.render.groups import group_name, groups_table
 from bpfleakd.cli.render.processes import by_severity, processes_table
 from bpfleakd.cli.render.report import process_header, why_empty
-from bpfleakd.cli.render.sites import name_widths, site_function, site_table, why_line
+from bpfleakd.cli.render.sites import name_widths, site_function, site_table, why_lines
 from bpfleakd.cli.render.stacks import stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
 from bpfleakd.cli.render.words import is_estimate, loss_lines, verdict_lines
@@ -26,7 +26,7 @@ from bpfleakd.model.report import LeakReport, SiteReport, SortKey
 __all__ = ["Drawn", "draw"]
 
 _LOSSES = 3
-# Fewer lines are no use as a preview of a stack.
+# Fewer lines are useless as a preview of a stack.
 _PREVIEW_MIN = 4
 _PROCESS_FIGURES: dict[SortKey, Callable[[ProcessSummary], float]] = {
     SortKey.GROWTH: lambda process: process.growth_bytes_per_s,
@@ -64,7 +64,7 @@ def draw(
     stacks: bool = True,
     ascii_only: bool = False,
 ) -> Drawn:
-    """Return a screen of `height` lines, `note` in the first; `answer` is None before there is one.
+    """Return a screen of `height` lines, with `note` in the first; `answer` is None until there is one.
 
     `result` is shown in place of it while it is read.
     """
@@ -83,7 +83,7 @@ def draw(
 
 
 def _position(view: View, answer: Answer | None, shown: Shown) -> str:
-    """Which row of how many is selected: "45 of 53"; a plus if more were not asked for."""
+    """The position of the selected row: "45 of 53"; with a plus if the limit cut the list."""
     if not shown.rows or answer is None:
         return ""
     is_cut = view.pid is not None and answer.question.limit == len(shown.rows)
@@ -255,7 +255,7 @@ def _losses(losses: dict[str, int]) -> list[Text]:
 
 
 def _preview(site: SiteReport, width: int) -> list[Text]:
-    return [Text(), why_line(site, width), *stack_lines(site, width)]
+    return [Text(), *why_lines(site, width), *stack_lines(site, width)]
 
 
 def _matches(view: View, *texts: str) -> bool:

@@ -1,4 +1,4 @@
-"""`bpfleakctl top` on a terminal, from the first screen to the last; the terminal is always given back."""
+"""`bpfleakctl top` on a terminal, from the first screen to the last; it always restores the terminal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def show_live(
 ) -> int:
     """Draw until `q` or a signal; return the exit code. Raises what the daemon answers to `view` itself.
 
-    `limit` is how many rows are asked for (None: all).
+    `limit` is the number of rows to request (None: all).
     """
     with Wakeups() as wakeups, Feed(client, interval_s, wakeups.wake) as feed:
         actions = Actions(client, wakeups.wake)
@@ -139,7 +139,7 @@ class _Session:
             if self._lost:
                 self._lost, self._note = False, "connected again"
         elif isinstance(answer.error, DaemonUnreachable) and self._seen is not None:
-            # It is asked again at each interval: a restart takes seconds, and keeps what is traced.
+            # Request it again at each interval: a restart takes seconds, and keeps the traced processes.
             self._seen, self._lost = answer, True
             self._note = f"reconnecting … {answer.error.message}"
         elif self._lost and isinstance(answer.error, NotAttached):

@@ -1,4 +1,4 @@
-"""What is looked at on the screen of `bpfleakctl top`, and what a key makes of it.
+"""The state of the screen of `bpfleakctl top`, and how a key changes it.
 
 Rules:
 - A View is all that keys change. `pressed` is a function of the view, the key and what is on the screen.
@@ -75,12 +75,12 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is looked at.
+    """What the screen shows.
 
-    `pid` is the process that is open; `alone` if there is no list of processes behind it. `within` is the
-    group whose call sites are shown, `site` the call site in the detail pane. `cursor` is the selected row
-    (None: the first), `place` where it was. `reverse`: the least comes first. `asking` is an action that
-    waits for a `y`, `acting` one to begin, each with its process; `reading`: the result of one is shown.
+    `pid` is the open process; `alone` if there is no list of processes behind it. `within` is the group whose
+    call sites are shown, `site` the call site in the detail pane. `cursor` is the selected row (None: the
+    first), `place` its previous position. `reverse`: the least comes first. `asking` is an action that waits
+    for a `y`, `acting` one to begin, each with its process; `reading`: the result of one is shown.
     """
 
     pid: int | None = None
@@ -113,7 +113,7 @@ class View:
 
 
 def selected_index(view: View, rows: Sequence[Row]) -> int:
-    """Return the place of the selected row; 0 if there are none."""
+    """Return the position of the selected row; 0 if there are no rows."""
     if view.cursor is None or not rows:
         return 0
     found = next((place for place, row in enumerate(rows) if row.name == view.cursor), None)

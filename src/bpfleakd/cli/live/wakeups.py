@@ -1,7 +1,7 @@
-"""One descriptor that tells what a screen has to wake up for: signals, and answers of another thread.
+"""One descriptor that becomes readable when a screen has to wake up: for signals, and answers of threads.
 
-Python's own record of a signal is the byte that it writes there (signal.set_wakeup_fd), so that nothing is
-done inside of a handler, and a signal cannot come between a screen and its being given back.
+Python writes a byte to it for each signal (signal.set_wakeup_fd). So a handler does no work, and a signal
+cannot interrupt the restoring of the terminal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Wakeups:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup_before)
-        with self._closing:  # who writes from another thread must not meet a descriptor of something else
+        with self._closing:  # Another thread that writes must not meet a reused descriptor.
             os.close(self._read)
             os.close(self._write)
             self._write = -1
@@ -57,7 +57,7 @@ class Wakeups:
 
     def wake(self) -> None:
         """Wake the waiting thread, from any thread."""
-        # Full: it is going to wake up anyway. Closed: nobody waits.
+        # Full: the reader will wake up anyway. Closed: there is no reader.
         with self._closing, contextlib.suppress(OSError):
             os.write(self._write, b"\0")
 

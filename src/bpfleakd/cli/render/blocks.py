@@ -11,11 +11,12 @@ from rich.text import Text
 
 from bpfleakd.cli.render.names import short_function
 from bpfleakd.cli.render.report import process_header
+from bpfleakd.cli.render.sites import types_lines
 from bpfleakd.cli.render.stacks import basename, stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
 from bpfleakd.cli.render.words import loss_lines, readable_function
 from bpfleakd.model.blocks import BlockReport, BlocksReport, SiteBlocks
-from bpfleakd.model.stack import Frame
+from bpfleakd.model.code.stack import Frame
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration
 
@@ -51,6 +52,7 @@ def _site_parts(site: SiteBlocks, width: int | None) -> Iterable[RenderableType]
     amount = _amount(site.live_bytes, site.live_count)
     yield Text.assemble((f"site {site.site}", "bold"), f" {site.kind.value}: {amount}")
     yield from stack_lines(site, width)
+    yield from map(Text, types_lines(site.types, width))
     yield _blocks(site, width)
     if site.left_out_count:
         yield Text(f"… {site.left_out_count:,} more blocks (--limit lists more)", "dim")

@@ -30,7 +30,7 @@ def make_console(stream: TextIO | None = None, environ: Mapping[str, str] = os.e
 
 
 def fitting_width(console: Console) -> int | None:
-    """Return the columns that a table has to fit into; None if there is no limit."""
+    """Return the number of columns for a table; None if there is no limit."""
     return None if console.width == _UNBOUNDED else console.width
 
 

@@ -11,7 +11,7 @@ __all__ = ["goroutine_lines"]
 
 
 def goroutine_lines(groups: Sequence[GoroutineGroup]) -> list[str]:
-    """Return how many there are, and where most of them were started; nothing if there are none."""
+    """Return the number of goroutines, and where most of them were started; no line without goroutines."""
     if not groups:
         return []
     most = max(groups, key=lambda group: group.count)

@@ -51,7 +51,7 @@ def groups_table(
     header: bool = False,
     selected: int | None = None,
 ) -> Table:
-    """Return rows with widths of their own, so that tables with stacks between them line up."""
+    """Return rows with fixed widths, so that tables with stacks between them line up."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=header, header_style="bold")
     for name, column_width in _FIGURE_COLUMNS:
         table.add_column(name, justify="right", width=column_width, no_wrap=True)

@@ -18,7 +18,7 @@ def heap_lines(heap: ManagedHeap | None, types: Sequence[TypeFigures], notes: Se
     lines = [heap_line(heap)] if heap else []
     shown = [_type(one) for one in types[:_TYPES_SHOWN] if one.live_bytes]
     if shown:
-        lines.append(f"of what was allocated since the attach stays: {', '.join(shown)}")
+        lines.append(f"of the memory allocated since the attach stays: {', '.join(shown)}")
     return [*lines, *(printable(note) for note in notes)]
 
 

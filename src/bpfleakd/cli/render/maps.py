@@ -6,9 +6,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bpfleakd.cli.render.container import container_view
 from bpfleakd.cli.render.managed import heap_line
-from bpfleakd.cli.render.words import loss_lines
-from bpfleakd.model.address_space import AddressSpaceReport, JitModule, MemoryShares, MemoryUse
+from bpfleakd.cli.render.words import loss_lines, readable_function
+from bpfleakd.model.address_space import AddressSpaceReport, JitModule, MemoryShares, MemoryUse, PinningSite
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration, human_rate
 
@@ -37,6 +38,8 @@ def maps_view(report: AddressSpaceReport, *, width: int | None) -> RenderableTyp
     parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
     if report.bill:
         parts += [_bill(report), Text()]
+    if report.container:
+        parts += [*container_view(report.container), Text()]
     parts += [_uses(report), Text(), _explained(report.shares)]
     if report.jit_modules:
         parts += [Text(), *_jit(report.jit_modules, width)]
@@ -77,7 +80,20 @@ def _bill(report: AddressSpaceReport) -> Group:
         kind = Text(line.kind.value, style="bold")
         table.add_row(human_bytes(line.bytes), rate, kind, printable(line.note))
     summary = [Text(printable(report.growth_summary), "bold")] if report.growth_summary else []
-    return Group(*summary, table)
+    return Group(*summary, *_pinned(report.pinned_by), table)
+
+
+def _pinned(sites: tuple[PinningSite, ...]) -> list[Text]:
+    """Return who keeps freed memory from being given back."""
+    lines = [
+        Text(
+            f"  {human_bytes(site.free_bytes):>10} by {site.blocks:,} live blocks of "
+            f"{readable_function(site.function or '[unknown]')}  "
+            + printable(site.location or site.module or "")
+        )
+        for site in sites
+    ]
+    return [Text("freed memory is held by live blocks in the same pages:"), *lines] if lines else []
 
 
 def _uses(report: AddressSpaceReport) -> Table:
@@ -135,7 +151,7 @@ def _explained(shares: MemoryShares) -> Group:
         (shares.rest_bytes, "the rest: not attributed to call sites"),
     ):
         table.add_row(human_bytes(size_bytes), words)
-    return Group(Text(f"explained: {shares.explained_share:.1%} of what is resident", "bold"), table)
+    return Group(Text(f"explained: {shares.explained_share:.1%} of the resident memory", "bold"), table)
 
 
 def _jit(modules: tuple[JitModule, ...], width: int | None) -> list[RenderableType]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -17,7 +17,15 @@ from bpfleakd.model.watching import WatchedProcess, WatchState
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration, human_percent, human_rate
 
-__all__ = ["by_severity", "processes_table", "processes_view", "severity", "supervised_view", "watched_view"]
+__all__ = [
+    "by_severity",
+    "missed_view",
+    "processes_table",
+    "processes_view",
+    "severity",
+    "supervised_view",
+    "watched_view",
+]
 
 # What is less is not worth a line.
 _DEAR_PERCENT = 1.0
@@ -208,6 +216,12 @@ def watched_view(watched: Sequence[WatchedProcess], *, headers: bool = True) -> 
         if process.reason
     ]
     return Group(table, *reasons)
+
+
+def missed_view(missed: Mapping[str, int]) -> Text:
+    """Return how many processes ended that were to be traced and never were, by rule."""
+    rules = ", ".join(f"{count:,} by {printable(rule)}" for rule, count in sorted(missed.items()))
+    return Text(f"ended without having been traced although the policy says so: {rules}", style="yellow")
 
 
 _CONTAINER_CHARS = 12  # as much of an id as docker and podman show

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from bpfleakd.cli.render.goroutines import goroutine_lines
 from bpfleakd.cli.render.managed import heap_lines
-from bpfleakd.cli.render.sites import VERDICT_STYLES, name_widths, site_table, why_line
+from bpfleakd.cli.render.oom import oom_lines
+from bpfleakd.cli.render.sites import VERDICT_STYLES, name_widths, site_table, why_lines
 from bpfleakd.cli.render.stacks import stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
 from bpfleakd.cli.render.words import (
@@ -18,9 +19,10 @@ from bpfleakd.cli.render.words import (
     is_estimate,
     loss_lines,
     mode_words,
+    resource_lines,
     verdict_lines,
 )
-from bpfleakd.model.process import GO_PROFILE_MODE, ProcessState, ProcessSummary
+from bpfleakd.model.process import GO_PROFILE_MODE, ProcessState, ProcessSummary, TracingMode
 from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_duration, human_rate
@@ -44,14 +46,20 @@ def reports_view(reports: Sequence[LeakReport], *, width: int | None, stacks: in
 
 def _report_parts(report: LeakReport, width: int | None, stacks: int) -> list[RenderableType]:
     parts: list[RenderableType] = [process_header(report.process)]
+    if report.oom:
+        lines = oom_lines(report.oom)
+        parts += [Text(line if width is None else shortened(line, width), "red") for line in lines]
     if report.process_verdict:
         lines = verdict_lines(report.process_verdict)
         parts += [Text(line if width is None else shortened(line, width)) for line in lines]
     for line in heap_lines(report.managed, report.types, report.process.notes):
         parts.append(Text(line if width is None else shortened(line, width)))
     parts += [Text(line) for line in goroutine_lines(report.goroutines)]
+    parts += [Text(line) for line in resource_lines(report.resources)]
     parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
     parts += suppressed_lines(report.suppressed, width)
+    if not report.sites and report.process.mode == TracingMode.WATCH:
+        return [*parts, Text("no call sites: it was watched, and not traced")]
     if not report.sites and not report.suppressed:
         return [*parts, Text(why_empty(report.process))]
     if not report.sites:
@@ -60,14 +68,14 @@ def _report_parts(report: LeakReport, width: int | None, stacks: int) -> list[Re
     names = name_widths(report.sites, width, estimates)
     parts.append(site_table(report.sites[:0], names, width, estimates, header=True))
     for site in report.sites[:stacks]:
-        parts += [site_table([site], names, width, estimates), why_line(site, width)]
+        parts += [site_table([site], names, width, estimates), *why_lines(site, width)]
         parts += stack_lines(site, width)
     # As few tables as possible: they take time to draw.
     rest: list[SiteReport] = []
     for site in report.sites[stacks:]:
         rest.append(site)
         if site.verdict in VERDICT_STYLES:
-            parts += [site_table(rest, names, width, estimates), why_line(site, width)]
+            parts += [site_table(rest, names, width, estimates), *why_lines(site, width)]
             rest = []
     if rest:
         parts.append(site_table(rest, names, width, estimates))
@@ -88,12 +96,12 @@ def process_header(process: ProcessSummary) -> Text:
 
 
 def why_empty(process: ProcessSummary) -> str:
-    """Return why there is no call site to show."""
+    """Return why there are no call sites to show."""
     since = f"since the attach {human_duration(process.attached_s)} ago"
     if process.mode == GO_PROFILE_MODE and process.allocated_count == 0:
         return "no call sites: Go's heap profile has what two garbage collections left, and nothing yet"
     if process.allocated_count == 0:
-        return f"no call sites: nothing was allocated {since}; older blocks are not seen"
+        return f"no call sites: nothing was allocated {since}; older blocks are not included"
     if process.live_count == 0:
         return f"no call sites: all {process.allocated_count:,} blocks allocated {since} were freed again"
     return f"no call sites yet: they come with the daemon's next tick ({since})"

@@ -31,8 +31,8 @@ _WORDS = {
     Reachability.STILL_REACHABLE: "still reachable",
 }
 _CAVEATS = {
-    ScanCaveat.SAMPLED: "only some blocks are known; the others keep what they point to reachable",
-    ScanCaveat.BLOCKS_MISSED: "blocks were missed; they keep what they point to reachable",
+    ScanCaveat.SAMPLED: "only some blocks are recorded; blocks that others point to seem reachable",
+    ScanCaveat.BLOCKS_MISSED: "blocks were missed; blocks that they point to seem reachable",
     ScanCaveat.MEMORY_UNREAD: "some memory could not be read; blocks that only it points to seem lost",
     ScanCaveat.NOT_STOPPED: "the process was running; blocks that moved during both readings seem lost",
     ScanCaveat.NO_REGISTERS: "registers were not read; blocks that only they point to seem lost",

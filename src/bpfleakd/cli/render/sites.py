@@ -11,12 +11,12 @@ from rich.text import Text
 from bpfleakd.cli.render.names import short_function
 from bpfleakd.cli.render.stacks import basename
 from bpfleakd.cli.render.words import readable_function
-from bpfleakd.model.report import SiteReport
+from bpfleakd.model.report import BlockType, SiteReport
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration, human_rate
 
-__all__ = ["VERDICT_STYLES", "name_widths", "site_function", "site_table", "why_line"]
+__all__ = ["VERDICT_STYLES", "name_widths", "site_function", "site_table", "types_lines", "why_lines"]
 
 VERDICT_STYLES = {Verdict.LEAK: "bold red", Verdict.GROWING: "yellow"}
 
@@ -44,11 +44,27 @@ def _columns(width: int | None, estimates: bool) -> tuple[tuple[str, int], ...]:
     )
 
 
-def why_line(site: SiteReport, width: int | None) -> Text:
-    """Return the line under a call site: how sure its verdict is, and the reason."""
+def why_lines(site: SiteReport, width: int | None) -> list[Text]:
+    """Return the lines under a call site: how sure its verdict is, the reason, and what the blocks hold."""
     sure = f"{site.confidence:.0%} sure: " if site.confidence else ""
     line = f"  {sure}{printable(site.reason)}"
-    return Text(line if width is None else shortened(line, width), "dim")
+    return [
+        Text(line if width is None else shortened(line, width), "dim"),
+        *(Text(f"  {line}", "dim") for line in types_lines(site.types, None if width is None else width - 2)),
+    ]
+
+
+def types_lines(types: Sequence[BlockType], width: int | None) -> list[str]:
+    """Return the line with the classes of the objects in the blocks, if they are known."""
+    if not types:
+        return []
+    parts = [
+        f"{readable_function(one.type)} {one.share:.0%}"
+        + (f" at +{one.offset_bytes}" if one.offset_bytes else "")
+        for one in types
+    ]
+    line = "objects: " + ", ".join(parts)
+    return [line if width is None else shortened(line, width)]
 
 
 def site_table(
@@ -60,7 +76,7 @@ def site_table(
     header: bool = False,
     selected: int | None = None,
 ) -> Table:
-    """Return rows with widths of their own, so that tables with stacks between them line up."""
+    """Return rows with fixed widths, so that tables with stacks between them line up."""
     function_width, where_width = names
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=header, header_style="bold")
     table.add_column(_VERDICT[0], width=_VERDICT[1], no_wrap=True)

@@ -7,11 +7,11 @@ from rich.text import Text
 from bpfleakd.cli.render.names import short_function
 from bpfleakd.cli.render.words import readable_function
 from bpfleakd.model.blocks import SiteBlocks
+from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.difference import SiteDifference
 from bpfleakd.model.groups import SiteGroup
 from bpfleakd.model.report import SiteReport
 from bpfleakd.model.scan import ScannedSite
-from bpfleakd.model.stack import Frame, StackEnd
 from bpfleakd.printable import printable, shortened
 
 __all__ = ["basename", "stack_lines"]

@@ -10,7 +10,8 @@ import msgspec
 
 from bpfleakd.model.limit import MemoryLimitKind
 from bpfleakd.model.process import GO_PROFILE_MODE, ProcessRow, ProcessSummary, TracingMode
-from bpfleakd.model.verdict import ProcessVerdict
+from bpfleakd.model.resources import ResourceUse
+from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration
 
@@ -25,6 +26,7 @@ __all__ = [
     "mode_words",
     "readable_function",
     "recorded_share",
+    "resource_lines",
     "sparkline",
     "verdict_lines",
 ]
@@ -82,22 +84,22 @@ _WORDS = {
     "site_full": "allocations counted together: the table of call sites is full (limits.sites)",
     "stack_full": "call sites without a stack: the table of stacks is full (limits.stacks)",
     "thread_full": "calls not recorded: the table of threads is full (limits.threads)",
-    "return_missed": "calls not recorded: their return was not seen",
+    "return_missed": "calls not recorded: the probe at their return did not run",
     "free_missed": "frees missed: the address was reused first",
     "result_unreadable": "blocks not recorded: their address could not be read",
     "stack_unreadable": "stacks cut short: their memory could not be read",
-    "event_full": "changes of the address space not seen: too many between two ticks",
-    "unattended": "recording had stopped: no daemon for too long (unattended_s)",
-    "begun_anew": "times that tracing began anew: what was recorded before is gone",
+    "event_full": "changes of the address space not recorded: too many between two ticks",
+    "unattended": "recording stopped: no daemon for too long (unattended_s)",
+    "begun_anew": "times tracing started over: earlier records are gone",
     "region_full": "mappings not recorded: the address space is in too many pieces",
     "unknown_addresses": "frames without a name: outside all known mappings",
     "unreadable_files": "files that could not be opened: their frames have no names",
-    "profile_damaged": "buckets of the heap profile that made no sense",
+    "profile_damaged": "inconsistent buckets of the heap profile",
     "profile_full": "buckets of the heap profile left out: too many",
-    "goroutines_missed": "goroutines not counted: too many, or they made no sense",
+    "goroutines_missed": "goroutines not counted: too many, or inconsistent",
     "perf_map_junk_lines": "unreadable lines in the perf map",
     "perf_map_skipped_bytes": "bytes of the perf map not read: too many at once",
-    "perf_map_dropped_entries": "methods of the perf map forgotten: too many",
+    "perf_map_dropped_entries": "methods of the perf map dropped: too many",
     "perf_map_refused": "perf map rejected: not a regular file owned by the process' user",
 }
 
@@ -109,6 +111,11 @@ def loss_lines(losses: Mapping[str, int]) -> list[str]:
 
 def _words(reason: str) -> str:
     return _WORDS.get(reason) or printable(reason).replace("_", " ")
+
+
+def resource_lines(resources: Sequence[ResourceUse]) -> list[str]:
+    """Return a line for file descriptors and threads that become more."""
+    return [printable(use.reason) for use in resources if use.verdict in (Verdict.LEAK, Verdict.GROWING)]
 
 
 _LIMITS = {
@@ -137,7 +144,7 @@ def sparkline(
 ) -> str:
     """Return at most `width` characters from 0 (the lowest block) to the largest value, evenly over time.
 
-    `values` are of bins of time that end at `ends_s` and may differ in length; "" if there is none.
+    `values` belong to bins of time that end at `ends_s`, and may differ in length; "" without values.
     """
     if not values or width < 1 or ends_s[-1] <= 0:
         return ""
@@ -152,7 +159,7 @@ def sparkline(
 
 
 def attached_line(traced: ProcessRow) -> str:
-    """Return who is traced now, and how."""
+    """Return which process is traced now, and how."""
     functions = sorted({probe.function for probe in traced.probes})
     probed = f"{len(traced.probes)} functions probed ({', '.join(functions)})"
     if traced.process.mode == GO_PROFILE_MODE:
@@ -161,7 +168,7 @@ def attached_line(traced: ProcessRow) -> str:
 
 
 def detached_line(traced: ProcessRow) -> str:
-    """Return who was traced, for how long, and what was outstanding."""
+    """Return which process was traced, for how long, and its outstanding memory."""
     process = traced.process
     left = f"{human_bytes(process.live_bytes)} live in {process.live_count:,} blocks"
     return printable(f"detached from {_who(traced)} after {human_duration(process.attached_s)}, {left}")

@@ -1,0 +1,41 @@
+"""What the control groups of the traced processes are charged for, for the metrics: read now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bpfleakd.model.container import GroupMemory
+from bpfleakd.process.memory_groups import CGROUP, narrowest_group, read_group_memory
+
+__all__ = ["ContainerFigures"]
+
+PROC = Path("/proc")
+
+# Reading memory.stat has the kernel add up what its processors have counted: not at each tick.
+_PAUSE_NS = 10_000_000_000
+# Those with the least room.
+_GROUPS_MAX = 100
+
+
+@dataclass(slots=True)
+class ContainerFigures:
+    """The figures of the last reading; `of` reads again if they are old, or if there are other processes."""
+
+    proc: Path = PROC
+    cgroup: Path = CGROUP
+    _pids: frozenset[int] = field(default=frozenset(), init=False)
+    _due_ns: int = field(default=0, init=False)
+    _found: tuple[GroupMemory, ...] = field(default=(), init=False)
+
+    def of(self, pids: Collection[int], now_ns: int) -> tuple[GroupMemory, ...]:
+        """The groups that limit these processes, each once, that with the least room first."""
+        wanted = frozenset(pids)
+        if now_ns >= self._due_ns or wanted != self._pids:
+            found = (narrowest_group(pid, self.proc, self.cgroup) for pid in wanted)
+            groups = {group.directory: group for group in found if group is not None}
+            nearest = sorted(groups.values(), key=lambda group: (group.room_bytes, group.cgroup))
+            self._found = tuple(map(read_group_memory, nearest[:_GROUPS_MAX]))
+            self._pids, self._due_ns = wanted, now_ns + _PAUSE_NS
+        return self._found

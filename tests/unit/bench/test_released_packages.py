@@ -1,0 +1,31 @@
+"""The releases that are known to leak, and the documents that tables are written to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bench import documents
+from bench.released_packages import RELEASED_LEAKS, ReleasedLeak
+
+
+@pytest.mark.parametrize("leak", RELEASED_LEAKS, ids=lambda leak: leak.leaks)
+def test_releases_are_pinned(leak: ReleasedLeak) -> None:
+    """Each by a version, of the same packages; and the program defines what is called."""
+    names = [release.partition("==")[0] for release in leak.leaks.split()]
+    assert all("==" in release for release in [*leak.leaks.split(), *leak.repaired.split()])
+    assert not leak.repaired or [one.partition("==")[0] for one in leak.repaired.split()] == names
+    assert leak.repaired != leak.leaks
+    assert leak.blamed
+    assert "step" in compile(leak.program, leak.leaks, "exec").co_names
+
+
+def test_a_table_takes_the_place_of_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its marks; a document without them is an error."""
+    monkeypatch.setattr(documents, "_ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- it: begin -->\nold\n<!-- it: end -->\nafter\n")
+    documents.rewritten("page.md", "it", "new\n")
+    assert page.read_text() == "before\n<!-- it: begin -->\nnew\n<!-- it: end -->\nafter\n"
+    with pytest.raises(ValueError, match="has no place for other"):
+        documents.rewritten("page.md", "other", "new\n")

@@ -1,0 +1,73 @@
+"""When bills are made for the case of an OOM kill."""
+
+from __future__ import annotations
+
+from bpfleakd import errors
+from bpfleakd.model.address_space import BillKind, BillLine
+from bpfleakd.model.process import ProcessId
+from bpfleakd.queries.last_bills import LastBills
+
+MIB = 1 << 20
+SHOP = ProcessId(4711, 8_009)
+
+
+class World:
+    """A clock, bills that take 10 ms each, and how many there were."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.made = 0
+        self.bills = LastBills(0.01, lambda: self.now_ns)
+
+    def note(self, anonymous_bytes: int, process: ProcessId = SHOP) -> None:
+        self.now_ns += 500_000_000
+        self.bills.note(process, anonymous_bytes, self._make)
+
+    def _make(self):
+        self.made += 1
+        self.now_ns += 10_000_000
+        return (BillLine(BillKind.HEAP_LIVE, self.made, None),), None
+
+
+def test_a_bill_is_made_when_the_memory_has_changed_by_a_tenth():
+    """Either way; the last one counts, with the time and the memory that it is of."""
+    world = World()
+    for size in (1, 40, 41, 43, 44, 45, 39):
+        for _pause in range(3):  # what the last one took is paid for by then
+            world.note(size * MIB)
+    assert world.made == 3
+    bill = world.bills.take(SHOP)
+    assert bill is not None
+    assert (bill.lines[0].bytes, bill.anonymous_bytes) == (3, 39 * MIB)
+    assert world.bills.take(SHOP) is None
+
+
+def test_bills_take_a_small_part_of_the_time():
+    """One of 10 ms a second, whatever the process does."""
+    world = World()
+    for step in range(20):
+        world.note((40 << step) * MIB)
+    assert world.made == 10
+
+
+def test_a_process_that_ends_meanwhile_keeps_its_last_bill():
+    """An error is no bill."""
+    world = World()
+    world.note(40 * MIB)
+    world.now_ns += 2_000_000_000
+
+    def gone():
+        raise errors.NoSuchProcess("it has ended")
+
+    world.bills.note(SHOP, 80 * MIB, gone)
+    assert world.bills.take(SHOP).anonymous_bytes == 40 * MIB
+
+
+def test_only_so_many_are_kept():
+    """The oldest goes."""
+    world = World()
+    for pid in range(1, 302):
+        world.note(40 * MIB, ProcessId(pid, 1))
+        world.now_ns += 2_000_000_000
+    kept = [pid for pid in range(1, 302) if world.bills.take(ProcessId(pid, 1))]
+    assert kept == list(range(46, 302))
