@@ -11,11 +11,39 @@ from pathlib import Path
 
 import pytest
 
-from ..kernel.conftest import _machine, daemon, workload
+from ..kernel.conftest import _machine, daemon, place_of_daemon, running_daemon, workload
+from ..kernel.daemons import Daemon
 from ..kernel.machine import need_tool
+from ..kernel.ports import free_port
 from .bystander import Bystander
 
 __all__ = ["_machine", "daemon", "workload"]
+
+# Programs at these places are traced as soon as they run.
+ATTACKERS = "/var/tmp/bpfleakd-hostile-*/flood*"
+
+
+@pytest.fixture(scope="session")
+def besieged_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """One daemon for all attacks, as a machine has one: what an earlier one left behind shows in the next."""
+    directory, bpffs_dir, configuration = place_of_daemon(tmp_path_factory)
+    rules = [{"match": {"exe": ATTACKERS}, "mode": "exact", "follow_children": True}]
+    configuration["policy"] = {"default": "off", "rules": rules}
+    configuration["metrics"] = {"enabled": True, "port": free_port()}
+    with running_daemon(directory, bpffs_dir, configuration) as running:
+        yield running
+
+
+@pytest.fixture
+def tracer(besieged_daemon: Daemon) -> Iterator[Daemon]:
+    """The daemon; at the end its log must have no failure since the beginning of the test."""
+    before = len(besieged_daemon.log)
+    yield besieged_daemon
+    logged = besieged_daemon.log[before:]
+    for event in ("tick.failed", "api.failed", "Traceback", "library"):
+        assert event not in logged, logged
+    # What the log says of refused connections is a line, not one for each.
+    assert logged.count("api.refused") <= 2
 
 
 @pytest.fixture(params=range(int(os.environ.get("ROUNDS", "1"))), autouse=True)
@@ -34,9 +62,9 @@ def public_directory() -> Iterator[Path]:
 
 
 @pytest.fixture
-def bystander(daemon: Callable, workload: Callable) -> Iterator[Bystander]:
+def bystander(tracer: Daemon, workload: Callable) -> Iterator[Bystander]:
     """A traced program of root; at the end it must have been left alone."""
-    watched = Bystander(daemon(), workload("many_sites", 1, 23, 101))
+    watched = Bystander(tracer, workload("many_sites", 1, 23, 101))
     yield watched
     watched.check()
 

@@ -10,12 +10,16 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pytest
+
 from .bystander import Bystander, resident_bytes
 
-__all__ = ["HOSTILE_S", "NOBODY", "attackers", "expect_left_alone"]
+__all__ = ["AT_LENGTH", "HOSTILE_S", "NOBODY", "at_length", "attackers", "expect_left_alone"]
 
-# How long an attack goes on: `make test-hostile` has more of it.
-HOSTILE_S = float(os.environ.get("HOSTILE_S", "3"))
+# Whether all attacks are tried, and for longer: `make test-hostile`. `make test` has some of each kind.
+AT_LENGTH = "HOSTILE_S" in os.environ
+HOSTILE_S = float(os.environ.get("HOSTILE_S", "2"))
+at_length = pytest.mark.skipif(not AT_LENGTH, reason="takes long: make test-hostile")
 NOBODY = 65534
 
 

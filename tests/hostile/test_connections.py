@@ -5,16 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 
 from ..kernel.daemons import Daemon
-from ..kernel.ports import free_port
 from ..kernel.waiting import wait_until
-from ..kernel.workloads import Workload
 from .bystander import Bystander
-from .floods import HOSTILE_S, attackers, expect_left_alone
+from .floods import HOSTILE_S, at_length, attackers, expect_left_alone
 
 PREAMBLE = """
 import contextlib, http.client, itertools, os, socket, sys, time
@@ -76,42 +73,36 @@ for number in itertools.count():
 }
 
 
-@pytest.fixture
-def port() -> int:
-    return free_port()
+LONG_ATTACKS = {"requests without a pause", "rubbish", "loopback addresses of all kinds"}
 
 
 @pytest.fixture
-def besieged(port: int, daemon: Callable[..., Daemon], workload: Callable[..., Workload]) -> Bystander:
-    """A bystander whose daemon listens on TCP."""
-    tracer = daemon(metrics={"enabled": True, "port": port})
-    return Bystander(tracer, workload("many_sites", 1, 23, 101))
+def port(tracer: Daemon) -> int:
+    return tracer.configuration["metrics"]["port"]
 
 
-def scrape(port: int) -> bool:
-    """Whether /metrics answers whole within five seconds."""
+def scrape(port: int) -> str:
+    """Why /metrics does not answer whole within five seconds; empty if it does."""
     command = "import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=5).read()"
     url = f"http://127.0.0.1:{port}/metrics"
-    done = subprocess.run([sys.executable, "-c", command, url], capture_output=True, check=False)
-    return done.returncode == 0
+    done = subprocess.run([sys.executable, "-c", command, url], capture_output=True, text=True, check=False)
+    return done.stderr.strip().rpartition("\n")[2]
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_a_flood_of_one_user_disturbs_no_other(attack: str, besieged: Bystander, port: int):
+@pytest.mark.parametrize(
+    "attack", [pytest.param(name, marks=at_length if name in LONG_ATTACKS else ()) for name in ATTACKS]
+)
+def test_a_flood_of_one_user_disturbs_no_other(attack: str, bystander: Bystander, port: int):
     """The traced program's figures, answers and ticks are as without it, and root's Prometheus scrapes on."""
     script = PREAMBLE + ATTACKS[attack]
     scraped = []
     with (
-        expect_left_alone(besieged),
-        attackers("/usr/bin/python3", "-S", "-c", script, str(port), str(besieged.program.pid), count=2),
+        expect_left_alone(bystander),
+        attackers("/usr/bin/python3", "-S", "-c", script, str(port), str(bystander.program.pid), count=2),
     ):
         deadline_s = time.monotonic() + HOSTILE_S
         while time.monotonic() < deadline_s:
             scraped.append(scrape(port))
-    besieged.check()
-    assert all(scraped), f"{scraped.count(False)} of {len(scraped)} scrapes failed"
-    for event in ("tick.failed", "api.failed", "Traceback", "library"):
-        assert event not in besieged.tracer.log, besieged.tracer.log
-    # What the log says of refusals is a line, not one for each.
-    assert besieged.tracer.log.count("api.refused") <= 2
-    wait_until(lambda: scrape(port))
+    failures = [reason for reason in scraped if reason]
+    assert not failures, f"{len(failures)} of {len(scraped)} scrapes failed: {set(failures)}"
+    wait_until(lambda: not scrape(port))

@@ -17,6 +17,7 @@ from ..kernel.machine import need_tool
 from ..kernel.truth import expect_ledger
 from ..kernel.workloads import SOURCES, Workload
 from .bystander import text_differences
+from .floods import at_length
 from .users import in_own_namespace, need_user_namespaces
 
 ALLOCATOR = (b"malloc", b"calloc", b"realloc", b"free", b"posix_memalign", b"aligned_alloc", b"memalign")
@@ -117,6 +118,7 @@ def test_a_forged_debug_file_puts_no_breakpoint_anywhere(bystander, attacker, st
         victim.kill()
 
 
+@at_length
 def test_the_debug_file_of_the_host_is_believed_whoever_came_first(
     bystander, attacker, stripped, public_directory
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from bpfleakd.kernel.probes.shared import group_of, remove_events
 
 from .daemons import BPFFS_ROOT, Daemon
 from .machine import bpftool_path, cannot_run, why_not_here
+from .waiting import PATIENCE
 from .workloads import BUILD, Workload, build
 
 TICK_S = 0.2
+NAMES_S = 8.0 * PATIENCE
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -41,8 +44,23 @@ def place_of_daemon(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pat
         "metrics": {"enabled": False},
         "policy": {"default": "off"},
         "state": {"dir": None},
+        "limits": {"names_s": NAMES_S},
     }
     return directory, bpffs_dir, configuration
+
+
+@contextmanager
+def running_daemon(directory: Path, bpffs_dir: Path, configuration: dict[str, Any]) -> Iterator[Daemon]:
+    """A daemon that is stopped at the end, and must end well; nothing of it stays behind in any case."""
+    running = Daemon(directory, bpffs_dir, configuration).start()
+    try:
+        yield running
+        running.stop()
+    finally:
+        if running.is_alive:
+            running.kill()
+        shutil.rmtree(running.bpffs_dir, ignore_errors=True)
+        remove_events(group_of(running.bpffs_dir), wait_s=1)
 
 
 @pytest.fixture
@@ -82,15 +100,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., D
 @pytest.fixture(scope="module")
 def tracer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """One daemon for all tests of a file: it is like that that it is used, and it starts once."""
-    running = Daemon(*place_of_daemon(tmp_path_factory)).start()
-    try:
+    with running_daemon(*place_of_daemon(tmp_path_factory)) as running:
         yield running
-        running.stop()
-    finally:
-        if running.is_alive:
-            running.kill()
-        shutil.rmtree(running.bpffs_dir, ignore_errors=True)
-        remove_events(group_of(running.bpffs_dir), wait_s=1)
 
 
 @pytest.fixture

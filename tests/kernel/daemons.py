@@ -23,6 +23,8 @@ from .waiting import PATIENCE, wait_until
 __all__ = ["BPFFS_ROOT", "ControlFailed", "Daemon", "DaemonFailed"]
 
 BPFFS_ROOT = Path("/sys/fs/bpf")
+# Until all call sites have names, on an emulated machine: times PATIENCE.
+_NAMES_S = 8.0
 _START_TIMEOUT_S = 30.0 * PATIENCE
 # Perf events go one by one, with a grace period of the kernel's each.
 _STOP_TIMEOUT_S = 60.0 * PATIENCE
@@ -41,10 +43,11 @@ class DaemonFailed(Exception):
 class ControlFailed(Exception):
     """bpfleakctl ended with another exit code than 0."""
 
-    def __init__(self, arguments: tuple[str, ...], exit_code: int, stderr: str) -> None:
+    def __init__(self, arguments: tuple[str, ...], exit_code: int, stderr: str, stdout: str = "") -> None:
         super().__init__(f"bpfleakctl {' '.join(arguments)} ended with {exit_code}: {stderr}")
         self.exit_code = exit_code
         self.stderr = stderr
+        self.stdout = stdout
 
 
 @dataclass
@@ -192,7 +195,7 @@ class Daemon:
             env=self._environment(),
         )
         if done.returncode != 0:
-            raise ControlFailed(texts, done.returncode, done.stderr)
+            raise ControlFailed(texts, done.returncode, done.stderr, done.stdout)
         return done.stdout
 
     def attach(self, pid: int, *options: str) -> None:
@@ -235,7 +238,12 @@ class Daemon:
     def top_after_tick(self, pid: int) -> dict:
         """The report, after everything that has happened until now was read."""
         self.wait_for_ticks(2)  # the first of them may have begun before
-        return self.top(pid)
+        deadline = time.monotonic() + _NAMES_S * (PATIENCE - 1)
+        report = self.top(pid)
+        # An answer waits some seconds for names; in emulation they take longer.
+        while time.monotonic() < deadline and not all(site["function"] for site in report["sites"]):
+            report = self.top(pid)
+        return report
 
     def tick_for_s(self, seconds: float) -> None:
         """Wait until ticks have ended that make up so much time."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from .workloads import Workload, build
 
 MIB = 1 << 20
 # Three threads and the main one keep up to 64 lists of seven blocks each in their caches.
@@ -58,8 +61,42 @@ def test_growth_without_a_leak_is_called_what_it_is(tracer, workload):
     assert re.match(r"memory grows .*: \d+% of it is freed memory that the allocator keeps", summary)
     assert "not a leak" in summary
 
-    promised = re.search(r"malloc_trim would give back ([0-9.]+) MiB", summary)
+    held = float(re.search(r"fragmentation holds ([0-9.]+) MiB", summary)[1]) * MIB
+    sites = report["pinned_by"]
+    assert {site["function"] for site in sites} == {"fragment"}, "of two stacks: of the threads, and of main"
+    assert 0.75 * held < sum(site["free_bytes"] for site in sites) <= 1.02 * held
+    assert sum(site["blocks"] for site in sites) <= program.ledger()["live_count"]
+    assert "live blocks of fragment" in tracer.control("maps", "--pid", program.pid)
+
+    promised = re.search(r"malloc_trim would return ([0-9.]+) MiB", summary)
     before = resident_bytes(program.pid)
     program.step(2)
     given_back = before - resident_bytes(program.pid)
     assert float(promised[1]) * MIB == pytest.approx(given_back, rel=0.1)
+
+
+@pytest.mark.parametrize("attached", ["before", "after"])
+@pytest.mark.parametrize("library", ["libtcmalloc.so.4", "libtcmalloc_minimal.so.4"])
+def test_what_tcmalloc_keeps(tracer, library, attached):
+    """Its page heap's free memory is that of its own statistics, whoever was there first."""
+    if ctypes.util.find_library(library.removeprefix("lib").removesuffix(".so.4")) is None:
+        pytest.skip(f"needs {library}: apt install libgoogle-perftools4")
+    program = Workload(["env", f"LD_PRELOAD={library}", build("page_heap")])
+    try:
+        if attached == "before":
+            tracer.attach(program.pid)
+        ledger = program.step()
+        if attached == "after":
+            tracer.attach(program.pid)
+        bill, report = bill_of(tracer, program.pid)
+    finally:
+        program.kill()
+
+    assert ledger["free_bytes"] > 70 * MIB
+    assert bill["heap_free"]["bytes"] == pytest.approx(ledger["free_bytes"], abs=MIB)
+    in_use = ledger["heap_bytes"] - ledger["free_bytes"]
+    assert bill["heap_live"]["bytes"] == pytest.approx(in_use, abs=3 * MIB)
+    assert "tcmalloc" in bill["heap_free"]["note"]
+    assert sum(line["bytes"] for line in report["bill"]) == pytest.approx(
+        report["resident_bytes"] + report["swap_bytes"], rel=0.05
+    )

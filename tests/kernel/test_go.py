@@ -225,7 +225,7 @@ def test_a_profile_is_turned_on_and_off_again(daemon, run, opened) -> None:
     rate = opened(program.pid).heap_profile()
     assert rate.rate_bytes == 0
     said = tracer.control("attach", program.pid)
-    assert "its Go heap is not seen: the heap profile is off" in said
+    assert "its Go heap is not visible: the heap profile is off" in said
     assert f"bpfleakctl attach --enable-profile {program.pid}" in said
     assert rate.rate_bytes == 0
     tracer.control("attach", "--enable-profile", "--yes", program.pid)
@@ -276,7 +276,7 @@ def test_another_version_is_refused_with_what_it_is(daemon, run, tmp_path: Path)
     later.write_bytes(data.replace(version[0], b"go1.99".ljust(len(version[0]), b"x")))
     later.chmod(0o755)
     program = run(Workload, later)
-    with pytest.raises(ControlFailed, match=r"made by go1\.99x*; what is known is Go 1\.18 to 1\.27"):
+    with pytest.raises(ControlFailed, match=r"built with go1\.99x*; supported is Go 1\.18 to 1\.27"):
         tracer.control("attach", program.pid)
 
 

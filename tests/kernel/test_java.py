@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import operator
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,8 +47,9 @@ def leaks(report: dict[str, Any]) -> set[str]:
     return {site["function"] for site in report["sites"] if site["verdict"] == "leak"}
 
 
-def test_each_leaks_in_its_way(tracer: Daemon, service: Callable[[str], int]) -> None:
+def test_each_leaks_in_its_way(daemon: Callable[..., Daemon], service: Callable[[str], int]) -> None:
     """Buffers and classes by their method, a map and thread-locals by the heap; the healthy one never."""
+    tracer = daemon(history={"leak_after_s": 10})
     pids = {way: service(way) for way in ("direct", "classes", "map", "threads", "healthy")}
     for pid in pids.values():
         tracer.attach(pid)
@@ -57,6 +60,7 @@ def test_each_leaks_in_its_way(tracer: Daemon, service: Callable[[str], int]) ->
         return (
             "JavaLeaks$Buffers.take" in leaks(reports["direct"])
             and "JavaLeaks$Plugins$Loader.define" in leaks(reports["classes"])
+            and "most of that is metaspace" in reports["classes"]["process_verdict"]["reason"]
             and all(reports[way]["process_verdict"]["verdict"] == "leak" for way in ("map", "threads"))
         )
 
@@ -68,6 +72,8 @@ def test_each_leaks_in_its_way(tracer: Daemon, service: Callable[[str], int]) ->
     heaps = {way for way, report in reports.items() if report["managed"]["verdict"] == "leak"}
     assert heaps - {"classes"} == {"map", "threads"}
     assert leaks(reports["direct"]) == {"JavaLeaks$Buffers.take"}
+    said = [site["reason"] for site in reports["classes"]["sites"] if site["kind"] == "mmap"]
+    assert any(reason.startswith("metaspace: ") for reason in said)
     # Interpreted, then compiled by one compiler and another, it is one site.
     taken = [s["live_bytes"] for s in reports["direct"]["sites"] if s["function"] == "JavaLeaks$Buffers.take"]
     assert max(taken) >= 0.8 * sum(taken)
@@ -94,6 +100,47 @@ def test_types_on_request(tracer: Daemon, service: Callable[..., int]) -> None:
     assert before["live_bytes"] == 24 * before["live_count"]
     assert after["change_count"] == after["live_count"] - before["live_count"]
     assert not Path(f"/proc/{pid}/root/tmp/.attach_pid{pid}").exists()
+
+
+# Its classes at /mnt, a /tmp of its own, a user of its own, pid 1.
+IN_ITS_OWN_PLACE = """
+mount --bind {classes} /mnt && mount -t tmpfs -o mode=1777 tmpfs /tmp && cd / || exit 1
+exec setpriv --reuid=12345 --regid=12345 --clear-groups {java} -Xmx64m -cp /mnt JavaLeaks direct
+"""
+
+
+@pytest.fixture
+def contained() -> Iterator[int]:
+    """The pid of a service that has its own mount and pid namespaces, and is another user's."""
+    java, *_options, classes, _name = map(str, java_program("JavaLeaks"))
+    script = IN_ITS_OWN_PLACE.format(java=java, classes=classes)
+    unshare = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", script]
+    with subprocess.Popen(unshare, stdout=subprocess.PIPE) as process:
+        # It becomes another user's, and would outlive its parent's death.
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            yield int(children.read_text())
+        finally:
+            for child in children.read_text().split():
+                os.kill(int(child), signal.SIGKILL)
+
+
+def test_one_in_a_container_of_another_user(tracer: Daemon, contained: int) -> None:
+    """Names, collections and types, as of any other; what it is asked with is not left there."""
+    tracer.attach(contained)
+
+    def is_named() -> bool:
+        report = tracer.top(contained)
+        heap = report["managed"]
+        names = {site["function"] for site in report["sites"]}
+        return "JavaLeaks$Buffers.take" in names and heap is not None and heap["collections"] > 0
+
+    wait_until(is_named, 60 * PATIENCE)
+    types = json.loads(tracer.control("types", "--pid", contained, "--yes", "--json"))["types"]
+    assert "java.nio.DirectByteBuffer" in {row["type"] for row in types}
+    assert not Path(f"/proc/{contained}/root/tmp/.attach_pid1").exists()
+    assert tracer.top(contained)["process"]["notes"] == []
 
 
 def test_one_that_may_not_be_asked(

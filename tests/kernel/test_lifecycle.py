@@ -472,7 +472,7 @@ def test_pins_outside_of_bpffs_are_refused(daemon, tmp_path):
 
 def test_the_second_start_needs_no_compiler(daemon, workload, tmp_path):
     """The programs are kept, and record as those that have just been compiled."""
-    program = workload("churn", 2)
+    program = workload("many_sites", 7)
     for was_compiled in (True, False):
         tracer = daemon(cache_dir=str(tmp_path / "cache"), log={"format": "json"})
         (loaded,) = [
@@ -480,6 +480,6 @@ def test_the_second_start_needs_no_compiler(daemon, workload, tmp_path):
         ]
         assert loaded["was_compiled"] is was_compiled
         tracer.attach(program.pid)
-        program.step()
+        program.step(7)
         assert tracer.top_after_tick(program.pid)["process"]["allocated_count"] > 0
         tracer.stop()

@@ -131,6 +131,14 @@ def test_a_site_leads_to_its_stack(scene: Scene):
     assert scene.prometheus.value('bpfleakd_process_traced{comm="growing"}') == 2
 
 
+def test_the_bill_is_that_of_the_memory(scene: Scene):
+    """It is made anew when the memory has changed by a tenth: until then it is that much behind."""
+    memory = "max by (pid) (bpfleakd_process_anonymous_bytes{comm='growing'})"
+    bill = "sum by (pid) (bpfleakd_process_bill_bytes{kind=~'heap_.+',comm='growing'})"
+    wait_until(lambda: scene.prometheus.query(f"{bill} / {memory} > 0.8"))
+    assert scene.prometheus.query(f"{bill} / {memory} > 1.25") == []
+
+
 def test_the_series_stay_below_the_limit(scene: Scene):
     """As Prometheus counts them."""
     count = 'count({__name__=~"bpfleakd_(process|site)_.+"})'

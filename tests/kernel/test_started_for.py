@@ -82,7 +82,7 @@ def test_a_c_library_leaks_mappings(tracer, program):
     expect_whole(site, "_start")
     expect_no_losses(report)
     maps = maps_of(tracer, program.pid)
-    assert maps["uses"]["mmap"]["virtual_growth_bytes"] > 255 * 4 * MIB  # the run-time gives some back
+    assert maps["uses"]["mmap"]["virtual_growth_bytes"] > 250 * 4 * MIB  # the runtime gives some back
     assert maps["shares"]["tracked_mmap_bytes"] >= 256 * 4096  # a page of each is in memory
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from .daemons import ControlFailed
 from .machine import need_tool
 from .waiting import wait_until
 from .workloads import BUILD, SOURCES, building_alone
@@ -55,6 +56,12 @@ def test_a_leak_is_told_from_a_cache_a_queue_and_churn(daemon, several, tmp_path
     assert report["process_verdict"]["verdict"] == "leak"
     assert report["sites"][0]["function"] == "leak"
     assert report["sites"][0]["leak_bytes_per_s"] == pytest.approx(230 / 0.2, rel=0.35)
+
+    # and a script learns it by the exit code
+    with pytest.raises(ControlFailed) as failed:
+        tracer.control("attach", several.pid, "--wait", "--for", "0s")
+    assert failed.value.exit_code == 20
+    assert failed.value.stdout.endswith("verdict: leak (exit code 20)\n")
 
     # and a saved history is judged alike, without the daemon
     saved = tmp_path / "history.json"

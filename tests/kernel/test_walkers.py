@@ -51,6 +51,21 @@ def test_each_walker_reaches_the_first_function(daemon, workload, walker, depth)
     assert (site["live_count"], site["live_bytes"]) == (23, 23 * 101)
 
 
+def test_each_walker_reads_words_that_are_not_aligned(daemon, workload, walker):
+    """Code that calls from a crooked stack is passed, and so are those that called it."""
+    program = workload("crooked_stack")
+    tracer = daemon(walker=walker)
+    tracer.attach_with_tables(program.pid)
+
+    program.step(23)
+
+    (site,) = tracer.top_after_tick(program.pid)["sites"]
+    functions = [frame["function"] for frame in site["stack"] if not frame["inlined"]]
+    assert functions[:5] == ["malloc", "leak_on_a_crooked_stack", "crooked", "call_crooked", "step"]
+    assert functions[-1] == "_start"
+    assert (site["live_count"], site["live_bytes"]) == (23, 23 * 101)
+
+
 def test_each_walker_says_that_a_deeper_stack_is_cut(daemon, workload, walker):
     """The innermost frames are kept, and the end is called by its name."""
     program = workload("deep_stack", 500)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from bpfleakd.analysis.blame import blamed_frame
-from bpfleakd.model.stack import Frame
+from bpfleakd.model.code.stack import Frame
 
 __all__ = [
     "FIGURES",

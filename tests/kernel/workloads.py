@@ -112,6 +112,10 @@ class Workload:
         self._write("exit")
         assert self._process.wait(timeout=30) == 0, self._account_of_end()
 
+    def errors(self) -> str:
+        """What it has written to its standard error; to be called when it has ended."""
+        return self._process.stderr.read().decode(errors="replace")
+
     def kill(self) -> None:
         """End it now, whatever it does; nothing if it has ended."""
         if self.is_alive:
@@ -143,4 +147,4 @@ class Workload:
 
     def _account_of_end(self) -> str:
         code = self._process.wait(timeout=30)
-        return f"{self.command} ended with {code}: {self._process.stderr.read().decode(errors='replace')}"
+        return f"{self.command} ended with {code}: {self.errors()}"

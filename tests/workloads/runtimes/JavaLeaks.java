@@ -82,14 +82,14 @@ public class JavaLeaks {
 
         static void look(long number) {
             LAST.add(new Order(number));
-            if (LAST.size() > 20_000) {
+            if (LAST.size() > 4_000) {
                 LAST.remove();
             }
         }
     }
 
     static void serve(String way, long number) throws IOException {
-        garbage = new byte[30_000];
+        garbage = new byte[way.equals("idle") ? 100 : 30_000];
         switch (way) {
             case "map": Sessions.remember(number); break;
             case "direct": if (number % 50 == 0) { Buffers.take(); } break;

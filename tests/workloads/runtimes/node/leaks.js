@@ -5,6 +5,8 @@
 const { Worker, isMainThread, workerData } = require('worker_threads');
 const crypto = require('crypto');
 const fs = require('fs');
+const v8 = require('v8');
+const vm = require('vm');
 const zlib = require('zlib');
 
 const kept = [];
@@ -51,18 +53,33 @@ function hot() {
 }
 
 let sold = 0;
-function order(garbage) {
-  for (let i = 0; i < 300; i++)
+function order(count, garbage) {
+  for (let i = 0; i < count; i++)
     orders.set(sold++ % garbage, { id: sold, name: `order ${sold}`, items: [sold, sold + 1] });
+}
+
+// For each line that it gets: collects, and says what V8 itself takes for the size of its heap then.
+function measured() {
+  v8.setFlagsFromString('--expose-gc');
+  const collect = vm.runInNewContext('gc');
+  process.stdin.on('data', () => {
+    order(30000, Infinity);
+    collect();
+    process.stdout.write(`${process.memoryUsage().heapUsed}\n`);
+  });
 }
 
 function serve(way) {
   if (way === 'hot')
     setTimeout(hot, 3000);
+  else if (way === 'measured')
+    measured();
   else if (way === 'map')
-    setInterval(() => order(Infinity), 5);
+    setInterval(() => order(60, Infinity), 5);
   else if (way === 'healthy')
-    setInterval(() => order(20000), 5);
+    setInterval(() => order(300, 20000), 5);
+  else if (way === 'idle')
+    setInterval(() => order(1, 1000), 5);
   else
     setInterval(() => tick(ways[way], 1), 40);
 }
@@ -70,7 +87,8 @@ function serve(way) {
 const way = isMainThread ? process.argv[2] : workerData;
 if (isMainThread) {
   // Work for the collector, so that closures and functions move.
-  setInterval(() => Array.from({ length: 20000 }, (_, i) => () => i), 100);
+  if (way !== 'measured' && way !== 'idle')
+    setInterval(() => Array.from({ length: 20000 }, (_, i) => () => i), 100);
   process.stdout.write('ready\n');
 }
 if (way === 'worker')

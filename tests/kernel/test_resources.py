@@ -1,0 +1,32 @@
+"""File descriptors and threads that become ever more."""
+
+from __future__ import annotations
+
+from .waiting import wait_until
+
+
+def test_connections_and_threads_that_become_more(daemon, workload):
+    """The process leaks them: how fast, what they are, in the report and in the log."""
+    tracer = daemon(history={"leak_after_s": 10})
+    program = workload("holding")
+    tracer.attach(program.pid)
+    port = round(program.step()["port"])
+
+    def told() -> bool:
+        reason = tracer.top(program.pid)["process_verdict"]["reason"]
+        return "file descriptors grow" in reason and "threads grow" in reason
+
+    wait_until(told, 60)
+    report = tracer.top(program.pid)
+    assert report["process_verdict"]["verdict"] == "leak"
+    descriptors, threads = report["resources"]
+    assert (descriptors["kind"], descriptors["verdict"]) == ("descriptors", "leak")
+    assert 600 < descriptors["growth_per_min"] < 1400, "1,200 connections a minute, and 75 files"
+    assert descriptors["shares"][0]["what"] == f"sockets to 127.0.0.1:{port}"
+    assert descriptors["shares"][0]["share"] > 0.85
+    assert {"files in /etc"} == {share["what"] for share in descriptors["shares"][1:]}
+    assert descriptors["limit"] > descriptors["count"] > 100
+    assert threads["shares"][0]["what"] == "named waiting-N"
+    assert tracer.events("descriptors.leak")[0]["pid"] == program.pid
+    text = tracer.control("top", program.pid, "--once")
+    assert f"sockets to 127.0.0.1:{port}" in text
