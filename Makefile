@@ -31,7 +31,7 @@ demo: setup ## Trace a leaking service until the verdict, in a minute and a half
 
 .PHONY: test
 test: FOR := test
-test: lint test-unit test-kernel ## Everything: lint, unit tests, kernel tests
+test: lint test-unit test-kernel test-attacks ## Everything: lint, unit tests, kernel tests, attacks
 
 .PHONY: lint
 lint: FOR := test
@@ -50,6 +50,11 @@ test-unit: setup ## Tests of the pure parts; no privileges, no kernel
 test-kernel: FOR := test
 test-kernel: setup ## Load BPF and trace real programs (as root)
 	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal tests/kernel $(PYTEST_ARGS)
+
+.PHONY: test-attacks
+test-attacks: FOR := test
+test-attacks: setup ## Attacks of hostile processes in short, in a minute and a half (as root)
+	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal tests/hostile $(PYTEST_ARGS)
 
 # In `test-hostile` each attack goes on for so long, or is tried so often.
 HOSTILE_S ?= 30
@@ -100,6 +105,14 @@ verify-stacks: FOR := test
 verify-stacks: setup ## Compare thousands of stacks with gdb's, frame by frame (VERIFY_STACKS=1000 a program)
 	VERIFY_STACKS=$(VERIFY_STACKS) $(PYTHON) -m pytest tests/kernel/test_stacks_against_gdb.py -v -rP $(PYTEST_ARGS)
 
+# For how long each of six is watched.
+HEALTHY_S ?= 600
+
+.PHONY: healthy-runtimes
+healthy-runtimes: FOR := test
+healthy-runtimes: setup ## Java, Node.js and .NET that churn or idle, all at once, for HEALTHY_S (600): no leak (as root)
+	HEALTHY_S=$(HEALTHY_S) $(PYTHON) -m pytest tests/kernel/test_healthy_runtimes.py -v -rP $(PYTEST_ARGS)
+
 .PHONY: verdict-simulation
 verdict-simulation: FOR := test
 verdict-simulation: setup ## Error rates of the verdicts on made-up call sites; draws docs/verdicts.svg
@@ -112,10 +125,17 @@ verdicts: FOR := test
 verdicts: setup ## Try the verdicts on programs of known truth, for 10 minutes; writes docs/verdicts.md (as root)
 	$(PYTHON) -m bench.verdicts $(VERDICTS_ARGS)
 
-.PHONY: python-leaks
-python-leaks: FOR := test
-python-leaks: setup ## Find known leaks of released Python packages, from PyPI, for 5 minutes (as root)
-	$(PYTHON) -m bench.python_leaks
+HEALTHY_ARGS ?=
+
+.PHONY: healthy
+healthy: FOR := bench
+healthy: setup ## Trace programs that do not leak, under load, for 5 minutes; writes docs/verdicts.md (as root)
+	$(PYTHON) -m bench.healthy $(HEALTHY_ARGS)
+
+.PHONY: released-leaks
+released-leaks: FOR := test
+released-leaks: setup ## Find known leaks of released packages, from PyPI, for 12 minutes; writes docs/verdicts.md (as root)
+	$(PYTHON) -m bench.released_leaks
 
 .PHONY: bench
 bench: FOR := bench

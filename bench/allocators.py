@@ -14,10 +14,10 @@ from pathlib import Path
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.symbols import SymbolTable
 from bpfleakd.kernel.probes import points
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.allocators import FUNCTIONS
 from bpfleakd.sandbox.helpers import Helpers
-from bpfleakd.tracing.discovery import Discovery, ProbedFile
+from bpfleakd.tracing.attaching.discovery import Discovery, ProbedFile
 
 __all__ = ["main"]
 

@@ -7,27 +7,21 @@ import http.client
 import itertools
 import json
 import random
-import shutil
-import socket
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from bench.peers import NotHere
-from bench.tracing import ended_with_us, free_port
+from bench.clean_tools import compiler, git, java, node, postgresql, sqlite
+from bench.serving import asked_by, connected, http_client, running, tool
+from bench.tracing import free_port
 
-__all__ = ["CLEAN_PROGRAMS", "connected", "tool"]
+__all__ = ["CLEAN_PROGRAMS"]
 
-_START_TIMEOUT_S = 20.0
 _KEYS = 2_000
-# Between two requests of a client: steady, and little enough for a small machine.
-_PAUSE_S = 0.005
 # Of memcached: values of half a megabyte and more are stored in several pieces.
 _CACHE_MB = 64
 _LARGEST_LOG2 = 19.9
@@ -60,7 +54,7 @@ def redis_slow_log() -> AbstractContextManager[int]:
 def _redis(*options: object) -> Iterator[int]:
     port = free_port()
     command = [tool("redis-server"), "--port", port, "--save", "", "--appendonly", "no", *options]
-    with _running(*command) as server, _load(lambda: _redis_client(port)):
+    with running(*command) as server, asked_by(lambda: _redis_client(port)):
         yield server.pid
 
 
@@ -69,7 +63,7 @@ def memcached() -> Iterator[int]:
     """memcached that is full: values from some bytes to a megabyte evict others; clients come and go."""
     port = free_port()
     command = [tool("memcached"), "-u", "root", "-l", "127.0.0.1", "-p", port, "-m", _CACHE_MB, "-t", "2"]
-    with _running(*command) as server, _load(lambda: _memcached_client(port)):
+    with running(*command) as server, asked_by(lambda: _memcached_client(port)):
         yield server.pid
 
 
@@ -84,14 +78,14 @@ def nginx() -> Iterator[int]:
             f"http {{ access_log off; server {{ listen 127.0.0.1:{port}; root {directory}; }} }}\n"
         )
         command = [tool("nginx"), "-p", directory, "-c", "nginx.conf"]
-        with _running(*command) as server, _load(lambda: _http_client(port)):
+        with running(*command) as server, asked_by(lambda: http_client(port)):
             yield server.pid
 
 
 @contextlib.contextmanager
 def python() -> Iterator[int]:
     """Python that makes and forgets objects; by malloc, so that each is seen."""
-    with _running("env", "PYTHONMALLOC=malloc", sys.executable, "-c", _PYTHON) as process:
+    with running("env", "PYTHONMALLOC=malloc", sys.executable, "-c", _PYTHON) as process:
         yield process.pid
 
 
@@ -109,7 +103,7 @@ def prometheus() -> Iterator[int]:
             f"--storage.tsdb.path={directory}/tsdb",
             f"--web.listen-address=127.0.0.1:{port}",
         )
-        with _running(tool("prometheus"), *options) as server, _load(lambda: _prometheus_client(port)):
+        with running(tool("prometheus"), *options) as server, asked_by(lambda: _prometheus_client(port)):
             yield server.pid
 
 
@@ -120,47 +114,13 @@ CLEAN_PROGRAMS = {
     "nginx": nginx,
     "python": python,
     "prometheus": prometheus,
+    "sqlite with a large cache": sqlite,
+    "PostgreSQL": postgresql,
+    "Node.js": node,
+    "Java": java,
+    "gcc in a loop": compiler,
+    "git": git,
 }
-
-
-def tool(name: str) -> str:
-    """Where an installed program is. Raises NotHere."""
-    path = shutil.which(name, path="/usr/sbin:/usr/bin:/bin")
-    if path is None:
-        raise NotHere(f"{name} is not installed")
-    return path
-
-
-@contextlib.contextmanager
-def _running(*command: object) -> Iterator[subprocess.Popen]:
-    quiet = subprocess.DEVNULL
-    process = subprocess.Popen(ended_with_us(*command), stdin=quiet, stdout=quiet, stderr=quiet)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait()
-
-
-@contextlib.contextmanager
-def _load(client: Callable[[], Iterator[None]], clients: int = 2) -> Iterator[None]:
-    """Run clients until the end; each step of one is a request."""
-    stop = threading.Event()
-
-    def run() -> None:
-        for _ in client():
-            if stop.wait(_PAUSE_S):
-                return
-
-    threads = [threading.Thread(target=run) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
 def _redis_client(port: int) -> Iterator[None]:
@@ -196,17 +156,6 @@ def _memcached_client(port: int) -> Iterator[None]:
                 pass
 
 
-def _http_client(port: int) -> Iterator[None]:
-    connected(port).close()
-    while True:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        for _ in range(50):
-            connection.request("GET", "/")
-            connection.getresponse().read()
-            yield
-        connection.close()
-
-
 def _prometheus_client(port: int) -> Iterator[None]:
     connected(port).close()
     queries = ("rate(prometheus_http_request_duration_seconds_bucket[1m])", 'topk(5, {__name__=~"go_.*"})')
@@ -224,17 +173,3 @@ def _entry(number: int) -> tuple[bytes, bytes]:
     """Every key once at first, as fast as it goes; then any."""
     key = number if number < _KEYS else random.randrange(_KEYS)
     return b"key-%d" % key, b"v" * random.randrange(1, 2_000)
-
-
-def connected(port: int) -> socket.socket:
-    """A connection to a server of this machine, which may be starting."""
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    while True:
-        try:
-            connection = socket.create_connection(("127.0.0.1", port), timeout=30)
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
-        else:
-            return connection

@@ -25,7 +25,7 @@ from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.probes.links import Linker, ProbePoint, close_all
 from bpfleakd.kernel.probes.shared import SharedProbes, group_of
 from bpfleakd.kernel.programs import AttachMethod, programs_of
-from bpfleakd.model.probe import FunctionRole
+from bpfleakd.model.code.probe import FunctionRole
 
 __all__ = ["measure"]
 

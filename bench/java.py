@@ -14,7 +14,7 @@ from typing import TypeVar
 from bench.figures import Benchmark
 from bench.runner import run_alone
 from bpfleakd.elf.image import ElfImage
-from bpfleakd.model.mapping import Mapping
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.code_cache import CodeCache, CodeSnapshot

@@ -21,8 +21,8 @@ from pathlib import Path
 from tests.kernel.building import build_directory
 from tests.kernel.workloads import SOURCES
 
-from bench.clean_programs import connected, tool
 from bench.launchers import Launcher
+from bench.serving import connected, tool
 from bench.targets import Target, build_program
 from bench.tracing import ended_with_us, free_port
 

@@ -15,7 +15,7 @@ from bpfleakd.kernel.probes import points
 from bpfleakd.kernel.probes.links import close_all
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.sandbox.helpers import Helpers
-from bpfleakd.tracing.discovery import Discovery
+from bpfleakd.tracing.attaching.discovery import Discovery
 
 __all__ = ["HeapPoints", "RunTime", "empty_probes", "heap_points", "run_time_counted", "run_time_of"]
 

@@ -137,10 +137,19 @@ class RunningDaemon:
         finally:
             self.client.detach(pid)
 
+    def events(self) -> list[dict[str, Any]]:
+        """What its log says so far."""
+        lines = self._log_path.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def traced_pids(self) -> set[int]:
+        """The processes that were ever attached to, as the log says."""
+        return {event["pid"] for event in self.events() if event["event"] == "process.attached"}
+
     def attached_at_s(self, pid: int) -> float | None:
         """When the log says that the recording of a process began, by the clock of the day; None: not yet."""
-        for line in self._log_path.read_text().splitlines():
-            if '"process.attached"' in line and (event := json.loads(line))["pid"] == pid:
+        for event in self.events():
+            if event["event"] == "process.attached" and event["pid"] == pid:
                 return datetime.fromisoformat(event["timestamp"]).timestamp()
         return None
 

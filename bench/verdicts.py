@@ -1,7 +1,7 @@
 """The verdicts on programs whose truth is known: `make verdicts` writes it to docs/verdicts.md.
 
-Every program of tests/workloads/verdicts, built in every way, is traced for a minute; real programs that do
-not leak for three, under load. All programs of a way run side by side, since they mostly sleep.
+Every program of tests/workloads/verdicts, built in every way, is traced for a minute. All programs of a way
+run side by side, since they mostly sleep. `bench.healthy` is about real programs.
 """
 
 from __future__ import annotations
@@ -14,25 +14,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.kernel.workloads import BUILD as BUILD_ROOT
 from tests.kernel.workloads import SOURCES as SOURCES_ROOT
 
-from bench.clean_programs import CLEAN_PROGRAMS
-from bench.peers import NotHere
+from bench.documents import rewritten
 from bench.tracing import RunningDaemon, ended_with_us
 from bpfleakd.model.report import LeakReport, SiteReport
-from bpfleakd.model.verdict import VERDICTS, Verdict
+from bpfleakd.model.verdict import VERDICTS
 
 __all__ = ["main"]
 
 _SOURCES = SOURCES_ROOT / "verdicts"
 _BUILD = BUILD_ROOT / "verdicts"
-_DOCUMENT = SOURCES_ROOT.parents[1] / "docs" / "verdicts.md"
-_BEGIN, _END = "<!-- make verdicts: begin -->\n", "<!-- make verdicts: end -->\n"
 _WAYS = ("O0", "O0-nofp", "O2", "O2-fp", "O2-stripped")
 
 
@@ -60,27 +56,22 @@ def main() -> int:
     """Run everything; the exit code is 1 if a verdict is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="how long each is traced (%(default)s)")
-    parser.add_argument("--clean-seconds", type=float, default=180, help="real programs (%(default)s)")
     parser.add_argument("--only", default="", help="programs whose name has this in it")
     parser.add_argument("--ways", nargs="+", default=_WAYS, choices=_WAYS, help="of building the programs")
     arguments = parser.parse_args()
     subprocess.run(["make", "--silent", "-C", _SOURCES, f"BUILD={_BUILD}", "all"], check=True)
     programs = sorted(path.stem for path in _SOURCES.glob("*.json") if arguments.only in path.stem)
-    with ThreadPoolExecutor() as pool:
-        others = pool.submit(lambda: list(_of_clean_programs(arguments.clean_seconds, arguments.only)))
-        results = [
-            result
-            for way in (arguments.ways if programs else ())
-            for result in _of_way(programs, way, arguments.seconds)
-            if _show(result)
-        ]
-        clean = others.result()
-    text = _report(results, clean, arguments.seconds, arguments.clean_seconds)
+    results = [
+        result
+        for way in (arguments.ways if programs else ())
+        for result in _of_way(programs, way, arguments.seconds)
+        if _show(result)
+    ]
+    text = _report(results, arguments.seconds)
     print(text)
     if not arguments.only and tuple(arguments.ways) == _WAYS:
-        _write(text)
-    false_alarms = sum(1 for _name, _report_of, leaks in clean if leaks)
-    return 1 if false_alarms or not all(result.is_right for result in results) else 0
+        rewritten("docs/verdicts.md", "make verdicts", text)
+    return 0 if all(result.is_right for result in results) else 1
 
 
 def _of_way(programs: Sequence[str], way: str, seconds: float) -> Iterator[_Result]:
@@ -97,26 +88,6 @@ def _of_way(programs: Sequence[str], way: str, seconds: float) -> Iterator[_Resu
             for function, right in truth.items():
                 site = _site_of(report, function, symbols.get(function, range(0)))
                 yield _Result(name, way, function, tuple(right), site, report.process.attached_s)
-
-
-def _of_clean_programs(
-    seconds: float, only: str
-) -> Iterator[tuple[str, LeakReport | None, list[SiteReport]]]:
-    with RunningDaemon() as daemon, contextlib.ExitStack() as stack:
-        running = []
-        for name, start in CLEAN_PROGRAMS.items():
-            if only not in name:
-                continue
-            try:
-                running.append((name, stack.enter_context(start())))
-            except NotHere:
-                yield name, None, []
-        time.sleep(5)
-        for _name, pid in running:
-            daemon.control("attach", pid)
-        for name, pid in running:
-            report = _after(daemon, pid, seconds)
-            yield name, report, [site for site in report.sites if site.verdict is Verdict.LEAK]
 
 
 @contextlib.contextmanager
@@ -177,12 +148,7 @@ def _show(result: _Result) -> bool:
     return True
 
 
-def _report(
-    results: Sequence[_Result],
-    clean: Sequence[tuple[str, LeakReport | None, list[SiteReport]]],
-    seconds: float,
-    clean_seconds: float,
-) -> str:
+def _report(results: Sequence[_Result], seconds: float) -> str:
     leaks = [result for result in results if result.right == ("leak",)]
     found = [result for result in leaks if result.is_right]
     called = [result for result in results if result.verdict == "leak"]
@@ -206,37 +172,12 @@ def _report(
         cells = {r.way: r for r in results if (r.program, r.function) == (program, function)}
         verdicts = [_cell(cells[way]) for way in _WAYS if way in cells]
         lines.append(f"| `{program}` | `{function}` | {', '.join(right)} | {' | '.join(verdicts)} |")
-    if clean:
-        lines += [
-            "",
-            f"Real programs that do not leak, under a steady load, traced for {clean_seconds:.0f} s:",
-            "",
-            "| program | call sites | allocations | called `leak` | called `growing` |",
-            "|---|---|---|---|---|",
-        ]
-    for name, report, false_alarms in clean:
-        if report is None:
-            lines.append(f"| {name} | not installed | | | |")
-            continue
-        growing = sum(site.verdict is Verdict.GROWING for site in report.sites)
-        lines.append(
-            f"| {name} | {len(report.sites):,} | {report.process.allocated_count:,} | "
-            f"{len(false_alarms)} | {growing} |"
-        )
-        for site in false_alarms:
-            print(f"false alarm: {name} {site.function} {site.confidence} {site.reason}", file=sys.stderr)
     return "\n".join(lines) + "\n"
 
 
 def _cell(result: _Result) -> str:
     share = f" {result.site.confidence:.0%}" if result.site else ""
     return f"{result.verdict}{share}" if result.is_right else f"**{result.verdict}**{share}"
-
-
-def _write(text: str) -> None:
-    before, _, rest = _DOCUMENT.read_text().partition(_BEGIN)
-    _old, _, after = rest.partition(_END)
-    _DOCUMENT.write_text(f"{before}{_BEGIN}{text}{_END}{after}")
 
 
 if __name__ == "__main__":

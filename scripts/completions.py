@@ -11,7 +11,7 @@ from pathlib import Path
 
 import shtab
 
-from bpfleakd.cli.arguments import pid
+from bpfleakd.cli.arguments import pid, pid_or_name
 from bpfleakd.cli.bpfleakctl import make_parser
 
 # By the names under which each shell looks for them.
@@ -41,7 +41,7 @@ def _complete_arguments(parser: argparse.ArgumentParser, command: str = "") -> N
         if isinstance(action, argparse._SubParsersAction):
             for name, below in action.choices.items():
                 _complete_arguments(below, name)
-        elif action.type is pid:
+        elif action.type in (pid, pid_or_name):
             of_all = command in ("attach", "policy")
             action.complete = _completer("running", _RUNNING) if of_all else _completer("traced", _TRACED)
         elif action.type is Path or action.metavar in ("FILE", "BEFORE", "AFTER"):

@@ -1,0 +1,20 @@
+"""Tables in the documents that a measurement writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["rewritten"]
+
+_ROOT = Path(__file__).parents[1]
+
+
+def rewritten(document: str, mark: str, text: str) -> None:
+    """Replace what is between `<!-- MARK: begin -->` and `<!-- MARK: end -->`. Raises ValueError."""
+    path = _ROOT / document
+    begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->\n"
+    before, found, rest = path.read_text().partition(begin)
+    _old, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"{document} has no place for {mark}")
+    path.write_text(f"{before}{begin}{text}{end}{after}")
