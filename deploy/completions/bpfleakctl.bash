@@ -7,7 +7,7 @@
 
 _shtab_bpfleakctl_subparsers=(attach detach run ps policy top report scan types diff reports maps history analyze export doctor)
 
-_shtab_bpfleakctl_attach_option_strings=(-h --help --pid --mode --enable-profile --yes --socket)
+_shtab_bpfleakctl_attach_option_strings=(-h --help --pid --unit --container --mode --wait --for --json --enable-profile --yes --socket)
 _shtab_bpfleakctl_detach_option_strings=(-h --help --pid --socket)
 _shtab_bpfleakctl_run_option_strings=(-h --help --sample-interval --no-top --socket)
 _shtab_bpfleakctl_ps_option_strings=(-h --help --pid -a --all -o --output --no-headers --watch --json --socket)
@@ -87,6 +87,8 @@ _shtab_bpfleakctl_pos_0_choices=(attach detach run ps policy top report scan typ
 
 _shtab_bpfleakctl_attach__h_nargs=0
 _shtab_bpfleakctl_attach___help_nargs=0
+_shtab_bpfleakctl_attach___wait_nargs=0
+_shtab_bpfleakctl_attach___json_nargs=0
 _shtab_bpfleakctl_attach___enable_profile_nargs=0
 _shtab_bpfleakctl_attach___yes_nargs=0
 _shtab_bpfleakctl_detach__h_nargs=0

@@ -51,7 +51,7 @@ function _shtab_bpfleakctl_using
 end
 
 set -g _shtab_bpfleakctl_commands attach detach run ps policy top report scan types diff reports maps history analyze export doctor
-set -g _shtab_bpfleakctl_opts_with_value --against --format --from --group --interval --limit --mode --older-than --output --pid --sample-interval --show --site --socket --sort --stacks --stop-limit --to --value --watch -o
+set -g _shtab_bpfleakctl_opts_with_value --against --container --for --format --from --group --interval --limit --mode --older-than --output --pid --sample-interval --show --site --socket --sort --stacks --stop-limit --to --unit --value --watch -o
 
 complete -c bpfleakctl -e
 complete -c bpfleakctl -f
@@ -59,22 +59,27 @@ complete -c bpfleakctl -f
 complete -c bpfleakctl -n _shtab_bpfleakctl_using -s h -l help -d 'show this help message and exit'
 complete -c bpfleakctl -n _shtab_bpfleakctl_using -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
 complete -c bpfleakctl -n _shtab_bpfleakctl_using -l version -d 'show program'"'"'s version number and exit'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a attach -d 'Start tracing a process.'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a attach -d 'Start tracing a process, or all that match.'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -s h -l help -d 'show this help message and exit'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l pid -xka "(ls /proc | grep -x '[0-9]*')" -d 'the same as PID'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l unit -x -d 'all processes of a systemd unit (a shell pattern)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l container -x -d 'all processes of a container: its id, or the beginning of it'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l mode -xka "exact sampled auto inside" -d 'exact: record every block; sampled: record some and estimate the rest; auto: exact until that exceeds the budget; inside: what a sampler inside the program announces (inside if there is one, else exact)'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l enable-profile -d 'turn on the heap profile of a Go program that has none, by writing its sampling rate into the running process; put back at detach'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l wait -d 'wait for the verdict, print it, and exit with its code (docs/exit-codes.md)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l for -x -d 'with --wait: how long to watch, unless all of them end earlier (90s)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l json -d 'with --wait: print JSON (docs/json.md)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l enable-profile -d 'turn on the heap profile of a Go program that has none, by writing its sampling rate into the running process; detach restores it'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l yes -d 'do not ask whether to write into the process'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach; and test $_shtab_bpfleakctl_npos -eq 0' -ka "(ls /proc | grep -x '[0-9]*')" -d 'a running process'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using attach; and test $_shtab_bpfleakctl_npos -eq 0' -ka "(ls /proc | grep -x '[0-9]*')" -d 'a running process, or all with this short name or executable name (a shell pattern)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a detach -d 'Stop tracing a process.'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using detach' -s h -l help -d 'show this help message and exit'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using detach' -l pid -xka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'the same as PID'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using detach' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using detach; and test $_shtab_bpfleakctl_npos -eq 0' -ka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'a traced process'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a run -d 'Start a program that samples itself, and trace it.'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a run -d 'Start a program with a sampler inside, and trace it.'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using run' -s h -l help -d 'show this help message and exit'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using run' -l sample-interval -x -d 'announce a block in so many bytes (524288)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using run' -l sample-interval -x -d 'announce one block in this many bytes (524288)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using run' -l no-top -d 'leave the terminal to the command'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using run' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a ps -d 'List the traced processes, those that leak first.'
@@ -82,7 +87,7 @@ complete -c bpfleakctl -n '_shtab_bpfleakctl_using ps' -s h -l help -d 'show thi
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using ps' -l pid -xka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'the same as PID'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using ps' -s a -l all -d 'also list watched processes, the growing ones first'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using ps' -s o -l output -xka "wide" -d 'wide: also peak, rule, unit or container, and executable'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using ps' -l no-headers -d 'leave the line of titles out'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using ps' -l no-headers -d 'omit the line of titles'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using ps' -l watch -x -d 'print it again every S seconds (2), until Ctrl-C'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using ps' -l json -d 'print JSON (docs/json.md)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using ps' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
@@ -131,7 +136,7 @@ complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -s h -l help -d 'show this help message and exit'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l pid -xka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'the same as PID'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l yes -d 'do not ask for confirmation; the process is stopped meanwhile'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l no-stop -d 'count while it runs, where the runtime allows that (Python)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l no-stop -d 'count while it runs, if the runtime supports it (Python)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l json -d 'print JSON (docs/json.md)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using types; and test $_shtab_bpfleakctl_npos -eq 0' -ka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'a traced process'
@@ -167,7 +172,7 @@ complete -c bpfleakctl -n '_shtab_bpfleakctl_using history' -l limit -x -d 'numb
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using history' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'output file, for example history.json (default: standard output)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using history' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using history; and test $_shtab_bpfleakctl_npos -eq 0' -ka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'a traced process'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a analyze -d 'Judge a history saved by `history` again.'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a analyze -d 'Compute the verdicts on a saved history again.'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using analyze' -s h -l help -d 'show this help message and exit'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using analyze' -l json -d 'print JSON (docs/json.md)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using analyze' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// A .NET service that leaks twice, for docs/tutorial-dotnet.md: pages that never unsubscribe from an event, and
-// pictures whose native memory is not given back when the article is sold out.
+// A .NET service with two leaks, for docs/tutorial-dotnet.md: pages that never unsubscribe from an event, and
+// pictures whose native memory is not freed when the article is sold out.
 using System;
 using System.Runtime.CompilerServices;
 using System.Runtime.InteropServices;
@@ -28,7 +28,7 @@ namespace Shop
         {
             var page = new OrderPage();
 
-            PriceFeed.Changed += page.OnPriceChanged; // LEAK: nobody takes it off again
+            PriceFeed.Changed += page.OnPriceChanged; // LEAK: never unsubscribed
             return page;
         }
 
@@ -73,7 +73,7 @@ namespace Shop
             var picture = Picture.Decode(3001);
 
             if (order % 3 == 0)
-                return; // LEAK: sold out, and not disposed of
+                return; // LEAK: sold out, and not disposed
             picture.Dispose();
         }
 

@@ -2,10 +2,10 @@
 //
 // order_service - the program of `make demo`: a shop's order service in miniature, with a leak.
 //
-// Three threads take orders, price them and write statements. They allocate and free some thousand
-// times a second, which is normal. PriceCache fills during the first seconds and then stays as it is,
-// which is normal too. And SessionStore::remember keeps a session for every order, of which none is ever
-// forgotten: that is the leak, about 250 KiB/s.
+// Three threads take orders, price them and write statements. They allocate and free a few thousand
+// times a second, which is normal. PriceCache fills during the first seconds and then keeps its size,
+// which is normal, too. SessionStore::remember keeps a session for every order and never forgets one:
+// this is the leak, about 250 KiB/s.
 
 #include <atomic>
 #include <chrono>
@@ -29,7 +29,7 @@ struct Order {
 	std::vector<std::string> articles;
 };
 
-// Makes an order out of nothing, as a parser would out of a request. All of it is freed with the order.
+// Makes a random order, as a parser would make one from a request. All of it is freed with the order.
 class OrderParser {
     public:
 	[[gnu::noinline]] std::unique_ptr<Order> parse(long id)
@@ -75,7 +75,7 @@ class SessionStore {
 		std::lock_guard<std::mutex> guard(lock);
 		auto *session = new Session{id, {}};
 
-		session->history.assign(600 + customer.size(), '.'); // LEAK: nobody takes it out again
+		session->history.assign(600 + customer.size(), '.'); // LEAK: never removed again
 		sessions[id] = session;
 	}
 
@@ -122,7 +122,7 @@ class OrderService {
 		}
 	}
 
-	// Builds a large text and throws it away, over and over.
+	// Builds a large text and discards it, again and again.
 	[[gnu::noinline]] void write_statements()
 	{
 		while (!stopping) {

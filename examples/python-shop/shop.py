@@ -1,8 +1,8 @@
-"""A shop that forgets nothing: every order's receipt stays in a log that nobody clears.
+"""A shop with a leak: it keeps every order's receipt in a log, and never clears the log.
 
     python3 shop.py
 
-It also keeps a small cache that is bounded, and makes much garbage, as services do.
+It also has a small bounded cache, and produces much garbage, as services do.
 """
 
 import json
