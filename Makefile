@@ -5,6 +5,8 @@ PREFIX ?= /opt/bpfleakd
 BINDIR ?= /usr/local/bin
 MANDIR ?= /usr/local/share/man
 PYTEST_ARGS ?=
+# A test of live processes that fails is run once more, a few in all; the summary shows the first failure.
+ONCE_MORE := --reruns 1 --max-suite-reruns 6 --rerun-show-tracebacks
 # How many tests run at a time.
 JOBS ?= 2
 BENCH_ARGS ?=
@@ -49,12 +51,12 @@ test-unit: setup ## Tests of the pure parts; no privileges, no kernel
 .PHONY: test-kernel
 test-kernel: FOR := test
 test-kernel: setup ## Load BPF and trace real programs (as root)
-	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal tests/kernel $(PYTEST_ARGS)
+	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal $(ONCE_MORE) tests/kernel $(PYTEST_ARGS)
 
 .PHONY: test-attacks
 test-attacks: FOR := test
 test-attacks: setup ## Attacks of hostile processes in short, in a minute and a half (as root)
-	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal tests/hostile $(PYTEST_ARGS)
+	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal $(ONCE_MORE) tests/hostile $(PYTEST_ARGS)
 
 # In `test-hostile` each attack goes on for so long, or is tried so often.
 HOSTILE_S ?= 30
