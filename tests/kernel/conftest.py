@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -102,6 +103,28 @@ def tracer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """One daemon for all tests of a file: it is like that that it is used, and it starts once."""
     with running_daemon(*place_of_daemon(tmp_path_factory)) as running:
         yield running
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
+    """A factory of running programs: `service("java", "Shop")`; each has said that it is ready.
+
+    They read and write lines of bytes; all are killed at the end.
+    """
+    started: list[subprocess.Popen] = []
+
+    def start(*command: str | Path) -> subprocess.Popen:
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen([*map(str, command)], cwd=tmp_path, stdin=pipe, stdout=pipe))
+        assert started[-1].stdout.readline() == b"ready\n"
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
 
 
 @pytest.fixture

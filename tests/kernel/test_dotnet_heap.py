@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +19,9 @@ from .waiting import PATIENCE, wait_until
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Callable[[str], int]]:
-    """A factory of running services of Heaps.cs."""
-    started: list[subprocess.Popen] = []
-
-    def start(what: str) -> int:
-        command = [*map(str, dotnet_command("Heaps", "libsessions.so")), what]
-        started.append(subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE))
-        assert started[-1].stdout.readline() == b"ready\n"
-        return started[-1].pid
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+def heaps(service: Callable[..., subprocess.Popen]) -> Callable[[str], int]:
+    """A factory of running services of Heaps.cs, by what they do; returns their pids."""
+    return lambda what: service(*dotnet_command("Heaps", "libsessions.so"), what).pid
 
 
 def leaks(report: dict[str, Any]) -> list[dict[str, Any]]:
@@ -41,11 +29,11 @@ def leaks(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_a_dictionary_beside_ten_times_as_much_garbage(
-    daemon: Callable[..., Daemon], service: Callable[[str], int]
+    daemon: Callable[..., Daemon], heaps: Callable[[str], int]
 ) -> None:
     """The answer is who fills it, and with what: not who makes the garbage."""
     tracer = daemon(history={"leak_after_s": 10})
-    pid = service("dictionary")
+    pid = heaps("dictionary")
     tracer.attach(pid)
 
     wait_until(lambda: tracer.top(pid)["process_verdict"]["verdict"] == "leak", 180 * PATIENCE)
@@ -80,9 +68,9 @@ def test_a_dictionary_beside_ten_times_as_much_garbage(
     assert after["change_count"] == after["live_count"] - before["live_count"]
 
 
-def test_nothing_is_left_in_the_process(tracer: Daemon, service: Callable[[str], int]) -> None:
+def test_nothing_is_left_in_the_process(tracer: Daemon, heaps: Callable[[str], int]) -> None:
     """No session of the runtime is open after the detach."""
-    pid = service("dictionary")
+    pid = heaps("dictionary")
     tracer.attach(pid)
     wait_until(lambda: tracer.top(pid)["managed"] is not None, 60 * PATIENCE)
     assert open_sessions(pid) > 0

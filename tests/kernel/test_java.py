@@ -26,31 +26,23 @@ OPTIONS = ("-Xmx64m",)
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Callable[..., int]]:
-    """A factory of running services of JavaLeaks.java, with further options."""
-    started: list[subprocess.Popen] = []
+def leaking(service: Callable[..., subprocess.Popen]) -> Callable[..., int]:
+    """A factory of running services of JavaLeaks.java, by their way, with further options; returns pids."""
 
     def start(way: str, *options: str) -> int:
-        command = [*map(str, java_program("JavaLeaks", options=(*OPTIONS, *options))), way]
-        started.append(subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE))
-        assert started[-1].stdout.readline() == b"ready\n"
-        return started[-1].pid
+        return service(*java_program("JavaLeaks", options=(*OPTIONS, *options)), way).pid
 
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    return start
 
 
 def leaks(report: dict[str, Any]) -> set[str]:
     return {site["function"] for site in report["sites"] if site["verdict"] == "leak"}
 
 
-def test_each_leaks_in_its_way(daemon: Callable[..., Daemon], service: Callable[[str], int]) -> None:
+def test_each_leaks_in_its_way(daemon: Callable[..., Daemon], leaking: Callable[[str], int]) -> None:
     """Buffers and classes by their method, a map and thread-locals by the heap; the healthy one never."""
     tracer = daemon(history={"leak_after_s": 10})
-    pids = {way: service(way) for way in ("direct", "classes", "map", "threads", "healthy")}
+    pids = {way: leaking(way) for way in ("direct", "classes", "map", "threads", "healthy")}
     for pid in pids.values():
         tracer.attach(pid)
 
@@ -81,9 +73,9 @@ def test_each_leaks_in_its_way(daemon: Callable[..., Daemon], service: Callable[
     assert all(report["process"]["notes"] == [] for report in reports.values())
 
 
-def test_types_on_request(tracer: Daemon, service: Callable[..., int]) -> None:
+def test_types_on_request(tracer: Daemon, leaking: Callable[..., int]) -> None:
     """They are counted at a price that is said first; twice, they say which grows. Nothing is left."""
-    pid = service("map", "-Xms256m", "-Xmx256m")
+    pid = leaking("map", "-Xms256m", "-Xmx256m")
     tracer.attach(pid)
     wait_until(lambda: tracer.top(pid)["managed"] is not None, 60 * PATIENCE)
 
@@ -144,11 +136,11 @@ def test_one_in_a_container_of_another_user(tracer: Daemon, contained: int) -> N
 
 
 def test_one_that_may_not_be_asked(
-    tracer: Daemon, service: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+    tracer: Daemon, leaking: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGQUIT would make it print its threads: it gets none, wherever it was told not to listen."""
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+DisableAttachMechanism")
-    pid = service("healthy")
+    pid = leaking("healthy")
     tracer.attach(pid)
     wait_until(lambda: tracer.top(pid)["managed"] is not None, 60 * PATIENCE)
 
@@ -161,11 +153,11 @@ def test_one_that_may_not_be_asked(
 
 
 def test_one_that_does_not_catch_the_signal(
-    tracer: Daemon, service: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+    tracer: Daemon, leaking: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGQUIT would end it; such a machine listens from its start."""
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xrs")
-    pid = service("healthy")
+    pid = leaking("healthy")
     tracer.attach(pid)
 
     report = json.loads(tracer.control("types", "--pid", pid, "--yes", "--json"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,27 +27,19 @@ UNREADABLE = "JS function"
 
 
 @pytest.fixture
-def process() -> Iterator[Callable[[str, str], subprocess.Popen]]:
-    """A factory of running services of leaks.js."""
-    started: list[subprocess.Popen] = []
+def process(service: Callable[..., subprocess.Popen]) -> Callable[[str, str], subprocess.Popen]:
+    """A factory of running services of leaks.js: by the Node.js that runs them, and what they do."""
 
     def start(node: str, way: str) -> subprocess.Popen:
         if not shutil.which(node):
             cannot_run("Node.js is needed: make setup FOR=test")
-        started.append(subprocess.Popen([node, PROGRAM, way], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-        assert started[-1].stdout.readline() == b"ready\n"
-        return started[-1]
+        return service(node, PROGRAM, way)
 
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
+    return start
 
 
 @pytest.fixture
-def service(process: Callable[[str, str], subprocess.Popen]) -> Callable[[str, str], int]:
+def leaking(process: Callable[[str, str], subprocess.Popen]) -> Callable[[str, str], int]:
     """The same, of which the pid is enough."""
     return lambda node, way: process(node, way).pid
 
@@ -67,9 +59,9 @@ def kept_by(report: dict[str, Any], function: str) -> dict[str, Any] | None:
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_whoever_leaks_is_named_with_its_line(tracer: Daemon, service, node: str) -> None:
+def test_whoever_leaks_is_named_with_its_line(tracer: Daemon, leaking, node: str) -> None:
     """Buffers, handles of zlib, crypto and fs, and the same in a worker thread: `remember`, in its file."""
-    pids = {way: service(node, way) for way in ("buffer", "zlib", "crypto", "fs", "worker")}
+    pids = {way: leaking(node, way) for way in ("buffer", "zlib", "crypto", "fs", "worker")}
     for pid in pids.values():
         tracer.attach(pid)
 
@@ -90,9 +82,9 @@ def test_whoever_leaks_is_named_with_its_line(tracer: Daemon, service, node: str
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_no_tier_gives_a_wrong_name(tracer: Daemon, service, node: str) -> None:
+def test_no_tier_gives_a_wrong_name(tracer: Daemon, leaking, node: str) -> None:
     """Interpreted, compiled, inlined, compiled anew: a leak is of the functions that make it, in order."""
-    pid = service(node, "hot")
+    pid = leaking(node, "hot")
     tracer.attach(pid)
 
     def leaked() -> list[dict[str, Any]] | None:
@@ -109,12 +101,12 @@ def test_no_tier_gives_a_wrong_name(tracer: Daemon, service, node: str) -> None:
 
 
 def test_a_map_that_grows_and_one_that_does_not(
-    daemon: Callable[..., Daemon], service: Callable[[str, str], int]
+    daemon: Callable[..., Daemon], leaking: Callable[[str, str], int]
 ) -> None:
     """The verdict is made of what collections leave alive: pages that V8 takes and gives back are none."""
     tracer = daemon(history={"leak_after_s": 10})
-    growing = [service(node, "map") for node in HEAPS]
-    healthy = [service(node, "healthy") for node in HEAPS]
+    growing = [leaking(node, "map") for node in HEAPS]
+    healthy = [leaking(node, "healthy") for node in HEAPS]
     for pid in growing + healthy:
         tracer.attach(pid)
 

@@ -6,6 +6,7 @@ import atexit
 from functools import cache
 
 from bpfleakd.kernel.probes import points
+from bpfleakd.runtimes.dotnet import line_jobs, stream_jobs
 from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.symbols import naming_jobs
 from bpfleakd.unwind import table_builder
@@ -16,6 +17,7 @@ __all__ = ["helpers"]
 @cache
 def helpers() -> Helpers:
     """Helpers for all that the daemon has them for."""
-    made = Helpers([naming_jobs.__name__, points.__name__, table_builder.__name__])
+    jobs = (naming_jobs, points, table_builder, stream_jobs, line_jobs)
+    made = Helpers([module.__name__ for module in jobs])
     atexit.register(made.close)
     return made

@@ -42,6 +42,8 @@ from bpfleakd.queries.overview import Overview
 from bpfleakd.queries.process_queries import ProcessQueries
 from bpfleakd.queries.report import Reporter
 from bpfleakd.queries.verdict_engine import VerdictEngine
+from bpfleakd.runtimes.detection import detectors
+from bpfleakd.runtimes.dotnet import line_jobs, stream_jobs
 from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.state.reports import ReportStore
 from bpfleakd.supervision.budget import BudgetLimits
@@ -72,6 +74,9 @@ log = structlog.get_logger()
 
 _Part = TypeVar("_Part")
 
+# What helpers do.
+_JOBS = (naming_jobs, points, table_builder, stream_jobs, line_jobs)
+
 # The part of the time that may go into naming the sites of the metrics, and how old they may be.
 _SNAPSHOT_SHARE = 0.003
 _SNAPSHOT_PAUSE_NS = 10_000_000_000
@@ -86,7 +91,7 @@ class Backend:
         self._attached = attached
         self.suppressions = read_suppressions(config.suppressions)
         self.watcher = GrowthWatcher(_auto_options(config.auto))
-        self._helpers = Helpers([naming_jobs.__name__, points.__name__, table_builder.__name__])
+        self._helpers = Helpers([module.__name__ for module in _JOBS])
         self._symbolizers = Symbolizers(self._helpers, config.limits.names_s)
         self._kernel: KernelSession | None = None
         self._tracer: Tracer | None = None
@@ -311,6 +316,7 @@ class Backend:
                 config.history.leak_after_s,
                 self.suppressions,
                 ChargeRules(config.blame.skip, config.blame.stop),
+                detectors(self._helpers),
             ),
         )
 

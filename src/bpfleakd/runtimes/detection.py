@@ -1,11 +1,11 @@
-"""Which runtimes a process has. A new one adds its `detect` to DETECTORS."""
+"""Which runtimes a process has. A new one adds its `detect` to `detectors`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Mapping as Mapping_
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import partial
 
 import structlog
 
@@ -16,21 +16,24 @@ from bpfleakd.runtimes.dotnet.runtime import detect_dotnet
 from bpfleakd.runtimes.jvm.runtime import detect_jvm
 from bpfleakd.runtimes.runtime import NotStarted, Runtime
 from bpfleakd.runtimes.v8.runtime import detect_v8
+from bpfleakd.sandbox.helpers import Helpers
 
-__all__ = ["DETECTORS", "Detected", "Detector", "detect"]
+__all__ = ["Detected", "Detector", "detect", "detectors"]
 
 log = structlog.get_logger()
 
 # The runtime of a process with these mappings; None if it is another. Raises NotStarted.
 Detector = Callable[[ProcessInfo, Sequence[Mapping]], Runtime | None]
 
-# By the name of the runtime.
-DETECTORS: dict[str, Detector] = {
-    ".NET": detect_dotnet,
-    "CPython": detect_cpython,
-    "JVM": detect_jvm,
-    "V8": detect_v8,
-}
+
+def detectors(helpers: Helpers) -> dict[str, Detector]:
+    """The detectors of all runtimes, by name; `helpers` parse what a runtime says."""
+    return {
+        ".NET": partial(detect_dotnet, helpers),
+        "CPython": detect_cpython,
+        "JVM": detect_jvm,
+        "V8": detect_v8,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,12 @@ class Detected:
 def detect(
     process: ProcessInfo,
     mappings: Sequence[Mapping],
+    detectors: Mapping_[str, Detector],
     known: Collection[str] = (),
-    detectors: Mapping_[str, Detector] = MappingProxyType(DETECTORS),
 ) -> Detected:
-    """The runtimes of a process but those `known` by name. One that cannot be examined is logged: the process
-    is native then.
+    """The runtimes of a process, by all `detectors` but those of the `known` names.
+
+    One that cannot be examined is logged: the process is native then.
     """
     found = []
     is_complete = True

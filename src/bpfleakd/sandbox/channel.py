@@ -17,7 +17,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["MESSAGE_BYTES_MAX", "ChannelError", "receive", "receive_with_descriptors", "send"]
+__all__ = [
+    "MESSAGE_BYTES_MAX",
+    "ChannelError",
+    "HelperFailed",
+    "JobFailed",
+    "decoded",
+    "message_extent",
+    "receive",
+    "receive_with_descriptors",
+    "send",
+]
 
 MESSAGE_BYTES_MAX = 256 << 20
 DESCRIPTORS_MAX = 16
@@ -28,6 +38,14 @@ T = TypeVar("T")
 
 class ChannelError(Exception):
     """The other end is gone, late, or sends what no message is."""
+
+
+class HelperFailed(Exception):
+    """A job was not done: why."""
+
+
+class JobFailed(HelperFailed):
+    """A job was not done, as it says itself: because of what it was given."""
 
 
 def send(channel: socket.socket, message: object, descriptors: Sequence[int] = ()) -> None:
@@ -49,7 +67,7 @@ def receive(
     bytes_max: int = MESSAGE_BYTES_MAX,
 ) -> T:
     """Receive a message of a type by a time (CLOCK_MONOTONIC). Raises ChannelError."""
-    return _decoded(_received(channel, deadline_s, bytes_max, b""), kind)
+    return decoded(_received(channel, deadline_s, bytes_max, b""), kind)
 
 
 def receive_with_descriptors(channel: socket.socket, kind: type[T]) -> tuple[T, list[int]]:
@@ -66,7 +84,7 @@ def receive_with_descriptors(channel: socket.socket, kind: type[T]) -> tuple[T, 
         if (level, what) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
     try:
-        return _decoded(_received(channel, None, MESSAGE_BYTES_MAX, begin), kind), list(descriptors)
+        return decoded(_received(channel, None, MESSAGE_BYTES_MAX, begin), kind), list(descriptors)
     except ChannelError:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -98,9 +116,22 @@ def _exactly(channel: socket.socket, size_bytes: int, deadline_s: float | None, 
     return data
 
 
-def _decoded(data: bytearray, kind: type[T]) -> T:
+def decoded(data: bytearray, kind: type[T]) -> T:
+    """The message in these bytes. Raises ChannelError."""
     try:
-        decoded: Any = msgspec.msgpack.decode(data, type=kind)
+        message: Any = msgspec.msgpack.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise ChannelError(f"no message: {error}") from error
-    return decoded  # type: ignore[no-any-return]
+    return message  # type: ignore[no-any-return]
+
+
+def message_extent(data: bytearray, bytes_max: int) -> tuple[int, int] | None:
+    """Where the message at the beginning begins and ends; None if too little has come. Raises ChannelError
+    if it is longer than `bytes_max`."""
+    if len(data) < _LENGTH.size:
+        return None
+    (size_bytes,) = _LENGTH.unpack_from(data)
+    if size_bytes > bytes_max:
+        raise ChannelError(f"a message of {size_bytes} bytes, more than {bytes_max}")
+    end = _LENGTH.size + size_bytes
+    return (_LENGTH.size, end) if len(data) >= end else None

@@ -6,6 +6,7 @@ Rules:
   stored for these only.
 - The tracing thread calls nothing here: a job waits for its helper.
 - The zygote starts with the first job, and ends after a while without one: an idle daemon has no helper.
+- A job that goes on as long as it is listened to (`follow`) ends with the daemon, however that ends.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
+from weakref import WeakSet
 
-from bpfleakd.sandbox.channel import ChannelError, receive, send
+from bpfleakd.sandbox.answer_stream import AnswerStream
+from bpfleakd.sandbox.channel import ChannelError, HelperFailed, JobFailed, receive, send
 from bpfleakd.sandbox.orders import Failure, Order
 
-__all__ = ["HelperFailed", "Helpers"]
+__all__ = ["AnswerStream", "HelperFailed", "Helpers", "JobFailed"]
 
 T = TypeVar("T")
 
@@ -32,10 +35,6 @@ _IDLE_S = 20.0
 _MEMORY_BYTES_MAX = 2 << 30
 # A file may make a helper say anything: no more than this is listened to.
 ANSWER_BYTES_MAX = 4 << 20
-
-
-class HelperFailed(Exception):
-    """A job was not done: why."""
 
 
 class Helpers:
@@ -47,6 +46,8 @@ class Helpers:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._used_s = 0.0
+        # Jobs that go on: what they share with the zygote, further jobs share, too.
+        self._streams: WeakSet[AnswerStream[Any]] = WeakSet()
         self._ended = threading.Event()
 
     def answers(
@@ -84,7 +85,7 @@ class Helpers:
                         until_s = min(until_s, time.monotonic() + answer_limit_s)
                     answer = receive(ours, answer_type | Failure, deadline_s=until_s, bytes_max=bytes_max)  # type: ignore[arg-type]
                     if isinstance(answer, Failure):
-                        raise HelperFailed(answer.reason)
+                        raise JobFailed(answer.reason)
                     yield answer
                 raise HelperFailed(f"more answers than {answers_max}")
             except ChannelError as error:
@@ -106,6 +107,37 @@ class Helpers:
         for answer in self.answers(job, arguments, files, answer_type, limit_s=limit_s, bytes_max=bytes_max):
             return answer
         raise HelperFailed("it has ended without an answer")
+
+    def follow(
+        self, job: str, arguments: object, files: Sequence[int], answer_type: type[T], *, cpu_s: int
+    ) -> AnswerStream[T]:
+        """Order a job that goes on until its answers are closed, or it has used so much CPU time.
+
+        Raises HelperFailed.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with theirs:
+                order = Order(job, _MEMORY_BYTES_MAX, cpu_s, real_s=0.0)
+                self._order(order, [theirs.fileno(), *files])
+            ours.settimeout(_START_TIMEOUT_S)
+            send(ours, arguments)
+        except ChannelError as error:
+            ours.close()
+            raise HelperFailed(str(error)) from error
+        stream = AnswerStream(ours, answer_type, ANSWER_BYTES_MAX)
+        self._streams.add(stream)
+        return stream
+
+    def prepare(self) -> None:
+        """Have the zygote run, which takes a moment, before a job is in a hurry. Raises HelperFailed."""
+        with self._lock:
+            self._used_s = time.monotonic()
+            try:
+                if self._control is None:
+                    self._start()
+            except ChannelError as error:
+                raise HelperFailed(str(error)) from error
 
     def close(self) -> None:
         """End the zygote; it is started again when it is needed."""
@@ -156,12 +188,18 @@ class Helpers:
         threading.Thread(target=self._end_when_idle, args=(self._ended,), name="helpers", daemon=True).start()
 
     def _end_when_idle(self, ended: threading.Event) -> None:
-        while (left_s := self._used_s + _IDLE_S - time.monotonic()) > 0:
+        while (left_s := self._idle_left_s()) > 0:
             if ended.wait(left_s):
                 return
         with self._lock:
             if ended is self._ended:
                 self._end()
+
+    def _idle_left_s(self) -> float:
+        """How long the zygote will stay, if nothing is ordered."""
+        if any(stream.is_open for stream in list(self._streams)):
+            return _IDLE_S
+        return self._used_s + _IDLE_S - time.monotonic()
 
     def _end(self) -> None:
         self._ended.set()

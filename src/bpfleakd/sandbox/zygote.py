@@ -3,7 +3,7 @@
     python -P -m bpfleakd.sandbox.zygote CONTROL JOBS...
 
 CONTROL is the descriptor of a unix socket, JOBS are modules with `prepare()` and with the functions that
-their `JOBS` name: `job(files: list[int], arguments, answer: Callable[[object], None])`. Each order names one,
+their `JOBS` name: `job(files: list[int], arguments, answer: Answers)`. Each order names one,
 with limits, and brings a socket for the answers and the open files. It is done in a process that ends then:
 what one file could have made it believe never meets another.
 
@@ -26,7 +26,7 @@ from typing import Any
 
 from bpfleakd.sandbox.channel import ChannelError, receive, receive_with_descriptors, send
 from bpfleakd.sandbox.lockdown import LONG_LIVED, WORKER, limit, lock_down
-from bpfleakd.sandbox.orders import Failure, Order
+from bpfleakd.sandbox.orders import Answers, Failure, Order
 
 __all__: list[str] = []
 
@@ -75,7 +75,7 @@ def _work(job: Callable[..., None], order: Order, descriptors: list[int]) -> Non
         lock_down(WORKER)
         arguments = receive(answers, Any)
         try:
-            job(descriptors[1:], arguments, lambda message: send(answers, message))
+            job(descriptors[1:], arguments, Answers(answers))
         except Exception as error:
             send(answers, Failure(f"{type(error).__name__}: {error}"[:1000]))
     finally:

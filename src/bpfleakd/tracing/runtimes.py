@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Mapping as Mapping_
 from dataclasses import replace
 from itertools import islice
 
@@ -14,7 +15,7 @@ from bpfleakd.model.code.method import MethodSource
 from bpfleakd.model.code.stack import RawStack
 from bpfleakd.model.managed import TypeFigures
 from bpfleakd.process.process import ProcessInfo
-from bpfleakd.runtimes.detection import detect
+from bpfleakd.runtimes.detection import Detector, detect
 from bpfleakd.runtimes.runtime import (
     FrameSource,
     HolderSource,
@@ -45,8 +46,9 @@ class ProcessRuntimes:
     `counts` are the last counts of its objects by type, if any.
     """
 
-    def __init__(self, process: ProcessInfo) -> None:
+    def __init__(self, process: ProcessInfo, detectors: Mapping_[str, Detector]) -> None:
         self._process = process
+        self._detectors = detectors
         self._runtimes: list[Runtime] = []
         self._failed: list[Runtime] = []
         self.heap = HeapTracking()
@@ -124,7 +126,7 @@ class ProcessRuntimes:
     def follow(self, mappings: Sequence[Mapping]) -> bool:
         """Find runtimes that have come; returns whether there are some."""
         known = {runtime.name for runtime in (*self._runtimes, *self._failed)}
-        found = detect(self._process, mappings, known)
+        found = detect(self._process, mappings, self._detectors, known)
         self._looked, self._ticks = self._looked + 1, 0
         self._is_complete = found.is_complete
         for runtime in found.runtimes:

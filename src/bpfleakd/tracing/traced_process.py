@@ -147,7 +147,7 @@ class TracedProcess:
     _functions: tuple[Attachment, list[int], list[int]] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.runtimes = ProcessRuntimes(self.attachment.process)
+        self.runtimes = ProcessRuntimes(self.attachment.process, {})
         self.resources = ResourceWatch(
             self.attachment.process.id, self.since.attached_ns, self.verdicts.leak_after_s
         )

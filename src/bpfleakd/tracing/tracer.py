@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -16,6 +16,7 @@ from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import ProcessPins
 from bpfleakd.model.process import ProcessId, ProcessLabels, ProcessState, TracingRequest
 from bpfleakd.process.identity import read_labels
+from bpfleakd.runtimes.detection import Detector
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.tracing.address_maps import AddressMaps
 from bpfleakd.tracing.attaching.attach import IMPATIENT, UNHURRIED, Attacher, AttachWait
@@ -31,6 +32,7 @@ from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.recorded_state import History, RecordedState
+from bpfleakd.tracing.runtimes import ProcessRuntimes
 from bpfleakd.tracing.sampling import SamplingOptions
 from bpfleakd.tracing.site_charging import SiteCharging
 from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
@@ -59,6 +61,7 @@ class TracingOptions:
     leak_after_s: float = LEAK_AFTER_S
     suppressions: Suppressions = NO_SUPPRESSIONS
     charge_rules: ChargeRules = NO_RULES
+    detectors: Mapping[str, Detector] = field(default_factory=dict)
 
 
 class Tracer:
@@ -85,6 +88,7 @@ class Tracer:
         self._symbolizer_of = symbolizer_of
         self._suppressions = options.suppressions
         self._charge_rules = options.charge_rules
+        self._detectors = options.detectors
         self._leak_after_s = options.leak_after_s
         self._unattended_ns = round(options.unattended_s * 1e9)
         self.clock_ns = clock_ns
@@ -368,6 +372,7 @@ class Tracer:
         pid, (table, verdicts, identities) = attachment.process.id.pid, history
         symbolizer, counters = self._symbolizer_of(attachment), self._maps.process(pid)
         traced = TracedProcess(attachment, request, since, symbolizer, table, counters, verdicts)
+        traced.runtimes = ProcessRuntimes(attachment.process, self._detectors)
         traced.suppressions = SiteSuppressions(self._suppressions)
         traced.charging = SiteCharging(self._charge_rules, identities)
         if attachment.go is not None:

@@ -1,9 +1,12 @@
 """The .NET runtime (CoreCLR, .NET Core 3.0 and later), started without any flag.
 
-Everything comes over the runtime's diagnostics socket:
+Everything comes over the runtime's diagnostics socket. Its bytes are the target's, so helpers parse them:
 
-- `diagnostics` speaks its protocol, `nettrace` reads the streams, `events` their payloads: pure and bounded;
-- `rundown` and `methods` give names, `portable_pdb` file and line;
+- `diagnostics` speaks the protocol: commands, and the session that a command begins;
+- `stream_jobs` are what helpers do with a session; `nettrace` reads the stream, `events` its payloads,
+  `rundown`, `survivors` and `heap_walk` make something of them: pure and bounded;
+- `method_look` and `methods` give names, `source_lines` file and line, by `line_jobs`, `assembly` and
+  `portable_pdb`;
 - `live_heap` follows what collections leave alive, `allocations` who allocates what survives them;
 - `heap_types` counts the objects of the whole heap, on request.
 

@@ -9,14 +9,13 @@ Rules:
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 
 from bpfleakd.runtimes.dotnet.diagnostics import Endpoint, Provider, Session
 from bpfleakd.runtimes.dotnet.event_stream import EventStream
-from bpfleakd.runtimes.dotnet.nettrace import BadNettrace
-from bpfleakd.runtimes.dotnet.survivors import Survivors
+from bpfleakd.runtimes.dotnet.stream_jobs import ALLOCATIONS_JOB, Allocated
 from bpfleakd.runtimes.runtime import Retained
+from bpfleakd.sandbox.helpers import Helpers
 
 __all__ = ["DotnetAllocations"]
 
@@ -31,15 +30,17 @@ _PAUSE_NS = 60 * _NS_PER_S
 _PAUSE_TIMES = 10
 # At 0.1 s a collection the first seconds hold many; a leak shows in those that live through some.
 _COLLECTIONS_MIN = 3
+_NOTHING = Allocated(0, 0, ())
 
 
 class DotnetAllocations:
     """The samples of one process. Nothing is sampled until `want` was called."""
 
-    def __init__(self, endpoint: Callable[[], Endpoint]) -> None:
+    def __init__(self, helpers: Helpers, endpoint: Callable[[], Endpoint]) -> None:
+        self._helpers = helpers
         self._endpoint = endpoint
-        self._stream: EventStream | None = None
-        self._survivors = Survivors()
+        self._stream: EventStream[Allocated] | None = None
+        self._window = _NOTHING
         self._found: Sequence[Retained] = ()
         self._began_ns = 0
         self._due_ns = 0
@@ -60,19 +61,17 @@ class DotnetAllocations:
             if self._is_wanted and now_ns >= self._due_ns:
                 self._open(now_ns)
             return
-        new = self._stream.read(now_ns)
-        try:
-            self._survivors.take(new)
-        except (BadNettrace, struct.error):
-            self._close(now_ns)
-            return
+        self._window = next(reversed(self._stream.read(now_ns)), self._window)
         if self._is_over(now_ns):
             self._close(now_ns)
 
     def retained(self) -> Sequence[Retained]:
         """What survived collections, by type and stack, most bytes first."""
-        if self._survivors.collections >= _COLLECTIONS_MIN or not self._found:
-            return self._survivors.retained()
+        if self._window.collections >= _COLLECTIONS_MIN or not self._found:
+            return [
+                Retained(one.type, one.stack, one.live_bytes, one.samples, one.growth_bytes_per_s)
+                for one in self._window.retained
+            ]
         return self._found
 
     def close(self) -> None:
@@ -82,19 +81,19 @@ class DotnetAllocations:
             self._stream = None
 
     def _open(self, now_ns: int) -> None:
-        self._found, self._survivors = self.retained(), Survivors()
+        self._found, self._window = self.retained(), _NOTHING
         self._began_ns = now_ns
-        self._stream = EventStream(self._start, now_ns)
+        self._stream = EventStream(self._helpers, ALLOCATIONS_JOB, Allocated, self._start, now_ns)
 
     def _is_over(self, now_ns: int) -> bool:
         passed_ns = now_ns - self._began_ns
         if passed_ns < _SHORTEST_WINDOW_NS:
             return False
-        has_learnt = self._survivors.collections >= _COLLECTIONS_MIN or passed_ns > _LONGEST_DEAR_NS
+        has_learnt = self._window.collections >= _COLLECTIONS_MIN or passed_ns > _LONGEST_DEAR_NS
         return has_learnt and (self._is_dear(passed_ns) or not self._is_wanted)
 
     def _is_dear(self, passed_ns: int) -> bool:
-        return self._survivors.ticks * _NS_PER_S > _RATE_MAX * passed_ns
+        return self._window.ticks * _NS_PER_S > _RATE_MAX * passed_ns
 
     def _close(self, now_ns: int) -> None:
         self.close()

@@ -6,6 +6,8 @@ Rules:
 - Every call has a deadline: a stopped target never answers.
 - A session ends with its connection: the runtime stops it at the first write that fails. So nothing is left
   in a target whose tracer was killed.
+- The answer to a command is read here: a header and a number. The stream that follows goes to a helper
+  (stream_jobs.py).
 
 https://github.com/dotnet/diagnostics/blob/main/documentation/design-docs/ipc-protocol.md
 """
@@ -65,44 +67,20 @@ class Provider:
 
 
 class Session:
-    """An open session: a stream in the nettrace format."""
+    """An open session: a stream in the nettrace format, which only a helper reads."""
 
     def __init__(self, connection: socket.socket, number: int) -> None:
+        connection.setblocking(False)
         self.number = number
-        self.connection = connection
+        self._connection = connection
 
-    def read(self, limit_bytes: int) -> bytes | None:
-        """What has come by now, without waiting; None at the end of the stream."""
-        self.connection.setblocking(False)
-        parts: list[bytes] = []
-        left = limit_bytes
-        while left > 0:
-            try:
-                part = self.connection.recv(min(left, 1 << 18))
-            except (BlockingIOError, InterruptedError):
-                break
-            except OSError:
-                return b"".join(parts) or None
-            if not part:
-                return b"".join(parts) or None
-            parts.append(part)
-            left -= len(part)
-        return b"".join(parts)
-
-    def read_to_end(self, deadline_s: float, limit_bytes: int) -> bytes:
-        """The rest of the stream. Raises DiagnosticsError if it is longer, or does not end in time."""
-        parts: list[bytes] = []
-        taken = 0
-        while part := _receive(self.connection, 1 << 18, deadline_s):
-            parts.append(part)
-            taken += len(part)
-            if taken > limit_bytes:
-                raise DiagnosticsError(f"its answer is longer than {limit_bytes >> 20} MiB")
-        return b"".join(parts)
+    def fileno(self) -> int:
+        """The descriptor of the connection."""
+        return self._connection.fileno()
 
     def close(self) -> None:
-        """Close the connection, which ends the session."""
-        self.connection.close()
+        """Close the connection; the session ends when nobody else has it open."""
+        self._connection.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,12 @@ The process stands still for both, which is why nobody does that unasked.
 
 from __future__ import annotations
 
-import struct
-import time
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from bpfleakd.runtimes.dotnet import events
-from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint, Provider, Session
-from bpfleakd.runtimes.dotnet.nettrace import BadNettrace, NettraceReader
+from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint, Provider
+from bpfleakd.runtimes.dotnet.stream_jobs import HEAP_TYPES_JOB, ROWS_AT_A_TIME, CountedTypes
 from bpfleakd.runtimes.runtime import TypeCount
+from bpfleakd.sandbox.helpers import HelperFailed, Helpers
 from bpfleakd.symbols.dotnet_names import type_name
 
 __all__ = ["DotnetTypes"]
@@ -23,13 +19,11 @@ __all__ = ["DotnetTypes"]
 _WALK = Provider(0x198_0001, 5)
 # An object is 32 bytes there. What does not fit is lost, and counted too low.
 _BUFFER_MIB = 256
-_STREAM_LIMIT_BYTES = 4 << 30
 _TIMEOUT_S = 60.0
-_POLL_S = 0.005
 # Measured: 3.5 s for 232 MB of 3.0 million objects.
 _S_PER_BYTE = 3.5 / (232 << 20)
 _S_AT_LEAST = 0.05
-_IS_ARRAY = 0x8
+_TYPES_MAX = 200_000
 
 
 class DotnetTypes:
@@ -38,7 +32,10 @@ class DotnetTypes:
     work = "a full collection and a walk over all objects"
     includes_garbage = False
 
-    def __init__(self, endpoint: Callable[[], Endpoint], heap_bytes: Callable[[], int | None]) -> None:
+    def __init__(
+        self, helpers: Helpers, endpoint: Callable[[], Endpoint], heap_bytes: Callable[[], int | None]
+    ) -> None:
+        self._helpers = helpers
         self._endpoint = endpoint
         self._heap_bytes = heap_bytes
         # The runtime tells the name of a type once.
@@ -51,65 +48,35 @@ class DotnetTypes:
 
     def read(self) -> Sequence[TypeCount]:
         """All types, most bytes first. Raises DiagnosticsError."""
-        session = self._endpoint().start([_WALK], buffer_mib=_BUFFER_MIB, rundown=False)
-        walk = _Walk(self._names)
         try:
-            _read(session, walk)
-        except (BadNettrace, struct.error) as error:
-            raise DiagnosticsError(f"its list of objects cannot be read: {error}") from error
-        finally:
-            session.close()
-        return walk.counts()
+            self._helpers.prepare()
+            session = self._endpoint().start([_WALK], buffer_mib=_BUFFER_MIB, rundown=False)
+            try:
+                return self._counted(session.fileno())
+            finally:
+                session.close()
+        except HelperFailed as error:
+            raise DiagnosticsError(f"the list of its objects cannot be read: {error}") from error
 
-
-class _Walk:
-    """Sums by type, while the objects come."""
-
-    def __init__(self, names: dict[int, str]) -> None:
-        self.is_done = False
-        self._reader = NettraceReader()
-        self._sums: dict[int, tuple[int, int]] = {}
-        self._names = names
-
-    def feed(self, data: bytes) -> None:
-        for event in self._reader.feed(data):
-            if event.number == events.BULK_NODE:
-                self._add(events.heap_nodes(event))
-            elif event.number == events.BULK_TYPE:
-                for type_id, name, flags, parameters in events.type_names(event):
-                    element = self._names.get(parameters[0], "") if flags & _IS_ARRAY and parameters else ""
-                    self._names[type_id] = name or f"{element}[]"
-            elif event.number == events.GC_END and self._sums:
-                self.is_done = True
-
-    def counts(self) -> list[TypeCount]:
+    def _counted(self, session: int) -> list[TypeCount]:
         sums: dict[str, tuple[int, int]] = {}
-        for type_id, (size_bytes, count) in self._sums.items():
-            name = type_name(self._names.get(type_id, "")) or f"type {type_id:#x}"
-            before = sums.get(name, (0, 0))
-            sums[name] = before[0] + size_bytes, before[1] + count
+        answers = self._helpers.answers(
+            HEAP_TYPES_JOB,
+            self._names,
+            [session],
+            CountedTypes,
+            limit_s=_TIMEOUT_S,
+            answers_max=3 * _TYPES_MAX // ROWS_AT_A_TIME,
+        )
+        for answer in answers:
+            self._names |= answer.names
+            if answer.is_last:
+                break
+            for name, size_bytes, count in answer.sums:
+                shown = type_name(name)
+                before = sums.get(shown, (0, 0))
+                sums[shown] = before[0] + size_bytes, before[1] + count
+        else:
+            raise DiagnosticsError(f"the list of its objects took longer than {_TIMEOUT_S:.0f} s")
         found = [TypeCount(name, *figures) for name, figures in sums.items()]
         return sorted(found, key=lambda one: (-one.live_bytes, one.type))
-
-    def _add(self, nodes: np.ndarray) -> None:
-        types, place = np.unique(nodes["type"], return_inverse=True)
-        sizes = np.bincount(place, nodes["size_bytes"], len(types)).astype(np.int64)
-        counts = np.bincount(place, minlength=len(types))
-        for type_id, size_bytes, count in zip(types.tolist(), sizes.tolist(), counts.tolist(), strict=True):
-            before = self._sums.get(type_id, (0, 0))
-            self._sums[type_id] = before[0] + size_bytes, before[1] + count
-
-
-def _read(session: Session, walk: _Walk) -> None:
-    deadline_s = time.monotonic() + _TIMEOUT_S
-    taken = 0
-    while not walk.is_done:
-        data = session.read(16 << 20)
-        if data is None:
-            raise DiagnosticsError("it ended the list of its objects early")
-        taken += len(data)
-        if taken > _STREAM_LIMIT_BYTES or time.monotonic() > deadline_s:
-            raise DiagnosticsError(f"the list of its objects took longer than {_TIMEOUT_S:.0f} s")
-        walk.feed(data)
-        if not data:
-            time.sleep(_POLL_S)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 
-from bpfleakd.runtimes.dotnet import events
 from bpfleakd.runtimes.dotnet.diagnostics import Endpoint, Provider, Session
 from bpfleakd.runtimes.dotnet.event_stream import EventStream
+from bpfleakd.runtimes.dotnet.stream_jobs import COLLECTIONS_JOB, Collected
 from bpfleakd.runtimes.runtime import LiveHeap
+from bpfleakd.sandbox.helpers import Helpers
 
 __all__ = ["DotnetLiveHeap"]
 
@@ -17,13 +17,15 @@ _BUFFER_MIB = 1
 
 
 class DotnetLiveHeap:
-    """The collections of one process, while it is traced. `last_bytes` is the heap after the last one."""
+    """The collections of one process, while it is traced. `last_bytes` is the heap after the last one,
+    `read_bytes` what has come to tell of them."""
 
-    def __init__(self, endpoint: Callable[[], Endpoint], not_before_ns: int) -> None:
+    def __init__(self, helpers: Helpers, endpoint: Callable[[], Endpoint], not_before_ns: int) -> None:
         self._endpoint = endpoint
-        self._stream = EventStream(self._start, not_before_ns)
+        self._stream = EventStream(helpers, COLLECTIONS_JOB, Collected, self._start, not_before_ns)
         self._collections = 0
         self.last_bytes: int | None = None
+        self.read_bytes = 0
 
     @property
     def failure(self) -> str | None:
@@ -38,18 +40,14 @@ class DotnetLiveHeap:
     def read(self, now_ns: int) -> Sequence[LiveHeap]:
         """The collections since the last call, oldest first."""
         found: list[LiveHeap] = []
-        for event in self._stream.read(now_ns):
-            if event.number != events.GC_HEAP_STATS:
-                continue
-            try:
-                stats = events.heap_stats(event)
-            except struct.error:
-                continue
-            self._collections += 1
-            self.last_bytes = stats.live_bytes
-            # All objects were looked at if any of the oldest generation were found alive.
-            live_bytes = stats.promoted_bytes if stats.is_full else stats.live_bytes
-            found.append(LiveHeap(event.time_ns, live_bytes, self._collections, stats.is_full))
+        for answer in self._stream.read(now_ns):
+            self.read_bytes += answer.read_bytes
+            for one in answer.collections:
+                self._collections += 1
+                self.last_bytes = one.live_bytes
+                # All objects were looked at if any of the oldest generation were found alive.
+                live_bytes = one.promoted_bytes if one.is_full else one.live_bytes
+                found.append(LiveHeap(one.at_ns, live_bytes, self._collections, one.is_full))
         return found
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """Names of a .NET process' methods, asked for when code is met that has none.
 
 Rules:
-- A look is a rundown in a thread of its own, one at a time: nothing waits for it.
+- A look is a rundown in a thread of its own, one at a time: nothing waits for it. Lines come after the names,
+  because files may take their time.
 - The first look is made at once, later ones when code without a name was met, `_PAUSE_NS` apart at least, and
   less often if the last did not name what was met: stubs have no names.
 - A process that has just started is let be (.NET Core 3.1 may lock up when a session ends while it starts,
@@ -15,14 +16,22 @@ import queue
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+import structlog
 
 from bpfleakd.model.code.method import Method
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError
-from bpfleakd.runtimes.dotnet.rundown import Code, Rundown
+from bpfleakd.runtimes.dotnet.method_look import Methods
+from bpfleakd.runtimes.dotnet.source_lines import Lines, LinesOfMethods, LineSource
+from bpfleakd.runtimes.dotnet.stream_jobs import CodePart
 from bpfleakd.symbols.dotnet_names import assembly_name, method_name
 from bpfleakd.symbols.jit_index import JitIndex
 
 __all__ = ["DotnetMethods", "MethodTable"]
+
+log = structlog.get_logger()
 
 _NS_PER_S = 1_000_000_000
 _PAUSE_NS = 30 * _NS_PER_S
@@ -33,33 +42,44 @@ _METHODS_MAX = 300_000
 # Looks at all processes together.
 _LOOKS_AT_A_TIME = threading.BoundedSemaphore(4)
 
-# File and line, by path of the module, token of the method and IL offset.
-LineSource = Callable[[str, int, int], tuple[str, int] | None]
+
+@dataclass(frozen=True, slots=True)
+class _WithLines:
+    methods: Methods
+    lines: LinesOfMethods
 
 
 class MethodTable:
     """Methods by address, as of all rundowns so far."""
 
-    def __init__(self, line_of: LineSource | None = None) -> None:
-        self._line_of = line_of
+    def __init__(self) -> None:
         self._index = JitIndex(_METHODS_MAX)
-        self._code: list[tuple[Code, str]] = []
+        self._code: list[tuple[CodePart, str]] = []
+        self._lines: dict[int, Lines] = {}
         self._known: dict[tuple[int, int, int], int] = {}
 
     def __len__(self) -> int:
         return len(self._index)
 
-    def add(self, rundown: Rundown) -> None:
-        """Take in a rundown; what it has is newer than all before."""
-        if len(self._code) + len(rundown.code) > 2 * _METHODS_MAX:
-            self._index, self._code, self._known = JitIndex(_METHODS_MAX), [], {}
-        for code in rundown.code:
-            method = code.method
-            key = method.start, method.size_bytes, method.id
+    def add(self, found: Methods) -> None:
+        """Take in a look; what it has is newer than all before."""
+        if len(self._code) + len(found.code) > 2 * _METHODS_MAX:
+            self._index, self._code = JitIndex(_METHODS_MAX), []
+            self._lines, self._known = {}, {}
+        for code in found.code:
+            key = code.start, code.size_bytes, code.id
             if self._known.get(key) is None:
                 self._known[key] = len(self._code)
-                self._index.add([(method.start, method.size_bytes, len(self._code))])
-                self._code.append((code, rundown.modules.get(method.module_id, "")))
+                self._index.add([(code.start, code.size_bytes, len(self._code))])
+                self._code.append((code, found.modules.get(code.module_id, "")))
+
+    def add_lines(self, found: Methods, lines: LinesOfMethods) -> None:
+        """Take in the lines of methods that were added before."""
+        for place, of_method in lines.items():
+            code = found.code[place]
+            row = self._known.get((code.start, code.size_bytes, code.id))
+            if row is not None:
+                self._lines[row] = of_method
 
     def find(self, address: int) -> Sequence[Method]:
         """The method at an address; empty if there is none."""
@@ -68,34 +88,39 @@ class MethodTable:
             return ()
         start, _size_bytes, row = found
         code, module = self._code[row]
-        method = code.method
-        line = self._line(code, module, address - start)
-        name = method_name(method.namespace, method.name)
+        line = _line_at(self._lines.get(row, ()), address - start)
+        name = method_name(code.namespace, code.name)
         return (Method(name, assembly_name(module) or None, *(line or (None, None))),)
 
-    def _line(self, code: Code, module: str, offset: int) -> tuple[str, int] | None:
-        if self._line_of is None or not code.lines or not module:
-            return None
-        row = bisect_right(code.lines, (offset, 0xFFFF_FFFF)) - 1
-        return self._line_of(module, code.method.token, code.lines[row][1]) if row >= 0 else None
+
+def _line_at(lines: Lines, offset: int) -> tuple[str, int] | None:
+    """What comes before the first line, the prologue, belongs to it."""
+    if not lines:
+        return None
+    _from, file, line = lines[max(0, bisect_right(lines, offset, key=itemgetter(0)) - 1)]
+    return file, line
 
 
 class DotnetMethods:
-    """The methods of one process. `look` makes a rundown and raises DiagnosticsError; `failure` says why
-    there are no names, if there are none. `generation` changes when addresses may have got names."""
+    """The methods of one process. `look` makes a rundown and raises DiagnosticsError, `lines_of` finds lines.
+
+    `failure` says why there are no names, if there are none. `generation` changes when addresses may have got
+    names or lines.
+    """
 
     is_live = False
 
-    def __init__(self, look: Callable[[], Rundown], not_before_ns: int, line_of: LineSource | None) -> None:
+    def __init__(self, look: Callable[[], Methods], lines_of: LineSource, not_before_ns: int) -> None:
         self.generation = 0
         self.failure: str | None = None
         self._look = look
-        self._table = MethodTable(line_of)
+        self._lines_of = lines_of
+        self._table = MethodTable()
         self._due_ns = not_before_ns
         self._pause_ns = _PAUSE_NS
         self._failures = 0
         self._is_looking = False
-        self._finished: queue.SimpleQueue[Rundown | DiagnosticsError] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[Methods | _WithLines | DiagnosticsError] = queue.SimpleQueue()
         # Addresses without a name: those that the last look was made for, and those met since.
         self._looked_for: set[int] = set()
         self._unnamed: set[int] = set()
@@ -123,26 +148,41 @@ class DotnetMethods:
         return found or None
 
     def _look_once(self) -> None:
+        found: Methods | DiagnosticsError
         try:
-            self._finished.put(self._look())
+            found = self._look()
         except DiagnosticsError as error:
-            self._finished.put(error)
+            found = error
         except Exception as error:
-            self._finished.put(DiagnosticsError(f"its methods cannot be read: {error!r}"))
+            found = DiagnosticsError(f"its methods cannot be read: {error!r}")
         finally:
             _LOOKS_AT_A_TIME.release()
+        if isinstance(found, DiagnosticsError):
+            self._finished.put(found)
+            return
+        self._finished.put(found)
+        lines: LinesOfMethods = {}
+        try:
+            lines = self._lines_of(found)
+        except Exception:
+            log.exception("dotnet.no-lines")
+        self._finished.put(_WithLines(found, lines))
 
     def _take_finished(self, now_ns: int) -> None:
         while not self._finished.empty():
             answer = self._finished.get()
-            self._is_looking = False
-            if isinstance(answer, Rundown):
+            # Lines are the last of a look.
+            self._is_looking = isinstance(answer, Methods)
+            if isinstance(answer, Methods):
                 self._take(answer)
+            elif isinstance(answer, _WithLines):
+                self._table.add_lines(answer.methods, answer.lines)
+                self.generation += bool(answer.lines)
             else:
                 self._note_failure(str(answer), now_ns)
 
-    def _take(self, rundown: Rundown) -> None:
-        self._table.add(rundown)
+    def _take(self, found: Methods) -> None:
+        self._table.add(found)
         self.failure, self._failures = None, 0
         self.generation += 1
         named = {address for address in self._looked_for if self._table.find(address)}

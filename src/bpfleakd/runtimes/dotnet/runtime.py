@@ -14,8 +14,10 @@ from bpfleakd.runtimes.dotnet.allocations import DotnetAllocations
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint, find_endpoint
 from bpfleakd.runtimes.dotnet.heap_types import DotnetTypes
 from bpfleakd.runtimes.dotnet.live_heap import DotnetLiveHeap
+from bpfleakd.runtimes.dotnet.method_look import Methods, take_rundown
 from bpfleakd.runtimes.dotnet.methods import DotnetMethods
-from bpfleakd.runtimes.dotnet.rundown import Rundown, take_rundown
+from bpfleakd.runtimes.dotnet.source_lines import PdbLines
+from bpfleakd.sandbox.helpers import Helpers
 
 __all__ = ["DotnetRuntime", "detect_dotnet"]
 
@@ -32,18 +34,27 @@ class DotnetRuntime:
     code_tables = ()
     code = None
 
-    def __init__(self, process: ProcessInfo, version: str, now_ns: int, proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self,
+        helpers: Helpers,
+        process: ProcessInfo,
+        version: str,
+        now_ns: int,
+        proc: Path = Path("/proc"),
+    ) -> None:
         self.version = version
+        self._helpers = helpers
         self._process = process
         self._proc = proc
         started_ns = process.id.start_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         # The start is counted from boot, with the time asleep; the pause is not.
         age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ns
         settled_ns = now_ns + max(0, _START_UP_NS - age_ns)
-        self._methods = DotnetMethods(self._look, settled_ns, None)
-        self._live_heap = DotnetLiveHeap(self._endpoint, settled_ns)
-        self._allocations = DotnetAllocations(self._endpoint)
-        self._types = DotnetTypes(self._endpoint, lambda: self._live_heap.last_bytes)
+        lines = PdbLines(helpers, proc / str(process.id.pid) / "root")
+        self._methods = DotnetMethods(self._look, lines, settled_ns)
+        self._live_heap = DotnetLiveHeap(helpers, self._endpoint, settled_ns)
+        self._allocations = DotnetAllocations(helpers, self._endpoint)
+        self._types = DotnetTypes(helpers, self._endpoint, lambda: self._live_heap.last_bytes)
 
     @property
     def methods(self) -> DotnetMethods:
@@ -85,15 +96,17 @@ class DotnetRuntime:
         self._live_heap.close()
         self._allocations.close()
 
-    def _look(self) -> Rundown:
-        return take_rundown(self._endpoint())
+    def _look(self) -> Methods:
+        return take_rundown(self._helpers, self._endpoint())
 
     def _endpoint(self) -> Endpoint:
         process = self._process
         return find_endpoint(process.id.pid, process.namespace_pid, process.id.start_ticks, self._proc)
 
 
-def detect_dotnet(process: ProcessInfo, mappings: Sequence[Mapping]) -> DotnetRuntime | None:
+def detect_dotnet(
+    helpers: Helpers, process: ProcessInfo, mappings: Sequence[Mapping]
+) -> DotnetRuntime | None:
     """The .NET runtime of a process that maps one, or that has its socket (a single-file program)."""
     path = next((m.path for m in mappings if os.path.basename(m.path) == _LIBRARY), None)
     if path is None:
@@ -102,4 +115,4 @@ def detect_dotnet(process: ProcessInfo, mappings: Sequence[Mapping]) -> DotnetRu
         except DiagnosticsError:
             return None
     found = _SHARED_FRAMEWORK.search(path or "")
-    return DotnetRuntime(process, found[1] if found else "", time.monotonic_ns())
+    return DotnetRuntime(helpers, process, found[1] if found else "", time.monotonic_ns())

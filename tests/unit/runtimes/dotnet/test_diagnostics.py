@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint, Provider, find_endpoint
-from bpfleakd.runtimes.dotnet.rundown import take_rundown
+from bpfleakd.runtimes.dotnet.method_look import take_rundown
 
+from ...helping import helpers
 from .fake_runtime import FakeRuntime
 from .streams import StreamWriter, method, module
 
@@ -44,9 +45,9 @@ def test_a_rundown(runtime: Callable[..., FakeRuntime], endpoint: Endpoint) -> N
     end = stream.events([module(7, "/srv/Shop.dll"), method("Shop.Program", "Main", 0x1000, 64)]).end()
     fake = runtime(begin=begin, end=end[len(begin) :])
 
-    found = take_rundown(endpoint)
+    found = take_rundown(helpers(), endpoint)
 
-    assert [code.method.name for code in found.code] == ["Main"]
+    assert [code.name for code in found.code] == ["Main"]
     (collect, asked), (stop, number) = fake.received
     assert (collect, stop, struct.unpack("<Q", number)[0]) == (2, 1, 1)
     _buffer, version, providers, keywords, level, units = struct.unpack_from("<IIIQII", asked)
@@ -74,21 +75,21 @@ def test_a_process_that_does_not_answer(runtime: Callable[..., FakeRuntime], end
     """It may be stopped: it is given up when the time is over."""
     runtime(silent=True)
     with pytest.raises(DiagnosticsError, match="does not answer"):
-        take_rundown(endpoint, timeout_s=0.3)
+        take_rundown(helpers(), endpoint, timeout_s=0.3)
 
 
 def test_a_session_that_never_ends(runtime: Callable[..., FakeRuntime], endpoint: Endpoint) -> None:
     """The stop is refused, and nothing more comes."""
     runtime(begin=StreamWriter().data, commands=(2,))
     with pytest.raises(DiagnosticsError):
-        take_rundown(endpoint, timeout_s=0.3)
+        take_rundown(helpers(), endpoint, timeout_s=0.3)
 
 
 def test_a_socket_of_another_process(runtime: Callable[..., FakeRuntime], tmp_path: Path) -> None:
     """A target may have put it where its own would be: nothing is sent to it."""
     fake = runtime()
     with pytest.raises(DiagnosticsError, match="another process"):
-        take_rundown(Endpoint(os.getpid() + 1, str(tmp_path / "socket")))
+        take_rundown(helpers(), Endpoint(os.getpid() + 1, str(tmp_path / "socket")))
     assert fake.received == []
 
 
@@ -100,7 +101,7 @@ def test_what_is_no_socket(endpoint: Endpoint, tmp_path: Path, kind: str) -> Non
     if kind == "link":
         Path(endpoint.path).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(DiagnosticsError):
-        take_rundown(endpoint)
+        take_rundown(helpers(), endpoint)
 
 
 def test_nobody_behind_the_socket(endpoint: Endpoint) -> None:
@@ -110,7 +111,7 @@ def test_nobody_behind_the_socket(endpoint: Endpoint) -> None:
         listener.listen()
         # The kernel takes the connection, and nobody answers.
         with pytest.raises(DiagnosticsError):
-            take_rundown(endpoint, timeout_s=0.2)
+            take_rundown(helpers(), endpoint, timeout_s=0.2)
 
 
 class TestWhereItIs:

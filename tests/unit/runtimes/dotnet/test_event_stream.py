@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,8 @@ from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint
 from bpfleakd.runtimes.dotnet.live_heap import DotnetLiveHeap
 from bpfleakd.runtimes.runtime import LiveHeap
 
+from ...helping import helpers
+from ...waiting import until
 from .fake_runtime import FakeRuntime
 from .streams import RUNTIME, StreamWriter, WrittenEvent
 
@@ -26,14 +27,6 @@ def joined(name: str = "dotnet-events") -> None:
     for thread in threading.enumerate():
         if thread.name == name:
             thread.join()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """The runtime answers from a thread of its own: what it sends need not be there at once."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def stats(
@@ -80,7 +73,7 @@ def test_what_collections_leave_alive(
     stream.events([stats((5, 6, 0, 0), (10, 20, 3_000, 400), version)])
     stream.events([stats((5, 6, 2_000, 300), (10, 20, 3_000, 400), version)])
     fake = runtime(begin=begin)
-    heap = DotnetLiveHeap(endpoint, 3 * S)
+    heap = DotnetLiveHeap(helpers(), endpoint, 3 * S)
     assert (heap.read(2 * S), heap.watched_since_ns) == ([], None)
     heap.read(3 * S)
     joined()
@@ -105,7 +98,7 @@ def test_a_stream_that_ends_is_begun_again(
 ) -> None:
     """Some times, each after a while; then it is given up, and why is said."""
     fake = runtime(begin=b"no stream")
-    heap = DotnetLiveHeap(endpoint, 0)
+    heap = DotnetLiveHeap(helpers(), endpoint, 0)
     seconds = iter(range(1_000_000))
 
     def has_failed() -> bool:
@@ -125,7 +118,7 @@ def test_no_socket(tmp_path: Path) -> None:
     def none() -> Endpoint:
         raise DiagnosticsError("it has no diagnostics socket")
 
-    heap = DotnetLiveHeap(none, 0)
+    heap = DotnetLiveHeap(helpers(), none, 0)
     for second in range(300):
         heap.read(second * S)
         joined()
@@ -137,7 +130,7 @@ def test_allocations_are_sampled_while_somebody_wants_to_know(
 ) -> None:
     """No session before, none afterwards."""
     fake = runtime(begin=StreamWriter().data)
-    allocations = DotnetAllocations(endpoint)
+    allocations = DotnetAllocations(helpers(), endpoint)
     for second in range(20):
         allocations.refresh(second * S)
     joined()

@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 
 import pytest
 
 from bpfleakd.model.code.method import Method
+from bpfleakd.runtimes.dotnet import stream_jobs
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError
+from bpfleakd.runtimes.dotnet.method_look import Methods
 from bpfleakd.runtimes.dotnet.methods import DotnetMethods, MethodTable
-from bpfleakd.runtimes.dotnet.rundown import Rundown, parse_rundown
+from bpfleakd.runtimes.dotnet.stream_jobs import RundownPart
 
-from .streams import StreamWriter, WrittenEvent, il_map, method, module
+from .streams import StreamWriter, WrittenEvent, method, module
 
 S = 1_000_000_000
 SHOP = module(7, "/srv/Shop.dll")
 
 
-def rundown(*events: WrittenEvent) -> Rundown:
-    return parse_rundown(StreamWriter().events([*events, SHOP]).end())
+def rundown(*events: WrittenEvent) -> Methods:
+    """What a helper answers of a stream with these events."""
+    ours, theirs = socket.socketpair()
+    parts: list[RundownPart] = []
+    with ours, theirs:
+        theirs.sendall(StreamWriter().events([*events, SHOP]).end())
+        theirs.shutdown(socket.SHUT_WR)
+        stream_jobs.rundown([ours.fileno()], None, parts.append)
+    return Methods([code for part in parts for code in part.code], dict(parts[-1].modules))
 
 
 class Looks:
     """Answers in turn to looks; the last one again and again."""
 
-    def __init__(self, *answers: Rundown | DiagnosticsError) -> None:
+    def __init__(self, *answers: Methods | DiagnosticsError) -> None:
         self.count = 0
         self._answers = list(answers)
         self._done = threading.Semaphore(0)
 
-    def __call__(self) -> Rundown:
+    def __call__(self) -> Methods:
         self.count += 1
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         self._done.release()
@@ -71,28 +81,14 @@ def test_code_that_was_freed_keeps_its_name_until_there_is_other_code() -> None:
     assert names == {"0x1000": ["A.old"], "0x1010": ["A.new"], "0x2000": ["A.gone"]}
 
 
-def test_lines_by_the_map_of_the_code() -> None:
-    """The IL of the last entry at or before an address."""
-    asked: list[tuple[str, int, int]] = []
-
-    def line_of(module: str, token: int, il_offset: int) -> tuple[str, int]:
-        asked.append((module, token, il_offset))
-        return "Shop.cs", il_offset
-
-    table = MethodTable(line_of)
-    table.add(rundown(method("A", "f", 0x1000, 0x40), il_map(1, [(0, 0), (12, 0x10), (30, 0x20)])))
-    (found,) = table.find(0x1000 + 0x1F)
-    assert (found.file, found.line, asked) == ("Shop.cs", 12, [("/srv/Shop.dll", 0x06000001, 12)])
-
-
 class TestWhenItIsAsked:
     """DotnetMethods."""
 
     @pytest.fixture
     def make(self) -> Callable[..., tuple[DotnetMethods, Looks]]:
-        def made(*answers: Rundown | DiagnosticsError) -> tuple[DotnetMethods, Looks]:
+        def made(*answers: Methods | DiagnosticsError) -> tuple[DotnetMethods, Looks]:
             looks = Looks(*answers)
-            return DotnetMethods(looks, 3 * S, None), looks
+            return DotnetMethods(looks, lambda _methods: {}, 3 * S), looks
 
         return made
 

@@ -91,19 +91,19 @@ def test_damaged_streams_raise_nothing_else() -> None:
 
 
 def test_a_rundown() -> None:
-    """Methods with their modules; the map behind a version of a method is that version's."""
+    """Methods with their modules; the map before a version of a method is that version's."""
     data = StreamWriter().events(
         [
-            method("Shop.Program", "Main", 0x1000, 64),
             il_map(1, [(0, 0), (9, 30), (0xFFFF_FFFE, 60)]),
-            method("Shop.Program", "Main", 0x2000, 32),
+            method("Shop.Program", "Main", 0x1000, 64),
             il_map(1, [(5, 10), (0, 0)]),
+            method("Shop.Program", "Main", 0x2000, 32),
             module(7, "/srv/Shop.dll"),
             WrittenEvent(RUNDOWN, 146, b"", 1),
         ]
     )
     found = parse_rundown(data.end())
-    assert [(code.method.start, code.lines) for code in found.code] == [
+    assert [(code.method.start, code.il_map) for code in found.code] == [
         (0x1000, ((0, 0), (30, 9))),
         (0x2000, ((0, 0), (10, 5))),
     ]

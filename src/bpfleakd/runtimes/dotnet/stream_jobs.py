@@ -1,0 +1,283 @@
+"""What helpers do with the event streams of .NET processes: they read them, and answer what is in them.
+
+The functions in JOBS run in a process without rights (sandbox/zygote.py) that ends with the stream. They get
+the open connection of a session; the structs are what they answer.
+
+- `rundown` reads the list of methods that ends a session.
+- `collections` and `allocations` follow a session that stays open, until nobody listens.
+- `heap_types` sums the objects of the heap by type.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import select
+import struct
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from bpfleakd.runtimes.dotnet import events
+from bpfleakd.runtimes.dotnet.heap_walk import HeapWalk
+from bpfleakd.runtimes.dotnet.nettrace import BadNettrace, Event, NettraceReader
+from bpfleakd.runtimes.dotnet.rundown import parse_rundown
+from bpfleakd.runtimes.dotnet.survivors import Survivors
+from bpfleakd.sandbox.orders import Answers
+
+__all__ = [
+    "ALLOCATIONS_JOB",
+    "COLLECTIONS_JOB",
+    "HEAP_TYPES_JOB",
+    "JOBS",
+    "ROWS_AT_A_TIME",
+    "RUNDOWN_JOB",
+    "Allocated",
+    "CodePart",
+    "Collected",
+    "CountedTypes",
+    "RundownPart",
+    "prepare",
+]
+
+JOBS = ("rundown", "collections", "allocations", "heap_types")
+RUNDOWN_JOB, COLLECTIONS_JOB, ALLOCATIONS_JOB, HEAP_TYPES_JOB = (f"{__name__}:{job}" for job in JOBS)
+
+# 10,000 methods are 1.2 MB.
+RUNDOWN_LIMIT_BYTES = 64 << 20
+_HEAP_LIMIT_BYTES = 4 << 30
+_READ_BYTES = 1 << 20
+# Between two readings of a session that stays open: it bounds what a process can make us do.
+_PAUSE_S = 0.25
+_SUMMARY_PAUSE_S = 1.0
+ROWS_AT_A_TIME = 1_000
+_RETAINED_MAX = 500
+_STACK_MAX = 128
+_TEXT_MAX = 4_096
+
+T = TypeVar("T")
+Number = Annotated[int, msgspec.Meta(ge=0, le=0x7FFF_FFFF_FFFF_FFFF)]
+Text = Annotated[str, msgspec.Meta(max_length=_TEXT_MAX)]
+
+
+class CodePart(msgspec.Struct, frozen=True, array_like=True):
+    """A method with native code; `il_map` are pairs of u32 (native offset, IL offset), by native offset."""
+
+    id: Annotated[int, msgspec.Meta(ge=0)]
+    module_id: Annotated[int, msgspec.Meta(ge=0)]
+    start: Number
+    size_bytes: Number
+    token: Number
+    namespace: Text
+    name: Text
+    il_map: bytes
+
+
+class RundownPart(msgspec.Struct, frozen=True, tag=True):
+    """Some of the methods; the last part has the modules, by id, and how many methods were left out."""
+
+    code: tuple[CodePart, ...] = ()
+    modules: tuple[tuple[Annotated[int, msgspec.Meta(ge=0)], Text], ...] = ()
+    left_out: Number = 0
+    is_last: bool = False
+
+
+class Collection(msgspec.Struct, frozen=True, array_like=True):
+    """A collection, at a time of CLOCK_MONOTONIC, and events.HeapStats of it."""
+
+    at_ns: Number
+    live_bytes: Number
+    promoted_bytes: Number
+    is_full: bool
+
+
+class Collected(msgspec.Struct, frozen=True, tag=True):
+    """The collections since the last answer, and the bytes that told of them."""
+
+    collections: tuple[Collection, ...]
+    read_bytes: Number
+
+
+class RetainedRow(msgspec.Struct, frozen=True, array_like=True):
+    """runtime.Retained by samples."""
+
+    type: Text
+    stack: Annotated[tuple[Number, ...], msgspec.Meta(max_length=_STACK_MAX)]
+    live_bytes: Number
+    samples: Number
+    growth_bytes_per_s: float
+
+
+class Allocated(msgspec.Struct, frozen=True, tag=True):
+    """What the samples of the session say by now, those that keep most first."""
+
+    collections: Number
+    ticks: Number
+    retained: tuple[RetainedRow, ...]
+
+
+class CountedTypes(msgspec.Struct, frozen=True, tag=True):
+    """Sums of some types (name, bytes, count), and names of types by id that were not known."""
+
+    sums: tuple[tuple[Text, Number, Number], ...] = ()
+    names: tuple[tuple[Annotated[int, msgspec.Meta(ge=0)], Text], ...] = ()
+    is_last: bool = False
+
+
+def prepare() -> None:
+    """Load what is imported at its first use, while files can still be opened."""
+    codecs.lookup("utf-16-le")
+    Survivors().retained()
+
+
+def rundown(files: Sequence[int], _arguments: object, answer: Answers) -> None:
+    """Answer the methods of a process in parts. Raises BadNettrace."""
+    found = parse_rundown(b"".join(_to_end(files[0], RUNDOWN_LIMIT_BYTES)))
+    for codes in _batches(found.code):
+        answer(RundownPart(tuple(_part(code.method, code.il_map) for code in codes)))
+    modules = tuple((number, path[:_TEXT_MAX]) for number, path in found.modules.items())
+    answer(RundownPart((), modules, found.left_out, is_last=True))
+
+
+def collections(files: Sequence[int], _arguments: object, answer: Answers) -> None:
+    """Answer each collection. Raises BadNettrace."""
+    for read_bytes, new in _followed(files[0], answer):
+        found = []
+        for event in new:
+            if event.number == events.GC_HEAP_STATS:
+                stats = events.heap_stats(event)
+                live_bytes, promoted_bytes = _number(stats.live_bytes), _number(stats.promoted_bytes)
+                found.append(Collection(_number(event.time_ns), live_bytes, promoted_bytes, stats.is_full))
+        answer(Collected(tuple(found), read_bytes))
+
+
+def allocations(files: Sequence[int], _arguments: object, answer: Answers) -> None:
+    """Answer who allocates what stays alive, once a second at most. Raises BadNettrace."""
+    survivors = Survivors()
+    answered_s = 0.0
+    for _read_bytes, new in _followed(files[0], answer, _SUMMARY_PAUSE_S):
+        survivors.take(new)
+        if time.monotonic() - answered_s >= _SUMMARY_PAUSE_S:
+            retained = tuple(
+                RetainedRow(
+                    one.type[:_TEXT_MAX],
+                    tuple(map(_number, one.stack[:_STACK_MAX])),
+                    _number(one.live_bytes),
+                    one.samples,
+                    one.growth_bytes_per_s,
+                )
+                for one in survivors.retained()[:_RETAINED_MAX]
+            )
+            answer(Allocated(survivors.collections, survivors.ticks, retained))
+            answered_s = time.monotonic()
+
+
+def heap_types(files: Sequence[int], arguments: object, answer: Answers) -> None:
+    """Answer the objects by type. `arguments` are known names of types, by id. Raises BadNettrace."""
+    walk = HeapWalk(msgspec.convert(arguments, dict[int, str]))
+    for data in _to_end(files[0], _HEAP_LIMIT_BYTES):
+        walk.feed(data)
+        if walk.is_done:
+            break
+    else:
+        raise BadNettrace("it ends early")
+    for rows in _batches(walk.sums()):
+        answer(CountedTypes(tuple((name[:_TEXT_MAX], _number(a), _number(b)) for name, a, b in rows)))
+    for names in _batches(list(walk.new_names.items())):
+        answer(CountedTypes((), tuple((number, name[:_TEXT_MAX]) for number, name in names)))
+    answer(CountedTypes(is_last=True))
+
+
+def _part(method: events.LoadedMethod, il_map: Sequence[tuple[int, int]]) -> CodePart:
+    packed = struct.pack(f"<{2 * len(il_map)}I", *(number for pair in il_map for number in pair))
+    return CodePart(
+        method.id,
+        method.module_id,
+        _number(method.start),
+        method.size_bytes,
+        method.token,
+        method.namespace[:_TEXT_MAX],
+        method.name[:_TEXT_MAX],
+        packed,
+    )
+
+
+def _followed(
+    session: int, answer: Answers, quiet_s: float | None = None
+) -> Iterator[tuple[int, list[Event]]]:
+    """What comes of a session, with the bytes that it took, until nobody listens.
+
+    Nothing, once nothing has come for `quiet_s`. Raises BadNettrace.
+    """
+    reader = NettraceReader()
+    both = select.poll()
+    both.register(session, select.POLLIN)
+    both.register(answer, 0)
+    only_answer = select.poll()
+    only_answer.register(answer, 0)
+    while True:
+        ready = dict(both.poll(None if quiet_s is None else 1000 * quiet_s))
+        if not ready:
+            yield 0, []
+            continue
+        if answer.fileno() in ready:
+            return
+        data = _read(session)
+        if not data:
+            return
+        yield len(data), _events(reader, data)
+        if only_answer.poll(1000 * _PAUSE_S):
+            return
+
+
+def _events(reader: NettraceReader, data: bytes) -> list[Event]:
+    try:
+        return list(reader.feed(data))
+    except struct.error as error:
+        raise BadNettrace(f"an event is cut: {error}") from error
+
+
+def _to_end(session: int, limit_bytes: int) -> Iterator[bytes]:
+    """The rest of a stream. Raises BadNettrace if it is longer."""
+    ready = select.poll()
+    ready.register(session, select.POLLIN)
+    taken = 0
+    while True:
+        ready.poll()
+        data = _read(session)
+        if not data:
+            return
+        taken += len(data)
+        if taken > limit_bytes:
+            raise BadNettrace(f"it is longer than {limit_bytes >> 20} MiB")
+        yield data
+
+
+def _read(session: int) -> bytes:
+    """What has come; b"" at the end, also if the other end is gone."""
+    parts: list[bytes] = []
+    taken = 0
+    while taken < _READ_BYTES:
+        try:
+            part = os.read(session, _READ_BYTES - taken)
+        except BlockingIOError:
+            break
+        except OSError:
+            part = b""
+        if not part:
+            break
+        parts.append(part)
+        taken += len(part)
+    return b"".join(parts)
+
+
+def _number(value: int) -> int:
+    """What the struct of an answer takes: the stream may say anything."""
+    return min(max(value, 0), 0x7FFF_FFFF_FFFF_FFFF)
+
+
+def _batches(rows: Sequence[T]) -> Iterable[Sequence[T]]:
+    for at in range(0, len(rows), ROWS_AT_A_TIME):
+        yield rows[at : at + ROWS_AT_A_TIME]

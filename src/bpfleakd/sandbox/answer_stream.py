@@ -1,0 +1,74 @@
+"""The answers of a job that goes on, read as they come: nothing waits for them."""
+
+from __future__ import annotations
+
+import socket
+from typing import Generic, TypeVar
+
+from bpfleakd.sandbox.channel import ChannelError, HelperFailed, JobFailed, decoded, message_extent
+from bpfleakd.sandbox.orders import Failure
+
+__all__ = ["AnswerStream"]
+
+T = TypeVar("T")
+
+_READ_BYTES = 1 << 18
+
+
+class AnswerStream(Generic[T]):
+    """Answers of one type, none longer than `bytes_max`. Closing it ends the job."""
+
+    def __init__(self, channel: socket.socket, answer_type: type[T], bytes_max: int) -> None:
+        """`channel` is taken over."""
+        channel.setblocking(False)
+        self._channel = channel
+        self._type = answer_type
+        self._bytes_max = bytes_max
+        self._pending = bytearray()
+
+    def read(self) -> list[T]:
+        """What has come since the last time, in order; no more than about twice `bytes_max` at a time.
+
+        Raises HelperFailed when the job has ended, or answers something else.
+        """
+        is_over = self._receive()
+        answers = self._whole_messages()
+        if is_over and not answers:
+            raise HelperFailed("its helper has ended")
+        return answers
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not closed yet."""
+        return self._channel.fileno() >= 0
+
+    def close(self) -> None:
+        """End the job."""
+        self._channel.close()
+
+    def _receive(self) -> bool:
+        """Take in what has come; returns whether the other end has closed."""
+        while len(self._pending) < 2 * self._bytes_max:
+            try:
+                part = self._channel.recv(_READ_BYTES)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                raise HelperFailed(str(error)) from error
+            if not part:
+                return True
+            self._pending += part
+        return False
+
+    def _whole_messages(self) -> list[T]:
+        answers: list[T] = []
+        try:
+            while (extent := message_extent(self._pending, self._bytes_max)) is not None:
+                message = decoded(self._pending[slice(*extent)], self._type | Failure)  # type: ignore[arg-type]
+                del self._pending[: extent[1]]
+                if isinstance(message, Failure):
+                    raise JobFailed(message.reason)
+                answers.append(message)
+        except ChannelError as error:
+            raise HelperFailed(str(error)) from error
+        return answers

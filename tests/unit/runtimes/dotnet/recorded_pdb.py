@@ -1,0 +1,52 @@
+"""A PDB, and an assembly with one in it: written by PdbWriter.cs (tests/workloads/runtimes), .NET Core 3.1.
+
+POINTS are those that the runtime's own reader finds in both: token, IL offset, document, line.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+
+__all__ = ["ASSEMBLY", "PDB", "POINTS"]
+
+PDB = base64.b64decode(
+    """
+QlNKQgEAAQAAAAAADAAAAFBEQiB2MS4wAAAAAAAABgB8AAAARAAAACNQZGIAAAAAwAAAADwAAAAjfgAA/AAAAAQAAAAjU3RyaW5ncwAA
+AAAAAQAABAAAACNVUwAEAQAAEAAAACNHVUlEAAAAFAEAAGAAAAAjQmxvYgAAAAEAAAACAAMABAUGBwgJCgsBAACAAgAABlcEAgAJAAAA
+AQAAAAUAAAACAAAAAQAAAAIAAAAEAAAAAQAAAAEAAAACAAAAAAAAAAIAAAEAAAAAAAADAAAAAAAAAAAAAgAAAAIAAAAUAAAAAAABACoA
+AAAAAAEAAAAwAAEARgAAAAAAAAAAAAAAAAD4YlE/xgfTEZBTAMBPowKhAANzcmMEc2hvcAlMZWRnZXIuY3MFLwABBQoCQzoMR2VuZXJh
+dGVkLmNzBVwaAQUdFQABAAAUDAkAAgsAFAoAAAEMABR7ABkAAAAUJwkKABQCAAUAAAUAFAYABQAUggIA
+"""
+)
+
+ASSEMBLY = gzip.decompress(
+    base64.b64decode(
+        """
+H4sIAAAAAAACA+1VX2hbZRT/3Zs/TZM2tm40kZR5SxuNrob82bDDommWYutSW5bNzflgk9yvTexNbnZzV9YHZ+u01s1JFRkTHKwYN0QQ
+7USLD+qkQn2YD7IXn1yZDCwU2gkiQ43n3pu0AWFDnxT9kXv+3HvO+c53vnO+DByahQmAmZ5yGViAgQhuj0l6nHd/6sRH9ZfbFrj45bZ9
+mWxRKCjyqJLMCelkPi+rQooJypG8kM0LscGEkJNF5m9stHdUYgz1AnGOx3q3aawa9yp4OLgAYCWFN95FvUSEamIRQ+aNvIFNjuFNHxMi
+LwJN+m+TbzAda5TI4K02SUs1EJttB7rwF0D52WpUG+l9NbpfZUdV4n2Wyr5q9loTYtivMElOGznoe9dsbH9KMYq/iQ6vwfv00BaUaFGJ
+1uCMpaxVu6Z247xvhy0BG9zQ/ZuFc9McTlF3cfZjpJutMkW033O/ZtNRsVGIFHx0evYiSfZJzc5HxHqXjxztXWvlcjmaeCzK6RkZdRjf
+4Q/4w4FwcJf2xgKJ6K/0tB8DMmS2qMkJVcnmR4uaRSdvnHn7/gS6q/Kj+/tjxOO8Uf72qCSnKnvQtn/AzKNeU25yYbQY9bBUyl+pjd5z
+XI0OZCtZWvEexol+gjNEH9flNiRgRzfJqPholMMUiSJOUXRNa8E81W9I757TeF63U7UESXtW15rxOtk2w0f5teElOHEfYtgCT03cKjpr
+J0OHvTItXE2z7awK3QOyeERiDyMxUVRZzj+kZMeTKvPvlhUWz6awL6OwpIgeUURvLsVEkYlV091yvihLDAeUrEq2eYbohMqqXw1HOg9E
+ZXlsw9kvSlLFBAPJbB57GCsgIek0IxfgT6uysrmEJLG0mqWVMJh6hkSMsYKKHkVJTsSzRVXfg0MBQ5IqOqGr8109M+nPzkXPhjr7Hgnc
+6dEuO84kgDMLnK2V6sDZNOLkra2mOq4V/wTw2qhxA0PaCWnjuUSzt2SpMaBGadbuNzrsVfq2St/2JmIJXvc1wWyx1tnq7Q6tFzZKXRBT
+GBiKRVV6W7T/rKTEYRHcNsFZOLzXF74ShiPwQfAK+l3CE86+fv7lVqQ8TZ+/OrV8x+wI9+HxPSdCP3178tIh91xq7lJDZ+RjzKxuW6kP
+7TYvDWL9rHKjZzo4FQybHNs9D9Xd63pw9nssSsud8Ya3mt52H5xbcc/tcLzReC0cyczUTY4EhcUvDppXfA+cueZumCx5TKFfXtuaee6V
+3+avvjA8bfr95JstoYDL5b24dfQHV+Fm6XzpQsuPXtfFlXBgXgnuemp94cL1d1q8p0vnJ2PpkvtJ1ttz/cRaIRQ4HJ4pcLnlZNO7I7Pm
+797/5uuvhC/NNyzbj9s8M5kUDbjbu1nGUPU/5Rb3ooGnaQJ6jzK9R3PFNI0D03tXQ9kLIYJ/LQTjTo3txP/4D+IPYaJmrgAKAAA=
+"""
+    )
+)
+
+POINTS = [
+    (0x06000001, 0, "/src/shop/Ledger.cs", 12),
+    (0x06000001, 11, "C:\\src\\shop\\Generated.cs", 17),
+    (0x06000001, 23, "/src/shop/Ledger.cs", 14),
+    (0x06000002, 0, "/src/shop/Ledger.cs", 39),
+    (0x06000002, 10, "/src/shop/Ledger.cs", 40),
+    (0x06000002, 20, "/src/shop/Ledger.cs", 43),
+    (0x06000002, 25, "/src/shop/Ledger.cs", 300),
+]
