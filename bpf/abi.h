@@ -13,6 +13,8 @@
 
 enum allocation_kind {
 	KIND_HEAP = 0,
+	/* File descriptors: each counts as one, not as bytes. */
+	KIND_DESCRIPTOR = 1,
 };
 
 /* What a probed function does with its arguments. src/bpfleakd/model/code/probe.py FunctionRole. */
@@ -116,6 +118,7 @@ enum loss {
 	LOSS_STACK_UNREADABLE,	/* a stack ended early: its memory could not be read */
 	LOSS_EVENT_FULL,	/* a change of the address space was not reported: no room in the ring */
 	LOSS_UNATTENDED,	/* recording was stopped: no daemon for too long */
+	LOSS_DESCRIPTOR_FULL,	/* a descriptor was not recorded: the process' table of descriptors is full */
 	LOSS_KINDS,
 };
 

@@ -8,7 +8,7 @@
  *   heap_entry, heap_exit    the same as two programs (uprobe multi, perf events)
  *   sampled_probe            probes of a sampler inside the process: entry only
  *   shared_entry, _exit      the same for perf events that many processes share, beside the other methods
- *   space_enter, space_exit  mmap, munmap, mremap, brk, mprotect, madvise (syscall tracepoints)
+ *   syscall_enter, _exit     calls that change address spaces, open or close descriptors (syscall tracepoints)
  *   *_continue               where a walk takes several programs (before Linux 6.9)
  *   process_exec, thread_exit
  */
@@ -22,6 +22,8 @@
 #include "record.h"
 #include "heap.h"
 #include "space.h"
+#include "descriptors.h"
+#include "syscalls.h"
 
 /* A load that stays one: LLVM would make one load at a computed offset of many, which the verifier refuses. */
 #define READ_REGISTER(ctx, field)                                                                        \
@@ -189,20 +191,20 @@ int heap_continue(struct pt_regs *ctx)
 }
 #endif
 
-int space_enter(struct syscall_enter *ctx)
+int syscall_enter(struct syscall_enter *ctx)
 {
-	return space_may_run(ctx) ? enter_syscall(ctx) : 0;
+	return syscall_may_run(ctx) ? enter_syscall(ctx) : 0;
 }
 
-int space_exit(struct syscall_exit *ctx)
+int syscall_exit(struct syscall_exit *ctx)
 {
-	return space_may_run(ctx) ? leave_syscall(ctx) : 0;
+	return syscall_may_run(ctx) ? leave_syscall(ctx) : 0;
 }
 
 #ifdef WALK_BY_TAIL_CALLS
-int space_continue(struct syscall_exit *ctx)
+int syscall_continue(struct syscall_exit *ctx)
 {
-	return space_may_run(ctx) ? leave_syscall_continued(ctx) : 0;
+	return syscall_may_run(ctx) ? leave_syscall_continued(ctx) : 0;
 }
 #endif
 

@@ -18,6 +18,9 @@ BPF_F_TABLE("hash", u32, u32, slots, MAX_PROCESSES, ALLOCATED_ON_DEMAND);
 BPF_F_TABLE("hash", u64, struct live_block, live_template, 1, ALLOCATED_ON_DEMAND);
 BPF_ARRAY_OF_MAPS(live, "live_template", MAX_PROCESSES);
 
+/* slot -> (descriptor -> block). There while the process' descriptors are recorded; made and sized by the daemon. */
+BPF_ARRAY_OF_MAPS(descriptors, "live_template", MAX_PROCESSES);
+
 /* 0 -> what blocks stand for. Written once, by the loader. */
 BPF_ARRAY(sampling_curves, struct sampling_curve, 1);
 
@@ -71,5 +74,5 @@ BPF_RINGBUF_OUTPUT(space_events, SPACE_EVENT_PAGES);
 #ifdef WALK_BY_TAIL_CALLS
 /* Programs that walk on where one could not walk to the end. Filled by the loader. */
 BPF_PROG_ARRAY(continuations, 1);
-BPF_PROG_ARRAY(space_continuations, 1);
+BPF_PROG_ARRAY(syscall_continuations, 1);
 #endif

@@ -11,27 +11,29 @@
  */
 
 enum {
+	SYSCALL_MMAP = 9,
+	SYSCALL_MPROTECT = 10,
 	SYSCALL_MUNMAP = 11,
+	SYSCALL_BRK = 12,
 	SYSCALL_MREMAP = 25,
+	SYSCALL_MADVISE = 28,
 };
 
 #define ENOMEM 12
 
-/*
- * What the syscall tracepoints hand over: perf_call_bpf_enter and _exit in kernel/trace/trace_syscalls.c.
- * The arguments are taken from the caller's registers, which keep them until the call returns.
- */
-struct syscall_enter {
-	u64 common;
-	u32 number;
-};
-
-struct syscall_exit {
-	u64 common;
-	u32 number;
-	u32 padding;
-	s64 result;
-};
+static __always_inline bool changes_space(u32 number)
+{
+	switch (number) {
+	case SYSCALL_MMAP:
+	case SYSCALL_MPROTECT:
+	case SYSCALL_MUNMAP:
+	case SYSCALL_BRK:
+	case SYSCALL_MREMAP:
+	case SYSCALL_MADVISE:
+		return true;
+	}
+	return false;
+}
 
 static __always_inline bool is_failure(s64 result)
 {
@@ -86,90 +88,8 @@ static __always_inline void report(struct process *process, u64 id, u32 number, 
 	}
 }
 
-/* A call is made that takes addresses away. */
-static __always_inline int enter_syscall(struct syscall_enter *ctx)
+/* Whether a call that has returned is reported without its stack: most calls that failed have done nothing. */
+static __always_inline bool is_partly_done(u32 number, s64 result)
 {
-	u64 id = current_id();
-	struct process *process;
-	u32 slot;
-
-	process = current_process(id, &slot);
-	if (!process)
-		return 0;
-	count_hit(process);
-	if (process->state == STATE_RECORDING)
-		report(process, id, ctx->number, SPACE_ENTRY, 0, 0, false);
-	return 0;
-}
-
-static __always_inline int walk_and_report(struct syscall_exit *ctx, struct process *process, u32 slot,
-					   u64 id, struct thread *thread)
-{
-	u64 stack_id;
-
-	walk_on(thread, &process->python, mappings_of(slot));
-#ifdef WALK_BY_TAIL_CALLS
-	if (thread->scratch.walk.end == WALK_GOES_ON)
-		space_continuations.call(ctx, 0);
-#endif
-	stack_id = end_walk(thread);
-	if (thread->stack.end == END_READ_FAULT)
-		count_loss(process, LOSS_STACK_UNREADABLE);
-	keep_stack(process, id >> 32, stack_id, &thread->stack);
-	report(process, id, ctx->number, SPACE_EXIT, ctx->result, stack_id, false);
-	return 0;
-}
-
-/* A call returns. */
-static __always_inline int leave_syscall(struct syscall_exit *ctx)
-{
-	u64 id = current_id();
-	struct process *process;
-	struct thread *thread;
-	struct pt_regs *user;
-	u32 slot;
-
-	process = current_process(id, &slot);
-	if (!process)
-		return 0;
-	count_hit(process);
-	if (process->state != STATE_RECORDING)
-		return 0;
-	if (is_failure(ctx->result)) {
-		/* Of most calls nothing has happened then; some were announced, some have done a part. */
-		if (ctx->number == SYSCALL_MUNMAP || ctx->number == SYSCALL_MREMAP || ctx->result == -ENOMEM)
-			report(process, id, ctx->number, SPACE_EXIT, ctx->result, 0, false);
-		return 0;
-	}
-	if (ctx->number == SYSCALL_MUNMAP)
-		return 0;
-	thread = current_thread(id);
-	if (!thread) {
-		count_loss(process, LOSS_THREAD_FULL);
-		report(process, id, ctx->number, SPACE_EXIT, ctx->result, 0, false);
-		return 0;
-	}
-	user = user_registers();
-	if (is_nested(&thread->pending, user->sp)) {
-		report(process, id, ctx->number, SPACE_EXIT, ctx->result, 0, true);
-		return 0;
-	}
-	begin_walk_at(thread, 0, user->ip, user->sp, user->bp);
-	return walk_and_report(ctx, process, slot, id, thread);
-}
-
-static __always_inline int leave_syscall_continued(struct syscall_exit *ctx)
-{
-	u64 id = current_id();
-	struct process *process;
-	struct thread *thread;
-	u32 slot;
-
-	process = current_process(id, &slot);
-	if (!process)
-		return 0;
-	thread = threads.lookup(&id);
-	if (!thread)
-		return 0;
-	return walk_and_report(ctx, process, slot, id, thread);
+	return number == SYSCALL_MUNMAP || number == SYSCALL_MREMAP || result == -ENOMEM;
 }

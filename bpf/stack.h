@@ -65,13 +65,13 @@ static __always_inline bool shared_may_run(struct pt_regs *ctx)
 }
 #endif
 
-BPF_PROG_ARRAY(no_space_programs, 1);
+BPF_PROG_ARRAY(no_syscall_programs, 1);
 
-static __always_inline bool space_may_run(void *ctx)
+static __always_inline bool syscall_may_run(void *ctx)
 {
 	if (is_on_task_stack(ctx))
 		return true;
-	no_space_programs.call(ctx, 0);
+	no_syscall_programs.call(ctx, 0);
 	return false;
 }
 

@@ -230,6 +230,20 @@ class AutoConfig(_Section, frozen=True):
     pause_max_s: Annotated[float, msgspec.Meta(ge=1, le=604_800)] = 3_600.0
 
 
+class RecordedDescriptors(StrEnum):
+    """Of which traced processes the call sites that open descriptors are recorded."""
+
+    GROWING = "growing"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class DescriptorsConfig(_Section, frozen=True):
+    """File descriptors: of which traced processes the call sites that open them are recorded."""
+
+    call_sites: RecordedDescriptors = RecordedDescriptors.GROWING
+
+
 class SamplingConfig(_Section, frozen=True):
     """How many blocks of a process are recorded a second, where not all are; or one in how many bytes."""
 
@@ -291,6 +305,7 @@ class Config(_Section, frozen=True):
     blame: Annotated[BlameConfig, NEEDS_RESTART] = BlameConfig()
     sampling: Annotated[SamplingConfig, NEEDS_RESTART] = SamplingConfig()
     auto: Annotated[AutoConfig, NEEDS_RESTART] = AutoConfig()
+    descriptors: Annotated[DescriptorsConfig, NEEDS_RESTART] = DescriptorsConfig()
     budget: Annotated[BudgetConfig, NEEDS_RESTART] = BudgetConfig()
     state: Annotated[StateConfig, NEEDS_RESTART] = StateConfig()
     log: Annotated[LogConfig, RELOADED] = LogConfig()

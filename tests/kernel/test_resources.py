@@ -6,7 +6,7 @@ from .waiting import wait_until
 
 
 def test_connections_and_threads_that_become_more(daemon, workload):
-    """The process leaks them: how fast, what they are, in the report and in the log."""
+    """The process leaks them: how fast, what they are, and where they are opened, since they grow."""
     tracer = daemon(history={"leak_after_s": 10})
     program = workload("holding")
     tracer.attach(program.pid)
@@ -14,7 +14,7 @@ def test_connections_and_threads_that_become_more(daemon, workload):
 
     def told() -> bool:
         reason = tracer.top(program.pid)["process_verdict"]["reason"]
-        return "file descriptors grow" in reason and "threads grow" in reason
+        return "opened at open_connection holding.c:" in reason and "threads grow" in reason
 
     wait_until(told, 60)
     report = tracer.top(program.pid)
@@ -25,6 +25,9 @@ def test_connections_and_threads_that_become_more(daemon, workload):
     assert descriptors["shares"][0]["what"] == f"sockets to 127.0.0.1:{port}"
     assert descriptors["shares"][0]["share"] > 0.85
     assert {"files in /etc"} == {share["what"] for share in descriptors["shares"][1:]}
+    site = report["descriptor_sites"][0]
+    assert site["function"] == "open_connection"
+    assert site["open_count"] == site["opened_count"] >= 10
     assert descriptors["limit"] > descriptors["count"] > 100
     assert threads["shares"][0]["what"] == "named waiting-N"
     assert tracer.events("descriptors.leak")[0]["pid"] == program.pid

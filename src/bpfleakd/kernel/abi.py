@@ -26,6 +26,7 @@ __all__ = [
     "COOKIE_SLOT_SHIFT",
     "COUNT_UNIT",
     "CURVE_STEPS",
+    "DESCRIPTOR_KIND",
     "FUNCTION_ROLES",
     "HEARTBEAT",
     "KINDS",
@@ -116,8 +117,10 @@ LOSS_REASONS = (
     "stack_unreadable",
     "event_full",
     "unattended",
+    "descriptor_full",
 )
-KINDS = (AllocationKind.HEAP,)
+KINDS = (AllocationKind.HEAP, AllocationKind.DESCRIPTOR)
+DESCRIPTOR_KIND = KINDS.index(AllocationKind.DESCRIPTOR)
 FUNCTION_ROLES = (
     FunctionRole.SIZE_FIRST,
     FunctionRole.SIZE_SECOND,

@@ -30,6 +30,7 @@ __all__ = [
     "MapInfo",
     "MapType",
     "ProgramType",
+    "has_tracepoint",
     "is_map",
     "link_perf_event",
     "link_uprobe_multi",
@@ -417,6 +418,11 @@ def link_perf_event(program_fd: int, event_fd: int, cookie: int) -> int:
         return _bpf(_Command.LINK_CREATE, attributes)
     finally:
         os.close(event_fd)
+
+
+def has_tracepoint(tracepoint: str) -> bool:
+    """Whether the kernel has a tracepoint such as "syscalls/sys_enter_mmap", and tracefs is mounted."""
+    return (_TRACEFS / "events" / tracepoint / "id").exists()
 
 
 def open_tracepoint_event(tracepoint: str) -> int:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from bpfleakd import errors
 from bpfleakd.kernel import abi, bpf
 from bpfleakd.kernel.address_space_events import AddressSpaceEvent, read_space_events
+from bpfleakd.kernel.descriptor_tables import DescriptorTables
 from bpfleakd.kernel.probes.operand_table import OperandTable
 from bpfleakd.kernel.process_slots import NoSlot, ProcessSlots
 from bpfleakd.kernel.python_row import python_row
@@ -47,6 +48,7 @@ PINNED_MAPS: dict[str, tuple[np.dtype, np.dtype]] = {
     "processes": (np.dtype("u4"), abi.PROCESS),
     "slots": (np.dtype("u4"), np.dtype("u4")),
     "live": (np.dtype("u4"), np.dtype("u4")),
+    "descriptors": (np.dtype("u4"), np.dtype("u4")),
     "sampling_curves": (np.dtype("u4"), abi.SAMPLING_CURVE),
     "sites": (abi.SITE_KEY, abi.SITE),
     "changed_sites": (_NOTHING, _NOTHING),
@@ -127,6 +129,7 @@ class Maps:
             self._fds["processes"], self._fds["slots"], SPACE_EVENT_BYTES // _SPACE_RECORD_BYTES
         )
         self.unwind = UnwindStore(self._fds, self._slots.slot_of)
+        self.descriptors = DescriptorTables(self._fds["descriptors"], self._fds["sites"], self._slots.slot_of)
         self._space_events = RingReader(self._fds["space_events"], SPACE_EVENT_BYTES)
         self._sites = SiteReader(
             self._fds["sites"], RingReader(self._fds["changed_sites"], CHANGED_SITE_BYTES), self._slots
@@ -161,6 +164,7 @@ class Maps:
     def close(self) -> None:
         """Close all descriptors; the maps live on while they are pinned or in use."""
         self.unwind.close()
+        self.descriptors.close()
         self._slots.close()
         self._space_events.close()
         self._sites.close()
@@ -209,6 +213,7 @@ class Maps:
         if found is None:
             return False
         self._live_fds[pid] = bpf.map_get(int.from_bytes(found, "little"))
+        self.descriptors.adopt(pid)
         return True
 
     def pids(self) -> list[int]:
@@ -287,6 +292,7 @@ class Maps:
 
     def remove_process(self, pid: int) -> None:
         """Clear all that belongs to a process. Its links must be closed already."""
+        self.descriptors.end(pid)
         with contextlib.suppress(KeyError):
             bpf.map_delete(self._fds["live"], bpf.u32(self._slots.slot_of(pid)))
         self._slots.give_back(pid)

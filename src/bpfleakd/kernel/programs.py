@@ -19,8 +19,10 @@ from enum import StrEnum
 from bpfleakd.kernel.bpf import AttachType, ProgramType
 
 __all__ = [
+    "DESCRIPTOR_TRACEPOINTS",
     "LIFE_PROGRAMS",
-    "SPACE_PROGRAMS",
+    "SPACE_TRACEPOINTS",
+    "SYSCALL_PROGRAMS",
     "AttachMethod",
     "Covered",
     "Program",
@@ -130,15 +132,30 @@ LIFE_PROGRAMS = (
 )
 
 
-# The address space: each program and the tracepoints that it is linked to.
-SPACE_PROGRAMS = {
-    Program("space_enter", ProgramType.TRACEPOINT, AttachType.NONE): tuple(
-        f"syscalls/sys_enter_{call}" for call in ("munmap", "mremap")
-    ),
-    Program("space_exit", ProgramType.TRACEPOINT, AttachType.NONE): tuple(
-        f"syscalls/sys_exit_{call}" for call in ("mmap", "munmap", "mremap", "brk", "mprotect", "madvise")
-    ),
-}
+# System calls, at both ends.
+SYSCALL_PROGRAMS = _ENTER, _EXIT = (
+    Program("syscall_enter", ProgramType.TRACEPOINT, AttachType.NONE),
+    Program("syscall_exit", ProgramType.TRACEPOINT, AttachType.NONE),
+)
+
+
+def _tracepoints(enter: str, exit_: str) -> Mapping[str, str]:
+    return {
+        **{f"syscalls/sys_enter_{call}": _ENTER.function for call in enter.split()},
+        **{f"syscalls/sys_exit_{call}": _EXIT.function for call in exit_.split()},
+    }
+
+
+# The tracepoints of what changes address spaces, and the C function of the program that each is linked to.
+SPACE_TRACEPOINTS = _tracepoints("munmap mremap", "mmap munmap mremap brk mprotect madvise")
+# The same of what opens and closes descriptors, if programs use it much: to detach one takes 80 ms. Some
+# depend on how the kernel was configured.
+DESCRIPTOR_TRACEPOINTS = _tracepoints(
+    "close",
+    "open openat openat2 creat memfd_create socket socketpair accept accept4 pipe pipe2 dup dup2 dup3 fcntl"
+    " epoll_create epoll_create1 eventfd eventfd2 signalfd4 timerfd_create inotify_init inotify_init1"
+    " pidfd_open userfaultfd perf_event_open io_uring_setup",
+)
 
 
 def continuations_of(method: AttachMethod) -> dict[str, Program]:
@@ -146,7 +163,7 @@ def continuations_of(method: AttachMethod) -> dict[str, Program]:
     (returning,) = (program for program in programs_of(method) if program.covered is Covered.RETURNING)
     return {
         "continuations": Program("heap_continue", returning.type, returning.attach_type),
-        "space_continuations": Program("space_continue", ProgramType.TRACEPOINT, AttachType.NONE),
+        "syscall_continuations": Program("syscall_continue", ProgramType.TRACEPOINT, AttachType.NONE),
     }
 
 
@@ -158,7 +175,7 @@ def programs_of(method: AttachMethod) -> tuple[Program, ...]:
 def lasting_programs(method: AttachMethod, walker: WalkerKind) -> tuple[Program, ...]:
     """All that a daemon links, each once: they are pinned."""
     shared = shared_programs_of(method, walker)
-    return tuple(dict.fromkeys((*programs_of(method), *shared, *LIFE_PROGRAMS, *SPACE_PROGRAMS)))
+    return tuple(dict.fromkeys((*programs_of(method), *shared, *LIFE_PROGRAMS, *SYSCALL_PROGRAMS)))
 
 
 def shared_programs_of(method: AttachMethod, walker: WalkerKind) -> tuple[Program, ...]:

@@ -10,7 +10,6 @@ import structlog
 
 from bpfleakd import errors
 from bpfleakd.kernel import bpf
-from bpfleakd.kernel.address_space_links import AddressSpaceLinks
 from bpfleakd.kernel.child import end_ahead
 from bpfleakd.kernel.loader import Capacities, Loaded, load, reload, version_of
 from bpfleakd.kernel.maps import Maps
@@ -19,12 +18,15 @@ from bpfleakd.kernel.pins import MAKING, DirectoryLock, PinnedSet, ProcessPins, 
 from bpfleakd.kernel.probes.links import Linker, close_all
 from bpfleakd.kernel.probes.shared import SharedProbes, group_of
 from bpfleakd.kernel.programs import (
+    DESCRIPTOR_TRACEPOINTS,
     LIFE_PROGRAMS,
+    SPACE_TRACEPOINTS,
     AttachMethod,
     WalkerKind,
     lasting_programs,
     shared_programs_of,
 )
+from bpfleakd.kernel.syscall_links import SyscallLinks
 
 __all__ = ["KernelSession"]
 
@@ -47,7 +49,9 @@ class KernelSession:
         self._lock = lock
         self._program_fds: dict[str, int] = {}
         self._life_links: list[int] = []
-        self._space_links = AddressSpaceLinks(pins, self._program_fds.__getitem__)
+        program_fd = self._program_fds.__getitem__
+        self._space_links = SyscallLinks(pins, program_fd, SPACE_TRACEPOINTS)
+        self._descriptor_links = SyscallLinks(pins, program_fd, DESCRIPTOR_TRACEPOINTS, may_miss=True)
         self._linker: Linker | None = None
         self._shared: SharedProbes | None = None
         self.maps = Maps.open_pinned(pins.directory)
@@ -137,6 +141,10 @@ class KernelSession:
         """
         self._space_links.want(wanted)
 
+    def watch_descriptors(self, wanted: bool) -> None:
+        """The same for calls that open and close descriptors, only while those of a process are recorded."""
+        self._descriptor_links.want(wanted)
+
     def close(self, *, keep: bool) -> None:
         """Close everything. `keep`: programs and tables stay for the next daemon; else nothing is left."""
         if not keep:
@@ -149,6 +157,7 @@ class KernelSession:
 
     def _close_descriptors(self) -> None:
         self._space_links.close()
+        self._descriptor_links.close()
         close_all((*self._life_links, *self._program_fds.values()))
         self.maps.close()
 
@@ -168,6 +177,7 @@ class KernelSession:
                 self.pins.pin_link(program.function, link)
             self._life_links.append(link)
         self._space_links.adopt()
+        self._descriptor_links.adopt()
 
 
 def _remove_others(directory: Path, ours: PinnedSet, left_behind: Callable[[ProcessPins], None]) -> None:

@@ -34,7 +34,7 @@ class SkippedRunCounters:
 
     def __init__(self, directory: Path) -> None:
         self._groups: tuple[list[int], ...] = ([], [], [])
-        functions = (("space_enter", "space_exit"), ("process_exec",), ("thread_exit",))
+        functions = (("syscall_enter", "syscall_exit"), ("process_exec",), ("thread_exit",))
         try:
             for fds, names in zip(self._groups, functions, strict=True):
                 for name in names:

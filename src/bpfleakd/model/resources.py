@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.verdict import Verdict
 
-__all__ = ["ResourceKind", "ResourceShare", "ResourceUse"]
+__all__ = ["DescriptorSite", "ResourceKind", "ResourceShare", "ResourceUse"]
 
 
 class ResourceKind(StrEnum):
@@ -40,4 +41,28 @@ class ResourceUse:
     verdict: Verdict
     confidence: float
     reason: str
+    shares: tuple[ResourceShare, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorSite:
+    """A call site that opens file descriptors, and how many of those it opened are open (`open_count`).
+
+    `opened_count` includes closed ones; both are of the time since descriptors are recorded. `site` is the
+    fingerprint of the stack. `growth_per_min` is 0 unless they grow permanently. `shares` are filled for the
+    sites with the most, the largest share first.
+    """
+
+    site: str
+    function: str | None
+    module: str | None
+    location: str | None
+    open_count: int
+    opened_count: int
+    growth_per_min: float
+    oldest_age_s: float
+    verdict: Verdict
+    confidence: float
+    stack: tuple[Frame, ...]
+    truncated: StackEnd | None
     shares: tuple[ResourceShare, ...] = ()

@@ -15,7 +15,7 @@ class AllocationKind(StrEnum):
     space: MMAP is anonymous memory that the program mapped (or its break), COMMIT is reserved memory made
     accessible, THREAD_STACK was mapped as a stack, FILE is backed by a file. PYTHON are the arenas of
     CPython's object heap. MANAGED is memory of a managed heap, and so part of COMMIT or of Python's arenas:
-    what stays in it, according to the runtime.
+    what stays in it, according to the runtime. DESCRIPTOR is no memory: a file descriptor counts as 1.
     """
 
     HEAP = "heap"
@@ -26,6 +26,7 @@ class AllocationKind(StrEnum):
     PYTHON = "python"
     MANAGED = "managed"
     GO_HEAP = "go-heap"
+    DESCRIPTOR = "descriptor"
 
 
 @dataclass(frozen=True, slots=True)

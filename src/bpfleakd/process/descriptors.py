@@ -11,14 +11,14 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from bpfleakd.printable import printable, shortened
 
-__all__ = ["count_descriptors", "descriptor_limit", "uses_of"]
+__all__ = ["count_descriptors", "descriptor_limit", "open_numbers", "uses_of", "uses_of_numbers"]
 
 PROC = Path("/proc")
 # A line of a table takes 150 bytes: 100,000 sockets.
@@ -29,6 +29,9 @@ _ANONYMOUS = re.compile(r"anon_inode:\[?(\w+)\]?")
 _NAMES = {"eventpoll": "epoll", "eventfd": "eventfd"}
 _CLOSE_WAIT = 8
 _LISTEN = 10
+
+
+_Group = TypeVar("_Group", bound=Hashable)
 
 
 class _Socket(NamedTuple):
@@ -63,18 +66,39 @@ def uses_of(pid: int, skip: int, sample_max: int, proc: Path = PROC) -> Counter[
     The `skip` lowest numbers are left out: a new descriptor gets the lowest that is free, so that those that
     become more are behind those that there were. Raises OSError if the process has ended.
     """
-    directory = proc / str(pid) / "fd"
-    numbers = sorted(int(name) for name in os.listdir(directory))[skip:]
+    numbers = sorted(open_numbers(pid, proc))[skip:]
     step = max(1, -(-len(numbers) // sample_max))
-    targets = []
-    for number in numbers[::step]:
-        try:
-            targets.append(os.readlink(directory / str(number)))
-        except OSError:
-            continue  # it was closed meanwhile
-    inodes = [int(found[1]) for target in targets if (found := _SOCKET.fullmatch(target))]
-    uses = Counter(_words(target) for target in targets if not _SOCKET.fullmatch(target))
-    return uses + _socket_words(pid, inodes, proc)
+    return uses_of_numbers(pid, {"": numbers[::step]}, proc)[""]
+
+
+def open_numbers(pid: int, proc: Path = PROC) -> list[int]:
+    """The numbers of the open descriptors of a process, in no order. Raises OSError if it has ended."""
+    return [int(name) for name in os.listdir(proc / str(pid) / "fd")]
+
+
+def uses_of_numbers(
+    pid: int, groups: Mapping[_Group, Sequence[int]], proc: Path = PROC
+) -> dict[_Group, Counter[str]]:
+    """What the descriptors with these numbers are, in words, group by group; closed ones are left out."""
+    directory = proc / str(pid) / "fd"
+    targets: dict[_Group, list[str]] = {group: [] for group in groups}
+    for group, numbers in groups.items():
+        for number in numbers:
+            try:
+                targets[group].append(os.readlink(directory / str(number)))
+            except OSError:
+                continue  # it was closed meanwhile
+    inodes = {
+        group: [int(found[1]) for target in those if (found := _SOCKET.fullmatch(target))]
+        for group, those in targets.items()
+    }
+    wanted = {inode for those in inodes.values() for inode in those}
+    sockets = {inode: one for inode, one in _sockets(pid, proc) if inode in wanted} if wanted else {}
+    return {
+        group: Counter(_words(target) for target in those if not _SOCKET.fullmatch(target))
+        + _socket_words(inodes[group], sockets)
+        for group, those in targets.items()
+    }
 
 
 def _words(target: str) -> str:
@@ -92,12 +116,8 @@ def _words(target: str) -> str:
     return ("deleted files in " if is_deleted else "files in ") + shortened(printable(folder), _TEXT_MAX)
 
 
-def _socket_words(pid: int, inodes: Sequence[int], proc: Path) -> Counter[str]:
+def _socket_words(inodes: Sequence[int], found: Mapping[int, _Socket]) -> Counter[str]:
     """Sockets by the end that most of them have in common: where they go to, or where they were accepted."""
-    if not inodes:
-        return Counter()
-    wanted = set(inodes)
-    found = {inode: socket for inode, socket in _sockets(pid, proc) if inode in wanted}
     words: Counter[str] = Counter()
     connected = []
     for inode in inodes:

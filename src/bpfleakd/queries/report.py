@@ -12,6 +12,7 @@ from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.model.code.stack import NamedStack
 from bpfleakd.model.process import GO_PROFILE_MODE, ProcessRow, ProcessSummary, TracingMode
 from bpfleakd.model.report import LeakReport, SiteReport, SortKey
+from bpfleakd.model.resources import DescriptorSite
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey, ThreadShare
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.table.census import SiteCensus
@@ -147,6 +148,7 @@ class Reporter:
             types=traced.runtimes.types,
             goroutines=traced.goroutines.groups() if traced.goroutines is not None else (),
             resources=traced.resources.uses(),
+            descriptor_sites=_descriptor_sites(view, now_ns, limit),
         )
 
     def with_retained(
@@ -265,6 +267,34 @@ class Reporter:
             scanned_age_s=_scanned_age_s(traced, site.key, now_ns),
             types=traced.block_types.of(site.key),
         )
+
+
+def _descriptor_sites(view: ProcessView, now_ns: int, limit: int | None) -> tuple[DescriptorSite, ...]:
+    """The `limit` call sites whose open descriptors grow fastest, then those with the most."""
+    sites = view.traced.descriptors.sites()[:limit]
+    named = view.name([site.key for site in sites])
+    found = []
+    for site in sites:
+        stack = named[site.key].stack
+        blamed = view.traced.charging.charged(site.key, stack.frames)
+        found.append(
+            DescriptorSite(
+                site=named[site.key].fingerprint,
+                function=blamed.function if blamed else None,
+                module=blamed.module if blamed else None,
+                location=blamed.location if blamed else None,
+                open_count=site.open_count,
+                opened_count=site.opened_count,
+                growth_per_min=site.growth_per_min,
+                oldest_age_s=round(max(0, now_ns - site.oldest_born_ns) / _NS_PER_S, 3),
+                verdict=site.verdict.verdict,
+                confidence=site.verdict.confidence,
+                stack=stack.frames,
+                truncated=stack.truncated,
+                shares=site.shares,
+            )
+        )
+    return tuple(found)
 
 
 def _build_ids(named: Iterable[NamedStack]) -> dict[str, str]:

@@ -72,6 +72,7 @@ class CounterCollector:
         for pid, traced in self._processes.running.items():
             if not traced.is_set_aside(now_ns):
                 with traced.isolated(self._clock_ns):
+                    traced.descriptors.note_opened(*changed.descriptors_of(pid))
                     self._take(traced, counters[pid], *changed.of(pid), now_ns)
         return now_ns
 
@@ -182,8 +183,19 @@ class _ChangedSites:
         self._columns = np.stack([sites[name].astype(np.int64) for name in COUNTERS], axis=1)
 
     def of(self, pid: int) -> tuple[list[SiteKey], NDArray[np.int64]]:
-        """The sites of a process, and their counters (columns COUNTERS)."""
-        first, last = np.searchsorted(self._keys["tgid"], [pid, pid + 1])
-        kinds, stack_ids = (self._keys[name][first:last].tolist() for name in ("kind", "stack_id"))
+        """The sites of a process' memory, and their counters (columns COUNTERS)."""
+        rows = self._rows_of(pid)
+        rows = rows[self._keys["kind"][rows] != abi.DESCRIPTOR_KIND]
+        kinds, stack_ids = (self._keys[name][rows].tolist() for name in ("kind", "stack_id"))
         keys = [SiteKey(abi.KINDS[kind], number) for kind, number in zip(kinds, stack_ids, strict=True)]
-        return keys, self._columns[first:last]
+        return keys, self._columns[rows]
+
+    def descriptors_of(self, pid: int) -> tuple[list[int], list[int]]:
+        """The stacks that have opened descriptors in a process, and how many."""
+        rows = self._rows_of(pid)
+        rows = rows[self._keys["kind"][rows] == abi.DESCRIPTOR_KIND]
+        opened = self._columns[rows, COUNTERS.index("allocated_count")]
+        return self._keys["stack_id"][rows].tolist(), opened.tolist()
+
+    def _rows_of(self, pid: int) -> NDArray[np.intp]:
+        return np.arange(*np.searchsorted(self._keys["tgid"], [pid, pid + 1]))

@@ -26,6 +26,7 @@ from bpfleakd.process.descriptors import count_descriptors, descriptor_limit, us
 from bpfleakd.process.process import thread_commands
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.background import Background
+from bpfleakd.tracing.descriptor_sites import DESCRIPTOR_BYTES, shares_of
 from bpfleakd.tracing.judging.site_verdicts import SiteVerdicts
 from bpfleakd.tracing.reading_budget import Pause
 from bpfleakd.verdicts.measurement import LEAK_AFTER_S
@@ -35,15 +36,13 @@ __all__ = ["ResourceWatch"]
 PROC = Path("/proc")
 _NS_PER_S = 1_000_000_000
 _PAUSE_NS = 2 * _NS_PER_S
-# What the kernel needs for one, roughly: a file and its socket, a thread with its kernel stack.
-_BYTES = {ResourceKind.DESCRIPTORS: 4_096, ResourceKind.THREADS: 32_768}
+# What the kernel needs for one, roughly; a thread has a kernel stack.
+_BYTES = {ResourceKind.DESCRIPTORS: DESCRIPTOR_BYTES, ResourceKind.THREADS: 32_768}
 _WORDS = {ResourceKind.DESCRIPTORS: "file descriptors", ResourceKind.THREADS: "threads"}
 _KINDS = tuple(ResourceKind)
 # A few more are not worth a report, however steadily they came.
 _GROWN_MIN = 10
 _SAMPLE_MAX = 200
-_SHARES_MAX = 5
-_SHARE_MIN = 0.05
 _PAUSE_FACTOR = 200
 
 
@@ -70,10 +69,20 @@ class ResourceWatch:
         self._shares: dict[ResourceKind, tuple[ResourceShare, ...]] = {}
         self._limit: int | None = None
         self._told: set[ResourceKind] = set()
+        self._opened_at = ""
 
     def count(self, kind: ResourceKind) -> int | None:
         """How many there were at the last look; None before it."""
         return self._counts.get(kind)
+
+    @property
+    def descriptors_grow(self) -> bool:
+        """Whether they grow persistently, or may do so."""
+        return ResourceKind.DESCRIPTORS in self._counts and self._grows(ResourceKind.DESCRIPTORS)
+
+    def note_opened_at(self, words: str) -> None:
+        """Most of the new descriptors are opened there; "": unknown."""
+        self._opened_at = words
 
     @property
     def leaks(self) -> tuple[ResourceUse, ...]:
@@ -152,6 +161,8 @@ class ResourceWatch:
         reason = f"{_WORDS[kind]} grow: {rate:,.0f}/min" if grows else f"{_WORDS[kind]} do not grow"
         if shares:
             reason += f", {shares[0].share:.0%} {shares[0].what}"
+        if grows and kind is ResourceKind.DESCRIPTORS and self._opened_at:
+            reason += f", {self._opened_at}"
         if grows and limit is not None:
             reason += f" ({count:,} of at most {limit:,})"
         return ResourceUse(kind, count, limit, rate, verdict, judged.confidence, reason, shares)
@@ -164,7 +175,7 @@ class ResourceWatch:
             first = self._first[ResourceKind.DESCRIPTORS]
             uses = uses_of(pid, first, _SAMPLE_MAX, self._proc)
             names = Counter(map(_name, thread_commands(pid, self._proc).values()))
-            self._shares = {ResourceKind.DESCRIPTORS: _shares(uses), ResourceKind.THREADS: _shares(names)}
+            self._shares = {ResourceKind.DESCRIPTORS: shares_of(uses), ResourceKind.THREADS: shares_of(names)}
         except OSError:
             return  # it has just ended
         finally:
@@ -183,15 +194,6 @@ class ResourceWatch:
 def _key(kind: ResourceKind) -> SiteKey:
     """A table of one process; the kind only says that there are no blocks with ages."""
     return SiteKey(AllocationKind.GO_HEAP, _KINDS.index(kind) + 1)
-
-
-def _shares(uses: Counter[str]) -> tuple[ResourceShare, ...]:
-    total = uses.total()
-    return tuple(
-        ResourceShare(what, round(count / total, 3))
-        for what, count in uses.most_common(_SHARES_MAX)
-        if count / total >= _SHARE_MIN
-    )
 
 
 def _name(command: str) -> str:

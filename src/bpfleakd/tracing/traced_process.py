@@ -36,6 +36,7 @@ from bpfleakd.table.census import SiteCensus, take_census
 from bpfleakd.table.site_table import SiteTable
 from bpfleakd.tracing.attaching.attachment import Attachment
 from bpfleakd.tracing.attaching.held_process import GONE
+from bpfleakd.tracing.descriptor_sites import DescriptorSites
 from bpfleakd.tracing.go.goroutines import GoroutineWatch
 from bpfleakd.tracing.go.profile import GoProfile, without_guesses
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
@@ -114,6 +115,7 @@ class TracedProcess:
     runtimes: ProcessRuntimes = field(init=False)
     block_types: BlockTypes = field(init=False)
     resources: ResourceWatch = field(init=False)
+    descriptors: DescriptorSites = field(init=False)
     suppressions: SiteSuppressions = field(default_factory=SiteSuppressions, init=False)
     charging: SiteCharging = field(default_factory=SiteCharging, init=False)
     state: ProcessState = field(default=ProcessState.TRACED, init=False)
@@ -151,6 +153,7 @@ class TracedProcess:
         self.resources = ResourceWatch(
             self.attachment.process.id, self.since.attached_ns, self.verdicts.leak_after_s
         )
+        self.descriptors = DescriptorSites(self.attachment.process.id, self.verdicts.leak_after_s)
         self.block_types = BlockTypes(self.attachment.process.id, self.symbolizer.readable)
 
     @property

@@ -10,7 +10,7 @@ from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.compilation.source import bpf_directory
 from bpfleakd.kernel.programs import (
     LIFE_PROGRAMS,
-    SPACE_PROGRAMS,
+    SYSCALL_PROGRAMS,
     AttachMethod,
     Covered,
     WalkerKind,
@@ -30,13 +30,13 @@ def defined_functions() -> set[str]:
 @pytest.mark.parametrize("method", AttachMethod)
 def test_every_program_is_defined(method: AttachMethod) -> None:
     """No method needs a function that the source lacks."""
-    programs = {*programs_of(method), *continuations_of(method).values(), *LIFE_PROGRAMS, *SPACE_PROGRAMS}
+    programs = {*programs_of(method), *continuations_of(method).values(), *LIFE_PROGRAMS, *SYSCALL_PROGRAMS}
     assert {program.function for program in programs} <= defined_functions()
 
 
 def test_every_function_is_used() -> None:
     """What the source defines is loaded by some method."""
-    used = {*LIFE_PROGRAMS, *SPACE_PROGRAMS}
+    used = {*LIFE_PROGRAMS, *SYSCALL_PROGRAMS}
     for method in AttachMethod:
         used.update(programs_of(method), continuations_of(method).values())
         used.update(shared_programs_of(method, WalkerKind.MAY_GOTO))
@@ -68,7 +68,7 @@ def test_a_walk_goes_on_in_a_program_of_the_same_kind(method: AttachMethod) -> N
     """The kernel refuses a tail call into a program of another type or attach type."""
     walking = {
         "continuations": next(p for p in programs_of(method) if p.covered is Covered.RETURNING),
-        "space_continuations": next(iter(SPACE_PROGRAMS)),
+        "syscall_continuations": SYSCALL_PROGRAMS[1],
     }
     following = continuations_of(method)
     assert following.keys() == walking.keys()
@@ -84,7 +84,8 @@ def test_programs_that_go_on_have_maps() -> None:
 
 def test_only_raw_tracepoints_have_a_tracepoint() -> None:
     """A program for a raw tracepoint says which; no other has one."""
-    programs = [*LIFE_PROGRAMS, *SPACE_PROGRAMS, *(p for method in AttachMethod for p in programs_of(method))]
+    of_methods = (program for method in AttachMethod for program in programs_of(method))
+    programs = [*LIFE_PROGRAMS, *SYSCALL_PROGRAMS, *of_methods]
     for program in programs:
         assert (program.tracepoint is not None) == (program.type is ProgramType.RAW_TRACEPOINT), program
 

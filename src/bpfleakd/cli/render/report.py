@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from bpfleakd.cli.render.descriptors import descriptor_lines
 from bpfleakd.cli.render.goroutines import goroutine_lines
 from bpfleakd.cli.render.managed import heap_lines
 from bpfleakd.cli.render.oom import oom_lines
@@ -56,6 +57,7 @@ def _report_parts(report: LeakReport, width: int | None, stacks: int) -> list[Re
         parts.append(Text(line if width is None else shortened(line, width)))
     parts += [Text(line) for line in goroutine_lines(report.goroutines)]
     parts += [Text(line) for line in resource_lines(report.resources)]
+    parts += descriptor_lines(report.descriptor_sites, width, stacks)
     parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
     parts += suppressed_lines(report.suppressed, width)
     if not report.sites and report.process.mode == TracingMode.WATCH:

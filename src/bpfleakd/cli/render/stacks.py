@@ -11,6 +11,7 @@ from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.difference import SiteDifference
 from bpfleakd.model.groups import SiteGroup
 from bpfleakd.model.report import SiteReport
+from bpfleakd.model.resources import DescriptorSite
 from bpfleakd.model.scan import ScannedSite
 from bpfleakd.printable import printable, shortened
 
@@ -30,7 +31,7 @@ _TRUNCATED = {
 
 
 def stack_lines(
-    site: SiteReport | SiteGroup | SiteBlocks | ScannedSite | SiteDifference,
+    site: SiteReport | SiteGroup | SiteBlocks | ScannedSite | SiteDifference | DescriptorSite,
     width: int | None,
 ) -> list[Text]:
     """Return the lines of a call site's stack; that it is not whole is the last of them."""

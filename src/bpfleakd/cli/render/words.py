@@ -89,6 +89,7 @@ _WORDS = {
     "result_unreadable": "blocks not recorded: their address could not be read",
     "stack_unreadable": "stacks cut short: their memory could not be read",
     "event_full": "changes of the address space not recorded: too many between two ticks",
+    "descriptor_full": "file descriptors not recorded: the table of descriptors is full",
     "unattended": "recording stopped: no daemon for too long (unattended_s)",
     "begun_anew": "times tracing started over: earlier records are gone",
     "region_full": "mappings not recorded: the address space is in too many pieces",

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * System calls of traced processes: those that change address spaces (space.h), and those that open or close
+ * descriptors (descriptors.h). They share their programs, since each program that walks costs the verifier 0.1 s.
+ */
+
+/*
+ * What the syscall tracepoints hand over: perf_call_bpf_enter and _exit in kernel/trace/trace_syscalls.c.
+ * The arguments are taken from the caller's registers, which keep them until the call returns.
+ */
+struct syscall_enter {
+	u64 common;
+	u32 number;
+};
+
+struct syscall_exit {
+	u64 common;
+	u32 number;
+	u32 padding;
+	s64 result;
+};
+
+/* A call is made that takes addresses or a descriptor away. */
+static __always_inline int enter_syscall(struct syscall_enter *ctx)
+{
+	u64 id = current_id();
+	struct process *process;
+	void *table;
+	u32 slot;
+
+	process = current_process(id, &slot);
+	if (!process)
+		return 0;
+	count_hit(process);
+	if (process->state != STATE_RECORDING)
+		return 0;
+	if (ctx->number != SYSCALL_CLOSE) {
+		report(process, id, ctx->number, SPACE_ENTRY, 0, 0, false);
+		return 0;
+	}
+	table = descriptors_of(slot);
+	if (table)
+		close_descriptor(process, table, user_registers()->di);
+	return 0;
+}
+
+static __always_inline int walk_syscall(struct syscall_exit *ctx, struct process *process, u32 slot,
+					u64 id, struct thread *thread)
+{
+	u64 stack_id;
+
+	walk_on(thread, &process->python, mappings_of(slot));
+#ifdef WALK_BY_TAIL_CALLS
+	if (thread->scratch.walk.end == WALK_GOES_ON)
+		syscall_continuations.call(ctx, 0);
+#endif
+	stack_id = end_walk(thread);
+	if (thread->stack.end == END_READ_FAULT)
+		count_loss(process, LOSS_STACK_UNREADABLE);
+	if (changes_space(ctx->number)) {
+		keep_stack(process, id >> 32, stack_id, &thread->stack);
+		report(process, id, ctx->number, SPACE_EXIT, ctx->result, stack_id, false);
+	} else {
+		record_descriptors(process, slot, id, ctx->number, ctx->result, stack_id, thread);
+	}
+	return 0;
+}
+
+/* A call returns. */
+static __always_inline int leave_syscall(struct syscall_exit *ctx)
+{
+	u64 id = current_id();
+	struct process *process;
+	struct thread *thread;
+	struct pt_regs *user;
+	bool is_space;
+	u32 slot;
+
+	process = current_process(id, &slot);
+	if (!process)
+		return 0;
+	count_hit(process);
+	if (process->state != STATE_RECORDING)
+		return 0;
+	is_space = changes_space(ctx->number);
+	if (!is_space && (!descriptors_of(slot) || !opens_descriptors(ctx->number, ctx->result)))
+		return 0;
+	if (is_space && is_failure(ctx->result)) {
+		if (is_partly_done(ctx->number, ctx->result))
+			report(process, id, ctx->number, SPACE_EXIT, ctx->result, 0, false);
+		return 0;
+	}
+	if (ctx->number == SYSCALL_MUNMAP)
+		return 0;
+	thread = current_thread(id);
+	if (!thread) {
+		count_loss(process, LOSS_THREAD_FULL);
+		if (is_space)
+			report(process, id, ctx->number, SPACE_EXIT, ctx->result, 0, false);
+		return 0;
+	}
+	user = user_registers();
+	if (is_space && is_nested(&thread->pending, user->sp)) {
+		report(process, id, ctx->number, SPACE_EXIT, ctx->result, 0, true);
+		return 0;
+	}
+	begin_walk_at(thread, 0, user->ip, user->sp, user->bp);
+	return walk_syscall(ctx, process, slot, id, thread);
+}
+
+static __always_inline int leave_syscall_continued(struct syscall_exit *ctx)
+{
+	u64 id = current_id();
+	struct process *process;
+	struct thread *thread;
+	u32 slot;
+
+	process = current_process(id, &slot);
+	if (!process)
+		return 0;
+	thread = threads.lookup(&id);
+	if (!thread)
+		return 0;
+	return walk_syscall(ctx, process, slot, id, thread);
+}

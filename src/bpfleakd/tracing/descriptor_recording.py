@@ -1,0 +1,121 @@
+"""Which traced processes have their descriptors recorded, and where most of the new ones are opened.
+
+Recording needs programs at some forty system calls, which slow these calls of all processes a little. So by
+default a process is recorded only while its descriptors grow, and the programs are linked only while there is
+such a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+import structlog
+
+from bpfleakd import errors
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.process.descriptors import descriptor_limit
+from bpfleakd.tracing.background import Background
+from bpfleakd.tracing.observer import TracingObserver
+from bpfleakd.tracing.process_view import ProcessView
+from bpfleakd.tracing.traced_process import TracedProcess
+
+__all__ = ["DescriptorRecording", "RecordedDescriptors"]
+
+log = structlog.get_logger()
+
+_NS_PER_S = 1_000_000_000
+# They may grow again: what was opened meanwhile would be unknown.
+_QUIET_NS = 300 * _NS_PER_S
+_ENTRIES_MAX = 262_144
+# Processes that are looked at in parallel.
+_LOOKS_MAX = 2
+_NEARLY_ALL = 0.95
+_OPEN_MIN = 10
+
+
+class RecordedDescriptors(StrEnum):
+    """Of which traced processes they are recorded."""
+
+    GROWING = "growing"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class DescriptorRecording(TracingObserver):
+    """`watch` links the programs to the system calls, or detaches them soon; it may raise KernelError."""
+
+    def __init__(self, maps: Maps, watch: Callable[[bool], None], choice: RecordedDescriptors) -> None:
+        self._maps = maps
+        self._watch = watch
+        self._choice = choice
+        self._background = Background("descriptors", _LOOKS_MAX)
+        self._grew_ns: dict[int, int] = {}
+
+    def collected(self, view: ProcessView) -> None:
+        """Begin or end the recording of a process, and bring its call sites up to now."""
+        traced, now_ns = view.traced, view.clock_ns()
+        is_wanted = self._is_wanted(traced, now_ns)
+        if traced.pid in self._maps.descriptors.pids() and not traced.descriptors.is_recorded:
+            # An earlier daemon had begun it.
+            traced.descriptors.begin(now_ns, knows_past=False)
+            self._watch_while_needed()
+        if is_wanted != traced.descriptors.is_recorded:
+            (self._begin if is_wanted else self._end)(traced, now_ns)
+        traced.descriptors.read(self._maps.descriptors, view.clock_ns, self._background)
+        traced.resources.note_opened_at(_opened_at(view))
+
+    def ended(self, traced: TracedProcess) -> None:
+        """The tables of the process are gone."""
+        self._grew_ns.pop(traced.pid, None)
+        self._watch_while_needed()
+
+    def _is_wanted(self, traced: TracedProcess, now_ns: int) -> bool:
+        if self._choice is not RecordedDescriptors.GROWING:
+            return self._choice is RecordedDescriptors.ALWAYS
+        if traced.resources.descriptors_grow:
+            self._grew_ns[traced.pid] = now_ns
+        grew_ns = self._grew_ns.get(traced.pid)
+        return grew_ns is not None and now_ns - grew_ns < _QUIET_NS
+
+    def _begin(self, traced: TracedProcess, now_ns: int) -> None:
+        pid = traced.pid
+        limit = descriptor_limit(pid)
+        try:
+            self._maps.descriptors.begin(pid, min(limit or _ENTRIES_MAX, _ENTRIES_MAX))
+        except OSError as error:
+            log.warning("descriptors.not-recorded", pid=pid, reason=error.strerror)
+            return
+        traced.descriptors.begin(now_ns)
+        self._watch_while_needed()
+        log.info("descriptors.recorded", pid=pid, comm=traced.attachment.process.comm)
+
+    def _end(self, traced: TracedProcess, _now_ns: int) -> None:
+        self._maps.descriptors.end(traced.pid)
+        traced.descriptors.end()
+        self._watch_while_needed()
+
+    def _watch_while_needed(self) -> None:
+        try:
+            self._watch(bool(self._maps.descriptors.pids()))
+        except errors.KernelError as error:
+            log.warning("descriptors.not-watched", reason=error.message, hint=error.hint)
+
+
+def _opened_at(view: ProcessView) -> str:
+    """Where most of the descriptors that stay open are opened, in words; "" if there are too few yet."""
+    sites = view.traced.descriptors.sites()
+    # Before a call site has its verdict, what it holds open tells, too.
+    weights = [site.growth_per_min for site in sites]
+    if not any(weights):
+        weights = [float(site.open_count) for site in sites]
+    if sum(site.open_count for site in sites) < _OPEN_MIN:
+        return ""
+    weight, most = max(zip(weights, sites, strict=True), key=lambda each: each[0])
+    frames = view.name([most.key])[most.key].stack.frames
+    frame = view.traced.charging.charged(most.key, frames)
+    if frame is None or not frame.function:
+        return ""
+    share = weight / sum(weights)
+    where = " ".join(word for word in (frame.function, (frame.location or "").rpartition("/")[2]) if word)
+    return ("" if share >= _NEARLY_ALL else f"{share:.0%} ") + f"opened at {where}"

@@ -1,0 +1,78 @@
+"""Call sites that open file descriptors."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from typing import Any
+
+from .daemons import Daemon
+from .truth import expect_no_losses
+from .waiting import wait_until
+from .workloads import SOURCES
+
+FEW = 7
+
+
+def held(tracer: Daemon, pid: int, functions: set[str]) -> Counter[str]:
+    """How many descriptors each of the functions holds open, by the stacks; other sites by their own name."""
+    held: Counter[str] = Counter()
+    for site in tracer.top(pid)["descriptor_sites"]:
+        held[function_of(site, functions)] += site["open_count"]
+    return held
+
+
+def function_of(site: dict[str, Any], functions: set[str]) -> str:
+    names = [frame["function"] for frame in site["stack"]]
+    return next((name for name in names if name in functions), site["function"])
+
+
+def test_every_way_to_open_and_to_close(daemon, workload):
+    """Each call site has what it opened and nobody closed, also when the daemon was killed in between."""
+    tracer = daemon(descriptors={"call_sites": "always"})
+    program = workload("opening")
+    tracer.attach(program.pid)
+    wait_until(lambda: tracer.events("descriptors.recorded"), 10)
+    for step in (1, 2, 3):
+        notes = program.step(step)
+        ours = [name for name in notes if name.startswith(("by_", "over_"))]
+        truth = Counter({name: round(notes[name]) for name in ours})
+        wait_until(lambda truth=truth: held(tracer, program.pid, {*truth, "come_and_go"}) == truth, 20)
+        if step == 1:
+            tracer.kill()
+            tracer.start()
+    report = tracer.top(program.pid)
+    expect_no_losses(report)
+    opened = Counter()
+    for site in report["descriptor_sites"]:
+        opened[function_of(site, {*truth})] += site["opened_count"]
+    assert opened["by_socket"] == truth["by_socket"] + FEW
+
+
+def test_a_python_program_that_leaks_sockets(daemon):
+    """The function and line that open them; files that it closes again are not there."""
+    tracer = daemon(descriptors={"call_sites": "always"})
+    program = SOURCES / "runtimes" / "python" / "leaks_sockets.py"
+    with subprocess.Popen(
+        ["/usr/bin/python3", str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            port = int(process.stdout.readline())
+            tracer.attach(process.pid)
+            process.stdin.write("\n")
+            process.stdin.flush()
+
+            def sites() -> list[dict[str, Any]]:
+                found = tracer.top(process.pid)["descriptor_sites"]
+                return found if found and found[0]["open_count"] > 10 and found[0]["shares"] else []
+
+            (site, *others) = wait_until(sites, 20)
+            assert (site["function"], site["location"]) == ("Client.fetch_order", "leaks_sockets.py:14")
+            assert site["shares"][0]["what"] == f"sockets to 127.0.0.1:{port}"
+            assert sum(one["open_count"] for one in others) <= 1, "files are closed again"
+            functions = [frame["function"] for frame in site["stack"]]
+            assert functions[functions.index("Client.fetch_order") :][1:3] == ["main", "<module>"]
+            text = tracer.control("top", process.pid, "--once")
+            assert "fetch_order" in text.split("open file descriptors by call site")[1]
+        finally:
+            process.kill()

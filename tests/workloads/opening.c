@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * opening - opens file descriptors in every way, and closes some of them in every way. Step 1 opens, step 2
+ * closes, step 3 opens and closes 10,000 sockets. The notes of the ledger are what each function holds open.
+ */
+#include "workload.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+
+#define EACH 23
+#define FEW 7
+#define SOCKETS 10000
+
+static sigset_t no_signals;
+static struct sockaddr_un listening = {.sun_family = AF_UNIX};
+static int listener;
+
+/* A function that opens EACH descriptors by an expression, and keeps them. */
+#define WAY(name, expression)                                                                            \
+	static int name##_kept[EACH];                                                                    \
+	SITE_FUNCTION static void name(void)                                                             \
+	{                                                                                                \
+		for (int i = 0; i < EACH; i++) {                                                         \
+			name##_kept[i] = (expression);                                                   \
+			if (name##_kept[i] < 0)                                                          \
+				WORKLOAD_FATAL("%s failed: %m", #name);                                  \
+		}                                                                                        \
+	}
+
+/* The same of pairs. */
+#define PAIR(name, call)                                                                                 \
+	static int name##_kept[EACH][2];                                                                 \
+	SITE_FUNCTION static void name(void)                                                             \
+	{                                                                                                \
+		for (int i = 0; i < EACH; i++) {                                                         \
+			int *pair = name##_kept[i];                                                      \
+			if (call)                                                                        \
+				WORKLOAD_FATAL("%s failed: %m", #name);                                  \
+		}                                                                                        \
+	}
+
+static int accepted(void)
+{
+	int end = socket(AF_UNIX, SOCK_STREAM, 0), other;
+
+	if (connect(end, (struct sockaddr *)&listening, sizeof(listening)))
+		WORKLOAD_FATAL("connect failed: %m");
+	other = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	close(end);
+	return other;
+}
+
+WAY(by_open, (int)syscall(SYS_open, "/dev/null", O_RDONLY))
+WAY(by_openat, open("/dev/null", O_RDONLY))
+WAY(by_socket, socket(AF_INET, SOCK_DGRAM, 0))
+WAY(by_accept4, accepted())
+WAY(by_dup, dup(0))
+WAY(by_dup2, dup2(0, 700 + i))
+WAY(by_dup3, dup3(0, 800 + i, O_CLOEXEC))
+WAY(by_fcntl, fcntl(0, F_DUPFD_CLOEXEC, 0))
+WAY(by_eventfd, eventfd(0, 0))
+WAY(by_epoll, epoll_create1(0))
+WAY(by_timerfd, timerfd_create(CLOCK_MONOTONIC, 0))
+WAY(by_signalfd, signalfd(-1, &no_signals, 0))
+WAY(by_memfd, memfd_create("opening", 0))
+WAY(by_inotify, inotify_init1(0))
+WAY(by_pidfd, (int)syscall(SYS_pidfd_open, getpid(), 0))
+PAIR(by_pipe, pipe(pair))
+PAIR(by_pipe2, pipe2(pair, O_CLOEXEC))
+PAIR(by_socketpair, socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+
+SITE_FUNCTION static void over_others(void)
+{
+	for (int i = 0; i < FEW; i++)
+		if (dup2(0, by_openat_kept[i]) < 0)
+			WORKLOAD_FATAL("dup2 failed: %m");
+}
+
+static void open_all(void)
+{
+	void (*ways[])(void) = {by_open, by_openat, by_socket, by_accept4, by_dup, by_dup2, by_dup3, by_fcntl,
+				by_eventfd, by_epoll, by_timerfd, by_signalfd, by_memfd, by_inotify, by_pidfd};
+	const char *names[] = {"by_open", "by_openat", "by_socket", "by_accept4", "by_dup", "by_dup2", "by_dup3",
+			       "by_fcntl", "by_eventfd", "by_epoll", "by_timerfd", "by_signalfd", "by_memfd",
+			       "by_inotify", "by_pidfd"};
+	void (*pairs[])(void) = {by_pipe, by_pipe2, by_socketpair};
+	const char *pair_names[] = {"by_pipe", "by_pipe2", "by_socketpair"};
+
+	for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++) {
+		ways[i]();
+		workload_note(names[i], EACH);
+	}
+	for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs); i++) {
+		pairs[i]();
+		workload_note(pair_names[i], 2 * EACH);
+	}
+	/* None of these opens anything. */
+	if (signalfd(by_signalfd_kept[0], &no_signals, 0) < 0 || dup2(by_dup_kept[0], by_dup_kept[0]) < 0 ||
+	    fcntl(by_dup_kept[0], F_GETFL) < 0 || socket(-1, -1, -1) >= 0)
+		WORKLOAD_FATAL("a call did what it should not: %m");
+}
+
+static void close_some(void)
+{
+	for (int i = 0; i < FEW; i++)
+		close(by_socket_kept[i]);
+	workload_note("by_socket", EACH - FEW);
+	over_others();
+	workload_note("over_others", FEW);
+	workload_note("by_openat", EACH - FEW);
+	/* These have consecutive numbers. */
+	if (syscall(SYS_close_range, by_epoll_kept[0], by_epoll_kept[FEW - 1], 0))
+		WORKLOAD_FATAL("close_range failed: %m");
+	workload_note("by_epoll", EACH - FEW);
+}
+
+SITE_FUNCTION static void come_and_go(void)
+{
+	for (int i = 0; i < SOCKETS; i++)
+		close(socket(AF_INET, SOCK_DGRAM, 0));
+	workload_note("come_and_go", 0);
+}
+
+static void step(long number)
+{
+	if (number == 1)
+		open_all();
+	else if (number == 2)
+		close_some();
+	else
+		come_and_go();
+}
+
+int main(void)
+{
+	/* Abstract, so that no file stays behind. */
+	snprintf(listening.sun_path + 1, sizeof(listening.sun_path) - 1, "opening-%d", getpid());
+	listener = socket(AF_UNIX, SOCK_STREAM, 0);
+	if (bind(listener, (struct sockaddr *)&listening, sizeof(listening)) || listen(listener, 64))
+		WORKLOAD_FATAL("no socket to listen: %m");
+	return workload_serve(step);
+}
