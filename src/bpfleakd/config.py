@@ -239,9 +239,13 @@ class RecordedDescriptors(StrEnum):
 
 
 class DescriptorsConfig(_Section, frozen=True):
-    """File descriptors: of which traced processes the call sites that open them are recorded."""
+    """File descriptors: of which traced processes the call sites that open them are recorded.
+
+    `watched`: those of processes that are only watched are counted.
+    """
 
     call_sites: RecordedDescriptors = RecordedDescriptors.GROWING
+    watched: bool = False
 
 
 class SamplingConfig(_Section, frozen=True):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 from .waiting import wait_until
+from .workloads import build
 
 
 def test_connections_and_threads_that_become_more(daemon, workload):
@@ -33,3 +36,22 @@ def test_connections_and_threads_that_become_more(daemon, workload):
     assert tracer.events("descriptors.leak")[0]["pid"] == program.pid
     text = tracer.control("top", program.pid, "--once")
     assert f"sockets to 127.0.0.1:{port}" in text
+
+
+def test_descriptors_of_a_process_that_is_only_watched(daemon, workload):
+    """Counted if the configuration says so: those that grow are in `ps --all` and the log."""
+    watch = {"interval_s": 0.2, "warmup_s": 0.5, "growth_window_s": 2}
+    rules = [{"match": {"exe": str(build("holding").resolve())}, "mode": "watch"}]
+    tracer = daemon(auto=watch, descriptors={"watched": True}, policy={"default": "off", "rules": rules})
+    program = workload("holding")
+    port = round(program.step()["port"])
+
+    def reason() -> str:
+        rows = json.loads(tracer.control("ps", "--all", "--json"))["watched"]
+        return "".join(row["descriptors_reason"] for row in rows if row["pid"] == program.pid)
+
+    wait_until(lambda: f"sockets to 127.0.0.1:{port}" in reason(), 30)
+    assert reason().startswith("file descriptors grow: 1,")
+    assert f"{program.pid} file descriptors grow" in tracer.control("ps", "--all")
+    assert tracer.events("descriptors.growing")[0]["pid"] == program.pid
+    assert not tracer.events("process.attached")

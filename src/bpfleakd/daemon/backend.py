@@ -47,6 +47,7 @@ from bpfleakd.runtimes.dotnet import line_jobs, stream_jobs
 from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.state.reports import ReportStore
 from bpfleakd.supervision.budget import BudgetLimits
+from bpfleakd.supervision.descriptor_watch import DescriptorWatch
 from bpfleakd.supervision.growth_watch import GrowthOptions
 from bpfleakd.supervision.growth_watcher import AutoOptions, GrowthWatcher
 from bpfleakd.supervision.look_schedule import LookOptions
@@ -91,7 +92,9 @@ class Backend:
         self._worker = worker
         self._attached = attached
         self.suppressions = read_suppressions(config.suppressions)
-        self.watcher = GrowthWatcher(_auto_options(config.auto))
+        options = _auto_options(config.auto)
+        counted = DescriptorWatch(options.growth) if config.descriptors.watched else None
+        self.watcher = GrowthWatcher(options, descriptors=counted)
         self._helpers = Helpers([module.__name__ for module in _JOBS])
         self._symbolizers = Symbolizers(self._helpers, config.limits.names_s)
         self._kernel: KernelSession | None = None

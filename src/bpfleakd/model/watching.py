@@ -29,7 +29,8 @@ class WatchedProcess:
     """A process whose anonymous memory is watched; `windows` is how often it was traced.
 
     `growth_bytes_per_s` is 0 unless it grows persistently, `next_look_s` the time until it may be traced
-    again, None if that is not planned. `reason` is why attaching failed, or "".
+    again, None if that is not planned. `reason` is why attaching failed, or "". `descriptors` is how many
+    file descriptors it has, None unless these are counted; `descriptors_reason` says that they grow, or "".
     """
 
     pid: int
@@ -41,6 +42,9 @@ class WatchedProcess:
     windows: int
     next_look_s: float | None
     reason: str
+    descriptors: int | None = None
+    descriptors_per_min: float = 0.0
+    descriptors_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from bpfleakd.model.watching import WatchedProcess, WatchState, WatchSummary
 from bpfleakd.process.memory_sampler import read_anonymous_bytes
 from bpfleakd.process.policy import Decision
 from bpfleakd.process.process import command_of
+from bpfleakd.supervision.descriptor_watch import DescriptorWatch
 from bpfleakd.supervision.growth_watch import Growth, GrowthOptions, GrowthWatch
 from bpfleakd.supervision.look_schedule import LookOptions, LookSchedule
 from bpfleakd.supervision.reading_rounds import ReadingRounds
@@ -84,7 +85,7 @@ class _Watched:
 
 
 class GrowthWatcher:
-    """Watches processes. `read` gives the memory of one, None if it has none.
+    """Watches processes. `read` gives the memory of one, None if it has none; `descriptors` are counted, too.
 
     A process is added with `watch` (it is never to be attached: no Open for it) or with `auto`.
     """
@@ -94,8 +95,10 @@ class GrowthWatcher:
         options: AutoOptions,
         read: Callable[[ProcessId], int | None] = read_anonymous_bytes,
         command: Callable[[int], str] = command_of,
+        descriptors: DescriptorWatch | None = None,
     ) -> None:
         self._options = options
+        self._descriptors = descriptors
         self._read = read
         self._command = command
         self._rounds: ReadingRounds[ProcessId] = ReadingRounds(options.interval_s)
@@ -133,6 +136,8 @@ class GrowthWatcher:
             while len(self._gone) > _GONE_MAX:
                 self._gone.popitem(last=False)
         self._growing.pop(process, None)
+        if self._descriptors is not None:
+            self._descriptors.forget(process)
         self._rounds.remove(process)
         self._looks.forget(process)
 
@@ -207,6 +212,8 @@ class GrowthWatcher:
         self.noticed(process, anonymous_bytes)
         self._take_verdict(process, watched.mode, watch.growth, now_s)
         changed = change_bytes >= _CHANGE * self._options.growth.min_bytes or watch.growth is not None
+        if self._descriptors is not None:
+            changed |= self._descriptors.look(process, now_s)
         self._rounds.was_read(process, now_s, changed=changed)
 
     def _take_verdict(
@@ -239,6 +246,7 @@ class GrowthWatcher:
         state = look.state
         if state is WatchState.WATCHED and growth is not None:
             state = WatchState.GROWING
+        descriptors = self._descriptors
         return WatchedProcess(
             pid=process.pid,
             comm=self._command(process.pid),
@@ -249,4 +257,7 @@ class GrowthWatcher:
             windows=look.windows,
             next_look_s=max(0.0, look.next_look_s - self._now_s) if state is WatchState.PAUSED else None,
             reason=look.reason,
+            descriptors=descriptors.count(process) if descriptors else None,
+            descriptors_per_min=descriptors.growth_per_min(process) if descriptors else 0.0,
+            descriptors_reason=descriptors.reason(process) if descriptors else "",
         )

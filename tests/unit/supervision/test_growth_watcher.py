@@ -10,6 +10,7 @@ import pytest
 from bpfleakd.model.process import ProcessId, TracingMode
 from bpfleakd.model.watching import WatchState
 from bpfleakd.process.policy import Decision
+from bpfleakd.supervision.descriptor_watch import DescriptorWatch
 from bpfleakd.supervision.growth_watch import GrowthOptions
 from bpfleakd.supervision.growth_watcher import AutoOptions, Close, GrowthWatcher, Open
 from bpfleakd.supervision.look_schedule import LookOptions
@@ -250,3 +251,37 @@ def test_only_so_many_last_readings_are_kept():
         world.watcher.remove(process)
     kept = [process.pid for process in processes if world.watcher.last_reading(process.pid)]
     assert kept == list(range(1_044, 1_300))
+
+
+def test_descriptors_of_a_watched_process():
+    """They are counted at each reading; those that grow steadily are named, a pool that filled is not."""
+    world = World()
+    counts = {23: lambda s: 20 + s // 10, 24: lambda s: min(60, 20 + s), 25: lambda s: 20 + s // 7 % 30}
+    world.watcher = GrowthWatcher(
+        OPTIONS,
+        world._read,
+        lambda pid: f"program-{pid}",
+        DescriptorWatch(OPTIONS.growth, lambda pid: counts[pid](world.now_s), lambda pid: f"program-{pid}"),
+    )
+    for pid in counts:
+        world.add(pid, steady, WATCH)
+    world.go_on(900)
+    rows = {row.pid: row for row in world.watcher.processes()}
+    assert [rows[pid].descriptors for pid in counts] == [
+        pytest.approx(110, abs=6),
+        60,
+        pytest.approx(35, abs=15),
+    ]
+    assert rows[23].descriptors_per_min == pytest.approx(6, rel=0.1)
+    assert rows[23].descriptors_reason.startswith("file descriptors grow: 6/min")
+    assert [rows[pid].descriptors_reason for pid in (24, 25)] == ["", ""]
+    assert world.actions == [], "nothing is attached to"
+
+
+def test_descriptors_are_not_counted_by_default():
+    """Then a row has none."""
+    world = World()
+    world.add(23, steady, WATCH)
+    world.go_on(20)
+    (row,) = world.watcher.processes()
+    assert (row.descriptors, row.descriptors_per_min, row.descriptors_reason) == (None, 0.0, "")

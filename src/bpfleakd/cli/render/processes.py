@@ -189,7 +189,7 @@ def _cost(traced: ProcessRow) -> Text:
 
 
 def watched_view(watched: Sequence[WatchedProcess], *, headers: bool = True) -> RenderableType:
-    """Return a row a process; under the table, why some cannot be traced."""
+    """Return a row a process; under the table, why some cannot be traced, and whose descriptors grow."""
     if not watched:
         return Text("no process is watched")
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_header=headers)
@@ -214,6 +214,11 @@ def watched_view(watched: Sequence[WatchedProcess], *, headers: bool = True) -> 
         Text(f"{process.pid} not attached: {printable(process.reason)}", style="yellow")
         for process in watched
         if process.reason
+    ]
+    reasons += [
+        Text(f"{process.pid} {printable(process.descriptors_reason)}", style="yellow")
+        for process in watched
+        if process.descriptors_reason
     ]
     return Group(table, *reasons)
 
