@@ -70,7 +70,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 # Who imports a third party; whatever is not named here may be imported by nobody. "": anybody.
 HOMES: dict[str, str] = {
     "bcc": "kernel.loader",
-    "capstone": "kernel.probes.points",
+    "capstone": "kernel.probes.prologue",
     "msgspec": "",
     "numpy": "",
     "prometheus_client": "export",

@@ -13,10 +13,9 @@ from bpfleakd.kernel.probes.points import (
     FunctionProbe,
     SearchedFile,
     WantedFunction,
-    argument_registers,
-    choose_probe_point,
     search_file,
 )
+from bpfleakd.kernel.probes.prologue import argument_registers, choose_probe_point
 
 from ..elf.building import compiled, nm, output_of
 from ..helping import helpers

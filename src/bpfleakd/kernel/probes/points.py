@@ -1,25 +1,15 @@
-"""Where in a function to put a uprobe: chosen by disassembly, not assumed.
-
-A uprobe on an instruction that the kernel emulates costs a tenth of one that it has to single-step out
-of line (0.6 µs against 7 µs). The probe point is the first such instruction at or after the entry that
-
-  - every real call passes: no branch lies before it and none in the function leads back to it;
-  - still sees the arguments: each of those that matter is in a register, be it another one by then;
-  - still sees the return address at [rsp]: nothing before it moves the stack pointer.
-
-If a release function starts by sending null pointers away, a point after that is better still. Where no
-instruction will do, the entry itself is taken.
+"""The probe points of a file's allocator functions: searched for, chosen and verified.
 
 Every point is verified in the program's own file: the function begins where a symbol or the call frame
 information of that file says that one begins, in an executable segment, and the point is an instruction
-counted from there. Symbols of a separate debug file say what a function is called, and no more. What cannot
-be verified is refused: a breakpoint in the middle of an instruction ends the process that runs into it.
+counted from there (prologue.py). Symbols of a separate debug file say what a function is called, and no
+more. What cannot be verified is refused: a breakpoint in the middle of an instruction ends the process that
+runs into it.
 
 A function that only jumps to another (`operator delete` to `free`) is marked so: if the other has a probe,
 this one needs none.
 
-Unprivileged helpers (sandbox/) read the files, each one in a separate process. x86-64 only. Emulated
-instructions: arch/x86/kernel/uprobes.c, branch_setup_xol_ops and push_setup_xol_ops.
+Unprivileged helpers (sandbox/) read the files, each one in a separate process.
 """
 
 from __future__ import annotations
@@ -29,7 +19,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -39,21 +28,27 @@ from bpfleakd.elf.debug_files import minidebug_image
 from bpfleakd.elf.image import EM_X86_64, ElfImage
 from bpfleakd.elf.jump_slots import JumpSlots
 from bpfleakd.elf.symbols import SymbolTable
-from bpfleakd.kernel.abi import ARGUMENT_REGISTERS
 from bpfleakd.kernel.probes.announced import PROVIDER, announced_probes
+from bpfleakd.kernel.probes.prologue import (
+    argument_registers,
+    choose_probe_point,
+    instructions,
+    is_harmless,
+    jump_target,
+    prologue,
+    transfers,
+)
 from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.unwind.function_starts import function_starts
 
 if TYPE_CHECKING:
-    import capstone
+    from bpfleakd.kernel.probes.prologue import Instruction
 
 __all__ = [
     "JOBS",
     "FunctionProbe",
     "SearchedFile",
     "WantedFunction",
-    "argument_registers",
-    "choose_probe_point",
     "prepare",
     "search",
     "search_file",
@@ -61,18 +56,8 @@ __all__ = [
 
 JOBS = ("search",)
 
-# Beyond so many instructions the prologue is over.
-_LONGEST_PROLOGUE = 16
 _LONGEST_FUNCTION_BYTES = 64 * 1024
-_LONGEST_INSTRUCTION_BYTES = 15
 _LIMIT_S = 10.0
-
-# The 64-bit register that a name is a part of.
-_WHOLE_REGISTER = {
-    **{part: f"r{x}x" for x in "abcd" for part in (f"r{x}x", f"e{x}x", f"{x}x", f"{x}l", f"{x}h")},
-    **{part: f"r{x}" for x in ("si", "di", "sp", "bp") for part in (f"r{x}", f"e{x}", x, f"{x}l")},
-    **{f"r{n}{width}": f"r{n}" for n in range(8, 16) for width in ("", "d", "w", "b")},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,138 +142,6 @@ def search_file(
     return list(found.probes)
 
 
-def choose_probe_point(code: bytes, *, release: bool, arguments: Sequence[str]) -> tuple[int, bool]:
-    """Choose in the machine code of a function: (distance from its entry in bytes, emulated).
-
-    `arguments` are the registers that must not be lost; `argument_registers` says where they are.
-    """
-    targets = _branch_targets(code)
-    best = (0, False)
-    previous = None
-    for instruction, holders in _prologue(code):
-        if instruction.address in targets and instruction.address:
-            break
-        if not set(arguments) <= set(holders.values()):
-            break
-        if _is_emulated(instruction):
-            best = (instruction.address, True)
-            # The kernel emulates the branch of a null check as well, but fewer calls reach the code behind
-            # it.
-            if not (release and previous is not None and _is_null_check(previous, instruction)):
-                break
-        elif not _is_harmless(instruction):
-            break
-        previous = instruction
-    return best
-
-
-def argument_registers(code: bytes, distance: int, arguments: Sequence[str]) -> tuple[str, ...]:
-    """The registers that hold, `distance` bytes behind the entry of a function, what `arguments` held there.
-
-    A register that was not overwritten is preferred to its copies.
-    """
-    for instruction, holders in _prologue(code):
-        if instruction.address == distance:
-            return tuple(_holder_of(argument, holders) for argument in arguments)
-    return tuple(arguments)
-
-
-def _holder_of(argument: str, holders: Mapping[str, str]) -> str:
-    if holders.get(argument) == argument:
-        return argument
-    return next((register for register in ARGUMENT_REGISTERS if holders.get(register) == argument), argument)
-
-
-def _prologue(code: bytes) -> Iterator[tuple[capstone.CsInsn, dict[str, str]]]:
-    """The first instructions, and before each of them: register -> the one whose entry value it holds."""
-    holders = {register: register for register in ARGUMENT_REGISTERS}
-    beginning = code[: _LONGEST_PROLOGUE * _LONGEST_INSTRUCTION_BYTES]
-    for instruction in islice(_disassembler(detail=True).disasm(beginning, 0), _LONGEST_PROLOGUE):
-        yield instruction, dict(holders)
-        copied = _copy(instruction)
-        if copied:
-            to, source = copied
-            if source in holders and to in ARGUMENT_REGISTERS:
-                holders[to] = holders[source]
-            else:
-                holders.pop(to, None)
-            continue
-        _read, written = instruction.regs_access()
-        for register in written:
-            holders.pop(_WHOLE_REGISTER.get(instruction.reg_name(register), ""), None)
-
-
-def _copy(instruction: capstone.CsInsn) -> tuple[str, str] | None:
-    """(to, from) of a copy of a whole register to another."""
-    from capstone import x86
-
-    if instruction.id != x86.X86_INS_MOV or len(instruction.operands) != 2:
-        return None
-    if any(operand.type != x86.X86_OP_REG or operand.size != 8 for operand in instruction.operands):
-        return None
-    to, source = (instruction.reg_name(operand.reg) for operand in instruction.operands)
-    return (to, source) if to in _WHOLE_REGISTER and source in _WHOLE_REGISTER else None
-
-
-def _disassembler(*, detail: bool) -> capstone.Cs:
-    import capstone
-
-    disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-    disassembler.detail = detail
-    return disassembler
-
-
-def _instructions(code: bytes, vaddr: int) -> Iterator[tuple[int, str]]:
-    """The address and mnemonic of each instruction."""
-    for address, _size, mnemonic, _operands in _disassembler(detail=False).disasm_lite(code, vaddr):
-        yield address, mnemonic
-
-
-def _branch_targets(code: bytes) -> set[int]:
-    """Where jumps in the function lead to."""
-    return {target for is_call, target in _transfers(code) if not is_call}
-
-
-def _transfers(code: bytes) -> Iterator[tuple[bool, int]]:
-    """(is a call, where to) of every direct jump and call, as distances from the entry."""
-    for _address, _size, mnemonic, operands in _disassembler(detail=False).disasm_lite(code, 0):
-        name = mnemonic.rpartition(" ")[2]
-        if name.startswith(("j", "loop", "call")):
-            with contextlib.suppress(ValueError):  # through a register or memory
-                target = int(operands, 16)
-                yield name == "call", target - (1 << 64 if target >> 63 else 0)
-
-
-def _is_emulated(instruction: capstone.CsInsn) -> bool:
-    from capstone import x86
-
-    code = bytes(instruction.bytes)
-    if code == b"\x90":
-        return True
-    if instruction.id == x86.X86_INS_PUSH:
-        return code[-1] & 0xF8 == 0x50 and code[:-1] in (b"", b"\x41")
-    return (
-        code[0] in (0xE8, 0xE9, 0xEB)
-        or code[0] & 0xF0 == 0x70
-        or (code[0] == 0x0F and code[1] & 0xF0 == 0x80)
-    )
-
-
-def _is_harmless(instruction: capstone.CsInsn) -> bool:
-    """Whether stack pointer, frame pointer and control flow are the same behind it."""
-    from capstone import x86
-
-    if any(instruction.group(group) for group in (x86.X86_GRP_JUMP, x86.X86_GRP_CALL, x86.X86_GRP_RET)):
-        return False
-    _read, written = instruction.regs_access()
-    names = {_WHOLE_REGISTER.get(instruction.reg_name(register)) for register in written}
-    return not names & {"rsp", "rbp"}
-
-
-def _is_null_check(test: capstone.CsInsn, branch: capstone.CsInsn) -> bool:
-    return (test.mnemonic, test.op_str, branch.mnemonic) == ("test", "rdi, rdi", "je")
-
-
 # The helper's side
 
 
@@ -332,7 +185,7 @@ def _search(file: SearchedFile, functions: Sequence[WantedFunction]) -> list[Fun
 
 
 def _static_probes(image: ElfImage, search: _Search) -> Iterator[FunctionProbe]:
-    for probe in announced_probes(image, sorted(search.starts), _instructions):
+    for probe in announced_probes(image, sorted(search.starts), instructions):
         yield FunctionProbe(
             f"{PROVIDER}:{probe.name}",
             probe.offset,
@@ -404,31 +257,28 @@ class _Search:
         )
 
     def _calls_alike(self, function: WantedFunction, vaddr: int, code: bytes) -> bool:
-        targets = {target for _is_call, target in _transfers(code) if not 0 <= target < len(code)}
+        targets = {target for _is_call, target in transfers(code) if not 0 <= target < len(code)}
         names = {name for target in targets for name in self._names_behind(vaddr + target)}
         others = (self._functions[name] for name in names if name in self._functions)
         return any(other.arguments and other.release == function.release for other in others)
 
     def _jumps_to(self, function: WantedFunction, vaddr: int, code: bytes) -> str | None:
         """The wanted function with the same effect that this one does nothing but jump to."""
-        for instruction, holders in _prologue(code):
+        for instruction, holders in prologue(code):
             if instruction.mnemonic.rpartition(" ")[2] == "jmp":
                 names = self._jump_targets(instruction, vaddr)
                 return next((n for n in names if self._is_same(function, n, vaddr, holders)), None)
-            if not _is_harmless(instruction):
+            if not is_harmless(instruction):
                 return None
         return None
 
-    def _jump_targets(self, jump: capstone.CsInsn, vaddr: int) -> list[str]:
-        from capstone import x86
-
-        (operand,) = jump.operands
-        if operand.type == x86.X86_OP_IMM:
-            return self._names_behind(vaddr + operand.imm)
-        if operand.type == x86.X86_OP_MEM and operand.mem.base == x86.X86_REG_RIP:
-            slot = vaddr + jump.address + jump.size + operand.mem.disp
-            return [self._slots.function_of(slot) or ""]
-        return []
+    def _jump_targets(self, jump: Instruction, vaddr: int) -> list[str]:
+        target = jump_target(jump)
+        if target is None:
+            return []
+        if target.is_slot:
+            return [self._slots.function_of(vaddr + target.distance) or ""]
+        return self._names_behind(vaddr + target.distance)
 
     def _names_behind(self, target: int) -> list[str]:
         return self._names_at.get(target) or [self._slots.behind_stub(target) or ""]

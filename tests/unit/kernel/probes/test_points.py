@@ -15,9 +15,9 @@ from bpfleakd.kernel.probes.points import (
     FunctionProbe,
     SearchedFile,
     WantedFunction,
-    choose_probe_point,
     search_file,
 )
+from bpfleakd.kernel.probes.prologue import choose_probe_point
 from bpfleakd.model.code.probe import FunctionRole
 from bpfleakd.process.allocators import ALLOCATORS
 from bpfleakd.process.mappings import read_mappings
