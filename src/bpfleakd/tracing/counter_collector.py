@@ -148,6 +148,8 @@ class CounterCollector:
             return
         self._attacher.expect_files(traced.pid, mappings)
         traced.symbolizer.update_mappings(mappings)
+        known = set(traced.attachment.mappings)
+        traced.symbolizer.hold_files([mapping for mapping in mappings if mapping not in known])
         traced.follow_runtimes(self._maps, mappings, self._clock_ns())
         self._unwinding.follow(traced.pid, mappings, wait_s=0.0)
         traced.attachment = self._attacher.follow(traced.attachment, mappings, _LIBRARIES_WAIT_S)
