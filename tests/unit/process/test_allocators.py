@@ -145,7 +145,7 @@ INSTALLED = {
 # What these libraries export that sounds like a function of an allocator and is none: it measures, prints or
 # tunes, or it calls one that is in the table.
 _OTHERS = re.compile(
-    r"""(?:tc_)?(?:malloc|nallocx|sallocx|mallinfo|mallopt)
+    r"""(?:tc_)?(?:malloc|nallocx|sallocx|mallinfo2?|mallopt)
           (?:_(?:size|stats\w*|usable_size|good_size|conf|message|hook))?
       | tc_(?:version|query_new_mode|set_new_mode)
       | __st(?:art|op)_\w+ | __libc_\w+ | _aligned_malloc | vfree | (?:mi_)?reallocarr

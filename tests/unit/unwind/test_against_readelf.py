@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -26,7 +27,7 @@ SYSTEM_FILES = [
     f"{LIBRARIES}/libm.so.6",
     f"{LIBRARIES}/libcrypto.so.3",
     f"{LIBRARIES}/libssl.so.3",
-    "/usr/bin/python3.11",
+    os.path.realpath("/usr/bin/python3"),
     "/usr/bin/gdb",
 ]
 

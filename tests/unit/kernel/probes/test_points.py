@@ -61,7 +61,7 @@ STEPPED = {
     "nothing that is emulated": "mov %rdi, %rax; ret; push %rbp",
     "a jump through a register": "jmp *%rax; push %rbp",
     "a jump through a register with a prefix": "notrack jmp *%rax; push %rbp",
-    "a jump with a prefix": "bnd jmp 1f; push %rbp; 1: ret",
+    "a jump with a prefix": ".byte 0xf2; jmp 1f; push %rbp; 1: ret",
     "pushes of anything but a register": "push $23; push (%rdi); push %rbp",
     "a push with the wrong prefix": "rex.W push %rbp; push %rbx; ret",
     "a pause": "pause; sub $8, %rsp; ret",

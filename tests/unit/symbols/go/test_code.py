@@ -59,6 +59,9 @@ def test_functions_lines_and_inlined_calls(image: ElfImage) -> None:
     function = table.named({"main.main"})["main.main"]
     assert table.find(function.entry) == function
     methods = [table.frames(vaddr) for vaddr in range(function.entry, function.end)]
+    # Since 1.24 what fills the space before the next function has no line.
+    while methods[-1][-1].file is None:
+        methods.pop()
     assert all(frames[-1].name == "main.main" for frames in methods)
     lines = {frames[-1].line for frames in methods}
     source = (_SOURCE / "unprofiled" / "main.go").read_text().split("\n")
