@@ -40,7 +40,7 @@ lint: FOR := test
 lint: setup ## Check style and types of the Python code, and the shell scripts
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
-	shellcheck scripts/setup scripts/demo scripts/fuzz scripts/vendor-assets scripts/build-deb scripts/test-vm \
+	shellcheck scripts/setup scripts/demo scripts/fuzz scripts/vendor-assets scripts/build-deb scripts/test-vm scripts/test-distributions \
 		deploy/deb/postinst deploy/deb/prerm deploy/deb/postrm .ci/run
 
 .PHONY: test-unit
@@ -93,6 +93,14 @@ test-vm-matrix: setup ## The same on every kernel of VM_MATRIX (KERNEL or KERNEL
 	@failed=; for each in $(VM_MATRIX); do preempt=$${each#*:}; [ "$$preempt" != "$$each" ] || preempt=; \
 		KERNEL=$${each%:*} PREEMPT=$$preempt scripts/test-vm || failed="$$failed $$each"; done; \
 		[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
+
+# Releases of Debian that `test-distributions` sets up from nothing.
+DISTRIBUTIONS ?= trixie
+
+.PHONY: test-distributions
+test-distributions: FOR := vm
+test-distributions: setup ## Set-up, demo and tests on another Debian's user space (DISTRIBUTIONS=trixie; as root)
+	@set -e; for each in $(DISTRIBUTIONS); do scripts/test-distributions $$each; done
 
 .PHONY: fuzz
 fuzz: FOR := test
