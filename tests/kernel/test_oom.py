@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from .memory_cgroup import memory_cgroup
 from .waiting import wait_until
+from .workloads import Workload, build
 
 MIB = 1 << 20
 LIMIT_BYTES = 16 * MIB
@@ -25,6 +27,19 @@ def watched_bytes(tracer: Any, pid: int) -> int:
     """The memory of a process, as it was read last."""
     rows = json.loads(tracer.control("ps", "--all", "--json"))["watched"]
     return sum(row["anonymous_bytes"] for row in rows if row["pid"] == pid)
+
+
+class InNamespace(Workload):
+    """A program in a pid namespace of its own, where it has another pid."""
+
+    def __init__(self, *command: str | Path) -> None:
+        super().__init__(["unshare", "--pid", "--fork", "--kill-child", *command])
+        children = Path(f"/proc/{super().pid}/task/{super().pid}/children").read_text()
+        self._inner_pid = int(children.split()[0])
+
+    @property
+    def pid(self) -> int:
+        return self._inner_pid
 
 
 def killed_in(group: Any, program: Any) -> None:
@@ -95,3 +110,18 @@ def test_a_victim_that_is_only_watched_gets_its_bill(daemon, workload, tmp_path)
     assert kept_of(tracer, other.pid) is None
     (event,) = [event for event in tracer.events("process.oom-killed") if event["pid"] == program.pid]
     assert not event["traced"]
+
+
+def test_a_victim_in_a_pid_namespace_of_its_own(daemon, tmp_path):
+    """As in a container: the kernel names it by the host's pid. It is counted, and its report is marked."""
+    tracer = daemon(state={"dir": str(tmp_path / "state")})
+    program = InNamespace(build("growing"), "leak")
+    try:
+        tracer.attach(program.pid)
+        with memory_cgroup(LIMIT_BYTES) as group:
+            killed_in(group, program)
+            entry = wait_until(lambda: kept_of(tracer, program.pid))
+    finally:
+        program.kill()
+    assert (entry["state"], entry["comm"]) == ("oom", "growing")
+    assert tracer.status()["oom_kills_total"] == 1

@@ -253,7 +253,7 @@ def a_blocks_report(pid: int = 4_711, **changes: Any) -> BlocksReport:
 
 
 def some_stats() -> DaemonStats:
-    return DaemonStats("0.1.0", "session", 307.0, 311, 0.013, 19, 3)
+    return DaemonStats("0.1.0", "session", 307.0, 311, 0.013, 19, 3, 2)
 
 
 def a_watched_process(pid: int = 4711, **changes: Any) -> WatchedProcess:

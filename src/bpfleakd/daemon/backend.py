@@ -220,7 +220,8 @@ class Backend:
 
     def stats(self) -> DaemonStats:
         """The daemon's own figures."""
-        return replace(self.overview.stats(), process_events=self.supervision.stats())
+        kills = self._oom.total if self._oom is not None else 0
+        return replace(self.overview.stats(), process_events=self.supervision.stats(), oom_kills_total=kills)
 
     def refresh_snapshot(self) -> None:
         """Refresh the metrics snapshot: after every tick, or less often where that takes long.

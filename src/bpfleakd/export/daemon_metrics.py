@@ -62,6 +62,11 @@ def _stats_families(daemon: DaemonStats, traced: int) -> Iterator[Metric]:
         "Traced processes that exited or called exec.",
         daemon.processes_ended_total,
     )
+    yield CounterMetricFamily(
+        "bpfleakd_oom_kills",
+        "Traced or watched processes that the kernel killed because memory had run out.",
+        daemon.oom_kills_total,
+    )
 
 
 def _process_event_families(events: ProcessEventStats) -> Iterator[Metric]:

@@ -29,7 +29,7 @@ class GuardStats:
 
 @dataclass(frozen=True, slots=True)
 class DaemonStats:
-    """Figures on the daemon itself."""
+    """Figures on the daemon itself. `oom_kills_total` counts victims that were traced or watched."""
 
     version: str
     attach_method: str
@@ -38,4 +38,5 @@ class DaemonStats:
     last_tick_s: float
     processes_attached_total: int
     processes_ended_total: int
+    oom_kills_total: int = 0
     process_events: ProcessEventStats = field(default_factory=ProcessEventStats)

@@ -70,6 +70,8 @@ class OomKills(TracingObserver):
         self._traced_bills = LastBills(_TRACED_SHARE, tracer.clock_ns)
         self._watched_bills = LastBills(_WATCHED_SHARE, tracer.clock_ns)
         self._victims: OrderedDict[int, OomVictim] = OrderedDict()
+        self.total = 0
+        """How many victims were traced or watched."""
 
     # Of traced processes
 
@@ -104,6 +106,7 @@ class OomKills(TracingObserver):
         self._read()
         victim = self._victims.pop(traced.pid, None)
         if victim is not None:
+            self.total += 1
             traced.state = ProcessState.OOM
             traced.oom = _kill(victim, bill)
 
@@ -145,6 +148,7 @@ class OomKills(TracingObserver):
                 self._tell_of_watched(victim, *reading)
 
     def _tell_of_watched(self, victim: OomVictim, process: ProcessId, anonymous_bytes: int) -> None:
+        self.total += 1
         kill = _kill(victim, self._watched_bills.take(process))
         comm = victim.comm or _comm(self._proc, process.pid)
         report = LeakReport(_nothing_traced(process, comm), (), {}, oom=kill)

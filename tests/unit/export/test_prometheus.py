@@ -136,6 +136,7 @@ def test_the_daemon_tells_of_itself():
     assert read["bpfleakd_processes_traced"].value == 1
     assert read["bpfleakd_processes_attached_total"].value == 19
     assert read["bpfleakd_processes_ended_total"].value == 3
+    assert read["bpfleakd_oom_kills_total"].value == 2
     assert read["bpfleakd_tick_duration_seconds_count"].value == 2
     assert read["bpfleakd_tick_duration_seconds_sum"].value == pytest.approx(0.08)
     assert 'bpfleakd_tick_duration_seconds_bucket{le="0.05"} 1.0' in text

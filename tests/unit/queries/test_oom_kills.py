@@ -73,6 +73,7 @@ def test_a_traced_victim_is_marked(world: World) -> None:
         world.kills.ticked(0.1)  # it has not ended yet
         world.end(traced)
     assert traced.state is ProcessState.OOM
+    assert world.kills.total == 1
     assert traced.oom is not None
     assert traced.oom.anon_bytes == 40 * MIB
     (event,) = logs
