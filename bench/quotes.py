@@ -68,6 +68,10 @@ QUOTES = {
     "scan in one stop": ("scan", "1,000,000 blocks of 1,000 B, in one stop"),
     "scan in short stops": ("scan", "1,000,000 blocks of 1,000 B, stop of 200 ms at most"),
     "scan memory": ("scan", "memory of the child, in one stop"),
+    "300 methods of .NET": ("dotnet", "300 methods: processor time of the process"),
+    "10,000 methods of .NET": ("dotnet", "10,000 methods: processor time of the process"),
+    "one collection of .NET": ("dotnet", "told of 1 collections a second"),
+    "ten collections of .NET": ("dotnet", "told of 10 collections a second"),
     "idle": ("idle_auto", "processor time, nothing watched"),
     "watching 1,000": ("idle_auto", "of this: watching 1,000"),
 }

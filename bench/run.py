@@ -38,6 +38,7 @@ BENCHMARKS = (
     "scan",
     "go_profile",
     "java",
+    "dotnet",
     "classes",
 )
 # Side by side, since nobody wants to know how fast; most of each is waiting.
