@@ -23,6 +23,8 @@ from .waiting import PATIENCE, wait_until
 
 # Like any service that has a limit of memory; so collections are frequent.
 OPTIONS = ("-Xmx64m",)
+# G1 marks all objects when the heap is a little full, not at about half.
+MARKS_EARLY = ("-XX:InitiatingHeapOccupancyPercent=8", "-XX:-G1UseAdaptiveIHOP")
 
 
 @pytest.fixture
@@ -42,7 +44,8 @@ def leaks(report: dict[str, Any]) -> set[str]:
 def test_each_leaks_in_its_way(daemon: Callable[..., Daemon], leaking: Callable[[str], int]) -> None:
     """Buffers and classes by their method, a map and thread-locals by the heap; the healthy one never."""
     tracer = daemon(history={"leak_after_s": 10})
-    pids = {way: leaking(way) for way in ("direct", "classes", "map", "threads", "healthy")}
+    ways = ("direct", "classes", "map", "threads", "healthy")
+    pids = {way: leaking(way, *MARKS_EARLY) for way in ways}
     for pid in pids.values():
         tracer.attach(pid)
 
@@ -71,6 +74,33 @@ def test_each_leaks_in_its_way(daemon: Callable[..., Daemon], leaking: Callable[
     assert max(taken) >= 0.8 * sum(taken)
     assert leaks(reports["healthy"]) == set()
     assert all(report["process"]["notes"] == [] for report in reports.values())
+
+    def bill() -> dict[str, dict[str, Any]]:
+        report = json.loads(tracer.control("maps", pids["classes"], "--json"))
+        return {line["kind"]: line for line in report["bill"]}
+
+    areas = {area["kind"]: area for area in reports["classes"]["managed"]["areas"]}
+    assert bill()["metaspace"]["bytes"] >= areas["metaspace"]["used_bytes"] > 1 << 20
+    assert areas["code_cache"]["committed_bytes"] >= areas["code_cache"]["used_bytes"] > 1 << 20
+    assert areas["code_cache"]["committed_bytes"] >= bill()["jit"]["bytes"] > 1 << 20
+
+
+def test_a_map_that_grows_under_other_collectors(
+    daemon: Callable[..., Daemon], leaking: Callable[..., int]
+) -> None:
+    """Full collections of Serial and Parallel confirm a leak; ZGC and Shenandoah tell only what is used."""
+    tracer = daemon(history={"leak_after_s": 10})
+    confirms = {"Serial": True, "Parallel": True, "Z": False, "Shenandoah": False}
+    pids = {name: leaking("map", f"-XX:+Use{name}GC", "-DcollectEvery=200") for name in confirms}
+    for pid in pids.values():
+        tracer.attach(pid)
+
+    def verdicts() -> dict[str, str]:
+        return {name: tracer.top(pid)["managed"]["verdict"] for name, pid in pids.items()}
+
+    wait_until(lambda: all(tracer.top(pid)["managed"] for pid in pids.values()), 60 * PATIENCE)
+    expected = {name: "leak" if is_confirmed else "growing" for name, is_confirmed in confirms.items()}
+    wait_until(lambda: verdicts() == expected, 120 * PATIENCE)
 
 
 def test_types_on_request(tracer: Daemon, leaking: Callable[..., int]) -> None:

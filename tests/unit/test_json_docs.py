@@ -29,7 +29,15 @@ from bpfleakd.model.difference import ComparedState, DiffReport, SiteChange, Sit
 from bpfleakd.model.groups import GroupedReport, SiteGroup
 from bpfleakd.model.history import StoredHistory, StoredSite
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
-from bpfleakd.model.managed import ManagedHeap, TypeFigures, TypeRow, TypesPrice, TypesReport
+from bpfleakd.model.managed import (
+    AreaKind,
+    ManagedHeap,
+    RuntimeArea,
+    TypeFigures,
+    TypeRow,
+    TypesPrice,
+    TypesReport,
+)
 from bpfleakd.model.oom import OomKill
 from bpfleakd.model.process import (
     ProcessLabels,
@@ -85,6 +93,7 @@ _TYPES = [
     JitModule,
     LeakReport,
     ManagedHeap,
+    RuntimeArea,
     ProcessEventStats,
     MemoryShares,
     OomKill,
@@ -116,6 +125,7 @@ _TYPES = [
 ]
 _CHOICES = [
     AllocationKind,
+    AreaKind,
     BillKind,
     CheckStatus,
     ContainerKind,

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from bpfleakd.analysis.memory_parts import Part
 from bpfleakd.model.address_space import BillKind, BillLine, MemoryUse
-from bpfleakd.model.managed import ManagedHeap
+from bpfleakd.model.managed import AreaKind, ManagedHeap
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.units import human_bytes, human_rate
 
-__all__ = ["AllocatorBooks", "bill", "growth_summary"]
+__all__ = ["AllocatorBooks", "bill", "growth_summary", "is_comparable"]
 
 _KINDS = {
     MemoryUse.HEAP: BillKind.HEAP_LIVE,
@@ -35,6 +35,7 @@ _WORDS = {
     BillKind.HEAP_FREE: "freed memory that the allocator keeps",
     BillKind.MANAGED_LIVE: "live objects of the managed heap",
     BillKind.MANAGED_FREE: "garbage and free room of the managed heap",
+    BillKind.METASPACE: "classes of Java",
     BillKind.PYTHON: "objects of Python",
     BillKind.MMAP: "anonymous mappings",
     BillKind.STACK: "thread stacks",
@@ -43,6 +44,9 @@ _WORDS = {
     BillKind.SHARED: "shared memory",
     BillKind.UNKNOWN: "unexplained memory",
 }
+# The code cache is all of the code that Java compiles at run time.
+_AREA_LINES = {AreaKind.METASPACE: BillKind.METASPACE, AreaKind.CODE_CACHE: BillKind.JIT}
+_OF_RUNTIMES = (BillKind.MANAGED_LIVE, BillKind.METASPACE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,14 @@ def bill(
         notes[BillKind.HEAP_FREE] = _free_words(books)
     elif sums[BillKind.HEAP_LIVE]:
         notes[BillKind.HEAP_LIVE] = "including freed memory: the allocator's lists cannot be read"
+    areas = {area.kind: area for area in managed.areas} if managed is not None else {}
+    metaspace = areas.get(AreaKind.METASPACE)
+    metaspace_bytes = min(metaspace.committed_bytes, sums[BillKind.MMAP]) if metaspace is not None else 0
+    _move(sums, BillKind.MMAP, BillKind.METASPACE, metaspace_bytes)
+    for area in areas.values():
+        notes[_AREA_LINES[area.kind]] = (
+            f"{human_bytes(area.used_bytes)} of {human_bytes(area.committed_bytes)} in use"
+        )
     if managed is not None and managed.live_bytes is not None:
         _move(sums, BillKind.MMAP, BillKind.MANAGED_LIVE, managed.live_bytes)
         committed = sum(
@@ -95,7 +107,8 @@ def bill(
             for part in parts
             if part.use is MemoryUse.COMMIT
         )
-        _move(sums, BillKind.MMAP, BillKind.MANAGED_FREE, max(0, committed - sums[BillKind.MANAGED_LIVE]))
+        free_bytes = committed - sums[BillKind.MANAGED_LIVE] - metaspace_bytes
+        _move(sums, BillKind.MMAP, BillKind.MANAGED_FREE, max(0, free_bytes))
     before = {line.kind: line.bytes for line in first}
     lines = []
     for kind, size_bytes in sums.items():
@@ -104,6 +117,11 @@ def bill(
             growth = round(grown_bytes / elapsed_s, 1) if first and elapsed_s > 0 else None
             lines.append(BillLine(kind, size_bytes, growth, notes.get(kind, "")))
     return tuple(sorted(lines, key=lambda line: -line.bytes))
+
+
+def is_comparable(first: Sequence[BillLine], lines: Sequence[BillLine]) -> bool:
+    """Whether growth may be counted from a bill: not if a runtime has told what it holds only since then."""
+    return {line.kind for line in lines if line.kind in _OF_RUNTIMES} <= {line.kind for line in first}
 
 
 def growth_summary(lines: Sequence[BillLine]) -> str | None:

@@ -80,6 +80,7 @@ class BillKind(StrEnum):
     HEAP_FREE = "heap_free"
     MANAGED_LIVE = "managed_live"
     MANAGED_FREE = "managed_free"
+    METASPACE = "metaspace"
     PYTHON = "python"
     MMAP = "mmap"
     STACK = "stack"

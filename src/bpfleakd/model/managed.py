@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from bpfleakd.model.verdict import Verdict
 
-__all__ = ["ManagedHeap", "TypeFigures", "TypeRow", "TypesPrice", "TypesReport"]
+__all__ = ["AreaKind", "ManagedHeap", "RuntimeArea", "TypeFigures", "TypeRow", "TypesPrice", "TypesReport"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,22 @@ class TypeFigures:
     growth_bytes_per_s: float
 
 
+class AreaKind(StrEnum):
+    """What a runtime has memory for, beside its objects."""
+
+    METASPACE = "metaspace"
+    CODE_CACHE = "code_cache"
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeArea:
+    """Memory of a runtime beside its objects, by its own figures: what it has committed, and uses of that."""
+
+    kind: AreaKind
+    used_bytes: int
+    committed_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class ManagedHeap:
     """A managed heap as its collections show it, since the attach.
@@ -26,7 +43,7 @@ class ManagedHeap:
     `live_bytes` is what the last one left alive; None before the first. `full_collections` covered all
     objects, so their figure is exact; that of others is an upper bound. `growth_bytes_per_s` is the growth of
     what outlives collections, 0.0 if it does not grow. `is_read`: the heap counts references; a "collection"
-    is then a reading of all objects.
+    is then a reading of all objects. `areas`: what the runtime has beside its objects.
     """
 
     runtime: str
@@ -37,6 +54,7 @@ class ManagedHeap:
     full_collections: int
     growth_bytes_per_s: float
     is_read: bool = False
+    areas: tuple[RuntimeArea, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,12 @@ from typing import Protocol, runtime_checkable
 from bpfleakd.model.code.method import FrameNames, ManagedNames, MethodSource
 from bpfleakd.model.code.python_walk import PythonWalk
 from bpfleakd.model.code.stack import RawStack
+from bpfleakd.model.managed import RuntimeArea
 from bpfleakd.unwind.managed_code import CodeRange
 from bpfleakd.unwind.table import UnwindTable
 
 __all__ = [
+    "AreaSource",
     "FrameSource",
     "HolderSource",
     "LiveHeap",
@@ -127,6 +129,15 @@ class HolderSource(RetainedSource, Protocol):
 
     def charge(self, stack_of_block: Callable[[int], RawStack | None]) -> None:
         """Learn which stacks allocated these blocks, by their addresses."""
+
+
+@runtime_checkable
+class AreaSource(Protocol):
+    """A runtime that tells what it has beside its objects."""
+
+    @property
+    def areas(self) -> tuple[RuntimeArea, ...]:
+        """As of now, or when the runtime last counted; nothing waits."""
 
 
 class NotStarted(Exception):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.model.code.stack import Frame
-from bpfleakd.model.managed import ManagedHeap
+from bpfleakd.model.managed import ManagedHeap, RuntimeArea
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import SiteVerdict, Verdict
 from bpfleakd.runtimes.runtime import LiveHeap
@@ -80,7 +80,14 @@ class HeapTracking:
                 -_COLLECTIONS_MAX:
             ]
 
-    def judge(self, runtime: str, since_ns: int, now_ns: int, leak_after_s: float) -> None:
+    def judge(
+        self,
+        runtime: str,
+        since_ns: int,
+        now_ns: int,
+        leak_after_s: float,
+        areas: tuple[RuntimeArea, ...] = (),
+    ) -> None:
         """Judge the collections reported by the runtime so far."""
         collections = Collections(
             np.array([(one.at_ns - since_ns) / 1e9 for one in self._points]),
@@ -99,7 +106,7 @@ class HeapTracking:
             often_full=runtime == _V8,
             was_leak=was_leak,
         )
-        self.heap = replace(heap, collections=self._count, full_collections=self._full_count)
+        self.heap = replace(heap, collections=self._count, full_collections=self._full_count, areas=areas)
 
     def may_commit(self, key: SiteKey) -> bool:
         """Whether a site is of a kind by which this heap takes memory."""

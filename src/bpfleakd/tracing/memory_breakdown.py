@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from bpfleakd import errors
-from bpfleakd.analysis.bill import AllocatorBooks, bill, growth_summary
+from bpfleakd.analysis.bill import AllocatorBooks, bill, growth_summary, is_comparable
 from bpfleakd.analysis.container_bill import container_bill
 from bpfleakd.analysis.free_memory import free_memory
 from bpfleakd.analysis.jit_modules import JitModules
@@ -135,10 +135,7 @@ class MemoryBreakdown:
         process.jit_modules.add(new_methods)
         uses = summarise(parts, process.first)
         books = self._books(pid, smaps)
-        if process.first_bill is None:
-            process.first_bill = FirstBill(attached_s, bill(parts, books, managed))
-        first = process.first_bill
-        lines = bill(parts, books, managed, first.lines, attached_s - first.attached_s)
+        lines = self._bill(process, parts, books, managed, attached_s)
         return AddressSpaceReport(
             pid=pid,
             comm=process.info.comm,
@@ -178,12 +175,27 @@ class MemoryBreakdown:
         """
         smaps = read_smaps(pid, self._proc)
         parts, books = self._parts(pid, smaps, space), self._books(pid, smaps, _CHUNKS_AT_ATTACH)
-        process = self._processes.get(pid)
-        first = process.first_bill if process is not None else None
         container = self._container_bill(pid, attached_s)
-        if first is None:
+        process = self._processes.get(pid)
+        if process is None or process.first_bill is None:
             return bill(parts, books, managed), container
-        return bill(parts, books, managed, first.lines, attached_s - first.attached_s), container
+        return self._bill(process, parts, books, managed, attached_s), container
+
+    def _bill(
+        self,
+        process: _MeasuredProcess,
+        parts: Sequence[Part],
+        books: AllocatorBooks | None,
+        managed: ManagedHeap | None,
+        attached_s: float,
+    ) -> tuple[BillLine, ...]:
+        """The bill now, with the growth since the first one that it can be compared with."""
+        first = process.first_bill
+        lines = bill(parts, books, managed)
+        if first is None or not is_comparable(first.lines, lines):
+            process.first_bill = FirstBill(attached_s, lines)
+            return lines
+        return bill(parts, books, managed, first.lines, attached_s - first.attached_s)
 
     def _container_bill(self, pid: int, attached_s: float) -> ContainerBill | None:
         """What the group that limits the process is charged for; None if none does."""

@@ -17,6 +17,7 @@ from bpfleakd.model.managed import TypeFigures
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.detection import Detector, detect
 from bpfleakd.runtimes.runtime import (
+    AreaSource,
     FrameSource,
     HolderSource,
     LiveHeap,
@@ -193,7 +194,8 @@ class ProcessRuntimes:
         runtime = self.heap_runtime
         since_ns = runtime.live_heap.watched_since_ns if runtime and runtime.live_heap else None
         if runtime is not None and since_ns is not None:
-            self.heap.judge(runtime.name, since_ns, now_ns, leak_after_s)
+            areas = runtime.areas if isinstance(runtime, AreaSource) else ()
+            self.heap.judge(runtime.name, since_ns, now_ns, leak_after_s, areas)
 
     def close(self) -> None:
         """Leave nothing behind in the process."""

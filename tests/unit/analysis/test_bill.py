@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from bpfleakd.analysis.bill import AllocatorBooks, bill, growth_summary
+from bpfleakd.analysis.bill import AllocatorBooks, bill, growth_summary, is_comparable
 from bpfleakd.analysis.memory_parts import Figures, Part
 from bpfleakd.model.address_space import BillKind, BillLine, MemoryUse
-from bpfleakd.model.managed import ManagedHeap
+from bpfleakd.model.managed import AreaKind, ManagedHeap, RuntimeArea
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.model.verdict import Verdict
 
@@ -51,6 +53,29 @@ def test_each_line_has_its_part():
         BillKind.FILE: 11,
         BillKind.STACK: 3,
     }
+
+
+def test_the_metaspace_is_no_room_of_the_heap():
+    """It is a line of its own, though the runtime takes it as it takes the heap."""
+    areas = (
+        RuntimeArea(AreaKind.METASPACE, 3 * MIB, 8 * MIB),
+        RuntimeArea(AreaKind.CODE_CACHE, MIB, 2 * MIB),
+    )
+    lines = {line.kind: line for line in bill(PARTS, BOOKS, replace(MANAGED, areas=areas))}
+
+    assert lines[BillKind.METASPACE].bytes == 8 * MIB
+    assert lines[BillKind.METASPACE].note == "3.00 MiB of 8.00 MiB in use"
+    assert lines[BillKind.MANAGED_FREE].bytes == 12 * MIB
+    assert sum(line.bytes for line in lines.values()) == 184 * MIB
+
+
+def test_what_a_runtime_tells_later_is_no_growth():
+    """A bill without it cannot be compared with one that has it."""
+    without, with_it = bill(PARTS, BOOKS, None), bill(PARTS, BOOKS, MANAGED)
+
+    assert not is_comparable(without, with_it)
+    assert is_comparable(with_it, with_it)
+    assert is_comparable(with_it, without)
 
 
 def test_the_growth_of_free_memory_is_no_leak():

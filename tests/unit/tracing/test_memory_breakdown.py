@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from bpfleakd import errors
-from bpfleakd.model.address_space import AddressSpaceReport
+from bpfleakd.model.address_space import AddressSpaceReport, BillKind
+from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.site import AllocationKind, SiteKey
+from bpfleakd.model.verdict import Verdict
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo, read_process
 from bpfleakd.table.address_map import AddressMap
@@ -139,3 +141,18 @@ def test_a_process_that_could_not_be_read_at_the_attach_has_no_growth(program, t
     spaces.follow(read_process(program.pid))
     proc.symlink_to("/proc")
     assert {use.virtual_growth_bytes for use in report_of(spaces, program.pid).uses} == {0}
+
+
+def test_growth_is_counted_from_when_the_runtime_told(program):
+    """What it holds was there before; what comes afterwards is growth."""
+    spaces = MemoryBreakdown()
+    spaces.follow(read_process(program.pid))
+
+    def growth(live_bytes: int | None, attached_s: float) -> dict[BillKind, float | None]:
+        managed = ManagedHeap("JVM", Verdict.STEADY, "", live_bytes, 1, 0, 0.0)
+        lines, _container = spaces.quick_bill(program.pid, None, managed, attached_s)
+        return {line.kind: line.growth_bytes_per_s for line in lines}
+
+    assert growth(None, 1.0)[BillKind.MMAP] is not None
+    assert set(growth(2 * PAGE, 10.0).values()) == {None}
+    assert growth(3 * PAGE, 11.0)[BillKind.MANAGED_LIVE] == PAGE

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// Java services that leak, each in one way, or that do not: `java JavaLeaks WAY`. Nothing about them is prepared.
+// Java services that leak, each in one way, or that do not: `java JavaLeaks WAY`. Nothing about them is prepared. With
+// -DcollectEvery=N they request a full collection after N pauses of 5 ms, as programs do that use RMI.
 
 import java.io.IOException;
 import java.io.InputStream;
@@ -100,11 +101,15 @@ public class JavaLeaks {
     }
 
     public static void main(String[] arguments) throws Exception {
+        long pauses = Long.getLong("collectEvery", Long.MAX_VALUE / 10);
         System.out.println("ready");
         for (long number = 0; ; number++) {
             serve(arguments[0], number);
             if (number % 10 == 9) {
                 Thread.sleep(5);
+            }
+            if (number % (10 * pauses) == 10 * pauses - 1) {
+                System.gc();
             }
         }
     }

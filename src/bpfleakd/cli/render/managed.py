@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bpfleakd.model.managed import ManagedHeap, TypeFigures
+from bpfleakd.model.managed import AreaKind, ManagedHeap, RuntimeArea, TypeFigures
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_rate
 
-__all__ = ["heap_line", "heap_lines"]
+__all__ = ["area_lines", "heap_line", "heap_lines"]
 
 _TYPES_SHOWN = 3
+_AREAS = {AreaKind.METASPACE: "metaspace", AreaKind.CODE_CACHE: "code cache"}
 
 
 def heap_lines(heap: ManagedHeap | None, types: Sequence[TypeFigures], notes: Sequence[str]) -> list[str]:
@@ -33,6 +34,15 @@ def heap_line(heap: ManagedHeap) -> str:
         readings = f"{heap.collections:,} reading{'' if heap.collections == 1 else 's'}"
         return f"{heap.runtime} objects: {live} in use, by {readings}{grows}"
     return f"{heap.runtime} heap: {live} alive after {count}, {heap.full_collections:,} of them full{grows}"
+
+
+def area_lines(areas: Sequence[RuntimeArea]) -> list[str]:
+    """One line for each area of a runtime beside its objects."""
+    return [
+        f"{_AREAS[area.kind]}: {human_bytes(area.used_bytes)} in use, "
+        f"{human_bytes(area.committed_bytes)} committed"
+        for area in areas
+    ]
 
 
 def _type(one: TypeFigures) -> str:

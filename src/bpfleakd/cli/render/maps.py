@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bpfleakd.cli.render.container import container_view
-from bpfleakd.cli.render.managed import heap_line
+from bpfleakd.cli.render.managed import area_lines, heap_line
 from bpfleakd.cli.render.words import loss_lines, readable_function
 from bpfleakd.model.address_space import AddressSpaceReport, JitModule, MemoryShares, MemoryUse, PinningSite
 from bpfleakd.printable import printable, shortened
@@ -34,7 +34,7 @@ def maps_view(report: AddressSpaceReport, *, width: int | None) -> RenderableTyp
     """Return the tables one under the other; `width` is the terminal's (None: as wide as it gets)."""
     parts: list[RenderableType] = [_header(report), _totals(report)]
     if report.managed:
-        parts.append(Text(heap_line(report.managed)))
+        parts += [Text(line) for line in (heap_line(report.managed), *area_lines(report.managed.areas))]
     parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
     if report.bill:
         parts += [_bill(report), Text()]

@@ -50,7 +50,7 @@ class CodeSnapshot:
 
     `methods` are what follows the head of a blob: the Method* of compiled methods, something else for others.
     `segments` are digests of the maps of the heaps. `is_whole`: nothing was left out that may just
-    be in the making.
+    be in the making. `used_bytes` is what the blobs take.
     """
 
     heaps: tuple[CodeHeap, ...]
@@ -63,6 +63,12 @@ class CodeSnapshot:
     interpreter: tuple[int, int] = (0, 0)
     segments: tuple[bytes, ...] = ()
     is_whole: bool = True
+    used_bytes: int = 0
+
+    @property
+    def committed_bytes(self) -> int:
+        """What its heaps have."""
+        return sum(heap.end - heap.start for heap in self.heaps)
 
 
 def is_same_code(snapshot: CodeSnapshot, other: CodeSnapshot) -> bool:
@@ -189,6 +195,7 @@ class CodeCache:
             interpreter=self._interpreter(heaps),
             segments=segments,
             is_whole=len(order) == len(records),
+            used_bytes=int(sizes[order].sum()),
         )
 
     def _interpreter(self, heaps: Sequence[CodeHeap]) -> tuple[int, int]:

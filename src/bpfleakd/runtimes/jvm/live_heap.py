@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from bpfleakd.model.managed import AreaKind, RuntimeArea
 from bpfleakd.runtimes.runtime import LiveHeap
 
 __all__ = ["JavaLiveHeap"]
@@ -25,9 +26,10 @@ _COLLECTOR = "sun.gc.collector"
 _OLD = "sun.gc.generation.1.space.0.used"
 _CAPACITIES = ("sun.gc.generation.0.capacity", "sun.gc.generation.1.capacity")
 _SURVIVORS = ("sun.gc.generation.0.space.1.used", "sun.gc.generation.0.space.2.used")
+_METASPACE = ("sun.gc.metaspace.used", "sun.gc.metaspace.capacity")
 _NAMES = (
     *(f"{_COLLECTOR}.{number}.{what}" for number in range(3) for what in ("name", "invocations")),
-    *(_OLD, *_CAPACITIES, *_SURVIVORS),
+    *(_OLD, *_CAPACITIES, *_SURVIVORS, *_METASPACE),
 )
 _UNTOLD = ("Z ", "ZGC", "Shenandoah")
 # Garbage that G1 leaves in a region, and in the heap.
@@ -50,7 +52,10 @@ class _Counts:
 
 
 class JavaLiveHeap:
-    """The collections of one process since the attach. `failure`: why nothing is known of them."""
+    """The collections of one process since the attach. `failure`: why nothing is known of them.
+
+    `metaspace` may be tens of seconds old: the machine counts it at some collections only.
+    """
 
     def __init__(self, read: Callable[[Sequence[str]], Counters]) -> None:
         """`read` gives counters; it raises OSError or ValueError."""
@@ -62,6 +67,7 @@ class JavaLiveHeap:
         self.failure: str | None = None
         self.watched_since_ns: int | None = None
         self.last_bytes: int | None = None
+        self.metaspace: RuntimeArea | None = None
 
     def read(self, now_ns: int) -> Sequence[LiveHeap]:
         """The collections since the last call, oldest first."""
@@ -74,6 +80,9 @@ class JavaLiveHeap:
             self.failure = "its collector keeps no counters"
             return ()
         self.failure = None
+        if _METASPACE[0] in counters:
+            figures = (_number(counters, name) for name in _METASPACE)
+            self.metaspace = RuntimeArea(AreaKind.METASPACE, *figures)
         counts = _Counts(*(_number(counters, f"{_COLLECTOR}.{number}.invocations") for number in range(3)))
         before, self._last = self._last, counts
         if before is None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from bpfleakd.model.code.managed_frame import ManagedFrame
 from bpfleakd.model.code.method import Method
 from bpfleakd.model.code.stack import FrameKind
+from bpfleakd.model.managed import AreaKind, RuntimeArea
 from bpfleakd.runtimes.jvm.code import JavaCode, Reading
 from bpfleakd.runtimes.jvm.names import JavaNames
 from bpfleakd.unwind.managed_code import CodeRange
@@ -31,6 +32,12 @@ class JavaMethods:
     def failure(self) -> str | None:
         """Why code that is new has no names; None if it has."""
         return self._code.failure
+
+    @property
+    def code_cache(self) -> RuntimeArea:
+        """The memory that all code is in."""
+        snapshot = self._names.snapshot
+        return RuntimeArea(AreaKind.CODE_CACHE, snapshot.used_bytes, snapshot.committed_bytes)
 
     def refresh(self, now_ns: int) -> None:
         """Take in what is new."""

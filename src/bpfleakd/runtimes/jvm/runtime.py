@@ -8,6 +8,7 @@ from functools import partial
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.managed import RuntimeArea
 from bpfleakd.process.mapped_files import open_mapped
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
@@ -57,6 +58,13 @@ class JavaRuntime:
     def code_tables(self) -> Sequence[UnwindTable]:
         """What unwinds compiled code, the interpreter and stubs."""
         return self.methods.tables if self.methods is not None else ()
+
+    @property
+    def areas(self) -> tuple[RuntimeArea, ...]:
+        """The metaspace, as it was last counted, and the code cache."""
+        metaspace = self.live_heap.metaspace if self.live_heap is not None else None
+        code_cache = self.methods.code_cache if self.methods is not None else None
+        return tuple(area for area in (metaspace, code_cache) if area is not None)
 
     @property
     def notes(self) -> Sequence[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bpfleakd.model.managed import AreaKind, RuntimeArea
 from bpfleakd.runtimes.jvm.live_heap import JavaLiveHeap
 from bpfleakd.runtimes.runtime import LiveHeap
 
@@ -91,6 +92,26 @@ def test_zgc_tells_what_is_used_at_most() -> None:
     heap.read(1)
     machine.collect(1, old=10 * MIB)
     assert [one.is_full for one in heap.read(2)] == [False]
+
+
+def test_shenandoah_tells_what_is_used_at_most() -> None:
+    """It calls each of its concurrent collections a full one."""
+    machine = Machine(("Shenandoah partial", "Shenandoah full"))
+    heap = JavaLiveHeap(machine.read)
+    heap.read(1)
+    machine.collect(1, old=27 * MIB, times=3)
+    assert heap.read(2) == [LiveHeap(2, 27 * MIB, 3, is_full=False)]
+
+
+def test_the_metaspace() -> None:
+    """None from a machine that does not count it."""
+    machine = Machine(G1)
+    heap = JavaLiveHeap(machine.read)
+    heap.read(1)
+    assert heap.metaspace is None
+    machine.counters |= {"sun.gc.metaspace.used": 3 * MIB, "sun.gc.metaspace.capacity": 4 * MIB}
+    heap.read(2)
+    assert heap.metaspace == RuntimeArea(AreaKind.METASPACE, 3 * MIB, 4 * MIB)
 
 
 def test_a_machine_without_counters() -> None:
