@@ -100,3 +100,28 @@ def test_what_tcmalloc_keeps(tracer, library, attached):
     assert sum(line["bytes"] for line in report["bill"]) == pytest.approx(
         report["resident_bytes"] + report["swap_bytes"], rel=0.05
     )
+
+
+@pytest.mark.parametrize("library", ["libjemalloc.so.2", "libmimalloc.so.2"])
+def test_what_is_unknown_of_other_allocators(tracer, library):
+    """Their libraries have no symbols for their books: the bill says so, and what is live for sure."""
+    if ctypes.util.find_library(library.removeprefix("lib").partition(".")[0]) is None:
+        pytest.skip(f"needs {library}")
+    program = Workload(["env", f"LD_PRELOAD={library}", build("fragmented")])
+    try:
+        tracer.attach_with_tables(program.pid)
+        ledger = program.step(1)
+        bill, report = bill_of(tracer, program.pid)
+        heap = [site for site in tracer.top(program.pid)["sites"] if site["kind"] == "heap"]
+    finally:
+        program.kill()
+    name = library.removeprefix("lib").partition(".")[0]
+    note = bill["heap_live"]["note"]
+    assert note.startswith(f"including freed memory that {name} keeps: its books cannot be read; at least ")
+    known = float(re.search(r"at least ([0-9.]+) MiB are live", note)[1]) * MIB
+    assert known == pytest.approx(sum(site["live_bytes"] for site in heap), rel=0.02)
+    assert known >= ledger["live_bytes"]
+    assert bill["heap_live"]["bytes"] > known
+    assert name in bill["unknown"]["note"]
+    total = sum(line["bytes"] for line in report["bill"])
+    assert total == pytest.approx(report["resident_bytes"] + report["swap_bytes"], rel=0.05)

@@ -15,7 +15,7 @@ from bpfleakd.model.managed import AreaKind, ManagedHeap
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.units import human_bytes, human_rate
 
-__all__ = ["AllocatorBooks", "bill", "growth_summary", "is_comparable"]
+__all__ = ["AllocatorBooks", "UnreadHeap", "bill", "growth_summary", "is_comparable"]
 
 _KINDS = {
     MemoryUse.HEAP: BillKind.HEAP_LIVE,
@@ -68,12 +68,24 @@ class AllocatorBooks:
     tcmalloc_free_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadHeap:
+    """Allocators whose books cannot be read, by name.
+
+    `recorded_bytes` are in blocks that were allocated since the attach and are live; 0: not known.
+    """
+
+    allocators: tuple[str, ...]
+    recorded_bytes: int = 0
+
+
 def bill(
     parts: Sequence[Part],
     books: AllocatorBooks | None,
     managed: ManagedHeap | None,
     first: Sequence[BillLine] = (),
     elapsed_s: float = 0.0,
+    unread: UnreadHeap | None = None,
 ) -> tuple[BillLine, ...]:
     """The lines, most bytes first. `first` is the bill of `elapsed_s` ago: without it, growth is None."""
     sums = dict.fromkeys(BillKind, 0)
@@ -109,6 +121,12 @@ def bill(
         )
         free_bytes = committed - sums[BillKind.MANAGED_LIVE] - metaspace_bytes
         _move(sums, BillKind.MMAP, BillKind.MANAGED_FREE, max(0, free_bytes))
+    if unread is not None:
+        # What was mapped before the attach is the allocator's or the program's.
+        _move(sums, BillKind.MMAP, BillKind.UNKNOWN, _untracked_bytes(parts))
+        notes[BillKind.HEAP_LIVE] = _unread_words(unread)
+        who = " or ".join(unread.allocators)
+        notes[BillKind.UNKNOWN] = f"mapped before the attach: by {who}, whose books cannot be read, or others"
     before = {line.kind: line.bytes for line in first}
     lines = []
     for kind, size_bytes in sums.items():
@@ -142,6 +160,22 @@ def _move(sums: dict[BillKind, int], source: BillKind, target: BillKind, size_by
     moved = min(size_bytes, sums[source])
     sums[source] -= moved
     sums[target] += moved
+
+
+def _untracked_bytes(parts: Sequence[Part]) -> int:
+    """Anonymous mappings that nobody is known to have made."""
+    return sum(
+        part.figures.resident_bytes + part.figures.swap_bytes
+        for part in parts
+        if part.use is MemoryUse.MMAP and part.kind is None
+    )
+
+
+def _unread_words(unread: UnreadHeap) -> str:
+    words = f"including freed memory that {' and '.join(unread.allocators)} keeps: its books cannot be read"
+    if not unread.recorded_bytes:
+        return words
+    return f"{words}; at least {human_bytes(unread.recorded_bytes)} are live"
 
 
 def _free_words(books: AllocatorBooks) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
 from bpfleakd import errors
-from bpfleakd.analysis.bill import AllocatorBooks, bill, growth_summary, is_comparable
+from bpfleakd.analysis.bill import AllocatorBooks, UnreadHeap, bill, growth_summary, is_comparable
 from bpfleakd.analysis.container_bill import container_bill
 from bpfleakd.analysis.free_memory import free_memory
 from bpfleakd.analysis.jit_modules import JitModules
@@ -40,6 +40,8 @@ __all__ = ["MemoryBreakdown"]
 log = structlog.get_logger()
 
 PROC = Path("/proc")
+# Allocators with books that are read (process/heap_books); the loader's functions are probed as well.
+_READ_ALLOCATORS = frozenset({"glibc", "tcmalloc", "ld.so"})
 # About 50 ms.
 _CHUNKS_AT_ATTACH = 20_000
 
@@ -62,9 +64,13 @@ class FirstContainerBill:
 
 @dataclass(slots=True)
 class _MeasuredProcess:
-    """The record of a process: its identity, its memory at the attach, and the methods compiled since."""
+    """The record of a process: its identity, its memory at the attach, and the methods compiled since.
+
+    The books of its `unread` allocators cannot be read.
+    """
 
     info: ProcessInfo
+    unread: tuple[str, ...]
     first: tuple[UseSummary, ...]
     first_bill: FirstBill | None
     jit_tail: PerfMapTail
@@ -81,8 +87,11 @@ class MemoryBreakdown:
         self._cgroup = cgroup
         self._processes: dict[int, _MeasuredProcess] = {}
 
-    def follow(self, process: ProcessInfo) -> tuple[UseSummary, ...]:
-        """Begin: growth is counted from what is returned. A process that cannot be read has no growth."""
+    def follow(self, process: ProcessInfo, allocators: Collection[str] = ()) -> tuple[UseSummary, ...]:
+        """Begin: growth is counted from what is returned. A process that cannot be read has no growth.
+
+        `allocators` are those of the process, by name.
+        """
         pid = process.id.pid
         first: tuple[UseSummary, ...] = ()
         first_bill = None
@@ -90,21 +99,25 @@ class MemoryBreakdown:
             smaps = read_smaps(pid, self._proc)
             parts = self._parts(pid, smaps, None)
             first = summarise(parts)
-            first_bill = self._first_bill(pid, smaps, parts)
+            first_bill = self._first_bill(pid, smaps, parts, _unread_heap(_unread(allocators)))
         except errors.BpfleakdError as error:
             log.warning("memory.not-read", pid=pid, reason=error.message, hint=error.hint)
-        self.restore(process, first, first_bill)
+        self.restore(process, first, allocators, first_bill)
         self._container_bill(pid, 0.0)
         return first
 
     def restore(
-        self, process: ProcessInfo, first: tuple[UseSummary, ...], first_bill: FirstBill | None = None
+        self,
+        process: ProcessInfo,
+        first: tuple[UseSummary, ...],
+        allocators: Collection[str] = (),
+        first_bill: FirstBill | None = None,
     ) -> None:
         """Continue: growth is counted from `first`."""
         pid = process.id.pid
         perf_map = self._proc / str(pid) / "root" / "tmp" / f"perf-{process.namespace_pid}.map"
         jit_tail = PerfMapTail(perf_map, process.uid)
-        self._processes[pid] = _MeasuredProcess(process, first, first_bill, jit_tail)
+        self._processes[pid] = _MeasuredProcess(process, _unread(allocators), first, first_bill, jit_tail)
 
     def forget(self, pid: int) -> None:
         """The process is not traced any more."""
@@ -135,7 +148,9 @@ class MemoryBreakdown:
         process.jit_modules.add(new_methods)
         uses = summarise(parts, process.first)
         books = self._books(pid, smaps)
-        lines = self._bill(process, parts, books, managed, attached_s)
+        live_bytes = _live_heap_bytes(table)
+        unread = _unread_heap(process.unread, live_bytes)
+        lines = self._bill(process, parts, books, managed, unread, attached_s)
         return AddressSpaceReport(
             pid=pid,
             comm=process.info.comm,
@@ -146,7 +161,7 @@ class MemoryBreakdown:
             peak_resident_bytes=status.peak_resident_bytes,
             page_table_bytes=status.page_table_bytes,
             uses=uses,
-            shares=shares(parts, _live_heap_bytes(table)),
+            shares=shares(parts, live_bytes),
             jit_modules=process.jit_modules.report(),
             managed=managed,
             bill=lines,
@@ -177,9 +192,10 @@ class MemoryBreakdown:
         parts, books = self._parts(pid, smaps, space), self._books(pid, smaps, _CHUNKS_AT_ATTACH)
         container = self._container_bill(pid, attached_s)
         process = self._processes.get(pid)
+        unread = _unread_heap(process.unread) if process is not None else None
         if process is None or process.first_bill is None:
-            return bill(parts, books, managed), container
-        return self._bill(process, parts, books, managed, attached_s), container
+            return bill(parts, books, managed, unread=unread), container
+        return self._bill(process, parts, books, managed, unread, attached_s), container
 
     def _bill(
         self,
@@ -187,15 +203,16 @@ class MemoryBreakdown:
         parts: Sequence[Part],
         books: AllocatorBooks | None,
         managed: ManagedHeap | None,
+        unread: UnreadHeap | None,
         attached_s: float,
     ) -> tuple[BillLine, ...]:
         """The bill now, with the growth since the first one that it can be compared with."""
         first = process.first_bill
-        lines = bill(parts, books, managed)
+        lines = bill(parts, books, managed, unread=unread)
         if first is None or not is_comparable(first.lines, lines):
             process.first_bill = FirstBill(attached_s, lines)
             return lines
-        return bill(parts, books, managed, first.lines, attached_s - first.attached_s)
+        return bill(parts, books, managed, first.lines, attached_s - first.attached_s, unread)
 
     def _container_bill(self, pid: int, attached_s: float) -> ContainerBill | None:
         """What the group that limits the process is charged for; None if none does."""
@@ -213,10 +230,14 @@ class MemoryBreakdown:
             return found
         return container_bill(memory, parts, first.bill, attached_s - first.attached_s)
 
-    def _first_bill(self, pid: int, smaps: Smaps, parts: Sequence[Part]) -> FirstBill | None:
+    def _first_bill(
+        self, pid: int, smaps: Smaps, parts: Sequence[Part], unread: UnreadHeap | None
+    ) -> FirstBill | None:
         """Make the bill at the attach, if it does not take long; else the first request makes it."""
         books = self._books(pid, smaps, _CHUNKS_AT_ATTACH)
-        return None if books is not None and books.left_out else FirstBill(0.0, bill(parts, books, None))
+        if books is not None and books.left_out:
+            return None
+        return FirstBill(0.0, bill(parts, books, None, unread=unread))
 
     def _books(self, pid: int, smaps: Smaps, chunks_max: int = FREE_CHUNKS_MAX) -> AllocatorBooks | None:
         """Figures from the lists of glibc and the statistics of tcmalloc; None without them."""
@@ -262,6 +283,14 @@ class MemoryBreakdown:
             stack_pointers(pid, self._proc),
             Pagemap(pid, self._proc).count,
         )
+
+
+def _unread(allocators: Collection[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(allocators) - _READ_ALLOCATORS))
+
+
+def _unread_heap(allocators: tuple[str, ...], recorded_bytes: int = 0) -> UnreadHeap | None:
+    return UnreadHeap(allocators, recorded_bytes) if allocators else None
 
 
 def _books_of(heap: TcmallocHeap) -> AllocatorBooks:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bpfleakd.analysis.bill import AllocatorBooks, bill, growth_summary, is_comparable
+from bpfleakd.analysis.bill import AllocatorBooks, UnreadHeap, bill, growth_summary, is_comparable
 from bpfleakd.analysis.memory_parts import Figures, Part
 from bpfleakd.model.address_space import BillKind, BillLine, MemoryUse
 from bpfleakd.model.managed import AreaKind, ManagedHeap, RuntimeArea
@@ -107,3 +107,18 @@ def test_tcmalloc_is_told_by_its_own_figures():
     assert lines[BillKind.HEAP_FREE].bytes == 30 * MIB
     assert lines[BillKind.MMAP].bytes == 10 * MIB
     assert "tcmalloc" in lines[BillKind.HEAP_FREE].note
+
+
+def test_books_that_cannot_be_read():
+    """Free memory of such a heap is not told from blocks, and what it mapped before the attach is unknown."""
+    parts = [*PARTS, part(MemoryUse.MMAP, 17, AllocationKind.MMAP)]
+    lines = {line.kind: line for line in bill(parts, None, None, unread=UnreadHeap(("jemalloc",), 9 * MIB))}
+
+    assert sum(line.bytes for line in lines.values()) == 201 * MIB
+    assert lines[BillKind.HEAP_LIVE].bytes == 100 * MIB
+    assert lines[BillKind.HEAP_LIVE].note == (
+        "including freed memory that jemalloc keeps: its books cannot be read; at least 9.00 MiB are live"
+    )
+    assert lines[BillKind.UNKNOWN].bytes == 20 * MIB
+    assert lines[BillKind.UNKNOWN].note.startswith("mapped before the attach: by jemalloc")
+    assert lines[BillKind.MMAP].bytes == 67 * MIB, "what is known to be the program's"
