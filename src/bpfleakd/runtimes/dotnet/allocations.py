@@ -1,10 +1,10 @@
-"""Who allocates what stays alive: windows of sampling, opened while the heap grows.
+"""Finds the functions that allocate what stays alive: windows of sampling, while the heap grows.
 
 Rules:
-- A window costs the process a stack for each 100 kB that it allocates. One that takes more than
-  `_RATE_MAX` samples a second is short, and followed by a pause of `_PAUSE_TIMES` its length.
-- A cheap window lasts as long as somebody wants to know.
-- What the last window found stays until the next has seen enough collections.
+- In a window, the process walks its stack for each 100 kB that it allocates. A window with more than
+  `_RATE_MAX` samples a second is short; after it there is a pause of `_PAUSE_TIMES` its length.
+- A cheap window lasts as long as the heap grows.
+- The results of a window are kept until the next one has seen enough collections.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHORTEST_WINDOW_NS = 10 * _NS_PER_S
 _LONGEST_DEAR_NS = 60 * _NS_PER_S
 _PAUSE_NS = 60 * _NS_PER_S
 _PAUSE_TIMES = 10
-# At 0.1 s a collection the first seconds hold many; a leak shows in those that live through some.
+# A leaked object is one that outlives some collections.
 _COLLECTIONS_MIN = 3
 _NOTHING = Allocated(0, 0, ())
 
@@ -52,11 +52,11 @@ class DotnetAllocations:
         return self._stream.failure if self._stream else None
 
     def want(self, *, wanted: bool) -> None:
-        """Whether the heap grows, so that somebody will ask who makes it."""
+        """Whether the heap seems to grow."""
         self._is_wanted = wanted
 
     def refresh(self, now_ns: int) -> None:
-        """Read what has come; open or close a window. Nothing waits."""
+        """Take in new results, and open or close a window. Nothing waits."""
         if self._stream is None:
             if self._is_wanted and now_ns >= self._due_ns:
                 self._open(now_ns)

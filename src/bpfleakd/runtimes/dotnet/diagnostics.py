@@ -1,12 +1,12 @@
 """The diagnostics socket of a .NET process: commands, answers, sessions.
 
 Rules:
-- The path comes from the target's environment and file system, which the target controls. Nothing is sent
-  before the kernel has said that the process behind the socket is the target (SO_PEERCRED).
-- Every call has a deadline: a stopped target never answers.
+- The target controls the path, through its environment and file system. Nothing is sent before the kernel has
+  confirmed that the target is behind the socket (SO_PEERCRED).
+- Every call has a deadline, because a stopped target never answers.
 - A session ends with its connection: the runtime stops it at the first write that fails. So nothing is left
   in a target whose tracer was killed.
-- The answer to a command is read here: a header and a number. The stream that follows goes to a helper
+- Only the answer to a command is read here: a header and a number. The stream that follows goes to a helper
   (stream_jobs.py).
 
 https://github.com/dotnet/diagnostics/blob/main/documentation/design-docs/ipc-protocol.md
@@ -55,14 +55,14 @@ class DiagnosticsError(RuntimeFailure):
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """What a session tells: `keywords` select groups of events, `level` 4 is informational, 5 verbose."""
+    """The events of a session: `keywords` select groups, `level` 4 is informational, 5 verbose."""
 
     keywords: int
     level: int
     name: str = RUNTIME_PROVIDER
 
     def encoded(self) -> bytes:
-        """As the commands want it, without arguments."""
+        """In the form of the commands, without arguments."""
         return struct.pack("<QI", self.keywords, self.level) + _text(self.name) + struct.pack("<I", 0)
 
 
@@ -93,7 +93,7 @@ class Endpoint:
     def start(
         self, providers: Iterable[Provider], *, buffer_mib: int, rundown: bool, timeout_s: float = TIMEOUT_S
     ) -> Session:
-        """Start a session. Without `rundown` its end is short, where the runtime can do that (3.1 can).
+        """Start a session. Without `rundown` it ends without the list of methods, if the runtime can do that.
 
         Raises DiagnosticsError.
         """
@@ -111,7 +111,7 @@ class Endpoint:
 
     @contextlib.contextmanager
     def stopping(self, session: Session, timeout_s: float = TIMEOUT_S) -> Iterator[None]:
-        """Ask for the end of a session, and wait for the answer while its stream is read to the end.
+        """Request the end of a session. The caller reads its stream to the end meanwhile.
 
         Raises DiagnosticsError.
         """
@@ -161,8 +161,8 @@ def find_endpoint(
 ) -> Endpoint:
     """Find the socket of a process: in its TMPDIR, in its mount and pid namespace.
 
-    `exactly`: only by its usual name, for a process that may be no .NET one. Raises DiagnosticsError if there
-    is none.
+    `exactly`: only by its usual name, for a process that may not be a .NET process. Raises DiagnosticsError
+    if there is none.
     """
     environment = read_environment(pid, proc)
     if environment.get(b"DOTNET_EnableDiagnostics", environment.get(b"COMPlus_EnableDiagnostics")) == b"0":

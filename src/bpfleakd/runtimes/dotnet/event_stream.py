@@ -1,10 +1,10 @@
-"""A session that stays open, followed by a helper: what the helper answers is taken in at each tick.
+"""A session that stays open. A helper follows it, and each tick takes in the helper's answers.
 
 Rules:
 - It is opened in a thread of its own; reading never waits.
-- A stream that ends is begun again after a while, some times, and then given up; one that cannot be read is
-  given up at once. A stream that went well for a while makes up for earlier failures.
-- Closing it is all that is needed: the helper ends, and the runtime ends the session at its next event.
+- A stream that ends is started again after a pause. After some failures it is given up; one that cannot be
+  read is given up at once. Earlier failures are forgotten when a stream has worked for some time.
+- To end it, closing is enough: the helper ends, and the runtime ends the session at its next event.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The runtime's events, from their payloads.
+"""Parses the payloads of the runtime's events.
 
 https://github.com/dotnet/runtime/blob/main/src/coreclr/vm/ClrEtwAll.man
 
-Later versions of an event append fields: what is read here is in all of them. A payload that is too short
-raises struct.error or BadNettrace, which the callers take for a bad stream.
+Later versions of an event append fields; the fields that are read are in all versions. A payload that is too
+short raises struct.error or BadNettrace: callers take that for a bad stream.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LoadedMethod:
 
 @dataclass(frozen=True, slots=True)
 class IlMap:
-    """Which native code of a method is of which IL: pairs (native offset, IL offset), by native offset."""
+    """The IL that native code of a method comes from: pairs (native offset, IL offset), by native offset."""
 
     method_id: int
     pairs: tuple[tuple[int, int], ...]
@@ -76,8 +76,11 @@ class IlMap:
 
 @dataclass(frozen=True, slots=True)
 class HeapStats:
-    """The heap after a collection. `live_bytes` is what all generations hold, with what may be garbage in
-    those that were not collected; `promoted_bytes` is what this one found alive: all, if it `is_full`."""
+    """The heap after a collection.
+
+    `live_bytes` is the size of all generations; those that were not collected may hold garbage.
+    `promoted_bytes` is what the collection found alive; if it `is_full`, in the whole heap.
+    """
 
     live_bytes: int
     promoted_bytes: int
@@ -86,9 +89,9 @@ class HeapStats:
 
 @dataclass(frozen=True, slots=True)
 class AllocationTick:
-    """A sample: `allocated_bytes` were allocated since the last one, the last of them an object of `type`.
+    """A sample: `allocated_bytes` were allocated since the one before, the last of them an object of `type`.
 
-    `address` is where it is, 0 where the runtime does not say; `size_bytes` is 0 before .NET 6.
+    `address` is that of the object, 0 if the runtime does not state it; `size_bytes` is 0 before .NET 6.
     """
 
     type: str
@@ -160,17 +163,17 @@ def allocation_tick(event: Event) -> AllocationTick:
 
 
 def surviving_ranges(event: Event) -> NDArray[np.uint64]:
-    """GCBulkSurvivingObjectRanges: rows of start and size of what stays where it is."""
+    """GCBulkSurvivingObjectRanges: start and size of each range of objects that survive and do not move."""
     return _ranges(event, 2)
 
 
 def moved_ranges(event: Event) -> NDArray[np.uint64]:
-    """GCBulkMovedObjectRanges: rows of old start, new start and size."""
+    """GCBulkMovedObjectRanges: old start, new start and size of each range."""
     return _ranges(event, 3)
 
 
 def heap_nodes(event: Event) -> NDArray[np.void]:
-    """GCBulkNode: the objects of the heap, each with its own size and its type."""
+    """GCBulkNode: objects of the heap, each with its own size and its type."""
     (count,) = struct.unpack_from("<I", event.payload, 4)
     if count > (len(event.payload) - _RANGES_HEADER_BYTES) // _NODE.itemsize:
         raise BadNettrace(f"{count} objects in an event of {len(event.payload)} bytes")

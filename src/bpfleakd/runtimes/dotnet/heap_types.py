@@ -1,6 +1,6 @@
-"""The objects of a .NET heap by type, exactly: a full collection, and a walk over all objects.
+"""The objects of a .NET heap by type, exactly: by a full collection and a walk over all objects.
 
-The process stands still for both, which is why nobody does that unasked.
+The process stands still for both, so it is done on request only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["DotnetTypes"]
 
 # GC, GCHeapDump, Type, GCHeapAndTypeNames: the walk is made when a session with them begins.
 _WALK = Provider(0x198_0001, 5)
-# An object is 32 bytes there. What does not fit is lost, and counted too low.
+# An object takes 32 bytes. Objects that do not fit are missing in the counts.
 _BUFFER_MIB = 256
 _TIMEOUT_S = 60.0
 # Measured: 3.5 s for 232 MB of 3.0 million objects.
@@ -27,7 +27,7 @@ _TYPES_MAX = 200_000
 
 
 class DotnetTypes:
-    """Counts the objects of one process. `heap_bytes` is how large its heap is, None if nobody knows."""
+    """Counts the objects of one process. `heap_bytes` is the size of its heap, None if unknown."""
 
     work = "a full collection and a walk over all objects"
     includes_garbage = False
@@ -42,7 +42,7 @@ class DotnetTypes:
         self._names: dict[int, str] = {}
 
     def price_s(self) -> float | None:
-        """How long the process will stand still, about."""
+        """How long the process will stand still, in seconds, about; None if unknown."""
         heap_bytes = self._heap_bytes()
         return None if heap_bytes is None else max(_S_AT_LEAST, heap_bytes * _S_PER_BYTE)
 

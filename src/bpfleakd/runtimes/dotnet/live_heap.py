@@ -1,4 +1,4 @@
-"""What each collection of a .NET process leaves alive: events of the GC keyword, a kilobyte a collection."""
+"""What each collection of a .NET process leaves alive, by events of the GC keyword: a kilobyte each."""
 
 from __future__ import annotations
 

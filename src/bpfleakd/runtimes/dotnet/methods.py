@@ -1,13 +1,13 @@
-"""Names of a .NET process' methods, asked for when code is met that has none.
+"""Names for the methods of a .NET process, requested when code without a name is met.
 
 Rules:
-- A look is a rundown in a thread of its own, one at a time: nothing waits for it. Lines come after the names,
-  because files may take their time.
-- The first look is made at once, later ones when code without a name was met, `_PAUSE_NS` apart at least, and
-  less often if the last did not name what was met: stubs have no names.
-- A process that has just started is let be (.NET Core 3.1 may lock up when a session ends while it starts,
-  dotnet/runtime#51579), and one that does not answer is not asked for ever.
-- Code that was freed keeps its names until other code is where it was.
+- A look is a rundown, made in a thread of its own: nothing waits for it. There is one at a time. Lines come
+  after the names, because opening files may take long.
+- The first look is made at once, a later one when code without a name was met. Looks are `_PAUSE_NS` apart,
+  and further if the last one gave no name to what was met: stubs have none.
+- A process that has just started is not asked: .NET Core 3.1 may lock up if a session ends during its start
+  (dotnet/runtime#51579). One that does not answer is given up after some attempts.
+- Code that was freed keeps its name until other code takes its place.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _WithLines:
 
 
 class MethodTable:
-    """Methods by address, as of all rundowns so far."""
+    """Methods by address, from all looks so far."""
 
     def __init__(self) -> None:
         self._index = JitIndex(_METHODS_MAX)

@@ -1,12 +1,12 @@
-"""Streams in the nettrace format, versions 4 and 5: bytes in, events out.
+"""Reads streams in the nettrace format, versions 4 and 5: bytes in, events out.
 
 https://github.com/microsoft/perfview/blob/main/src/TraceEvent/EventPipe/NetTraceFormat_v5.md
 
 Rules:
-- The bytes come from a process that is not to be trusted: every length is checked, blocks and tables have
-  limits, and `BadNettrace` is all that can be raised.
+- The process that sends the bytes is not trusted: every length is checked, blocks and tables have limits, and
+  only `BadNettrace` is raised.
 - A stream may be fed in pieces of any size. Blocks of unknown kinds are skipped.
-- A stack is known by its id until the next sequence point.
+- The id of a stack is valid until the next sequence point.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ class _Short(Exception):
 
 
 class NettraceReader:
-    """Reads one stream. `is_ended` once its end was read; `lost_stacks` events had an unknown stack."""
+    """Reads one stream.
+
+    `is_ended`: the end was read. `lost_stacks` is the number of events with an unknown stack.
+    """
 
     def __init__(self) -> None:
         self.is_ended = False
@@ -72,7 +75,7 @@ class NettraceReader:
         self._stacks: dict[int, tuple[int, ...]] = {}
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """The events that are whole with these bytes. Raises BadNettrace."""
+        """Take in bytes and return the events that are complete now. Raises BadNettrace."""
         buffer = self._pending + data
         at = 0
         try:
@@ -100,7 +103,7 @@ class NettraceReader:
         return len(_PREFIX)
 
     def _object(self, buffer: bytes, at: int) -> tuple[bytes, bytes, int]:
-        """Name and payload of the object at a place, and where it ends."""
+        """Name, payload and end of the object at a place."""
         if len(buffer) <= at:
             raise _Short
         if buffer[at] == _NULL:

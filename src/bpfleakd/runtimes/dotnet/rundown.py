@@ -1,9 +1,9 @@
 """All methods of a .NET process that have native code, by the rundown that ends a session.
 
-A session with a provider that tells nothing is begun and at once ended: what the runtime sends then is its
-list of methods, of all tiers, with those that were compiled ahead of time (ReadyToRun).
+A session without events is started and ended at once. At its end the runtime sends its list of methods: of
+all tiers, with those that were compiled ahead of time (ReadyToRun).
 
-Pure: a stream in, methods out. A helper does this (stream_jobs.py); `methods_look` asks it.
+Pure: a stream in, methods out. A helper does this (stream_jobs.py), at the request of `method_look`.
 """
 
 from __future__ import annotations

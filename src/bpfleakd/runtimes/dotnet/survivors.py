@@ -1,14 +1,15 @@
-"""Sampled objects, followed through collections: who allocates what stays alive.
+"""Follows sampled objects through collections, to find the functions that allocate what stays alive.
 
-An AllocationTick is a sample of about 100 kB of allocations, with the address of an object. After each
-collection the runtime tells which ranges of the generations that it collected survived, and where they were
-moved. A sample in none of them is garbage. What is left says, by stack and type, who makes the heap grow:
-a method that makes ten times as much garbage has no survivors.
+An AllocationTick is a sample of about 100 kB of allocations, with the address of one object. After each
+collection, the runtime reports which ranges survived in the generations it collected, and where they moved. A
+sample outside of them is garbage. The remaining samples show, by stack and type, what makes the heap grow: a
+method that makes ten times as much garbage has no survivors.
 
 Rules:
-- A new sample is of generation 0, one of a large object of the oldest; who survives is one older afterwards.
-- A collection of generation g looks at samples of generations up to g; the others stay as they are.
-- A background collection looks at what was in the oldest generation when it began.
+- A new sample is in generation 0; that of a large object in the oldest one. Survivors move to the next
+  generation.
+- A collection of generation g covers the samples of generations up to g. The others stay as they are.
+- A background collection covers the samples that were in the oldest generation when it began.
 
 Pure: events in, figures out.
 """
@@ -38,7 +39,7 @@ _NONE: NDArray[np.int64] = np.zeros(0, np.int64)
 
 @dataclass(slots=True)
 class _Collection:
-    """One that is under way: `survivors` are rows of old start, new start and size."""
+    """A collection that is under way; a row of `survivors` has old start, new start and size."""
 
     number: int
     depth: int
@@ -47,7 +48,7 @@ class _Collection:
 
 
 class Survivors:
-    """The samples of one session. `collections` is how many it has seen, `began_ns` when it began."""
+    """The samples of one session, which began at `began_ns` and has seen so many `collections`."""
 
     def __init__(self) -> None:
         self.began_ns = 0
@@ -84,7 +85,7 @@ class Survivors:
     def retained(self) -> list[Retained]:
         """What has survived a collection, by type and stack, most bytes first.
 
-        The growth is what a second of the session leaves alive.
+        Growth is the bytes that stay alive of each second of the session.
         """
         self._settle()
         old = self._generation > 0
@@ -117,7 +118,7 @@ class Survivors:
             self._thin()
 
     def _thin(self) -> None:
-        """Follow every second sample, each for two."""
+        """Follow every second sample from now on; each stands for two."""
         self._settle()
         self._every *= 2
         kept = np.arange(len(self._addresses)) % 2 == 0
@@ -168,7 +169,7 @@ class Survivors:
         self._keep(found | ~candidates)
 
     def _settle(self) -> None:
-        """Put new samples to the others."""
+        """Add the new samples to the others."""
         if not self._new:
             return
         new = np.array(self._new, np.uint64)
@@ -192,7 +193,7 @@ class Survivors:
 def _moved(
     addresses: NDArray[np.uint64], survivors: list[NDArray[np.uint64]]
 ) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
-    """Which addresses are in surviving ranges, and where they are now."""
+    """Whether each address is in a surviving range, and its new address."""
     if not survivors or not len(addresses):
         return np.zeros(len(addresses), np.bool_), addresses
     ranges = np.concatenate(survivors)

@@ -1,5 +1,5 @@
-"""The Java virtual machine of OpenJDK (HotSpot): its frames, names and heap, read from outside.
+"""The Java virtual machine of OpenJDK (HotSpot, "the JVM"): its frames, names and heap, read from outside.
 
-Tried with 17 and 25; the layout is what the machine states itself (`gHotSpotVMStructs`), so others are likely
-to do. Nothing has to be switched on in the process, and nothing is changed there.
+Tested with 17 and 25. The JVM publishes the layout of its structures (`gHotSpotVMStructs`), so other releases
+are likely to work. Nothing has to be switched on in the process, and nothing is changed there.
 """

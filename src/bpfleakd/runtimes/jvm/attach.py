@@ -1,14 +1,15 @@
-"""The attach socket of a Java virtual machine: commands of jcmd, for which the process is disturbed, so on
-request only.
+"""The attach socket of a JVM, for commands of jcmd.
+
+They disturb the process, so they are sent on request only.
 
 Rules:
-- The socket is in the target's /tmp, where the target controls everything. Nothing is followed out of its
-  root, and nothing is sent before the kernel has said that the process behind the socket is the target
+- The socket is in the target's /tmp, and the target controls all that is there. No link out of its root is
+  followed. Nothing is sent before the kernel has confirmed that the target is behind the socket
   (SO_PEERCRED).
-- The machine opens the socket when it gets SIGQUIT and finds a file of ours. SIGQUIT ends a process that does
-  not catch it, and makes one print its threads that was told not to listen (-XX:+DisableAttachMechanism,
-  -Xrs): so both are looked at first, the latter in the machine's own flags.
-- The file is removed again, whatever happens. Every wait has a deadline: a stopped target never answers.
+- The JVM opens the socket when it receives SIGQUIT and finds our file. SIGQUIT ends a process that does not
+  catch it. A JVM that was told not to listen (-XX:+DisableAttachMechanism, -Xrs) prints its threads. So both
+  are checked before: the signals it catches, and the flags in its memory.
+- Our file is removed in any case. Every wait has a deadline, because a stopped target never answers.
 
 src/hotspot/os/linux/attachListener_linux.cpp,
 src/jdk.attach/linux/classes/sun/tools/attach/VirtualMachineImpl.java
@@ -36,7 +37,7 @@ __all__ = ["AttachError", "JavaAttach"]
 
 _PROC = Path("/proc")
 _TEMPORARY = "tmp"
-# The machine looks for the file when it gets the signal; the JDK's own tools wait as long.
+# The JVM looks for the file when it receives the signal; the JDK's own tools wait as long.
 _OPENING_TIMEOUT_S = 6.0
 _POLL_S = 0.02
 _ANSWER_LIMIT_BYTES = 64 << 20
@@ -46,11 +47,11 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 class AttachError(RuntimeFailure):
-    """The machine cannot be asked. The message is the end of a sentence about the process."""
+    """The JVM cannot be asked. The message is the end of a sentence about the process."""
 
 
 class JavaAttach:
-    """Commands for one process. `flag` tells a flag of the machine, None if there is none of that name."""
+    """Commands for one process. `flag` reads an option of the JVM; None if it has none of that name."""
 
     def __init__(self, process: ProcessInfo, flag: Callable[[str], bool | None], proc: Path = _PROC) -> None:
         self._process = process
@@ -58,7 +59,7 @@ class JavaAttach:
         self._proc = proc
 
     def run(self, command: str, timeout_s: float) -> str:
-        """The answer to a command of jcmd. Waits for it. Raises AttachError."""
+        """Run a command of jcmd, wait for it and return its answer. Raises AttachError."""
         deadline_s = time.monotonic() + timeout_s
         try:
             with self._temporary() as directory, self._connected(directory) as connection:
@@ -77,7 +78,7 @@ class JavaAttach:
 
     @contextlib.contextmanager
     def _temporary(self) -> Iterator[int]:
-        """The target's /tmp, open. Raises OSError."""
+        """Open the target's /tmp. Raises OSError."""
         directory = open_directory_below(self._proc / str(self._process.id.pid) / "root", _TEMPORARY)
         try:
             yield directory
@@ -98,7 +99,7 @@ class JavaAttach:
             yield connection
 
     def _have_opened(self, directory: int, name: str) -> None:
-        """Make the machine open its socket. Raises AttachError or OSError."""
+        """Make the JVM open its socket. Raises AttachError or OSError."""
         pidfd = os.pidfd_open(self._process.id.pid)
         try:
             self._check_may_be_asked()
@@ -117,7 +118,7 @@ class JavaAttach:
             os.close(pidfd)
 
     def _check_may_be_asked(self) -> None:
-        """Raises AttachError where SIGQUIT would do harm, or is no use."""
+        """Raise AttachError if SIGQUIT would do harm or no good."""
         try:
             now = read_process(self._process.id.pid, self._proc)
         except errors.BpfleakdError as error:

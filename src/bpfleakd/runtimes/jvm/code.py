@@ -1,14 +1,15 @@
-"""The code of a Java virtual machine while it is traced: read in a thread, looked at on the tick.
+"""Follows the code of a JVM while it is traced.
+
+A thread reads it; a tick starts the reading and takes the result.
 
 Rules:
-- One reading at a time, begun on a tick, which waits for it for a moment, and else leaves it to the next. A
-  reading is a look at the map of segments, some hundred microseconds, unless blocks have come or gone; then
-  10 ms for 5,000 blobs.
-- All is read once in `_WHOLE_NS`, too: code may go and other code of its size come, and leave the map as it
-  was.
-- A reading waits `_SHARE` times as long as the last has worked, so that it takes no more than that part of a
-  processor.
-- The thread has its own way to the memory, and closes it itself if it is at work.
+- One reading at a time. A tick starts it and waits a moment for its result; if that is too short, a later
+  tick takes it. A reading looks at the map of segments, which takes some hundred microseconds. If blocks have
+  come or gone, it reads the blobs, too: 10 ms for 5,000.
+- Every `_WHOLE_NS` all code is read again: other code of the same size may have replaced some, which leaves
+  the map as it was.
+- After a reading there is a pause of `_SHARE` times its length, which limits the share of a processor.
+- The thread has its own access to the memory and closes it itself if it is at work.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Reading:
 
 
 class JavaCode:
-    """The code of one process. `first` is what there is at once: stacks until then are cut off."""
+    """The code of one process. Until `first` has read it, stacks are cut off at Java frames."""
 
     def __init__(self, pid: int, layout: Layout) -> None:
         """Raises OSError if the process has ended."""
@@ -67,11 +68,11 @@ class JavaCode:
 
     @property
     def failure(self) -> str | None:
-        """Why its code is not read any more; None while it is."""
+        """Why the code is not read any more; None while it is read."""
         return self._reason if self._failures >= _FAILURES_MAX else None
 
     def first(self) -> Reading | None:
-        """What there is before anything else; None if there is nothing yet."""
+        """Read all code at the attach, and wait for it; None if there is none yet."""
         try:
             return self._found(is_whole=True)
         except (OSError, ValueError, errors.BpfleakdError) as error:
@@ -79,7 +80,7 @@ class JavaCode:
             return None
 
     def refresh(self, now_ns: int) -> Reading | None:
-        """Begin a reading if it is due, and take in what is finished."""
+        """Start a reading if it is due, and return a finished one."""
         has_begun = not self._is_reading and now_ns >= self._due_ns and self._failures < _FAILURES_MAX
         if has_begun:
             self._is_reading = self._is_working = True
@@ -96,7 +97,7 @@ class JavaCode:
         return found
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         with self._lock:
             self._is_closed = True
             if not self._is_working:

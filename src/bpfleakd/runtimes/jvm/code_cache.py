@@ -1,11 +1,11 @@
-"""The code cache of a Java virtual machine: which code is where, and how large its frames are.
+"""The code cache of a JVM: where each piece of code is, and how large its frames are.
 
-The cache consists of heaps; a heap of segments, of which a map says where blocks begin; a block is free or
-holds a blob: a compiled method, the interpreter, stubs. (src/hotspot/share/memory/heap.hpp,
+The cache consists of heaps, a heap of segments. A map of the segments tells where blocks begin. A block is
+free or holds a blob: a compiled method, the interpreter or stubs. (src/hotspot/share/memory/heap.hpp,
 code/codeBlob.hpp)
 
-A snapshot is read while the process runs. A blob that makes no sense (it is just being made) is left out, and
-is there in the next one.
+The process runs while a snapshot is read. A blob that makes no sense, because it is just being made, is left
+out; the next snapshot has it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ADDRESSES_END = 1 << 47
 
 @dataclass(frozen=True, slots=True)
 class CodeHeap:
-    """Memory for code in use, [start, end), and the map of its segments."""
+    """Committed memory for code, [start, end), and the address of the map of its segments."""
 
     start: int
     end: int
@@ -46,10 +46,12 @@ class CodeHeap:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CodeSnapshot:
-    """Blobs by address: parallel arrays. A frame of size 0 is not known; `names` are addresses of texts.
+    """Blobs as parallel arrays, by address.
 
-    `methods` are what follows the head of a blob: the Method* of compiled methods, something else for others.
-    `segments` are digests of the maps of the heaps. `is_whole`: nothing was left out that may just
+    The size of a frame is 0 if unknown; `names` are addresses of texts.
+
+    `methods` is the word behind the head of a blob: in a compiled method the Method*, otherwise something
+    else. `segments` are digests of the maps of the heaps. `is_whole`: nothing was left out that may just
     be in the making. `used_bytes` is what the blobs take.
     """
 
@@ -67,7 +69,7 @@ class CodeSnapshot:
 
     @property
     def committed_bytes(self) -> int:
-        """What its heaps have."""
+        """The size of its heaps."""
         return sum(heap.end - heap.start for heap in self.heaps)
 
 
@@ -80,7 +82,7 @@ def is_same_code(snapshot: CodeSnapshot, other: CodeSnapshot) -> bool:
 
 
 def row_at(snapshot: CodeSnapshot, address: int) -> int | None:
-    """The blob whose code is there."""
+    """The row of the blob whose code is at an address; None if there is none."""
     if not any(heap.start <= address < heap.end for heap in snapshot.heaps):
         return None
     row = int(np.searchsorted(snapshot.starts, np.uint64(address), side="right")) - 1
@@ -96,8 +98,7 @@ class CodeCache:
         self._layout = layout
 
     def read(self, before: CodeSnapshot | None = None) -> CodeSnapshot:
-        """What there is now; nothing before the machine has started. `before`: this, if no block came or
-        went.
+        """Read all blobs; none before the JVM has started. Returns `before` if no block came or went.
 
         Raises OSError or BpfleakdError if the process has ended, ValueError if what is there makes no sense.
         """

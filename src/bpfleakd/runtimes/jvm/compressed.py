@@ -1,7 +1,8 @@
 """Numbers as HotSpot compresses them: debug information and tables of lines.
 
-UNSIGNED5 (src/hotspot/share/utilities/unsigned5.hpp): bytes of 6 bits, the lowest first; one below 192 is the
-last, and the fifth is always. From JDK 20 on no byte is zero: each is one more than its digit.
+UNSIGNED5 (src/hotspot/share/utilities/unsigned5.hpp): digits of 6 bits in bytes, the lowest first. The last
+byte of a number is below 192, or it is the fifth. From JDK 20 on no byte is zero: each is one more than its
+digit.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _ESCAPE = 0xFF
 
 
 class NumberReader:
-    """Reads numbers one after the other. Raises ValueError behind the end."""
+    """Reads one number after the other. Raises ValueError at the end of the data."""
 
     def __init__(self, data: bytes, *, excludes_zero: bool, at: int = 0) -> None:
         self._data = data
@@ -41,7 +42,7 @@ class NumberReader:
         return value & 0xFFFF_FFFF
 
     def signed(self) -> int:
-        """The next number with a sign, which is its lowest bit."""
+        """The next signed number; the sign is in its lowest bit."""
         value = self.number()
         return (value >> 1) ^ -(value & 1)
 

@@ -1,8 +1,8 @@
-"""Which methods are at an address of compiled code: the debug information of a compiled method (nmethod).
+"""The debug information of a compiled method (nmethod): which methods an address in its code belongs to.
 
-A PcDesc says for each place where a call returns to where the description of its scopes is. A scope has its
-caller's (0: none), its method (a number among the metadata of the code) and the index of the bytecode that it
-is at. (src/hotspot/share/code/pcDesc.hpp, scopeDesc.cpp)
+For each place that a call returns to, a PcDesc has the position of the scopes there. A scope describes one
+method: the position of its caller's scope (0 if there is none), the method (its number in the metadata of the
+code) and the index of the bytecode that runs. (src/hotspot/share/code/pcDesc.hpp, scopeDesc.cpp)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DebugInfo:
         self._layout = layout
 
     def scopes(self, blob: int, offset: int) -> list[Scope]:
-        """The methods at a return address, which is `offset` bytes behind the code's begin; innermost first.
+        """The methods at a return address, `offset` bytes from the beginning of the code; innermost first.
 
         Raises OSError or ValueError.
         """

@@ -1,4 +1,4 @@
-"""Options of a Java virtual machine (-XX:...), as they are in force: wherever they were set."""
+"""Options of a JVM (-XX:...) as they are in force, wherever they were set; read from its memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME_MAX_BYTES = 128
 
 
 def read_flag(memory: RemoteMemory, layout: FlagLayout | None, name: str) -> bool | None:
-    """Whether an option is on; None if there is none of that name, or it cannot be read."""
+    """Whether an option is on; None if the JVM has none of that name, or it cannot be read."""
     if layout is None:
         return None
     try:

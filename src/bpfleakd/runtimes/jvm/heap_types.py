@@ -1,7 +1,7 @@
-"""The objects of a Java heap by type: `GC.class_histogram -all`, which makes no collection, so that garbage
-counts, too.
+"""The objects of a Java heap by type: the JVM's own `GC.class_histogram -all`.
 
-The process stands still for it, which is why nobody does that unasked.
+It makes no collection, so that garbage counts, too. The process stands still for it, so it is made on request
+only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PRIMITIVES = {
 
 
 class JavaTypes:
-    """Counts the objects of one process. `heap_bytes` is how large its heap is, None if nobody knows."""
+    """Counts the objects of one process. `heap_bytes` is the size of its heap, None if unknown."""
 
     work = "a walk over all objects"
     includes_garbage = True
@@ -45,7 +45,7 @@ class JavaTypes:
         self._heap_bytes = heap_bytes
 
     def price_s(self) -> float | None:
-        """How long the process will stand still, about."""
+        """How long the process will stand still, in seconds, about; None if unknown."""
         heap_bytes = self._heap_bytes()
         return None if heap_bytes is None else max(_S_AT_LEAST, heap_bytes * _S_PER_BYTE)
 
@@ -55,7 +55,10 @@ class JavaTypes:
 
 
 def histogram_rows(text: str) -> list[TypeCount]:
-    """The rows of a class histogram; classes that several loaders have made are one type."""
+    """The rows of a class histogram, most bytes first.
+
+    Classes of one name, by several loaders, are one type.
+    """
     sums: dict[str, tuple[int, int]] = {}
     for line in text.splitlines():
         if found := _ROW.fullmatch(line):
@@ -67,7 +70,7 @@ def histogram_rows(text: str) -> list[TypeCount]:
 
 
 def java_type_name(name: str) -> str:
-    """A type as people write it: `[[I` is int[][], `[Lshop.Order;` is shop.Order[]."""
+    """A type as it is written in Java: `[[I` is int[][], `[Lshop.Order;` is shop.Order[]."""
     element = name.lstrip("[")
     arrays = "[]" * (len(name) - len(element))
     if arrays and element in _PRIMITIVES:

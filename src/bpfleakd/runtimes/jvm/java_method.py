@@ -1,8 +1,7 @@
 """A method in another process: its class, name, file and lines.
 
-All of it is untrusted: sizes are bounded, texts are made printable. A Method* of a class that has been
-unloaded may lead anywhere: it is believed if its class and its constants lead to each other, and nothing
-else.
+All of it is untrusted: sizes are bounded, texts are made printable. A Method* of a class that was unloaded
+may point anywhere: it is believed only if its class and its constants point to each other.
 """
 
 from __future__ import annotations
@@ -27,10 +26,12 @@ _LINE_MAX = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class JavaMethod:
-    """A method. `code` is where its bytecode is; `lines` are where lines begin in it, and their numbers.
+    """A method.
 
-    `is_hidden`: Java itself leaves it out of stacks. `check` is the word by which the stack walker tells it
-    from another that gets its memory.
+    `code` is the address of its bytecode; `lines` has where each line begins in it, and its number.
+
+    `is_hidden`: Java itself leaves it out of stacks. By the word `check` the stack walker tells it from
+    another method that gets its memory.
     """
 
     name: str
@@ -115,7 +116,7 @@ class MethodReader:
         return memory.read(address + layout.symbol_body, length).decode("utf-8", "replace")
 
     def _lines(self, address: int) -> tuple[tuple[int, int], ...]:
-        """The table at an address, whose length nobody knows; empty if it does not end."""
+        """The table at an address, whose length is not stored; empty if it does not end."""
         table = b""
         while len(table) < _LINES_MAX_BYTES:
             # It may be at the end of what can be read.

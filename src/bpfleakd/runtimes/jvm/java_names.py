@@ -1,10 +1,11 @@
-"""Names of Java's classes and methods, as people write them.
+"""Names of Java's classes and methods, as they are written in Java.
 
     shop/Buffers                                 take             shop.Buffers.take
     shop/Main$Order                              <init>           shop.Main$Order.<init>
     shop/Main$$Lambda$14+0x0000000800c01000      run              shop.Main$$Lambda.run
 
-A class that is made at run time has a number, and an address if it is hidden, which differ from run to run.
+Classes that are made at run time have a number, and hidden ones an address. Both differ from run to run, so
+they are left out.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ _NUMBERED = re.compile(r"(\$\$Lambda|\$Proxy|GeneratedMethodAccessor|GeneratedCo
 
 
 def class_name(internal: str) -> str:
-    """The name of a class, by the one that the machine uses; fit to be shown."""
+    """The printable name of a class, from the name that the JVM uses."""
     name = _HIDDEN.sub("", internal)
     return _shown(_NUMBERED.sub(r"\1", name).replace("/", "."))
 
 
 def java_method_name(internal: str, name: str) -> str:
-    """The name of a method with its class, without its parameters; fit to be shown."""
+    """The printable name of a method with its class, without its parameters."""
     return _shown(f"{class_name(internal)}.{name}")
 
 
 def file_name(name: str) -> str:
-    """The name of a source file, fit to be shown."""
+    """The printable name of a source file."""
     return _shown(name.rsplit("/", 1)[-1])
 
 

@@ -1,7 +1,8 @@
-"""Where HotSpot keeps what is read of it: offsets in bytes of release builds for 64 bit.
+"""Where HotSpot keeps the data that is read: offsets in bytes, of release builds for 64 bit.
 
-Between releases fields change places (which `VmStructs` tells) and kind: an nmethod of JDK 17 has addresses
-where one of JDK 25 has offsets, and its debug information in memory of its own (JDK-8329332, JDK-8343789).
+Fields move from release to release, which `VmStructs` tells. Some also change their kind: an nmethod of JDK
+17 has addresses where one of JDK 25 has offsets, and keeps its debug information elsewhere (JDK-8329332,
+JDK-8343789).
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class MethodLayout:
 
 @dataclass(frozen=True, slots=True)
 class FlagLayout:
-    """The options of the machine: where the pointer to them and their number are; each of `flag_bytes`."""
+    """The options of the JVM: addresses of the pointer to them and of their number; each has `flag_bytes`."""
 
     flags: int
     count: int
@@ -133,7 +134,7 @@ class FlagLayout:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """All that is read. `interpreter` is where the pointer to the interpreter's code queue is."""
+    """All that is read. `interpreter` is the address of the pointer to the interpreter's code queue."""
 
     code: CodeLayout
     debug: DebugLayout | None
@@ -147,7 +148,7 @@ class Layout:
 
 
 def layout_of(structs: VmStructs, version: int) -> Layout:
-    """The layout of a machine. Raises ValueError with what is missing."""
+    """The layout of a JVM. Raises ValueError with what is missing."""
     try:
         expected = (-1, -2)
         if tuple(_signed(structs.constants[name]) for name in _FRAME_CONSTANTS) != expected:

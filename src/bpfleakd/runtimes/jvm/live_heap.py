@@ -1,15 +1,15 @@
-"""What the collections of a Java virtual machine leave alive, by its counters.
+"""What the collections of a JVM leave alive, by its counters.
 
-Which collector it is decides what they tell:
+What they tell depends on the collector:
 - Serial, Parallel and a full collection of G1 look at all objects: what is used afterwards was alive.
-- One of the young generation leaves at most what is used in the old one and among the survivors.
-- G1 hardly ever makes full ones: it marks all objects while the program runs, and then collects the regions
-  with most garbage. When it has stopped doing that, garbage is at most what it puts up with: 15 % of each
-  region (G1MixedGCLiveThresholdPercent) and 5 % of the heap (G1HeapWastePercent). The rest was alive for
-  certain.
+- After a collection of the young generation, at most what is used in the old one and in the survivor spaces
+  is alive.
+- G1 hardly ever makes full collections. It marks all objects while the program runs, and then collects the
+  regions with most garbage. Once it has stopped doing that, it tolerates at most this garbage: 15 % of each
+  region (G1MixedGCLiveThresholdPercent) and 5 % of the heap (G1HeapWastePercent). The rest was alive.
 - ZGC and Shenandoah tell what is used while they collect: at most that is alive.
 
-Counters are read once a tick: of several collections in between the last is seen.
+Counters are read once a tick. Of several collections since the last tick, the last one is seen.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMES = (
     *(_OLD, *_CAPACITIES, *_SURVIVORS, *_METASPACE),
 )
 _UNTOLD = ("Z ", "ZGC", "Shenandoah")
-# Garbage that G1 leaves in a region, and in the heap.
+# The garbage that G1 tolerates in a region, and in the heap.
 _G1_REGION_SHARE, _G1_HEAP_SHARE = 0.15, 0.05
 
 Counters = dict[str, int | str]
@@ -52,9 +52,9 @@ class _Counts:
 
 
 class JavaLiveHeap:
-    """The collections of one process since the attach. `failure`: why nothing is known of them.
+    """The collections of one process since the attach. `failure` says why nothing is known of them.
 
-    `metaspace` may be tens of seconds old: the machine counts it at some collections only.
+    `metaspace` may be tens of seconds old: the JVM counts it at some collections only.
     """
 
     def __init__(self, read: Callable[[Sequence[str]], Counters]) -> None:
@@ -93,7 +93,7 @@ class JavaLiveHeap:
         return self._told(counters, before, counts, now_ns)
 
     def heap_bytes(self) -> int | None:
-        """The size of the heap, garbage and free room included; None if it cannot be told."""
+        """The size of the heap, with garbage and free room; None if unknown."""
         try:
             return sum(_number(self._read(_CAPACITIES), name) for name in _CAPACITIES) or None
         except (OSError, ValueError):
@@ -110,7 +110,7 @@ class JavaLiveHeap:
         is_full = counts.full > before.full
         found = [LiveHeap(now_ns, used_bytes, self._count, is_full)]
         if self._is_marked and counts.young > before.young and not falls:
-            # What was marked is collected, as far as it is going to be.
+            # What was marked is collected, as far as G1 will do that.
             self._is_marked = False
             capacity_bytes = sum(_number(counters, name) for name in _CAPACITIES)
             least_bytes = (1 - _G1_REGION_SHARE) * old_bytes - _G1_HEAP_SHARE * capacity_bytes

@@ -1,4 +1,4 @@
-"""A Java virtual machine in a process: its library, its version, and the layout of its structures."""
+"""The JVM in a process: its library, its version, and the layout of its structures."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _OLDEST = 11
 
 
 class Unsupported(Exception):
-    """Why a machine cannot be read: the end of a sentence about the process."""
+    """Why a JVM cannot be read: the end of a sentence about the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine as it states itself."""
+    """A JVM, as it describes itself."""
 
     version: str
     layout: Layout
@@ -44,7 +44,7 @@ def find_library(mappings: Sequence[Mapping]) -> Mapping | None:
 def read_machine(
     library: Mapping, open_image: Callable[[Mapping], AbstractContextManager[ElfImage]], memory: RemoteMemory
 ) -> Machine:
-    """Read what a machine says of itself. Raises Unsupported, and OSError if the process has ended."""
+    """Read how a JVM describes itself. Raises Unsupported, and OSError if the process has ended."""
     try:
         with open_image(library) as image:
             symbols = find_symbols(image, EXPORTED)

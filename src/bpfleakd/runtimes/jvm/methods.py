@@ -1,4 +1,4 @@
-"""The methods of one Java virtual machine: names and unwind tables of code, names of interpreted frames."""
+"""The methods of one JVM: names and unwind tables of its code, names of interpreted frames."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ __all__ = ["JavaFrames", "JavaMethods"]
 
 
 class JavaMethods:
-    """Compiled code. `tables` unwind it, the interpreter and stubs; they are others when that has changed."""
+    """Compiled code.
+
+    `tables` unwind it, the interpreter and stubs; changed code has another `tables` object.
+    """
 
     is_live = True
 
@@ -30,17 +33,17 @@ class JavaMethods:
 
     @property
     def failure(self) -> str | None:
-        """Why code that is new has no names; None if it has."""
+        """Why new code has no names; None if it has."""
         return self._code.failure
 
     @property
     def code_cache(self) -> RuntimeArea:
-        """The memory that all code is in."""
+        """The memory of all code."""
         snapshot = self._names.snapshot
         return RuntimeArea(AreaKind.CODE_CACHE, snapshot.used_bytes, snapshot.committed_bytes)
 
     def refresh(self, now_ns: int) -> None:
-        """Take in what is new."""
+        """Take in new code."""
         self._take(self._code.refresh(now_ns))
 
     def find(self, address: int) -> Sequence[Method] | None:
@@ -48,7 +51,7 @@ class JavaMethods:
         return self._names.find(address)
 
     def close(self) -> None:
-        """Read no more code."""
+        """Stop reading code."""
         self._code.close()
 
     def _take(self, reading: Reading | None) -> None:
@@ -59,7 +62,10 @@ class JavaMethods:
 
 
 class JavaFrames:
-    """Interpreted frames: shown like those of compiled code, since a method goes from one to the other."""
+    """Interpreted frames.
+
+    They are shown like compiled ones, because a method changes from one to the other.
+    """
 
     kind = FrameKind.JIT
 
@@ -67,11 +73,11 @@ class JavaFrames:
         self._names = names
 
     def ranges(self, _now_ns: int) -> Sequence[CodeRange]:
-        """None: frames have many sizes, which tables say."""
+        """None: Java's frames have many sizes, so tables describe its code."""
         return ()
 
     def note(self, frames: Iterable[ManagedFrame]) -> None:
-        """Read the methods of these frames now, because their class may be gone when they are shown."""
+        """Read the methods of these frames now: their class may be unloaded before they are shown."""
         for frame in frames:
             self._names.interpreted(frame)
 

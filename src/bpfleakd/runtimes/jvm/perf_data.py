@@ -1,7 +1,7 @@
-"""The counters that a Java virtual machine keeps for its tools (jstat), read from its memory.
+"""The counters that a JVM keeps for its tools (jstat), read from its memory.
 
-They are the same that it maps as a file, hsperfdata (src/hotspot/share/runtime/perfMemory.hpp), which may be
-in a container's /tmp, or nowhere: its memory always has them, unless -XX:-UsePerfData says otherwise.
+The JVM also maps them as a file, hsperfdata (src/hotspot/share/runtime/perfMemory.hpp), which may be in a
+container's /tmp or nowhere. Its memory always has them, except with -XX:-UsePerfData.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TEXT_MAX_BYTES = 256
 
 
 class PerfData:
-    """The counters of one process by name. Places of entries do not change, and are learnt once."""
+    """The counters of one process by name. Entries do not move, so their places are read once."""
 
     def __init__(self, memory: RemoteMemory, start: int, end: int) -> None:
         """`start` and `end` are the addresses of PerfMemory::_start and _end."""
@@ -32,7 +32,7 @@ class PerfData:
         self._places: dict[str, tuple[int, int]] = {}
 
     def read(self, names: Collection[str]) -> dict[str, int | str]:
-        """The values of these counters, as far as there are such.
+        """The values of those of these counters that exist.
 
         Raises OSError, or ValueError if there is no such memory (yet).
         """
@@ -48,7 +48,7 @@ class PerfData:
 
 
 def _entries(data: bytes) -> list[tuple[str, tuple[int, int]]]:
-    """Each entry's name, the place of its value, and the value's length: 0 for a number."""
+    """The name of each entry, the place of its value, and the length of a text; 0 for a number."""
     magic, *_versions, at, count = _PROLOGUE.unpack_from(data)
     if magic != _MAGIC or count > _ENTRIES_MAX:
         raise ValueError("its counters are not as expected")

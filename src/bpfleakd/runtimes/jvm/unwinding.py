@@ -1,13 +1,13 @@
-"""Unwind tables for the code cache of a Java virtual machine.
+"""Unwind tables for the code cache of a JVM.
 
-Rules, as HotSpot's compilers and stubs make frames on x86-64 (src/hotspot/cpu/x86/frame_x86.hpp):
-- A frame whose size the blob says is complete wherever it calls: the caller's rsp is rsp + size, the return
-  address is below that, and below that the caller's rbp.
-- A frame of the interpreter keeps rbp: its caller's is there, the return address above it, the method at
-  rbp - 24, the instruction at rbp - 64 and its caller's rsp, which the arguments moved, at rbp - 8.
-- All other code (stubs that Java is entered by) keeps rbp as everybody does.
-- Code that is not known yet ends the walk: compiled methods use rbp for anything, and a short stack is
-  honest.
+Frames on x86-64, as HotSpot's compilers and stubs make them (src/hotspot/cpu/x86/frame_x86.hpp):
+- A blob states the size of its frames, which are complete at every call: the caller's rsp is rsp + size.
+  Below that are the return address and the caller's rbp.
+- A frame of the interpreter has a frame pointer. The caller's rbp is at rbp, the return address above it, the
+  caller's rsp (which the arguments moved) at rbp - 8, the method at rbp - 24, the instruction at rbp - 64.
+- All other code (stubs by which Java is entered) has an ordinary frame pointer.
+- Unknown code ends the walk: compiled methods use rbp for anything, and a short stack is better than a wrong
+  one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def code_tables(code: CodeSnapshot, const_method: int) -> list[UnwindTable]:
 
 
 def interpreter_rule(const_method: int) -> UnwindRule:
-    """How to unwind a frame of the interpreter. Methods are told apart by where their constant part is."""
+    """How to unwind a frame of the interpreter. The address of its constant part identifies a method."""
     return managed_rule(
         _METHOD, check_offset=const_method, position_slot=_INSTRUCTION_SLOT, caller_slot=_CALLER_SLOT
     )

@@ -1,7 +1,8 @@
-"""What HotSpot says of its own structures: `gHotSpotVMStructs` and its like, which its debuggers use.
+"""HotSpot's description of its own structures, made for debuggers: `gHotSpotVMStructs` and similar tables.
 
-libjvm.so exports the addresses of tables, and of the offsets of their columns
-(src/hotspot/share/runtime/vmStructs.hpp). All of it is read from the process, so it is bounded and checked.
+libjvm.so exports the addresses of the tables and the offsets of their columns
+(src/hotspot/share/runtime/vmStructs.hpp). The tables are read from the process, so they are bounded and
+checked.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class VmStructs:
 def read_vm_structs(
     memory: RemoteMemory, addresses: Mapping[str, int], types: Collection[str], constants: Collection[str]
 ) -> VmStructs:
-    """Read what is said of these types and constants. `addresses` are those of EXPORTED, in the process.
+    """Read the description of these types and constants. `addresses` are those of EXPORTED in the process.
 
     Raises OSError or ValueError.
     """
@@ -83,7 +84,7 @@ def read_vm_structs(
 
 
 class _Names:
-    """Texts by address, each read once: rows of one type share theirs."""
+    """Texts by address. Each is read once, because the rows of a type share its name."""
 
     def __init__(self, memory: RemoteMemory) -> None:
         self._memory = memory

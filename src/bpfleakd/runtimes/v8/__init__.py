@@ -1,5 +1,5 @@
-"""V8, in Node.js: the JavaScript functions in a stack, read from outside.
+"""V8 in Node.js: the JavaScript functions of a stack, and the heap of objects, read from outside.
 
-Node.js 18 and 20 for real; see `constants` for what a build must say of itself, and `functions` for when what
-is read is believed.
+Tested with Node.js 18 and 20. `constants` says what a build must publish about itself, `functions` when the
+data that is read is believed.
 """

@@ -1,13 +1,14 @@
-"""V8's code in a process: where it is, how its frames are unwound, and which functions they are of.
+"""V8's code in a process: where it is, how its frames are unwound, and which functions they belong to.
 
-Code is in three places, all with frame pointers and the same frames: builtins (with the interpreter) in the
-file, where no call frame information is; a copy of them; and compiled functions, in what V8 has reserved
-around that copy, once for each worker thread. A frame of a function has its closure at rbp - 16. Closures
-come and go by the thousand, and a collection of young objects moves them: so the walker goes on to
-the SharedFunctionInfo, which is in the old generation and stands for the function itself.
+Code is in three places: builtins (with the interpreter) in the file, which has no call frame information for
+them; a copy of the builtins; and compiled functions, in memory that V8 reserves around that copy, once for
+each worker thread. All of it has frame pointers and the same frames.
 
-That may move too, when old memory is compacted, which is why each word holds bits of a hash of its number in
-the script, and why new ones are read within a tick. One that cannot be read is called `JS function`.
+The frame of a function has its closure at rbp - 16. There are thousands of short-lived closures, and a
+collection of young objects moves them. So the stack walker follows the closure to its SharedFunctionInfo,
+which is in the old generation and stands for the function itself. That moves, too, when old memory is
+compacted. So each recorded word contains bits of a hash of the function's number in its script, and new ones
+are read within a tick. A function that cannot be read is called `JS function`.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ __all__ = ["UNREADABLE", "V8Code"]
 UNREADABLE = Method("JS function")
 
 _FUNCTIONS_MAX = 32_768
-# A worker thread's code is known so much later, at most. Reading the mappings takes a millisecond.
+# A worker thread's code is found after this time at most. Reading the mappings takes a millisecond.
 _LOOK_NS = 2_000_000_000
 _TAG = 1
 _LITERAL_BEHIND_FLAGS = 4
 
 
 class V8Code:
-    """The functions of one process. Those read are remembered by address and check, up to a limit.
+    """The functions of one process. Those that were read are kept by address and check, up to a limit.
 
-    `mappings` reads those of the process. `v8_file` is the path of the file that V8 is in, as they have it.
+    `mappings` reads the mappings of the process. `v8_file` is the path there of the file that V8 is in.
     """
 
     kind = FrameKind.INTERPRETED
@@ -83,7 +84,7 @@ class V8Code:
         return self._ranges
 
     def note(self, frames: Iterable[ManagedFrame]) -> None:
-        """Read these functions now, because they may have moved when they are shown."""
+        """Read these functions now: they may move before they are shown."""
         for frame in frames:
             self._function_of(frame)
 

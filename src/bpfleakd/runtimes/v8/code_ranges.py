@@ -1,8 +1,8 @@
 """Where V8 has code in a process, by its mappings.
 
-What it reserves for compiled code is memory without a file, executable here and there. In the middle of it
-there may be a copy of the builtins, mapped from the file once more. Of the file itself V8's are the places
-without call frame information.
+The memory that V8 reserves for compiled code has no file and is executable in parts. It may contain a copy of
+the builtins, which is a second mapping of the file. In the file itself, code without call frame information
+is V8's.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _RESERVED_MAX_BYTES = 512 << 20
 
 
 def code_ranges(mappings: Sequence[Mapping], v8_file: str) -> list[tuple[int, int, bool]]:
-    """(start, end, whether only places without call frame information are V8's) of all code of V8.
+    """All code of V8: start, end, and whether only code without call frame information is V8's.
 
-    `v8_file` is the path of the file that V8 is in, as the mappings, which are in order, have it.
+    The mappings are in order; `v8_file` is the path there of the file that V8 is in.
     """
     text = [one for one in mappings if one.path == v8_file and one.executable]
     copies = {one.start for one in text if any(_is_copy(one, other) for other in text)}
@@ -30,7 +30,7 @@ def code_ranges(mappings: Sequence[Mapping], v8_file: str) -> list[tuple[int, in
 
 
 def _is_copy(mapping: Mapping, other: Mapping) -> bool:
-    """Whether it maps a part of what another mapping has, too."""
+    """Whether another mapping maps a part of the same file content."""
     end, other_end = (one.offset + one.end - one.start for one in (mapping, other))
     is_inside = other.offset <= mapping.offset and end <= other_end
     return mapping != other and is_inside and end - mapping.offset < other_end - other.offset

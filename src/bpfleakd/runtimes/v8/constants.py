@@ -1,8 +1,8 @@
-"""What V8 says of its own layout: the constants `v8dbg_…`, made for debuggers that look at a dead process.
+"""V8's description of its own layout: the constants `v8dbg_…`, made for debuggers that read core files.
 
-They are 32-bit variables of the file that V8 is in (deps/v8/tools/gen-postmortem-metadata.py), also in its
-dynamic symbols, so that a stripped file has them. Some are called otherwise from one version to the next, and
-some fields have none: those are found by what they hold, and checked.
+They are 32-bit variables in the file that V8 is in (deps/v8/tools/gen-postmortem-metadata.py). They are
+dynamic symbols, so a stripped file has them, too. Some change their name from version to version. Some fields
+have no constant: these are found by their content, and checked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Untrusted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Offsets are in bytes from the beginning of an object; of types, the number in their map."""
+    """Offsets in bytes from the beginning of an object, and the numbers that types have in their map."""
 
     map_type: int
     function_shared: int
@@ -105,7 +105,7 @@ _NAMES = {
     "scope_first": "scopeinfo_idx_first_vars",
 }
 _WORD_BYTES = 8
-# Where every build for x86-64 without compressed pointers has them.
+# Equal in every build for x86-64 without compressed pointers.
 _FIXED = {"frame_function": -2 * _WORD_BYTES, "frame_context": -_WORD_BYTES}
 _OFFSET_MAX = 4096
 

@@ -1,9 +1,9 @@
-"""JavaScript functions: what a SharedFunctionInfo says of name, file and line.
+"""JavaScript functions: name, file and line, from a SharedFunctionInfo.
 
-V8 has one for each function of a script, whatever closures are made of it and however it is compiled, so that
-it stands for a function in all tiers. It is believed if its script has it in its own list of functions, at
-the number that it says it has; functions of V8 itself have no script, and the number of a builtin in place of
-code. The line is that where the function begins.
+V8 has one for each function of a script, for all its closures and however it is compiled: it stands for the
+function in all tiers. It is believed only if the list of functions of its script has it, at the number that
+it states. Functions of V8 itself have no script, and the number of a builtin in place of code. The line is
+the function's first.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _SCOPE_TAIL_WORDS = 8
 class JsFunction:
     """A function: `script` is the file or URL, None for V8's own, and `source` the script's text.
 
-    `begins` is the number of the character where its parameters begin, None if that is not known. `number` is
-    what it has in its script.
+    `begins` is the number of the character where its parameters begin, None if unknown. `number` is its
+    number in the script.
     """
 
     name: str
@@ -54,7 +54,7 @@ class FunctionReader:
         return self._heap.number(shared, self._heap.constants.shared_flags + _LITERAL_BEHIND_FLAGS)
 
     def read(self, shared: int) -> JsFunction | None:
-        """The function; None if there is none, or what is there is not to be believed."""
+        """The function; None if there is none, or if it is not believed."""
         try:
             return self._read(shared)
         except (OSError, ValueError):
@@ -99,7 +99,7 @@ class FunctionReader:
         return shortened(printable(self._heap.text(name, _FILE_SHOWN)), _FILE_SHOWN)
 
     def _name(self, name: int) -> tuple[str, int | None]:
-        """The name, "" if there is none, and where the function begins. Raises OSError or ValueError."""
+        """The name, "" if it has none, and where the function begins. Raises OSError or ValueError."""
         heap = self._heap
         if not is_object(name):
             # A small integer stands for no name of its own.

@@ -1,16 +1,16 @@
-"""What V8 notes of its own collections: the `GCTracer` of a heap, read from outside.
+"""V8's own record of its collections: the `GCTracer` of a heap, read from outside.
 
-It has the size of all objects after the last collection, of whatever kind, and the sizes after the last ten
+It has the size of all objects after the last collection of any kind, and the sizes after the last ten
 collections of the whole heap (src/heap/gc-tracer.h: `current_.end_object_size`, `recorded_mark_compacts_` and
-`recorded_incremental_mark_compacts_`). Where these fields are differs from one version and build to the next.
-Functions of V8 that are exported access them, and their first instructions say where:
+`recorded_incremental_mark_compacts_`). The offsets of these fields differ between versions and builds.
+Exported functions of V8 access the fields, and their first instructions have the offsets:
 
 - `GCTracer::MarkCompactSpeedInBytesPerMillisecond` and `FinalIncrementalMarkCompactSpeed…` read the number of
   entries and the first one of a ring, or pass the ring on;
 - `GCTracer::StopInSafepoint` stores what `Heap::SizeOfObjects` returned.
 
-That is read from the file, which the process may have chosen: nothing is believed but what the memory
-confirms at each reading.
+The process may have chosen the file: offsets are believed only as long as the memory confirms them, at each
+reading.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ class Ring:
     sizes_bytes: tuple[int, ...]
 
     def since(self, before: Ring) -> tuple[int, ...]:
-        """The entries that have come since, at most all."""
+        """The entries that are new, at most all."""
         count = len(self.sizes_bytes) - len(before.sizes_bytes) + (self.first - before.first) % RING_SIZE
         return self.sizes_bytes[-count:] if count > 0 else ()
 
 
 def read_layout(image: ElfImage) -> TracerLayout | None:
-    """Where the GCTracer of the V8 in a file has its figures; None if that cannot be told. Raises BadElf."""
+    """The layout of the GCTracer of the V8 in a file; None if it is unknown. Raises BadElf."""
     symbols = find_symbols(image, [*_RINGS, _STOP])
     if len(symbols) < len(_RINGS) + 1:
         return None
@@ -132,7 +132,7 @@ class GcTracer:
         self._layout = layout
 
     def read(self) -> Reading:
-        """What it has now. Raises OSError, or ValueError where it is not as it should be."""
+        """Its figures now. Raises OSError, or ValueError if they make no sense."""
         heap, type_, state, start_ms, end_ms = _HEAD.unpack(self._memory.read(self._address, _HEAD.size))
         times = (start_ms, end_ms)
         if heap != self._heap or not (0 <= type_ < _TYPES and 0 <= state < _STATES):

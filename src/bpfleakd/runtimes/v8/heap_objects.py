@@ -1,8 +1,7 @@
 """Objects of V8's heap in another process: tags, types and texts.
 
-All of it is untrusted, and a collector may move it while it is read: lengths and depths are bounded, and
-every object is checked by the type in its map. OSError and ValueError mean that what is there is not what it
-should be.
+All of it is untrusted, and a collector may move it while it is read. So lengths and depths are bounded, and
+the type in an object's map is checked. OSError and ValueError mean that there is no such object.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ _TWO_BYTES = 2
 
 
 def is_object(word: int) -> bool:
-    """Whether a word is a pointer to an object, and no weak one."""
+    """Whether a word is a strong pointer to an object."""
     return word & _TAG_MASK == _OBJECT_TAG
 
 
 def is_small_integer(word: int) -> bool:
-    """Whether a word is an integer of 32 bits, which is in its upper half."""
+    """Whether a word is an integer of 32 bits, which V8 keeps in its upper half."""
     return word & (1 << SMI_SHIFT) - 1 == 0
 
 
@@ -49,7 +48,7 @@ class HeapObjects:
         return int.from_bytes(self.read(pointer, offset, 8), "little")
 
     def number(self, pointer: int, offset: int) -> int:
-        """A field of 32 bits without a sign. Raises OSError or ValueError."""
+        """An unsigned field of 32 bits. Raises OSError or ValueError."""
         return int.from_bytes(self.read(pointer, offset, 4), "little")
 
     def type_of(self, pointer: int) -> int:
@@ -58,7 +57,7 @@ class HeapObjects:
         return int.from_bytes(self.read(map_, self.constants.map_type, 2), "little")
 
     def is_text(self, type_: int) -> bool:
-        """Whether it is the type of texts."""
+        """Whether an instance type is that of a text."""
         return type_ & self.constants.not_string_mask == 0
 
     def length(self, pointer: int) -> int:

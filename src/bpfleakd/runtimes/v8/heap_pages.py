@@ -1,8 +1,8 @@
-"""The heaps of a V8 in another process, by the headers of their pages.
+"""The heaps of V8 in another process, by the headers of their pages.
 
-V8 has its heap in pages of 256 KiB, or larger ones of one object each. At the beginning of each there is the
-heap that it belongs to (BasicMemoryChunk in src/heap/basic-memory-chunk.h, the same in 10.2 and 11.3).
-A process has a heap for each thread that runs JavaScript.
+A heap consists of pages of 256 KiB, and larger ones of one object each. The header of a page has the address
+of its heap (BasicMemoryChunk in src/heap/basic-memory-chunk.h, the same in 10.2 and 11.3). A process has a
+heap for each thread that runs JavaScript.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ PAGE_BYTES = 256 << 10
 HEADER = struct.Struct("<6Q")
 _PAGES_MAX = 1 << 16
 _PAGE_MAX_BYTES = 8 << 30
-# What one page alone has is no heap.
+# A heap has more than one page.
 _PAGES_MIN = 2
 _HEAPS_MAX = 64
 
 
 def heaps_of(memory: RemoteMemory, mappings: Iterable[Mapping]) -> dict[int, int]:
-    """The address of each heap, and the bytes of its pages: at most 64 heaps, the largest."""
+    """The addresses of the heaps, with the bytes of their pages; at most the 64 largest heaps."""
     pages: Counter[int] = Counter()
     sizes_bytes: Counter[int] = Counter()
     left = _PAGES_MAX

@@ -1,11 +1,14 @@
 """What V8's collections leave alive, by its own record of them.
 
-A collection of the whole heap, be it marked at once or little by little, looks at all objects: what it leaves
-was alive. After a scavenge of the young generation at most that is alive which is there then.
-Each thread that runs JavaScript has a heap of its own. What the process has is their sum: of the last
-collection of each, or of the last full one, where one that has had none counts as nothing.
+A collection of the whole heap looks at all objects, whether it marks them at once or little by little: what
+it leaves was alive. After a scavenge, which collects the young generation, at most what is there then is
+alive.
 
-It is read at each tick, without the process' help, by four reads of its memory for each heap.
+Each thread that runs JavaScript has a heap of its own. The figure of the process is their sum: after the last
+collection of each, or after the last full one. A heap without a full collection counts as nothing in the
+latter.
+
+It is read at each tick, by four reads of memory for each heap; the process does nothing for it.
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ from bpfleakd.runtimes.v8.heap_pages import heaps_of
 
 __all__ = ["V8LiveHeap"]
 
-# Worker threads come and go; 100 MB of heap have 400 headers, a millisecond.
+# Worker threads come and go. Reading the 400 headers of 100 MB takes a millisecond.
 _FIND_EVERY_NS = 10_000_000_000
-# While there is none that has been collected.
+# Until the first heap was collected.
 _FIND_FIRST_EVERY_NS = 1_000_000_000
 
 
@@ -37,7 +40,7 @@ class V8LiveHeap:
         mappings: Callable[[], Sequence[Mapping]],
         layout: TracerLayout | None,
     ) -> None:
-        """`layout` of the file that V8 is in, if it could be told."""
+        """`layout` is that of the file that V8 is in; None if unknown."""
         self._memory = memory
         self._mappings = mappings
         self._layout = layout
@@ -106,10 +109,10 @@ class V8LiveHeap:
 
 
 class _Heap:
-    """One heap: what was alive after its last collection, and after the last full one that was seen."""
+    """One heap: the bytes alive after its last collection, and after the last full one that was seen."""
 
     def __init__(self, tracer: GcTracer, *, is_first: bool) -> None:
-        """`is_first`: all that it tells has come since the attach. Raises OSError or ValueError."""
+        """`is_first`: all of its collections came since the attach. Raises OSError or ValueError."""
         self._tracer = tracer
         last = tracer.read()
         if is_first:
@@ -119,7 +122,7 @@ class _Heap:
         self.full_bytes = 0
 
     def refresh(self) -> tuple[int, int]:
-        """The number of full collections since the last time, and of others: at most one of these is seen."""
+        """The number of full collections since the last call, and of others: of these the last is seen."""
         last, self._last = self._last, self._tracer.read()
         sizes_bytes = [
             size

@@ -31,7 +31,7 @@ _MAYBE = re.compile(r"(?:^|/)(?:node(?:js)?|libnode)[^/]*$")
 
 
 class V8:
-    """A V8 whose constants are trusted, or the reason why they are not: then it names nothing."""
+    """V8 with constants that are trusted; without them, nothing is named, and the notes say why."""
 
     name = "V8"
     methods = None
@@ -41,7 +41,7 @@ class V8:
     types = None
 
     def __init__(self, memory: RemoteMemory, pid: int, mapping: Mapping, found: _Found | Untrusted) -> None:
-        """`memory` is taken over; V8 is in the file of `mapping`."""
+        """`memory` is taken over. `mapping` is of the file that V8 is in."""
         self._memory = memory
         self._reason: str | None = None
         self.version = "?"

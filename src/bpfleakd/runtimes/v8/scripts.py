@@ -1,4 +1,4 @@
-"""What a script is a part of: Node.js itself, an installed package, or the program."""
+"""The module of a script: Node.js itself, an installed package, or the program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OWN = re.compile(r"node:[\w/.-]+|(?:evalmachine|internal)[\w/.:<>-]*")
 
 
 def module_of(script: str) -> str:
-    """An installed file's package, `node` for what comes with Node.js, else the file's name."""
+    """The package of an installed file; `node` for scripts of Node.js itself; else the name of the file."""
     if _OWN.fullmatch(script):
         return "node"
     packages = _PACKAGE.findall(script)
@@ -19,5 +19,5 @@ def module_of(script: str) -> str:
 
 
 def file_of(script: str) -> str:
-    """The last part of a path or URL; a module of Node.js has its name."""
+    """The last part of a path or URL; for a module of Node.js, its name."""
     return script if script.startswith("node:") else script.rsplit("/", 1)[-1] or script

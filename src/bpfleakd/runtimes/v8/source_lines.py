@@ -1,6 +1,7 @@
-"""Lines of scripts: V8 keeps no table of them until somebody asks, but it keeps the text.
+"""Line numbers in scripts. V8 makes its table of lines only on demand, but it keeps the text.
 
-Texts are read once, and a few megabytes at a time: a process may have as many and as large ones as it likes.
+A text is read once. A tick reads a few megabytes at most, because a process may have any number of large
+scripts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _NEWLINE = 10
 
 
 class ScriptLines:
-    """Where lines end in the scripts of a process. After `refill` so much may be read again."""
+    """The ends of lines in the scripts of a process. `refill` renews the amount that may be read."""
 
     def __init__(self, heap: HeapObjects) -> None:
         self._heap = heap
