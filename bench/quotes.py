@@ -65,6 +65,7 @@ QUOTES = {
     "memory with 500 processes": ("many_processes", "500 traced: resident"),
     "ten sampled": ("many_processes", "10 sampled, 50,000 allocations/s each: processor time of the daemon"),
     "ten sampled memory": ("many_processes", "10 sampled, 50,000 allocations/s each: resident"),
+    "bill of 10 GB": ("bill", "processor time of a bill"),
     "scan in one stop": ("scan", "1,000,000 blocks of 1,000 B, in one stop"),
     "scan in short stops": ("scan", "1,000,000 blocks of 1,000 B, stop of 200 ms at most"),
     "scan memory": ("scan", "memory of the child, in one stop"),

@@ -12,6 +12,8 @@ Lists change while they are read: what does not fit is left out and counted.
 from __future__ import annotations
 
 import struct
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -41,6 +43,7 @@ _CHUNK = struct.Struct("<4Q")
 _FLAGS = 7
 _IS_MMAPPED = 2
 _CHUNK_MIN = 32
+_COLUMNS = 3
 # A thread's cache since 2.30 (64 counts of two bytes, 64 lists), and before (counts of one byte).
 _THREAD_CACHES = {0x290: 128, 0x250: 64}
 _CACHE_LISTS = 64
@@ -197,9 +200,12 @@ class _Reader:
         ]
         self._heap = [(m.start, m.end) for m in mappings if m.path == "[heap]"]
         self._chunks_max = chunks_max
-        self._starts = np.array([start for start, _ in self._writable], np.uint64)
+        self._starts = [start for start, _ in self._writable]
+        # The last area that was found: most lists stay in one.
+        self._recent = (0, 0)
         self._areas: set[tuple[int, int]] = set()
-        self._free: list[tuple[int, int, int]] = []
+        # Of each free chunk its address, bytes and kind.
+        self._free = array("Q")
         self._left_out = 0
 
     def read_arena(self, arena: _Arena) -> None:
@@ -211,7 +217,7 @@ class _Reader:
         self._areas.update(areas)
         size = self._size(top)
         if size:
-            self._free.append((top, size, FreeKind.TOP))
+            self._free.extend((top, size, FreeKind.TOP))
         for number, first in enumerate(arena.words[distance : distance + 2 * _BINS : 2].tolist()):
             self._read_bin(arena.bins + (number - 1) * 2 * _WORD, first)
         for link in arena.words[distance - 2 - _FAST_BINS : distance - 2].tolist():
@@ -223,7 +229,9 @@ class _Reader:
 
     def result(self, arenas: int) -> GlibcHeap:
         """All that was read, in order of addresses."""
-        table = np.array(sorted(set(self._free)), np.uint64).reshape(-1, 3)
+        table = np.frombuffer(self._free, np.uint64).reshape(-1, _COLUMNS)
+        # A chunk that was moved from one list to another meanwhile may be in both.
+        table = table[np.unique(table[:, 0], return_index=True)[1]]
         areas = np.array(sorted(self._areas), np.uint64).reshape(-1, 2)
         return GlibcHeap(
             arenas=arenas,
@@ -255,10 +263,13 @@ class _Reader:
 
     def _area(self, address: int) -> tuple[int, int] | None:
         """The writable mapping that has this address."""
-        place = int(np.searchsorted(self._starts, np.uint64(address), side="right")) - 1
-        if place < 0 or address >= self._writable[place][1] or address < 0:
+        if self._recent[0] <= address < self._recent[1]:
+            return self._recent
+        place = bisect_right(self._starts, address) - 1
+        if place < 0 or address >= self._writable[place][1]:
             return None
-        return self._writable[place]
+        self._recent = self._writable[place]
+        return self._recent
 
     def _size(self, chunk: int) -> int:
         """Bytes of a chunk; 0 if there can be none."""
@@ -274,24 +285,28 @@ class _Reader:
     def _read_bin(self, head: int, first: int) -> None:
         """A list of free chunks that goes both ways."""
         chunk, before = first, head
-        for _ in range(self._chunks_max):
+        read, unpack = self._memory.read, _CHUNK.unpack
+        for _ in range(self._room()):
             if chunk == head:
                 return
-            if len(self._free) >= self._chunks_max:
-                break
             area = self._area(chunk)
             if area is None or chunk % 16:
                 break
             try:
-                _, size, forward, back = _CHUNK.unpack(self._memory.read(chunk, _CHUNK.size))
+                _, size, forward, back = unpack(read(chunk, _CHUNK.size))
             except OSError:
                 break
             size &= ~_FLAGS
             if back != before or not _CHUNK_MIN <= size <= area[1] - chunk:
                 break
-            self._free.append((chunk, size, FreeKind.LISTED))
+            self._free.extend((chunk, size, FreeKind.LISTED))
             chunk, before = forward, chunk
-        self._left_out += 1
+        if chunk != head:
+            self._left_out += 1
+
+    def _room(self) -> int:
+        """How many more chunks are read."""
+        return max(0, self._chunks_max - len(self._free) // _COLUMNS)
 
     def _read_list(self, link: int, kind: FreeKind, *, to_user: int) -> None:
         """A list that goes one way; its links are mangled with their own address since glibc 2.32."""
@@ -301,9 +316,9 @@ class _Reader:
                 return
             chunk = address - to_user
             size = self._size(chunk) if chunk % 16 == 0 else 0
-            if not size or len(self._free) >= self._chunks_max:
+            if not size or not self._room():
                 break
-            self._free.append((chunk, size, kind))
+            self._free.extend((chunk, size, kind))
             try:
                 raw = self._memory.word(chunk + 2 * _WORD)
             except OSError:

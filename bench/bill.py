@@ -1,0 +1,62 @@
+"""The bill of a process with a heap of 10 GB: what it takes of the daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+from bench.figures import Benchmark
+from bench.runner import run_alone
+from bench.targets import Target, build_program, process_cpu_ns
+from bench.tracing import RunningDaemon
+from bpfleakd.model.address_space import BillKind
+
+__all__ = ["measure"]
+
+_BLOCKS = 166_000
+_BLOCK_BYTES = 61_500
+_READINGS = 7
+_CPU_S = 1
+
+
+def measure(short: bool) -> Benchmark:
+    """`maps` of a process that was attached to when the heap was there, and again and again."""
+    benchmark = Benchmark("bill", "The bill of a large process", short)
+    count = _BLOCKS // 20 if short else _BLOCKS
+    size = f"{count * _BLOCK_BYTES / 1e9:.1f} GB of heap, {count:,} free chunks"
+    with RunningDaemon() as daemon, contextlib.closing(Target([build_program("bloated")])) as target:
+        target.step(count)
+        benchmark.add(f"{size}: in memory", "MB", [_resident_mb(target.pid)])
+        before_ns = process_cpu_ns(daemon.pid)
+        daemon.client.attach(target.pid)
+        attach = benchmark.add("processor time of the attach to it", "s", [_since_s(daemon.pid, before_ns)])
+        benchmark.demand(attach.name, _CPU_S, attach, "s")
+        took, samples = [], []
+        for _ in range(2 if short else _READINGS):
+            before_ns, began_s = process_cpu_ns(daemon.pid), time.monotonic()
+            report = daemon.client.address_space(target.pid)
+            took.append(time.monotonic() - began_s)
+            samples.append(_since_s(daemon.pid, before_ns))
+        free_bytes = sum(line.bytes for line in report.bill if line.kind is BillKind.HEAP_FREE)
+        assert free_bytes > 0.1 * report.resident_bytes, report.bill
+        benchmark.add("the answer to `maps`", "s", took)
+        cpu = benchmark.add("processor time of a bill", "s", samples)
+        benchmark.demand(cpu.name, _CPU_S, cpu, "s")
+        lines = (f"{line.bytes / 1e6:,.0f} MB {line.kind}" for line in report.bill)
+        benchmark.notes.append(f"The bill: {', '.join(lines)}.")
+    return benchmark
+
+
+def _since_s(pid: int, before_ns: int) -> float:
+    """Processor time of the daemon since then, with its tracing of one idle process."""
+    return (process_cpu_ns(pid) - before_ns) / 1e9
+
+
+def _resident_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+if __name__ == "__main__":
+    run_alone(measure)
