@@ -68,15 +68,22 @@ def test_a_dictionary_beside_ten_times_as_much_garbage(
     assert after["change_count"] == after["live_count"] - before["live_count"]
 
 
-def test_nothing_is_left_in_the_process(tracer: Daemon, heaps: Callable[[str], int]) -> None:
-    """No session of the runtime is open after the detach."""
+def test_nothing_is_left_in_the_process(daemon: Callable[..., Daemon], heaps: Callable[[str], int]) -> None:
+    """No session of the runtime is open after the detach, nor after the daemon was killed."""
+    tracer = daemon()
     pid = heaps("dictionary")
-    tracer.attach(pid)
-    wait_until(lambda: tracer.top(pid)["managed"] is not None, 60 * PATIENCE)
-    assert open_sessions(pid) > 0
 
+    def attach() -> None:
+        tracer.attach(pid)
+        wait_until(lambda: tracer.top(pid)["managed"] is not None, 60 * PATIENCE)
+        assert open_sessions(pid) > 0
+
+    attach()
     tracer.detach(pid)
+    wait_until(lambda: open_sessions(pid) == 0, 30 * PATIENCE)
 
+    attach()
+    tracer.kill()
     wait_until(lambda: open_sessions(pid) == 0, 30 * PATIENCE)
 
 
