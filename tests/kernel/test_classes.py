@@ -31,10 +31,10 @@ QUEUES = 67
 MIXED = 1000
 
 
-@pytest.fixture(params=["symbols", "stripped", "static"])
+@pytest.fixture(params=["symbols", "stripped", "static", "no-rtti"])
 def program(request, tmp_path: Path):
-    """The program with symbols, without any, or linked statically."""
-    path = build("classes")
+    """The program with symbols, without any, linked statically, or without type information."""
+    path = build("classes-no-rtti" if request.param == "no-rtti" else "classes")
     if request.param == "stripped":
         path = Path(shutil.copy(path, tmp_path / "classes"))
         subprocess.run(["strip", "--strip-all", path], check=True)

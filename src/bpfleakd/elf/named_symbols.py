@@ -10,10 +10,10 @@ import numpy as np
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.section import Section
 
-__all__ = ["NamedSymbol", "find_symbols"]
+__all__ = ["SYMBOL_ROW", "NamedSymbol", "find_symbols"]
 
 # ELF-64 object file format, "Symbol Table": st_name, st_info, st_other, st_shndx, st_value, st_size.
-_ROW = np.dtype(
+SYMBOL_ROW = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
 
@@ -44,7 +44,7 @@ def _found_in(image: ElfImage, section: Section, names: Collection[str]) -> dict
         return {}
     strings = bytes(image.sections[section.header.link].data)
     data = section.data
-    rows = np.frombuffer(data, _ROW, len(data) // _ROW.itemsize)
+    rows = np.frombuffer(data, SYMBOL_ROW, len(data) // SYMBOL_ROW.itemsize)
     rows = rows[rows["section"] != 0]
     found: dict[str, NamedSymbol] = {}
     for name in names:

@@ -16,6 +16,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -29,7 +30,15 @@ from bpfleakd.sandbox.helpers import HelperFailed, Helpers
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.libiberty import is_mangled
 from bpfleakd.symbols.module_cache import Module
-from bpfleakd.symbols.naming_jobs import DEMANGLE_JOB, NAMES_JOB, Demangled, NamedAddress, SourceFrame
+from bpfleakd.symbols.naming_jobs import (
+    DEMANGLE_JOB,
+    NAMES_JOB,
+    VTABLES_JOB,
+    Demangled,
+    NamedAddress,
+    NamedVtable,
+    SourceFrame,
+)
 
 __all__ = ["BUDGET_S", "NameService", "Place"]
 
@@ -318,6 +327,19 @@ class NameService:
             for name, text in known.items():
                 self._readable.put(name, text)
         return known
+
+    def vtables(self, file: int, offsets: Sequence[int], limit_s: float) -> dict[int, str]:
+        """The mangled names of the classes whose vtables have symbols, by offset in the file.
+
+        Waits for it, as `readable`.
+        """
+        found = {}
+        with contextlib.suppress(HelperFailed):
+            for answer in self._helpers.answers(
+                VTABLES_JOB, list(offsets), [file], NamedVtable, limit_s=limit_s, answers_max=len(offsets)
+            ):
+                found[answer.offset] = answer.name
+        return found
 
 
 def _names_in(found: Iterable[NamedAddress]) -> set[str]:

@@ -14,17 +14,29 @@ import msgspec
 from bpfleakd.elf.debug_files import has_line_tables, minidebug_image
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.symbols import SymbolTable
+from bpfleakd.elf.vtable_symbols import vtable_classes
 from bpfleakd.errors import BadElf
 from bpfleakd.printable import printable, shortened
 from bpfleakd.symbols.go.code import go_lines
 from bpfleakd.symbols.libdw import DwarfLines, libdw
 from bpfleakd.symbols.libiberty import demangled, demangler
 
-__all__ = ["DEMANGLE_JOB", "JOBS", "NAMES_JOB", "Demangled", "NamedAddress", "SourceFrame", "prepare"]
+__all__ = [
+    "DEMANGLE_JOB",
+    "JOBS",
+    "NAMES_JOB",
+    "VTABLES_JOB",
+    "Demangled",
+    "NamedAddress",
+    "NamedVtable",
+    "SourceFrame",
+    "prepare",
+]
 
-JOBS = ("name_addresses", "demangle")
+JOBS = ("name_addresses", "demangle", "name_vtables")
 NAMES_JOB = f"{__name__}:name_addresses"
 DEMANGLE_JOB = f"{__name__}:demangle"
+VTABLES_JOB = f"{__name__}:name_vtables"
 
 TEXT_LIMIT_CHARACTERS = 4_096
 
@@ -48,6 +60,13 @@ class Demangled(msgspec.Struct, frozen=True, tag=True):
     """The readable form of one name."""
 
     text: str
+
+
+class NamedVtable(msgspec.Struct, frozen=True, tag=True):
+    """Which class a vtable is of, mangled; objects point to this place in the file."""
+
+    offset: int
+    name: str
 
 
 def prepare() -> None:
@@ -88,6 +107,14 @@ def demangle(_files: Sequence[int], arguments: Any, answer: Callable[[object], N
     """Answer each name with its readable form, in order."""
     for name in arguments:
         answer(Demangled(_shown(demangled(name))))
+
+
+def name_vtables(files: Sequence[int], arguments: Any, answer: Callable[[object], None]) -> None:
+    """Answer with the classes of those offsets in the file that are in vtables with symbols."""
+    with ElfImage.open(files[0]) as image:
+        vaddrs = {image.vaddr_of(offset): offset for offset in arguments}
+        for vaddr, name in vtable_classes(image, [one for one in vaddrs if one is not None]).items():
+            answer(NamedVtable(vaddrs[vaddr], name))
 
 
 def _symbols_of(images: Sequence[ElfImage]) -> SymbolTable | None:

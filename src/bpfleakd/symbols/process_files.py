@@ -55,6 +55,10 @@ class ProcessFiles:
         module = self._modules.get(key) if key else None
         return module or self._opened(file, mapping)
 
+    def open(self, mapping: Mapping) -> OpenedFile:
+        """Open the file that is mapped, for more than names of code. Raises OSError. Thread-safe."""
+        return self._open_file(mapping)
+
     def _opened(self, file: _MappedFile, mapping: Mapping) -> Module | None:
         try:
             opened = self._open(mapping)

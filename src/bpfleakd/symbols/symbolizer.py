@@ -15,7 +15,7 @@ Rules:
 - No caller waits for a file or a name. While the names in a file are still to come (name_service.py), a frame
   is the file and the offset, and the stack is `pending`.
 
-Not thread-safe, but for `is_pending`, `wait` and `readable`.
+Not thread-safe, but for `is_pending`, `wait`, `readable` and `vtables`.
 """
 
 from __future__ import annotations
@@ -121,6 +121,19 @@ class Symbolizer:
     def readable(self, names: Collection[str], limit_s: float) -> dict[str, str]:
         """Demangle names; those that take longer are missing. Waits: not for the tracing thread."""
         return self._names.readable(names, limit_s) if self._names else {}
+
+    def vtables(self, mapping: Mapping, offsets: Sequence[int], limit_s: float) -> dict[int, str]:
+        """The mangled names of classes, by the offset of their vtables in a file, if these have symbols.
+
+        Waits: not for the tracing thread.
+        """
+        if self._names is None or not self._files.is_file(mapping):
+            return {}
+        try:
+            opened = self._files.open(mapping)
+        except OSError:
+            return {}
+        return self._names.vtables(opened.descriptor, offsets, limit_s)
 
     def update_mappings(self, mappings: Sequence[Mapping]) -> None:
         """Use these mappings of the process, all of them, from now on."""

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -62,6 +63,7 @@ _PAUSE_MAX_NS = 300 * _NS_PER_S
 # The maps of a process are read again for addresses that nothing covers, but no more often than this.
 _MAPPINGS_PAUSE_NS = _NS_PER_S
 _NAMED_STACKS_MAX = 4096
+_VTABLES_LIMIT_S = 2.0
 # The tables of a process that has ended are kept for so long for its names.
 _LAST_NAMES_NS = 3 * _NS_PER_S
 _THREAD_NAMES_MAX = 4096
@@ -154,7 +156,11 @@ class TracedProcess:
             self.attachment.process.id, self.since.attached_ns, self.verdicts.leak_after_s
         )
         self.descriptors = DescriptorSites(self.attachment.process.id, self.verdicts.leak_after_s)
-        self.block_types = BlockTypes(self.attachment.process.id, self.symbolizer.readable)
+        self.block_types = BlockTypes(
+            self.attachment.process.id,
+            self.symbolizer.readable,
+            vtables=partial(self.symbolizer.vtables, limit_s=_VTABLES_LIMIT_S),
+        )
 
     @property
     def pid(self) -> int:

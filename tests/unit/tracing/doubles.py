@@ -344,6 +344,9 @@ class FakeSymbolizer:
     def readable(self, names: Collection[str], _limit_s: float) -> dict[str, str]:
         return {name: name for name in names}
 
+    def vtables(self, _mapping: Mapping, _offsets: Sequence[int], limit_s: float) -> dict[int, str]:
+        return {}
+
     def code_mappings(self) -> tuple[CodeMapping, ...]:
         return (CodeMapping(0x1000, 0x2000, 0, "/usr/bin/shop", "deadbeef"),)
 

@@ -1,5 +1,8 @@
 """The classes of objects in blocks, read from their vtables: works in stripped programs, too.
 
+In a program without type information (-fno-rtti) the symbols of vtables have the names, unless it is
+stripped.
+
 A polymorphic object begins with a pointer to its vtable. The word before that is the type information, and
 the one before this the distance to the object's beginning, 0 for the vtable that is meant here. The type
 information points to the name of the class, mangled. Source: Itanium C++ ABI, sections 2.5.2 ("Virtual Table
@@ -17,7 +20,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +31,7 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.memory import MemoryPart, MemoryReader
 from bpfleakd.process.remote_memory import RemoteMemory
 
-__all__ = ["ClassReader", "FoundClass"]
+__all__ = ["ClassReader", "FoundClass", "VtableNames"]
 
 _WORD = 8
 # Bytes of a block to search: room for the links and key of a map's node, and for the count of an array.
@@ -44,6 +48,10 @@ _CLASS_INFO = frozenset(
 )
 
 
+VtableNames = Callable[[Mapping, Sequence[int]], dict[int, str]]
+"""The mangled names of classes, by the offset of their vtables in a mapped file, if these have symbols."""
+
+
 class FoundClass(NamedTuple):
     """The mangled name of a class (of the type information, without a prefix) and where the object begins.
 
@@ -56,9 +64,14 @@ class FoundClass(NamedTuple):
 
 
 class ClassReader:
-    """Reads classes of objects; keeps those it knows, by vtable, as long as the modules stay mapped."""
+    """Reads classes of objects; keeps those it knows, by vtable, as long as the modules stay mapped.
 
-    def __init__(self) -> None:
+    `names` are asked for vtables without type information.
+    """
+
+    def __init__(self, names: VtableNames | None = None) -> None:
+        self._names = names
+        self._mappings: list[Mapping] = []
         self._modules = np.empty((0, 2), np.uint64)
         self._known: dict[int, str | None] = {}
 
@@ -67,6 +80,7 @@ class ClassReader:
         modules = _constant_memory(mappings)
         if not np.array_equal(modules, self._modules):
             self._modules = modules
+            self._mappings = list(mappings)
             self._known.clear()
 
     def read(
@@ -104,11 +118,7 @@ class ClassReader:
 
     def _is_constant(self, addresses: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Whether each address is in constants of a module."""
-        if not len(self._modules):
-            return np.zeros(addresses.shape, bool)
-        place = np.searchsorted(self._modules[:, 0], addresses, side="right").astype(np.int64) - 1
-        inside: NDArray[np.bool_] = (place >= 0) & (addresses < self._modules[np.maximum(place, 0), 1])
-        return inside
+        return _are_in(self._modules, addresses)
 
     def _learn(self, reader: MemoryReader, memory: RemoteMemory, vtables: NDArray[np.uint64]) -> None:
         self._known |= dict.fromkeys(vtables.tolist())
@@ -117,6 +127,7 @@ class ClassReader:
         before = vtables - np.uint64(_WORD)
         infos = reader.words(before)
         likely = self._is_constant(before) & self._is_constant(infos) & (infos % np.uint64(_WORD) == 0)
+        self._learn_by_symbols(reader, vtables[(infos == 0) & self._is_constant(before)])
         vtables, infos = vtables[likely], infos[likely]
         likely = reader.words(vtables - np.uint64(2 * _WORD)) == 0
         for vtable, info in zip(vtables[likely].tolist(), infos[likely].tolist(), strict=True):
@@ -125,6 +136,23 @@ class ClassReader:
                 self._known[vtable] = name.decode("ascii") if name else None
             except (OSError, UnicodeDecodeError):
                 continue
+
+    def _learn_by_symbols(self, reader: MemoryReader, vtables: NDArray[np.uint64]) -> None:
+        """Of those without type information: what has a function, and no distance before it."""
+        if self._names is None or not len(vtables):
+            return
+        code = _ranges(one for one in self._mappings if one.executable and one.path.startswith("/"))
+        likely = reader.words(vtables - np.uint64(2 * _WORD)) == 0
+        likely &= _are_in(code, reader.words(vtables))
+        by_mapping: dict[Mapping, list[int]] = defaultdict(list)
+        for vtable in vtables[likely].tolist():
+            mapping = next((one for one in self._mappings if one.start <= vtable < one.end), None)
+            if mapping is not None:
+                by_mapping[mapping].append(vtable)
+        for mapping, addresses in by_mapping.items():
+            bias = mapping.start - mapping.offset
+            found = self._names(mapping, [address - bias for address in addresses])
+            self._known |= {offset + bias: name for offset, name in found.items()}
 
     def _class_name(self, memory: RemoteMemory, info: int) -> bytes | None:
         """The name in the type information at an address, if it is that of a class."""
@@ -154,16 +182,28 @@ class ClassReader:
 def _constant_memory(mappings: Sequence[Mapping]) -> NDArray[np.uint64]:
     """What modules (files with code) have mapped and cannot write, by address: n x 2, start and end."""
     modules = {(one.device, one.inode) for one in mappings if one.executable and one.path.startswith("/")}
-    ranges = [
-        (one.start, one.end)
+    return _ranges(
+        one
         for one in mappings
         if one.readable
         and not one.writable
         and not one.shared
         and one.path.startswith("/")
         and (one.device, one.inode) in modules
-    ]
-    return np.array(ranges, np.uint64).reshape(-1, 2)
+    )
+
+
+def _ranges(mappings: Iterable[Mapping]) -> NDArray[np.uint64]:
+    return np.array([(one.start, one.end) for one in mappings], np.uint64).reshape(-1, 2)
+
+
+def _are_in(ranges: NDArray[np.uint64], addresses: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which addresses are in one of the ranges, which are in order."""
+    if not len(ranges):
+        return np.zeros(addresses.shape, bool)
+    place = np.searchsorted(ranges[:, 0], addresses, side="right").astype(np.int64) - 1
+    inside: NDArray[np.bool_] = (place >= 0) & (addresses < ranges[np.maximum(place, 0), 1])
+    return inside
 
 
 def _first_words(

@@ -28,7 +28,7 @@ from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.memory_sampler import read_anonymous_bytes
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.symbols.cxx.class_names import class_name, type_name_symbol
-from bpfleakd.symbols.cxx.rtti import ClassReader, FoundClass
+from bpfleakd.symbols.cxx.rtti import ClassReader, FoundClass, VtableNames
 from bpfleakd.table.block_sample import BlockSample
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.background import Background
@@ -56,15 +56,19 @@ _SHARE_INSIDE_MIN = 0.8
 
 
 class BlockTypes:
-    """The known classes of one process. `background` serves all processes; `readable` demangles."""
+    """The known classes of one process. `readable` demangles, `vtables` has names of vtables by symbols."""
 
     def __init__(
-        self, process: ProcessId, readable: Readable, clock_ns: Callable[[], int] = time.monotonic_ns
+        self,
+        process: ProcessId,
+        readable: Readable,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        vtables: VtableNames | None = None,
     ) -> None:
         self._process = process
         self._readable = readable
         self._clock_ns = clock_ns
-        self._reader = ClassReader()
+        self._reader = ClassReader(vtables)
         self._pause = Pause(_PAUSE)
         self._read_ns = 0
         self._found: dict[int, tuple[BlockType, ...]] = {}

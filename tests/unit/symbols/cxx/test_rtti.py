@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bpfleakd import errors
+from bpfleakd.elf.image import ElfImage
+from bpfleakd.elf.vtable_symbols import vtable_classes
+from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.symbols.cxx.rtti import ClassReader, FoundClass
@@ -108,3 +111,30 @@ def test_a_process_that_has_ended():
     """Is said to have."""
     with RemoteMemory(os.getpid()) as memory, pytest.raises(errors.NoSuchProcess):
         ClassReader().read(1 << 22, memory, np.array([4096], np.uint64), np.array([64], np.uint64))
+
+
+@pytest.mark.parametrize("flags", [(), ("-s",)], ids=["symbols", "stripped"])
+def test_vtables_without_type_information(flags, tmp_path):
+    """Their symbols name the classes; without these, nothing is named, and nothing else is taken for one."""
+    path = compiled(tmp_path, _SOURCE, "-O1", "-fno-rtti", *flags, suffix=".cpp")
+    with subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin
+        assert process.stdout
+        rows = []
+        while (line := process.stdout.readline()) != "end\n":
+            rows.append([int(number) for number in line.split()])
+        blocks = np.array(rows, np.uint64)
+
+        def names(mapping: Mapping, offsets: Sequence[int]) -> dict[int, str]:
+            with open(mapping.path, "rb") as file, ElfImage.open(file.fileno()) as image:
+                vaddrs = {image.vaddr_of(offset) or 0: offset for offset in offsets}
+                return {vaddrs[vaddr]: name for vaddr, name in vtable_classes(image, list(vaddrs)).items()}
+
+        reader = ClassReader(names)
+        with RemoteMemory(process.pid) as memory:
+            reader.use(read_mappings(process.pid))
+            found = reader.read(process.pid, memory, blocks[:, 0], blocks[:, 1])
+        process.communicate("\n")
+    both, base = FoundClass("4Both", 0, False), FoundClass("4Base", 8, True)
+    expected = [both, base, None, None, None, both, None, None]
+    assert found == ([None] * len(expected) if flags else expected)
