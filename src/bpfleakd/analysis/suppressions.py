@@ -41,8 +41,8 @@ class Glob:
         if not self.ends:
             return self._fits(text)
         # A source line is "file:number": the end of the file's name is before the colon.
-        file, _colon, number = text.rpartition(":")
-        return self._fits(text) or (number.isdecimal() and self._fits(file))
+        file, colon, number = text.rpartition(":")
+        return self._fits(text) or (bool(colon) and number.isdecimal() and self._fits(file))
 
     def _fits(self, text: str) -> bool:
         *parts, last = self.parts
