@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "elf": {"model", "sandbox"},
     "unwind": {"model", "sandbox", "elf"},
     "process": {"model", "elf"},
-    "symbols": {"model", "sandbox", "elf", "process"},
+    "symbols": {"model", "sandbox", "elf", "unwind", "process"},
     "kernel": {"model", "sandbox", "elf", "unwind"},
     "runtimes": {"model", "sandbox", "elf", "unwind", "process", "symbols"},
     # Outputs: a report in, bytes out.

@@ -11,7 +11,7 @@ import hashlib
 from bpfleakd.model.code.stack import Frame, FrameKind, Stack
 from bpfleakd.model.site import AllocationKind
 
-__all__ = ["fingerprint"]
+__all__ = ["fingerprint", "function_identity"]
 
 _HEX_DIGITS = 16
 
@@ -26,6 +26,17 @@ def fingerprint(kind: AllocationKind, stack: Stack) -> str:
             parts.append(_identity(frame, build_id))
     digest = hashlib.sha256("\0".join(parts).encode(errors="surrogateescape"))
     return digest.hexdigest()[:_HEX_DIGITS]
+
+
+def function_identity(frame: Frame, build_id: str | None) -> tuple[str | None, str | None]:
+    """What stands for the function of a frame: the module and the function's name.
+
+    Without a name: the file by its build-id, and where in it the function begins. The second is None if not
+    even that is known.
+    """
+    if frame.function or frame.function_start is None:
+        return frame.module, frame.function
+    return build_id or frame.module, f"+{frame.function_start:#x}"
 
 
 def _identity(frame: Frame, build_id: str | None) -> str:

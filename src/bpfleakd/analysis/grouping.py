@@ -19,10 +19,17 @@ from bpfleakd.table.estimates import stderr_of_sum
 
 __all__ = ["grouped"]
 
+
+def _nameless_function(site: SiteReport) -> str | None:
+    if site.module is None or site.function_start is None:
+        return None
+    return f"{site.module}+{site.function_start:#x}"
+
+
 _NAMES: dict[GroupKey, Callable[[SiteReport], str | None]] = {
     GroupKey.SITE: lambda site: site.site,
     GroupKey.STACK: lambda site: site.site,
-    GroupKey.FUNCTION: lambda site: site.function,
+    GroupKey.FUNCTION: lambda site: site.function or _nameless_function(site),
     GroupKey.MODULE: lambda site: site.module,
 }
 

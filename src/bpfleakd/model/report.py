@@ -49,7 +49,8 @@ class SiteReport:
     `scanned_age_s` ago; None if some are lost and some are not, or without a scan. `live_bytes_stderr` and
     `live_count_stderr` are the standard errors of live figures, 0.0 if every block was recorded. `type` is
     the type of most objects of a site of kind MANAGED, whose counts come from samples; `types` are classes of
-    C++ that a site of kind HEAP allocates, the most frequent first.
+    C++ that a site of kind HEAP allocates, the most frequent first. `function_start` is that of the
+    charged frame.
     """
 
     site: str
@@ -78,6 +79,7 @@ class SiteReport:
     scanned_age_s: float | None = None
     type: str | None = None
     types: tuple[BlockType, ...] = ()
+    function_start: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

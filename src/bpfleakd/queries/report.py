@@ -17,6 +17,7 @@ from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey, ThreadSha
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.estimates import bytes_stderr, count_stderr
+from bpfleakd.table.history import History
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.process_view import ProcessView
@@ -86,7 +87,7 @@ class Reporter:
             allocated_count=totals.allocated_count,
             freed_count=totals.allocated_count - totals.live_count,
             unmatched_frees=traced.counters.unmatched_frees + traced.counters.idle_unmatched_frees,
-            growth_bytes_per_s=growth_bytes_per_s(table.total_history, *self._growth_window_ns(table)),
+            growth_bytes_per_s=self._growth(table, table.total_history),
             temporary_count=totals.temporary_count,
             peak_live_bytes=totals.peak_live_bytes,
             labels=traced.request.labels,
@@ -201,13 +202,15 @@ class Reporter:
         rows = [row for row in used if named[keys[row]].fingerprint == fingerprint]
         return list(zip(rows, self.sites(view, rows, now_ns), strict=True))
 
-    def _growth_window_ns(self, table: SiteTable) -> tuple[int, int]:
-        return growth_window_ns(table.timeline.edges_ns, self._window_s)
+    def _growth(self, table: SiteTable, history: History) -> float | None:
+        """Bytes per second; None while that is not known."""
+        window_ns = growth_window_ns(table.timeline.edges_ns, self._window_s)
+        return growth_bytes_per_s(history, *window_ns) if window_ns else None
 
     def _look_at(self, traced: TracedProcess, row: int, key: SiteKey) -> _Ranked:
         table = traced.table
-        growth = growth_bytes_per_s(table.history(key), *self._growth_window_ns(table))
-        return _Ranked(row, key, table.counters(key), growth)
+        growth = self._growth(table, table.history(key))
+        return _Ranked(row, key, table.counters(key), growth or 0.0)
 
     def _ranked(
         self,
@@ -266,6 +269,7 @@ class Reporter:
             live_count_stderr=count_stderr(site.counters.live_count_variance),
             scanned_age_s=_scanned_age_s(traced, site.key, now_ns),
             types=traced.block_types.of(site.key),
+            function_start=blamed.function_start if blamed else None,
         )
 
 

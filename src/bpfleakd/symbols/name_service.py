@@ -351,4 +351,5 @@ def _with_names(one: NamedAddress, names: dict[str, str]) -> NamedAddress:
         SourceFrame(names.get(frame.function, frame.function) if frame.function else None, frame.location)
         for frame in one.frames
     )
-    return NamedAddress(one.vaddr, names.get(one.symbol, one.symbol) if one.symbol else None, frames)
+    symbol = names.get(one.symbol, one.symbol) if one.symbol else None
+    return NamedAddress(one.vaddr, symbol, frames, one.start)

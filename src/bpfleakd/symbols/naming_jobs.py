@@ -20,6 +20,7 @@ from bpfleakd.printable import printable, shortened
 from bpfleakd.symbols.go.code import go_lines
 from bpfleakd.symbols.libdw import DwarfLines, libdw
 from bpfleakd.symbols.libiberty import demangled, demangler
+from bpfleakd.unwind.function_starts import FunctionExtents
 
 __all__ = [
     "DEMANGLE_JOB",
@@ -49,11 +50,15 @@ class SourceFrame(msgspec.Struct, frozen=True):
 
 
 class NamedAddress(msgspec.Struct, frozen=True, tag=True):
-    """What is at an address: the function's symbol, and the source frames, innermost inlined one first."""
+    """What is at an address: the function's symbol, and the source frames, innermost inlined one first.
+
+    `start` is where a function without any name begins (vaddr), None if that is not known.
+    """
 
     vaddr: int
     symbol: str | None = None
     frames: tuple[SourceFrame, ...] = ()
+    start: int | None = None
 
 
 class Demangled(msgspec.Struct, frozen=True, tag=True):
@@ -95,12 +100,17 @@ def name_addresses(files: Sequence[int], arguments: Any, answer: Callable[[objec
     places, with_lines = arguments
     symbols, go = _symbols_of(images), go_lines(images[0])
     lines = _lines_of(images, files) if with_lines else None
+    extents: FunctionExtents | None = None
     for code_vaddr, vaddr in places:
         symbol = _symbol_at(symbols, code_vaddr, vaddr)
         frames = [SourceFrame(one.name, one.location) for one in go.frames(code_vaddr)] if go else []
         if not frames and lines is not None:
             frames = _source_frames(lines, code_vaddr)
-        answer(NamedAddress(code_vaddr, symbol, tuple(frames)))
+        start = None
+        if symbol is None and not any(frame.function for frame in frames):
+            extents = extents or FunctionExtents(images[0])
+            start = extents.start_of(code_vaddr)
+        answer(NamedAddress(code_vaddr, symbol, tuple(frames), start))
 
 
 def demangle(_files: Sequence[int], arguments: Any, answer: Callable[[object], None]) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bpfleakd.model.code.stack import Frame, FrameKind
-from bpfleakd.symbols.naming_jobs import NamedAddress
+from bpfleakd.symbols.naming_jobs import NamedAddress, SourceFrame
 
 __all__ = ["ModulePlace", "native_frames"]
 
@@ -41,11 +41,11 @@ def _frames(
     def frame(function: str | None, location: str | None, inlined: bool) -> Frame:
         return Frame(function, module, place.vaddr, location, place.address, kind, inlined)
 
-    function = named.symbol if named else None
-    if named is None or not named.frames:
-        return (frame(function, None, inlined=False),)
-    *inlined, holder = named.frames
+    if named is None:
+        return (frame(None, None, inlined=False),)
+    *inlined, holder = named.frames or (SourceFrame(None, None),)
+    outer = frame(named.symbol or holder.function, holder.location, inlined=False)
     return (
         *(frame(inner.function, inner.location, inlined=True) for inner in inlined),
-        frame(function or holder.function, holder.location, inlined=False),
+        replace(outer, function_start=named.start),
     )

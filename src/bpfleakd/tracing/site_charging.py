@@ -3,6 +3,7 @@
 Rules:
   - A site's identity is its fingerprint, which is made of names, not of addresses. It is settled once all its
     frames have names, and kept then, also over a restart: code of a JIT may be gone by that time.
+  - A function of a stripped file is identified by where it begins, which its call frame information says.
   - Naming a stack takes up to a millisecond, so some are settled at each evaluation, the largest first.
   - Callers are learnt from the busiest sites, again and again, without names.
 """
@@ -16,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.analysis.callers import NO_RULES, Callers, ChargeRules, charged_frame
+from bpfleakd.analysis.fingerprint import function_identity
 from bpfleakd.model.code.managed_frame import frame_places
-from bpfleakd.model.code.stack import Frame, NamedStack, RawStack
+from bpfleakd.model.code.stack import Frame, NamedStack, RawStack, Stack
 from bpfleakd.model.site import SiteKey
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.verdicts.merged_histories import Units
@@ -38,7 +40,10 @@ _IDENTITIES_MAX = 4_096
 
 @dataclass(frozen=True, slots=True)
 class SiteIdentity:
-    """What a site is, whatever its address: its fingerprint, and the function that it is charged to."""
+    """What a site is, whatever its address: its fingerprint, and the function that it is charged to.
+
+    `module` and `function` are those of `function_identity`.
+    """
 
     fingerprint: str
     module: str | None
@@ -103,12 +108,13 @@ class SiteCharging:
         """Store the identities of sites that have all their names."""
         for key, site in named.items():
             if site.final and site.stack.frames:
-                frame = self.charged(key, site.stack.frames)
                 fingerprint = self.fingerprint(key) or site.fingerprint
-                identity = SiteIdentity(
-                    fingerprint, frame.module if frame else None, frame.function if frame else None
-                )
-                self._identities[key] = identity
+                self._identities[key] = SiteIdentity(fingerprint, *self._charged_function(key, site.stack))
+
+    def _charged_function(self, key: SiteKey, stack: Stack) -> tuple[str | None, str | None]:
+        frame = self.charged(key, stack.frames)
+        known = zip(stack.frames, stack.build_ids, strict=True)
+        return next((function_identity(*one) for one in known if one[0] is frame), (None, None))
 
     def units(self, table: SiteTable) -> Units | None:
         """Which rows are the same site; None if there are no such rows."""

@@ -14,7 +14,7 @@ import numpy as np
 from bpfleakd.unwind.encoding import PCREL_SDATA4, read_pointer, read_size
 from bpfleakd.unwind.malformed import MalformedCfi
 
-__all__ = ["fde_offsets"]
+__all__ = ["fde_offsets", "fdes_by_start"]
 
 _VERSION = 1
 _OMITTED = 0xFF
@@ -29,6 +29,22 @@ def fde_offsets(
 
     None if there is no table, if it belongs to another .eh_frame, or if it is unusable.
     """
+    table = fdes_by_start(hdr, hdr_vaddr, eh_frame_vaddr)
+    if table is None:
+        return None
+    offsets = table[1]
+    offsets = np.unique(offsets[(offsets >= 0) & (offsets < eh_frame_bytes)])
+    return offsets if len(offsets) else None
+
+
+def fdes_by_start(
+    hdr: bytes | memoryview, hdr_vaddr: int, eh_frame_vaddr: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return where functions begin (vaddr) and where their FDEs are in .eh_frame, int64, as they are listed.
+
+    Linkers list them by address; nothing guarantees that they did, nor that an offset is inside. None as for
+    `fde_offsets`.
+    """
     try:
         table_offset, entry_count = _table_at(hdr, hdr_vaddr, eh_frame_vaddr)
     except (MalformedCfi, IndexError, struct.error):
@@ -37,10 +53,8 @@ def fde_offsets(
     if entry_count <= 0:
         return None
     # Pairs of (address of the function, address of its FDE), both relative to the header.
-    pairs = np.frombuffer(hdr, "<i4", entry_count * 2, table_offset)
-    offsets = pairs[1::2].astype(np.int64) + (hdr_vaddr - eh_frame_vaddr)
-    offsets = np.unique(offsets[(offsets >= 0) & (offsets < eh_frame_bytes)])
-    return offsets if len(offsets) else None
+    pairs = np.frombuffer(hdr, "<i4", entry_count * 2, table_offset).astype(np.int64)
+    return pairs[0::2] + hdr_vaddr, pairs[1::2] + (hdr_vaddr - eh_frame_vaddr)
 
 
 def _table_at(hdr: bytes | memoryview, hdr_vaddr: int, eh_frame_vaddr: int) -> tuple[int, int]:

@@ -48,6 +48,14 @@ _SITES = st.builds(
 )
 
 
+def test_functions_without_names_are_groups() -> None:
+    """By where they begin in their file; what has not even that is together."""
+    starts = [(None, 0x30), (None, 0x30), (None, 0x40), (None, None), ("f", None)]
+    sites = [a_site(name, module="shop", function_start=start) for name, start in starts]
+    groups = groups_of(*sites, by=GroupKey.FUNCTION)
+    assert {group.group for group in groups} == {"shop+0x30", "shop+0x40", None, "f"}
+
+
 @given(sites=st.lists(_SITES, max_size=20), by=st.sampled_from(GroupKey))
 def test_sums_are_those_of_the_sites(sites: list[SiteReport], by: GroupKey) -> None:
     """None is lost or counted twice; of threads only what is live is known."""

@@ -235,6 +235,7 @@ def test_the_leak_report_is_the_contract():
         "scanned_age_s",
         "type",
         "types",
+        "function_start",
     ]
     assert site["kind"] == "heap"
     assert site["truncated"] is None
@@ -247,6 +248,7 @@ def test_the_leak_report_is_the_contract():
         "address": 0x555555555139,
         "kind": "native",
         "inlined": False,
+        "function_start": None,
     }
 
 

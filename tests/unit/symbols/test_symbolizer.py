@@ -137,6 +137,21 @@ class TestNative:
         assert (frame.function, frame.module, frame.offset) == (None, library.name, behind)
         assert frame.kind is FrameKind.NATIVE
 
+    def test_functions_of_a_stripped_file_are_told_by_where_they_begin(self, tmp_path: Path) -> None:
+        """As call frame information says: one for all addresses of a function, none between functions."""
+        function = "static __attribute__((used)) int {}(int n) {{ return n * 23; }}\n"
+        between = '__asm__(".fill 64, 1, 0x90");\n'
+        source = function.format("f") + between + function.format("g")
+        path = compiled(tmp_path, source, "-shared", "-fPIC", "-fno-toplevel-reorder")
+        starts = nm(path)
+        output_of("strip", "--strip-all", path)
+        symbolizer = symbolizer_of(laid_out(path))
+        f, g = BASE + starts["f"], BASE + starts["g"]
+        frames = frames_of(symbolizer, f, f + 2, f + 5, g + 1, g + 4, g)
+        assert [frame.function for frame in frames] == [None] * 6
+        expected = [starts["f"]] * 3 + [starts["g"]] * 2
+        assert [frame.function_start for frame in frames] == [*expected, None]
+
     def test_cpp_names_are_demangled(self, tmp_path: Path) -> None:
         """C++ names are shown as they were written."""
         path = compiled(

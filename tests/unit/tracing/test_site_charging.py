@@ -41,6 +41,47 @@ def test_sites_of_the_same_name_are_one() -> None:
     assert units.lead.tolist() == [0, 1, 0]
 
 
+def nameless(*places: tuple[int, int], build_id: str = "c0ffee") -> NamedStack:
+    """Frames in a stripped file: where the call returns to, and where the function begins."""
+    frames = tuple(
+        Frame(None, "shop", at, None, 0x1000 + at, FrameKind.NATIVE, function_start=start)
+        for at, start in places
+    )
+    malloc = Frame("malloc", "libc.so.6", MALLOC, None, MALLOC, FrameKind.NATIVE)
+    return NamedStack(Stack((malloc, *frames), (None, *[build_id] * len(frames)), None), str(places), True)
+
+
+def test_functions_without_names_are_told_by_where_they_begin() -> None:
+    """Calls in one function of a stripped file are charged together; those of two files are not."""
+    table, charging = table_of(*[(9, 9, 9, 9)] * 5), SiteCharging()
+    charging.settle({heap(1): nameless((0x31, 0x30), (0x48, 0x40))})
+    charging.settle({heap(2): nameless((0x37, 0x30), (0x48, 0x40))})
+    charging.settle({heap(3): nameless((0x48, 0x40))})
+    charging.settle({heap(4): nameless((0x31, 0x30), build_id="beef")})
+    charging.settle({heap(5): named(MALLOC, 0x31, fingerprint="named")})
+    functions = charging.functions(table)
+    assert functions is not None
+    assert functions.lead.tolist() == [0, 0, 2, 3, 4]
+    assert charging.units(table) is None
+
+
+def test_wrappers_without_names_are_not_charged() -> None:
+    """What is summed is what the callers of a wrapper in a stripped file keep, not what passes through it."""
+    table, charging = table_of((9, 9, 9, 9), (9, 9, 9, 9), (0, 0, 99, 9)), SiteCharging()
+    wrapper = (0x25, 0x20)
+    sites = {
+        heap(1): nameless(wrapper, (0x31, 0x30)),
+        heap(2): nameless(wrapper, (0x37, 0x30)),
+        heap(3): nameless(wrapper, (0x48, 0x40)),
+    }
+    stacks = {key: tuple(frame.address for frame in site.stack.frames) for key, site in sites.items()}
+    charging.learn(table, lambda key: RawStack(stacks[key], StackEnd.BOTTOM))
+    charging.settle(sites)
+    functions = charging.functions(table)
+    assert functions is not None
+    assert functions.lead.tolist() == [0, 0, 2]
+
+
 def test_an_identity_is_kept_over_a_restart() -> None:
     """The code that had the name may be gone by then."""
     charging = SiteCharging(identities={heap(1): SiteIdentity("a", "shop", "remember")})

@@ -123,7 +123,10 @@ def site_function(site: SiteReport) -> str:
 
 
 def _where(site: SiteReport) -> str:
-    """Return file:line, or the module with the offset of the blamed call; of a managed heap with the type."""
+    """Return file:line, or the module with the offset of the blamed call; of a managed heap with the type.
+
+    A function without a name is told by where it begins, which is the same for all of its calls.
+    """
     if site.type:
         return printable(f"{site.location}, {site.type}" if site.location else site.type)
     if site.location:
@@ -131,6 +134,8 @@ def _where(site: SiteReport) -> str:
     if not site.module:
         return "-"
     blamed = (f for f in site.stack if (f.function, f.module) == (site.function, site.module))
-    offset = next((frame.offset for frame in blamed), None)
+    offset = (
+        site.function_start if site.function_start is not None else next((f.offset for f in blamed), None)
+    )
     name = printable(basename(site.module))
     return name if offset is None else f"{name}+{offset:#x}"

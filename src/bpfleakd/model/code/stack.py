@@ -50,6 +50,7 @@ class Frame:
 
     `offset` is the virtual address inside the ELF file (what addr2line takes), None outside files.
     `location` is "file:line" or None. `inlined` frames share the address of the frame that holds them.
+    `function_start` is where a function without a name begins, in the file like `offset`, if known.
     """
 
     function: str | None
@@ -59,6 +60,7 @@ class Frame:
     address: int
     kind: FrameKind
     inlined: bool = False
+    function_start: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
