@@ -96,6 +96,6 @@ def status_line(snapshot: MetricsSnapshot) -> str:
     losses.
     """
     traced = [row for row in snapshot.processes if row.process.state is ProcessState.TRACED]
-    growing = sum(row.process.growth_bytes_per_s > 0 for row in traced)
+    growing = sum((row.process.growth_bytes_per_s or 0.0) > 0 for row in traced)
     lost = sum(sum(row.losses.values()) for row in traced)
     return f"{len(traced)} traced, {growing} growing, {lost:,} lost"

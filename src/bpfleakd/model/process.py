@@ -109,8 +109,8 @@ class ProcessSummary:
 
     `mode` is EXACT if every block since the attach was recorded, else SAMPLED, INSIDE or GO_PROFILE_MODE:
     then the figures of the heap are estimates, with their standard errors. One block in about
-    `sample_interval_bytes` is recorded now; None: all are. `notes` are sentences on what is missing, and what
-    would give it.
+    `sample_interval_bytes` is recorded now; None: all are. `growth_bytes_per_s` is None while unknown.
+    `notes` are sentences on what is missing, and what would give it.
     """
 
     pid: int
@@ -125,7 +125,7 @@ class ProcessSummary:
     allocated_count: int
     freed_count: int
     unmatched_frees: int
-    growth_bytes_per_s: float
+    growth_bytes_per_s: float | None
     temporary_count: int
     peak_live_bytes: int
     labels: ProcessLabels = ProcessLabels()

@@ -66,7 +66,7 @@ class ReportStore:
             process.state.value,
             process.live_bytes,
             process.live_count,
-            process.growth_bytes_per_s,
+            process.growth_bytes_per_s or 0.0,
             len(report.sites),
             len(text),
             text,

@@ -203,7 +203,7 @@ class TestMerging:
         """Bytes, blocks, growth and threads are summed, the older age counts."""
         traced = a_traced(
             {heap(1): (23, 1, 100, 4), heap(2): (101, 2, 1_000, 8), heap(3): (7, 7, 7, 7)},
-            began_ns=NOW_NS - NS_PER_S,
+            began_ns=NOW_NS - 4 * NS_PER_S,
             now_ns=NOW_NS,
         )
         traced.census = {
@@ -217,7 +217,7 @@ class TestMerging:
         assert (first.site, second.site) == ("same", "other")
         figures = (first.live_bytes, first.live_count, first.allocated_bytes, first.allocated_count)
         assert figures == (124, 3, 1_100, 12)
-        assert first.growth_bytes_per_s == 124.0
+        assert first.growth_bytes_per_s == 31.0
         assert first.oldest_age_s == 9.0
         threads = [(share.tid, share.live_bytes, share.live_count) for share in first.threads]
         assert threads == [(3, 100, 1), (2, 21, 7), (1, 3, 1)]

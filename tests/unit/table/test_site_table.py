@@ -275,6 +275,9 @@ def test_what_is_not_known_from_the_past_begins_with_the_first_reading() -> None
     table.update(3 * NS_PER_S, [site], rows((1000, 10, 5000, 50)))
     assert table.began_ns == 3 * NS_PER_S
     table.update(4 * NS_PER_S, [site], rows((1100, 11, 5300, 53)))
+    assert growth_window_ns(table.timeline.edges_ns, 60.0) is None
+    table.update(5 * NS_PER_S, [site], rows((1200, 12, 5600, 56)))
+    window_ns = growth_window_ns(table.timeline.edges_ns, 60.0)
+    assert window_ns == (3 * NS_PER_S, 5 * NS_PER_S)
     for history in (table.history(site), table.total_history):
-        start_ns, end_ns = growth_window_ns(table.timeline.edges_ns, 60.0)
-        assert growth_bytes_per_s(history, start_ns, end_ns) == 100
+        assert growth_bytes_per_s(history, *window_ns) == 100

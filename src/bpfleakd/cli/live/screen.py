@@ -29,7 +29,7 @@ _LOSSES = 3
 # Fewer lines are useless as a preview of a stack.
 _PREVIEW_MIN = 4
 _PROCESS_FIGURES: dict[SortKey, Callable[[ProcessSummary], float]] = {
-    SortKey.GROWTH: lambda process: process.growth_bytes_per_s,
+    SortKey.GROWTH: lambda process: process.growth_bytes_per_s or 0.0,
     SortKey.LIVE: lambda process: process.live_bytes,
     SortKey.COUNT: lambda process: process.live_count,
 }

@@ -141,7 +141,7 @@ def processes_table(
             "comm": Text(printable(process.comm), overflow="ellipsis"),
             "verdict": _verdict(traced),
             "live": human_bytes(process.live_bytes),
-            "growth/s": human_rate(process.growth_bytes_per_s),
+            "growth/s": "-" if process.growth_bytes_per_s is None else human_rate(process.growth_bytes_per_s),
             "count": f"{process.live_count:,}",
             "sites": f"{traced.sites:,}",
             "for": human_duration(process.attached_s),

@@ -88,7 +88,7 @@ def process_header(process: ProcessSummary) -> Text:
     """Return the line above the figures of a process."""
     parts = [
         f"live {estimated_amount(process)} in {estimated_count(process)} blocks",
-        human_rate(process.growth_bytes_per_s),
+        *([] if process.growth_bytes_per_s is None else [human_rate(process.growth_bytes_per_s)]),
         f"attached {human_duration(process.attached_s)}",
         mode_words(process),
     ]

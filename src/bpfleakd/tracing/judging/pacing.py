@@ -1,6 +1,13 @@
-"""When to compute the verdicts on a process: rarely enough to cost little, soon enough for requests."""
+"""When to compute the verdicts on a process: rarely enough to cost little, soon enough for requests.
+
+Costs are processor time. An evaluation that only waited for a busy machine is no reason to wait again: then
+verdicts would come late just where the daemon is in a hurry, after a restart for instance.
+"""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
 
 __all__ = ["VerdictPacing"]
 
@@ -10,7 +17,7 @@ _PAUSE_NS = 5 * _NS_PER_S
 _PAUSE_OF_OBSERVED = 1 / 24
 _LONGEST_PAUSE_NS = 30 * _NS_PER_S
 _PAUSE_WHEN_ASKED_NS = _NS_PER_S
-# The share of time for verdicts without a request, and for requested ones.
+# The share of processor time for verdicts without a request, and for requested ones.
 _SHARE = 0.008
 _SHARE_WHEN_ASKED = 0.05
 # A million blocks take 0.8 s, and a call site as much as 15 blocks: if that is too long, a request gets the
@@ -22,18 +29,20 @@ _BLOCKS_A_SITE = 15
 class VerdictPacing:
     """The pauses between evaluations, by what the last one cost."""
 
-    def __init__(self) -> None:
-        self._began_ns = 0
+    def __init__(self, spent_ns: Callable[[], int] = time.thread_time_ns) -> None:
+        """`spent_ns` is the processor time that the thread has taken."""
+        self._spent_ns = spent_ns
+        self._began_ns = self._began_spent_ns = 0
         self._took_ns = 0
         self._is_wanted = False
 
     def begin(self, now_ns: int) -> None:
         """An evaluation begins."""
-        self._began_ns, self._is_wanted = now_ns, False
+        self._began_ns, self._began_spent_ns, self._is_wanted = now_ns, self._spent_ns(), False
 
-    def end(self, now_ns: int) -> None:
+    def end(self) -> None:
         """The evaluation has ended."""
-        self._took_ns = now_ns - self._began_ns
+        self._took_ns = self._spent_ns() - self._began_spent_ns
 
     def is_due(self, now_ns: int, began_ns: int, *, processes: int = 1, asked: bool = False) -> bool:
         """Whether it is time for the next one, of a process observed since `began_ns`, one of so many.

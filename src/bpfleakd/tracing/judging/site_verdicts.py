@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -91,13 +92,15 @@ class _Evaluation:
 class SiteVerdicts:
     """The verdicts on the sites of a table, by row."""
 
-    def __init__(self, leak_after_s: float = LEAK_AFTER_S) -> None:
+    def __init__(
+        self, leak_after_s: float = LEAK_AFTER_S, spent_ns: Callable[[], int] = time.thread_time_ns
+    ) -> None:
         self.leak_after_s = self._leak_after_s = leak_after_s
         self._unmatched_frees: History | None = None
         self._lost_blocks: History | None = None
         self._lost_frees = 0
         self._is_sampled = False
-        self._pacing = VerdictPacing()
+        self._pacing = VerdictPacing(spent_ns)
         self._latest: _Evaluation | None = None
         self._before: _Evaluation | None = None
         self._is_final = False
@@ -245,7 +248,7 @@ class SiteVerdicts:
             self._before = self._latest
         self._latest = _Evaluation(began_ns, found, positions, leads, are_joint)
         self._keep_unseen(table, rows)
-        self._pacing.end(clock_ns())
+        self._pacing.end()
         return self._announce(rows)
 
     def go_on_with(self, leaks: Mapping[KnownSite, SeenLeak]) -> None:

@@ -29,10 +29,10 @@ class World:
     """A table with a site that leaks a block of 2,300 bytes a second, and one whose blocks are all freed."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock, self.spent = Clock(), Clock()
         self.began_ns = self.clock.now_ns
         self.table = SiteTable(self.began_ns)
-        self.verdicts = SiteVerdicts()
+        self.verdicts = SiteVerdicts(spent_ns=self.spent)
         self.leaked = 0
 
     def go_on(self, seconds: int, *, unmatched_frees: int = 0, losses: dict[str, int] | None = None) -> None:
@@ -95,7 +95,7 @@ def test_a_leak_is_announced_once_and_not_at_first_sight(world: World) -> None:
 
 
 def test_they_are_computed_every_few_seconds(world: World) -> None:
-    """Sooner if somebody asks; later where that takes long, for all together, and after a long time."""
+    """Sooner if somebody asks; later where that costs much, for all together, and after a long time."""
     world.go_on(1)
     world.compute()
     now_ns = world.clock.now_ns
@@ -110,13 +110,18 @@ def test_they_are_computed_every_few_seconds(world: World) -> None:
     assert [is_due(9, observed_s=240), is_due(10, observed_s=240)] == [False, True]
     assert [is_due(29, observed_s=10_000), is_due(30, observed_s=10_000)] == [False, True]
 
-    def slow_blocks() -> Iterator[np.ndarray]:
-        world.clock.go_on(1)
+    def slow_blocks(waited_s: int, spent_s: int) -> Iterator[np.ndarray]:
+        world.clock.go_on(waited_s)
+        world.spent.go_on(spent_s)
         yield from world.blocks()
 
     world.go_on(1)
     now_ns = world.clock.now_ns
-    world.verdicts.compute(world.table, slow_blocks(), world.clock)
+    world.verdicts.compute(world.table, slow_blocks(waited_s=3, spent_s=0), world.clock)
+    assert [is_due(4), is_due(5), is_due(1, asked=True)] == [False, True, True]
+    world.go_on(1)
+    now_ns = world.clock.now_ns
+    world.verdicts.compute(world.table, slow_blocks(waited_s=1, spent_s=1), world.clock)
     assert [is_due(19, asked=True), is_due(20, asked=True)] == [False, True]
     assert [is_due(124), is_due(125)] == [False, True]
     assert [is_due(1249, processes=10), is_due(1250, processes=10)] == [False, True]
