@@ -223,6 +223,10 @@ struct python {
 #define PYTHON_UNIT_BITS 14
 #define PYTHON_CHECK_BITS 6
 
+/* Not every block was recorded, at some time; or now, so that frees of unknown ones tell nothing. */
+#define SAMPLING_EVER 1
+#define SAMPLING_NOW 2
+
 #define HIT_COUNTERS 8		/* a power of 2 */
 #define HIT_COUNTER_WORDS 8	/* a cache line each */
 
@@ -232,8 +236,8 @@ struct process {
 	__u32 state;
 	/* 0: every block is recorded. */
 	__u32 sample_shift;
-	/* Whether it ever was otherwise: then frees of unknown blocks tell nothing. */
-	__u32 was_sampled;
+	/* SAMPLING_* */
+	__u32 sampling;
 	/* One more at each reading of the daemon's, from 1 on: record.h, note_change. */
 	__u32 reading;
 	/* Whether a site changed that found no room in `changed_sites`. Set to 0 by the daemon, which reads all then. */

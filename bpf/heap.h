@@ -35,15 +35,15 @@ static __always_inline u64 draw(const struct process *process, u64 size)
 #define THREAD_END_NS 500000000ULL
 
 /*
- * Frees of unknown blocks tell of those from before the attach, unless unrecorded ones are among them, or those that
- * a thread's end frees a second time. So they count when the thread has gone on for a while; thread_exit drops those
+ * Frees of unknown blocks tell of older ones, from before the attach or from when not every block was recorded, unless
+ * not every block is recorded now, or a thread's end frees them a second time. So they count when the thread has gone on for a while; thread_exit drops those
  * of its last moments. The time is read for unknown blocks only.
  */
 static __always_inline void count_unmatched_free(struct process *process, u64 id)
 {
 	struct unproven_frees *known, new = { .count = 1 };
 
-	if (process->was_sampled)
+	if (process->sampling & SAMPLING_NOW)
 		return;
 	new.first_ns = bpf_ktime_get_ns();
 	known = unproven_frees.lookup(&id);
@@ -115,7 +115,7 @@ static __always_inline int release(struct process *process, u32 slot, u64 id, u6
 	is_known = take_block(blocks, address, &block);
 	if (is_known)
 		subtract_from_site(process, tgid, &block, is_temporary(process, id, &block, address));
-	if ((is_known && !calls_release) || process->was_sampled)
+	if ((is_known && !calls_release) || process->sampling & SAMPLING_NOW)
 		return WITHOUT_RETURN;
 
 	thread = calls_release ? current_thread(id) : threads.lookup(&id);

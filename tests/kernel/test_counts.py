@@ -65,6 +65,19 @@ def test_blocks_from_before_the_attach_are_unmatched_frees_and_no_loss(daemon, w
     expect_no_losses(report)
 
 
+def test_frees_of_older_blocks_count_once_all_are_recorded(daemon, workload):
+    """A process that was sampled at first, and allocates little."""
+    program = workload("every_function", 1)
+    tracer = daemon()
+    tracer.control("attach", program.pid, "--mode", "sampled")
+    wait_until(lambda: tracer.top(program.pid)["process"]["sample_interval_bytes"] is None)
+
+    ledger = program.step()
+
+    wait_until(lambda: tracer.top(program.pid)["process"]["unmatched_frees"] == 23)
+    assert ledger["frees_of_earlier_blocks"] == 23
+
+
 def test_failing_calls_leave_no_trace(daemon, workload):
     """malloc, calloc, reallocarray, posix_memalign that fail, and free(NULL), make no site."""
     program = workload("every_function", 1)

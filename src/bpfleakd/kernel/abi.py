@@ -54,6 +54,8 @@ __all__ = [
     "PYTHON_LOOPS",
     "PYTHON_UNIT_BITS",
     "SAMPLING_CURVE",
+    "SAMPLING_EVER",
+    "SAMPLING_NOW",
     "SITE",
     "SITE_KEY",
     "SPACE_EVENT",
@@ -89,6 +91,7 @@ COOKIE_SLOT_SHIFT = 40
 COOKIE_SLOT_SHARED = 0xFFFFFF
 
 MAX_SAMPLE_SHIFT = 22
+SAMPLING_EVER, SAMPLING_NOW = 1, 2
 CURVE_STEPS = 128
 COUNT_UNIT = 65_536
 THREAD_END_NS = 500_000_000
@@ -194,7 +197,7 @@ PROCESS = np.dtype(
         ("tgid", "u4"),
         ("state", "u4"),
         ("sample_shift", "u4"),
-        ("was_sampled", "u4"),
+        ("sampling", "u4"),
         ("reading", "u4"),
         ("change_unlisted", "u4"),
         ("unmatched_frees", "u8"),

@@ -226,13 +226,16 @@ class Maps:
 
     def set_sampling(self, pid: int, shift: int) -> None:
         """Record the blocks of a process from now on one in 2^shift bytes; 0: all."""
-        if shift:
-            self._slots.set_word(pid, "was_sampled", 1)
-        self._slots.set_word(pid, "sample_shift", shift)
+        ever = int(self._slots.row(pid)["sampling"]) & abi.SAMPLING_EVER
+        sampling = abi.SAMPLING_EVER | abi.SAMPLING_NOW if shift else ever
+        # Before the first block is left out, and after the last.
+        order = (("sampling", sampling), ("sample_shift", shift))
+        for field, value in order if shift else reversed(order):
+            self._slots.set_word(pid, field, value)
 
     def set_sampled_inside(self, pid: int) -> None:
         """Its blocks are sampled before they get here: frees of unknown ones tell nothing."""
-        self._slots.set_word(pid, "was_sampled", 1)
+        self._slots.set_word(pid, "sampling", abi.SAMPLING_EVER | abi.SAMPLING_NOW)
 
     def operands_number(self, pid: int, packed: bytes) -> int:
         """The entry that says where the arguments of a probe in a process are. As OperandTable.number."""
@@ -267,7 +270,7 @@ class Maps:
             heap_peak_bytes=int(process["peak_live_bytes"]),
             probe_hits=int(process["probe_hits"][:: abi.HIT_COUNTER_WORDS].sum()),
             sample_shift=int(process["sample_shift"]),
-            was_sampled=bool(process["was_sampled"]),
+            was_sampled=bool(process["sampling"]),
             recorded=int(process["recorded"]),
             released=int(process["released"]),
             site_count=int(process["site_count"]),

@@ -145,7 +145,7 @@ def test_the_header_was_understood(declared: Declarations) -> None:
     assert {"process", "site_key", "live_block", "unwind_rule"} <= declared.structs.keys()
     assert ENUMS.keys() <= declared.enums.keys()
     assert {"MAX_FRAMES", "UNWIND_SHARD_WORDS"} <= set(declared.defines)
-    assert declared.structs["process"][:4] == ["tgid", "state", "sample_shift", "was_sampled"]
+    assert declared.structs["process"][:4] == ["tgid", "state", "sample_shift", "sampling"]
 
 
 def test_every_struct_has_the_layout_that_python_reads(declared: Declarations, compiled: Compiled) -> None:
@@ -234,6 +234,8 @@ def test_constants_are_the_headers(compiled: Compiled) -> None:
     assert numbers["COOKIE_CALLS_ALLOCATOR"] == abi.COOKIE_CALLS_ALLOCATOR
     assert numbers["COOKIE_SLOT_SHIFT"] == abi.COOKIE_SLOT_SHIFT
     assert numbers["COOKIE_SLOT_SHARED"] == abi.COOKIE_SLOT_SHARED == (1 << 64 - abi.COOKIE_SLOT_SHIFT) - 1
+    assert numbers["SAMPLING_EVER"] == abi.SAMPLING_EVER
+    assert numbers["SAMPLING_NOW"] == abi.SAMPLING_NOW
     assert numbers["MAX_SAMPLE_SHIFT"] == abi.MAX_SAMPLE_SHIFT == MAX_SHIFT
     assert numbers["CURVE_STEPS"] == abi.CURVE_STEPS
     assert numbers["COUNT_UNIT"] == abi.COUNT_UNIT == 1 / COUNT_VARIANCE_UNIT

@@ -99,7 +99,6 @@ class SiteVerdicts:
         self._unmatched_frees: History | None = None
         self._lost_blocks: History | None = None
         self._lost_frees = 0
-        self._is_sampled = False
         self._pacing = VerdictPacing(spent_ns)
         self._latest: _Evaluation | None = None
         self._before: _Evaluation | None = None
@@ -153,7 +152,6 @@ class SiteVerdicts:
             self._intervals = History(now_ns, interval_bytes)
         self._intervals.append(now_ns, interval_bytes)
         self._lost_frees = counters.losses["free_missed"]
-        self._is_sampled = counters.was_sampled
 
     def note_collections(self, now_ns: int, count: int) -> None:
         """Note `count` collections of a heap since the last call; its sites are judged by collections."""
@@ -417,8 +415,7 @@ class SiteVerdicts:
             return history.last - history.at(max(lately_ns, history.first_ns)) if history else 0
 
         return Context(
-            # In a sample, most frees belong to blocks outside of it.
-            replaced_count=0 if self._is_sampled else gained(self._unmatched_frees),
+            replaced_count=gained(self._unmatched_frees),
             lost_frees=self._lost_frees,
             lost_blocks=gained(self._lost_blocks),
             unread_s=table.unread_s,
