@@ -28,6 +28,7 @@ LEAKS: Mapping[str, sites.Make] = {
     "5 blocks/s among 250 x 8 s": sites.mixed(sites.leak(5), sites.churn(250, 8)),
     "5 blocks/s beside a queue of 10 s": sites.mixed(sites.leak(5), sites.queue(200, 10)),
     "100 blocks every 15 s": sites.steps(15),
+    "10 blocks/s beside a cache, 63% full after 30 s": sites.mixed(sites.leak(10), sites.warm_up(3000, 30)),
     "10 blocks/s, one of 8 recorded": sites.sampled(sites.leak(10, 64), 512),
     "10 blocks/s, one of 64 recorded": sites.sampled(sites.leak(10, 64), 4096),
 }
@@ -40,6 +41,8 @@ CLEAN: Mapping[str, sites.Make] = {
     "lives of 100 s, seen from their middle": sites.sessions(100, 100, attached_after_s=600),
     "cache that fills for 40 s": sites.cache(100, 40),
     "cache that fills for 90 s": sites.cache(100, 90),
+    "cache, 63% full after 60 s": sites.warm_up(30000, 60),
+    "cache, 63% full after 120 s": sites.warm_up(30000, 120),
     "LRU of 25 s": sites.lru(100, 25),
     "queue of 10 s": sites.queue(200, 10),
     "queue of 60 s": sites.queue(200, 60),
@@ -68,6 +71,8 @@ _COLOURS = (
     "#bcbd22",
     "#393b79",
     "#ad494a",
+    "#637939",
+    "#8c6d31",
 )
 _WIDTH, _HEIGHT, _LEFT, _TOP = 460, 240, 60, 40
 _PANEL = _HEIGHT + 90

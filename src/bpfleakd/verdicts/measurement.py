@@ -32,6 +32,7 @@ from bpfleakd.verdicts.persistence import Persistence
 from bpfleakd.verdicts.rises import (
     LOG_ALPHA,
     THIN_THIRD,
+    filling,
     gain,
     has_stopped,
     is_even,
@@ -71,6 +72,8 @@ _NOISE_FACTOR = 3.0
 _FEW = 3.0
 # If no more of the old blocks are left, and as many of the oldest, these are not of those that die.
 _FEW_SURVIVE = 0.1
+# A recorded block that stands for so many is one of a sample.
+_SAMPLED_WEIGHT = 1.5
 # Blocks born just now have not had the time to die: so long, and one of these parts of the recording.
 _YOUNG_S = 3.0
 _YOUNG_SHARES = (0.05, 0.25)
@@ -106,6 +109,8 @@ class _Measurement:
         self._least_bytes = _NOISE_FACTOR * noise(histories.low_bytes)
         self._least_count = _NOISE_FACTOR * noise(histories.low_count)
         self._start_up_s = np.maximum(_START_UP_S, self._exposure.after_share(_START_UP_SHARE))
+        # Of bytes and of blocks: whether they have filled in a longer window than the present one.
+        self._fills = np.zeros((2, self._sites), bool)
         self._survival = None
         if histories.survivors_count is not None and histories.survivors_bytes is not None:
             self._survival = Survival(
@@ -134,7 +139,7 @@ class _Measurement:
 
     def result(self) -> Persistence:
         overall = self._since_first_seconds()
-        persists = np.zeros(self._sites, bool)
+        persists, slows = np.zeros(self._sites, bool), np.zeros(self._sites, bool)
         found = _nothing_found(self._sites)
         # Most sites never retain anything, and need no test.
         promising = np.flatnonzero(self._is_promising())
@@ -147,6 +152,7 @@ class _Measurement:
                 persists[promising[new]] = True
                 for name, values in look.items():
                     found[name][promising[new]] = values[new]
+            slows[promising] = part._fills.any(axis=0)
         newborn, collections = self._histories.born_count > 0, self._histories.collections
         last_birth = len(self._ends_s) - 1 - np.argmax(newborn[::-1], axis=0)
         two_thirds_s = np.full((1, self._sites), self._now_s * 2 / 3)
@@ -163,6 +169,7 @@ class _Measurement:
             quiet_s=np.where(newborn.any(axis=0), self._now_s - self._ends_s[last_birth], self._now_s),
             excursion_s=self._excursion_s,
             persists=persists,
+            slows=slows,
             collections=np.full(self._sites, np.inf if collections is None else float(collections)),
             **found,
             **overall,
@@ -207,6 +214,9 @@ class _Measurement:
             is_much = (steps >= _STEPS_ENOUGH) & (of_bytes.gain >= _BYTES_ENOUGH)
             is_evident = (steps >= _STEPS_MIN) & (is_much | has_blocks)
             evident.append(is_evident & enough & is_even(rise))
+        for index, curve in enumerate(values):
+            self._fills[index], still_fills = filling(grid, curve, self._fills[index])
+            evident[index] &= ~still_fills
         dies, old_share = np.zeros(self._sites, bool), np.full(self._sites, np.nan)
         if self._survival is not None:
             fate, gained = self._survival.fate(start_s, end_s), of_count.gain
@@ -267,10 +277,11 @@ class _Measurement:
         self, survival: Survival, start_s: Row, end_s: Row
     ) -> tuple[Flags, dict[str, NDArray[Any]]]:
         grid = grid_of(start_s, np.maximum(end_s, start_s + 1e-3))
-        rise, of_bytes = (
-            rise_of(values_at(curve, self._ends_s, grid, from_zero=True))
+        survived, survived_bytes = (
+            values_at(curve, self._ends_s, grid, from_zero=True)
             for curve in (survival.survived, survival.survived_bytes)
         )
+        rise, of_bytes = rise_of(survived), rise_of(survived_bytes)
         fate = survival.fate(start_s, end_s)
         window_s = np.maximum(end_s - start_s, 1e-3)
         per_s = rise.gain / window_s
@@ -278,6 +289,7 @@ class _Measurement:
         # Blocks are counted one by one here, so that shares need no test.
         persists &= (rise.gain >= _SURVIVORS_ENOUGH * self._weight) & (rise.first_third >= THIN_THIRD)
         persists &= ~speeds_up(rise) & self._may_grow_by(per_s) & self._goes_on(survival, per_s, end_s)
+        persists &= ~filling(grid, survived, self._fills[1])[1]
         persists &= ~self._has_slowed(start_s) & is_more_than_a_list(of_bytes.gain, rise.gain)
         return persists, {
             "by_survivors": np.ones(self._sites, bool),
@@ -338,7 +350,9 @@ class _Measurement:
         if self._survival is not None:
             lived = self._survival.between(start_s, end_s)
             stays = stays & ((gained_count < _FEW) | (lived >= _REPLACED_SHARE * gained_count))
-        stopped = has_stopped(of_bytes)
+        # Of what is sampled, a silence is evidence only if more of it was to be expected.
+        is_unlikely = of_bytes.log_p_silence < LOG_ALPHA
+        stopped = np.where(self._weight >= _SAMPLED_WEIGHT, is_unlikely, has_stopped(of_bytes))
         seen = of_bytes
         if self._exposure.chance is not None:
             seen = rise_of(values_at(self._seen_bytes, self._ends_s, grid, from_zero=False))

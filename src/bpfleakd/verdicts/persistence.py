@@ -22,7 +22,8 @@ class Persistence:
     blocks grows, and `by_survivors` whether only the survivors show it; `dies` whether old blocks still die,
     or are replaced. For that window, `rate_bytes_per_s` is the gain and `old_share` the live share of the
     blocks born in its first third (NaN: unknown). `grows` and `stopped` are about the whole time after the
-    first seconds, with `grown_bytes` over `grown_s`, `steps` and `silence_s`. `unseen_s` is the silence if it
+    first seconds, with `grown_bytes` over `grown_s`, `steps` and `silence_s`; `slows` is whether it grows
+    ever more slowly, as what a cache holds. `unseen_s` is the silence if it
     is no evidence: too little was recorded lately to show growth like that before; else 0. `collections` is
     infinite for sites that are read at every tick.
     """
@@ -49,6 +50,7 @@ class Persistence:
     old_share: Row
     grows: Flags
     stopped: Flags
+    slows: Flags
     grown_bytes: Row
     grown_s: Row
     steps: Row

@@ -11,6 +11,7 @@ from bpfleakd.verdicts.survival import NORMAL_95
 __all__ = [
     "LOG_ALPHA",
     "THIN_THIRD",
+    "filling",
     "gain",
     "has_stopped",
     "is_even",
@@ -29,6 +30,15 @@ THIN_THIRD = 1 / 6
 _LOG_ALPHA_THIRD = np.log(0.1)
 # It slows down if the last third has less than half of what the first has, beyond 95 % of chance.
 _SLOWER = 0.5
+# A cache fills ever more slowly, since it has more and more of what is wanted. Its curve is smooth, so that
+# the fall of its rate is certain long before it is large: the last third has so much less than the first, by
+# so many standard errors. Of the end of such a curve less is asked; what it gains is little of what is held.
+_FILLING, _FILLING_T = 0.75, -3.0
+_STILL_FILLING, _STILL_FILLING_T = 0.9, -1.0
+_NEARLY_FULL = 0.05
+# Of the cells, around their middle.
+_PLACES = np.arange(CELLS) - (CELLS - 1) / 2
+_SQUARES = float((_PLACES**2).sum())
 # What is smaller in both may be any list of limited length, such as a server's log of its slowest requests.
 _LEAK_BYTES_MIN = 32 << 10
 _LEAK_BLOCKS_MIN = 512.0
@@ -59,6 +69,31 @@ def has_stopped(rise: Rise) -> Flags:
 
 def slows_down(rise: Rise) -> Flags:
     return (rise.last_third < _SLOWER * rise.first_third) & (rise.z_rate < -NORMAL_95)
+
+
+def filling(grid: Matrix, values: Matrix, before: Flags) -> tuple[Flags, Flags]:
+    """Which curves are of a cache that fills, `before` or over this grid; and which of them still do here.
+
+    `before` are those that do over a longer time.
+    """
+    share, deviate = _rate_trend(grid, values)
+    is_filling = (share < _FILLING) & (deviate < _FILLING_T)
+    goes_on = (share < _STILL_FILLING) & (deviate < _STILL_FILLING_T)
+    goes_on |= gain(values) < _NEARLY_FULL * values[-1]
+    return before | is_filling, is_filling | (before & goes_on)
+
+
+def _rate_trend(grid: Matrix, values: Matrix) -> tuple[Row, Row]:
+    """The rate in the last third as a share of that in the first, and Student's t of a line through all.
+
+    The scatter around the line is the curve's own: what comes in a few large steps has no certain trend.
+    """
+    rates = np.maximum(np.diff(values, axis=0), 0.0) / np.maximum(np.diff(grid, axis=0), 1e-9)
+    thirds = rates.reshape(3, CELLS // 3, -1).sum(axis=1)
+    slope = _PLACES @ rates / _SQUARES
+    rest = np.einsum("ij,ij->j", rates, rates) - thirds.sum(axis=0) ** 2 / CELLS - slope**2 * _SQUARES
+    error = np.sqrt(np.maximum(rest, 0.0) / (CELLS - 2) / _SQUARES)
+    return thirds[-1] / np.maximum(thirds[0], 1e-12), slope / np.maximum(error, 1e-12)
 
 
 def speeds_up(rise: Rise) -> Flags:

@@ -16,6 +16,8 @@ age, `persistence` for windows and thresholds.
 Assumptions, and what follows from them where they do not hold:
   - What will stop after more than 45 s looks like a leak until it stops (then it is a plateau). A site that
     came down again after t seconds is not believed for its last t seconds.
+  - What grows ever more slowly is taken for a cache, which has more and more of what is wanted. So a leak
+    whose cause becomes rarer (a load that falls for minutes) is called growing until its rate is steady.
   - Blocks from before the attach are not seen. While they are replaced by new ones, what is seen grows though
     the memory does not. Their frees are seen: as long as these are as many as the blocks that the largest
     sites gained, those are called growing, not leaks.
@@ -285,6 +287,8 @@ def _why_growing(m: Persistence, site: int) -> str:
         return f"{grown} in {human_duration(m.observed_s)}: too early to tell it from a cache"
     if not is_more_than_a_list(m.grown_bytes[site : site + 1], m.live_count[site : site + 1])[0]:
         return f"{grown}: too little to tell it from a list of limited length"
+    if m.slows[site]:
+        return f"{grown}, but ever more slowly, as a cache fills"
     return f"{grown}, too irregular or too recent to call a leak"
 
 

@@ -14,7 +14,7 @@ ROWS = np.arange(4)
 
 def measured(count: int, **columns: object) -> Persistence:
     names = [field.name for field in fields(Persistence)]
-    flags = {"is_heap", "persists", "by_survivors", "by_blocks", "dies", "grows", "stopped"}
+    flags = {"is_heap", "persists", "by_survivors", "by_blocks", "dies", "grows", "stopped", "slows"}
     known = {name: np.zeros(count, bool if name in flags else float) for name in names}
     known |= {name: np.array(column) for name, column in columns.items()}
     return Persistence(**{**known, "observed_s": 80.0, "leak_after_s": 45.0})

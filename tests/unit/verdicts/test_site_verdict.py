@@ -79,6 +79,34 @@ def test_what_it_is_instead(name: str, verdict: Verdict) -> None:
     assert found.verdict is verdict, found
 
 
+def test_a_silence_of_a_few_recorded_blocks_is_no_plateau() -> None:
+    """Of a leak of 200 B/s one block in 4 KiB is one every 20 s: none for 40 s happens all the time."""
+    called = [
+        verdict
+        for seed in range(40)
+        for verdict in verdicts(sites.sampled(sites.leak(2, 100), 4096), 60.0, 90.0, seed=seed)
+    ]
+    assert sum(verdict.verdict is Verdict.PLATEAU for verdict in called) <= 0.02 * len(called)
+
+
+@pytest.mark.parametrize("time_constant_s", [30, 60, 90])
+def test_what_fills_ever_more_slowly_is_never_called_a_leak(time_constant_s: float) -> None:
+    """A cache of 60 MB, which has more and more of what is wanted: looked at for ten minutes."""
+    called = verdicts(sites.warm_up(30_000, time_constant_s, 2_000), *np.arange(20.0, 601, 20))
+    assert [verdict for verdict in called if verdict.verdict is Verdict.LEAK] == []
+    filling = next(one for one in called if one.verdict is Verdict.GROWING and "too early" not in one.reason)
+    assert filling.reason.endswith(", but ever more slowly, as a cache fills")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_leak_beside_a_cache_that_fills_is_found_when_that_is_full(seed: int) -> None:
+    """The rate has fallen, and falls no more."""
+    make = sites.mixed(sites.leak(10, 500), sites.warm_up(3_000, 30, 500))
+    *_filling, full = verdicts(make, 60.0, 120.0, 300.0, seed=seed)
+    assert full.verdict is Verdict.LEAK, full
+    assert full.leak_bytes_per_s == pytest.approx(5_000, rel=0.15)
+
+
 def test_a_cache_while_it_fills_is_growing() -> None:
     """Until it stops it cannot be told from a leak; then it is a plateau, and the reason says since when."""
     filling, full = verdicts(sites.cache(100, 40), 30.0, 80.0)
