@@ -137,6 +137,11 @@ verdicts: setup ## Try the verdicts on programs of known truth, for 10 minutes; 
 
 HEALTHY_ARGS ?=
 
+.PHONY: verdicts-hard
+verdicts-hard: FOR := test
+verdicts-hard: setup ## The same on a busy machine, sampled, and with a daemon that is killed; writes docs/verdicts.md (as root)
+	$(PYTHON) -m bench.verdicts --hard $(VERDICTS_ARGS)
+
 .PHONY: healthy
 healthy: FOR := bench
 healthy: setup ## Trace programs that do not leak, under load, for 5 minutes; writes docs/verdicts.md (as root)

@@ -91,6 +91,13 @@ class RunningDaemon:
     ) -> None:
         self._end()
 
+    def kill_and_restart(self) -> None:
+        """End it by SIGKILL, and wait until the next one answers, which takes over what it traced."""
+        assert self._process
+        self._process.kill()
+        self._process.wait()
+        self.__enter__()
+
     @property
     def pid(self) -> int:
         assert self._process

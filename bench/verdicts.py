@@ -1,7 +1,8 @@
 """The verdicts on programs whose truth is known: `make verdicts` writes it to docs/verdicts.md.
 
 Every program of tests/workloads/verdicts, built in every way, is traced for a minute. All programs of a way
-run side by side, since they mostly sleep. `bench.healthy` is about real programs.
+run side by side, since they mostly sleep. With `--hard` one way is traced under conditions that make it hard.
+`bench.healthy` is about real programs.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.kernel.workloads import BUILD as BUILD_ROOT
 from tests.kernel.workloads import SOURCES as SOURCES_ROOT
 
 from bench.documents import rewritten
 from bench.tracing import RunningDaemon, ended_with_us
+from bpfleakd.model.process import TracingMode
 from bpfleakd.model.report import LeakReport, SiteReport
 from bpfleakd.model.verdict import VERDICTS
 
@@ -30,11 +33,37 @@ __all__ = ["main"]
 _SOURCES = SOURCES_ROOT / "verdicts"
 _BUILD = BUILD_ROOT / "verdicts"
 _WAYS = ("O0", "O0-nofp", "O2", "O2-fp", "O2-stripped")
+_HARD_WAY = "O2"
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """What makes it hard: little processor time, sampling, a daemon that is killed."""
+
+    name: str
+    busy_loops: int = 0
+    mode: TracingMode = TracingMode.EXACT
+    configuration: dict[str, Any] = field(default_factory=dict)
+    kill_every_s: float | None = None
+
+
+_PLAIN = _Condition("")
+_HARD = (
+    _Condition("four busy loops", busy_loops=4),
+    _Condition("sampled", mode=TracingMode.SAMPLED),
+    _Condition(
+        "one block in 4 KiB", mode=TracingMode.SAMPLED, configuration={"sampling": {"interval_bytes": 4_096}}
+    ),
+    _Condition("killed every 20 s", kill_every_s=20.0),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What was said of a function, and what is right; `site` is None if it was not found at all."""
+    """What was said of a function, and what is right; `site` is None if it was not found at all.
+
+    `way` is that of the building, or the name of the condition.
+    """
 
     program: str
     way: str
@@ -58,36 +87,71 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="how long each is traced (%(default)s)")
     parser.add_argument("--only", default="", help="programs whose name has this in it")
     parser.add_argument("--ways", nargs="+", default=_WAYS, choices=_WAYS, help="of building the programs")
+    conditions = f"only {_HARD_WAY}, under these conditions: {', '.join(_names(_HARD))}"
+    parser.add_argument("--hard", nargs="*", metavar="CONDITION", help=conditions)
     arguments = parser.parse_args()
     subprocess.run(["make", "--silent", "-C", _SOURCES, f"BUILD={_BUILD}", "all"], check=True)
     programs = sorted(path.stem for path in _SOURCES.glob("*.json") if arguments.only in path.stem)
+    runs = [(way, _PLAIN) for way in arguments.ways]
+    if arguments.hard is not None:
+        runs = [(_HARD_WAY, one) for one in _HARD if one.name in (arguments.hard or _names(_HARD))]
     results = [
         result
-        for way in (arguments.ways if programs else ())
-        for result in _of_way(programs, way, arguments.seconds)
+        for way, condition in (runs if programs else ())
+        for result in _of_way(programs, way, condition, arguments.seconds)
         if _show(result)
     ]
-    text = _report(results, arguments.seconds)
+    columns = [condition.name or way for way, condition in runs]
+    text = _report(results, columns, arguments.seconds)
     print(text)
-    if not arguments.only and tuple(arguments.ways) == _WAYS:
+    if not arguments.only and columns == list(_WAYS):
         rewritten("docs/verdicts.md", "make verdicts", text)
+    if not arguments.only and columns == list(_names(_HARD)):
+        rewritten("docs/verdicts.md", "make verdicts-hard", text)
     return 0 if all(result.is_right for result in results) else 1
 
 
-def _of_way(programs: Sequence[str], way: str, seconds: float) -> Iterator[_Result]:
-    with RunningDaemon() as daemon, contextlib.ExitStack() as stack:
+def _names(conditions: Sequence[_Condition]) -> tuple[str, ...]:
+    return tuple(one.name for one in conditions)
+
+
+def _of_way(programs: Sequence[str], way: str, condition: _Condition, seconds: float) -> Iterator[_Result]:
+    with RunningDaemon(**condition.configuration) as daemon, contextlib.ExitStack() as stack:
+        for _ in range(condition.busy_loops):
+            stack.enter_context(_busy_loop())
         running = [(name, *stack.enter_context(_running(_BUILD / f"{name}-{way}"))) for name in programs]
         for _name, process, pid in running:
-            daemon.control("attach", pid)
+            daemon.client.attach(pid, condition.mode)
             process.stdin.write("\n")
             process.stdin.flush()
+        if condition.kill_every_s is not None:
+            _kill_again_and_again(daemon, condition.kill_every_s, seconds)
         for name, _process, pid in running:
             report = _after(daemon, pid, seconds)
             truth = json.loads((_SOURCES / f"{name}.json").read_text())
             symbols = _functions(_BUILD / f"{name}-{way.removesuffix('-stripped')}")
             for function, right in truth.items():
                 site = _site_of(report, function, symbols.get(function, range(0)))
-                yield _Result(name, way, function, tuple(right), site, report.process.attached_s)
+                yield _Result(
+                    name, condition.name or way, function, tuple(right), site, report.process.attached_s
+                )
+
+
+@contextlib.contextmanager
+def _busy_loop() -> Iterator[None]:
+    with subprocess.Popen(ended_with_us(sys.executable, "-c", "while True: pass")) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def _kill_again_and_again(daemon: RunningDaemon, every_s: float, seconds: float) -> None:
+    """The last one ends so long before the end that the next one has said something."""
+    until = time.monotonic() + seconds - every_s / 2
+    while (left_s := until - time.monotonic()) > 0:
+        time.sleep(min(every_s, left_s))
+        daemon.kill_and_restart()
 
 
 @contextlib.contextmanager
@@ -148,7 +212,7 @@ def _show(result: _Result) -> bool:
     return True
 
 
-def _report(results: Sequence[_Result], seconds: float) -> str:
+def _report(results: Sequence[_Result], columns: Sequence[str], seconds: float) -> str:
     leaks = [result for result in results if result.right == ("leak",)]
     found = [result for result in leaks if result.is_right]
     called = [result for result in results if result.verdict == "leak"]
@@ -164,13 +228,13 @@ def _report(results: Sequence[_Result], seconds: float) -> str:
             f"- Other verdicts: {sum(r.is_right for r in results if r not in leaks)} of "
             f"{len(results) - len(leaks)} are right.",
             "",
-            f"| program | function | right | {' | '.join(_WAYS)} |",
-            f"|---|---|---|{'---|' * len(_WAYS)}",
+            f"| program | function | right | {' | '.join(columns)} |",
+            f"|---|---|---|{'---|' * len(columns)}",
         ]
     )
     for program, function, right in dict.fromkeys((r.program, r.function, r.right) for r in results):
         cells = {r.way: r for r in results if (r.program, r.function) == (program, function)}
-        verdicts = [_cell(cells[way]) for way in _WAYS if way in cells]
+        verdicts = [_cell(cells[way]) for way in columns if way in cells]
         lines.append(f"| `{program}` | `{function}` | {', '.join(right)} | {' | '.join(verdicts)} |")
     return "\n".join(lines) + "\n"
 
