@@ -338,6 +338,9 @@ class FakeSymbolizer:
     def update_mappings(self, _mappings: Sequence[Mapping]) -> None:
         self.updates += 1
 
+    def hold_files(self, _mappings: Sequence[Mapping]) -> None:
+        """Nothing is opened."""
+
     def covers(self, _addresses: Iterable[int]) -> bool:
         return self.covered
 
