@@ -52,6 +52,8 @@ _READ_BYTES = 1 << 20
 # Between two readings of a session that stays open: it bounds what a process can make us do.
 _PAUSE_S = 0.25
 _SUMMARY_PAUSE_S = 1.0
+# Of one reading: nobody collects so often, but anybody may say so.
+_COLLECTIONS_MAX = 64
 ROWS_AT_A_TIME = 1_000
 _RETAINED_MAX = 500
 _STACK_MAX = 128
@@ -150,7 +152,7 @@ def collections(files: Sequence[int], _arguments: object, answer: Answers) -> No
                 stats = events.heap_stats(event)
                 live_bytes, promoted_bytes = _number(stats.live_bytes), _number(stats.promoted_bytes)
                 found.append(Collection(_number(event.time_ns), live_bytes, promoted_bytes, stats.is_full))
-        answer(Collected(tuple(found), read_bytes))
+        answer(Collected(tuple(found[-_COLLECTIONS_MAX:]), read_bytes))
 
 
 def allocations(files: Sequence[int], _arguments: object, answer: Answers) -> None:
