@@ -22,18 +22,23 @@ from .workloads import Workload, build
 
 NO_ALLOCATOR = 8
 
+# Debian 12 has mimalloc 2, Debian 13 mimalloc 3.
+MIMALLOC = next(
+    (path.name for path in sorted(Path("/usr/lib/x86_64-linux-gnu").glob("libmimalloc.so.?.0"))),
+    "libmimalloc.so.2.0",
+)
 PRELOADED = {
     "jemalloc": "libjemalloc.so.2",
     "tcmalloc_minimal": "libtcmalloc_minimal.so.4",
     "tcmalloc": "libtcmalloc.so.4",
-    "mimalloc": "libmimalloc.so.2.0",
+    "mimalloc": MIMALLOC,
 }
 PACKAGES = {
     "libjemalloc.so.2": "libjemalloc2",
     "libjemalloc.a": "libjemalloc-dev",
     "libtcmalloc_minimal.so.4": "libtcmalloc-minimal4",
     "libtcmalloc.so.4": "libgoogle-perftools4",
-    "libmimalloc.so.2.0": "libmimalloc2.0",
+    MIMALLOC: "libmimalloc2.0 or libmimalloc3",
 }
 # Kinds of every_function that an allocator has not got, or that do something else there: jemalloc has no
 # pvalloc, and realloc(p, 0) of mimalloc and musl gives a block.
@@ -61,7 +66,7 @@ def allocator_program(name: str) -> Path:
         "jemalloc_api_inside": ("libjemalloc.a",),
         "jemalloc_api_prefixed": ("libjemalloc.a",),
         "every_function_jemalloc_inside": ("libjemalloc.a",),
-        "mimalloc_api": ("libmimalloc.so.2.0",),
+        "mimalloc_api": (MIMALLOC,),
         "tcmalloc_api": ("libtcmalloc_minimal.so.4",),
     }
     for file in needed.get(name, ()):
@@ -350,7 +355,7 @@ def test_allocators_that_come_later_are_followed(tracer, run):
     shutil.copy(own, copy)
     program = run(
         *(allocator_program("several"), "mallocx", library("libjemalloc.so.2")),
-        *("mi_malloc", library("libmimalloc.so.2.0"), "malloc", own, "malloc", copy),
+        *("mi_malloc", library(MIMALLOC), "malloc", own, "malloc", copy),
         GLIBC_TUNABLES="glibc.rtld.optional_static_tls=20000",
     )
     tracer.attach(program.pid)

@@ -140,6 +140,7 @@ INSTALLED = {
     "libtcmalloc_minimal.so.4": ("tcmalloc", 55),
     "libtcmalloc.so.4": ("tcmalloc", 55),
     "libmimalloc.so.2.0": ("mimalloc", 100),
+    "libmimalloc.so.3.0": ("mimalloc", 100),
 }
 
 # What these libraries export that sounds like a function of an allocator and is none: it measures, prints or
@@ -149,10 +150,11 @@ _OTHERS = re.compile(
           (?:_(?:size|stats\w*|usable_size|good_size|conf|message|hook))?
       | tc_(?:version|query_new_mode|set_new_mode)
       | __st(?:art|op)_\w+ | __libc_\w+ | _aligned_malloc | vfree | (?:mi_)?reallocarr
-      | mi_(?:stats|thread|option|register|process|debug|is|manage|reserve|arena|check)_\w+
+      | mi_(?:stats|thread|option|register|process|debug|is|manage|reserve|arena|check|subproc|abandoned)_\w+
       | mi_(?:usable|good|malloc|malloc_usable|malloc_good)_size | mi_(?:collect|version)
       | mi_(?:mbsdup|wcsdup|dupenv_s|wdupenv_s|realpath|heap_realpath)
-      | mi_heap_(?:new|delete|destroy|collect|(?:get|set|visit|contains|check|new_in)_\w+)
+      | mi_heap_(?:(?:try_)?new|delete|destroy|collect|reload|unload|new_ex)
+      | mi_heap_(?:get|set|visit|contains|check|new_in|guarded)_\w+
     """,
     re.VERBOSE,
 )
