@@ -39,9 +39,6 @@ _BPF_AND_PERFMON = 1 << 39 | 1 << 38
 _DAC_OVERRIDE = 1
 _CONNECT_TIMEOUT_S = 1.0
 
-# Since Linux 5.15 perf events carry a cookie ("bpf: Allow to specify user-provided bpf_cookie for BPF perf
-# links"): without it a program cannot tell which function it is in.
-_OLDEST = (5, 15)
 _OLDEST_TRIED = (6, 1)
 
 _SEE_IF_BCC = "import bcc; bcc.BPF; print(bcc.__version__, 'in', bcc.__file__)"
@@ -96,10 +93,13 @@ def run_checks(
 
 
 def _kernel(release: str) -> Check:
+    from bpfleakd.kernel.programs import check_release
+
+    try:
+        check_release(release)
+    except BpfleakdError as error:
+        return Check("kernel", FAIL, error.message, error.hint)
     version = tuple(int(part) for part in re.findall(r"\d+", release)[:3])
-    if version < _OLDEST:
-        words = f"{release} is too old: bpfleakd needs Linux 5.15 or newer"
-        return Check("kernel", FAIL, words, "boot a newer kernel; docs/limits.md lists what each one offers")
     if version < _OLDEST_TRIED:
         return Check(
             "kernel", WARN, f"{release}: bpfleakd was tested on Linux 6.1 and later", "try it and see"

@@ -41,6 +41,7 @@ from bpfleakd.kernel.programs import (
     AttachMethod,
     Program,
     WalkerKind,
+    check_release,
     continuations_of,
     lasting_programs,
     programs_of,
@@ -109,6 +110,7 @@ def load(
     `method` and `walker` None take the best that works; `cache_directory` None keeps nothing.
     Raises KernelUnsupported if none of them works, AccessDenied, or KernelError for the rest.
     """
+    check_release(os.uname().release)
     directory = pins.directory.with_name(MAKING)
     request = _request(directory, capacities, method, walker)
     request["cache_directory"] = cache_directory and str(cache_directory)
@@ -142,8 +144,9 @@ def _loaded(reply: dict[str, Any]) -> Loaded:
 def available_methods() -> tuple[tuple[AttachMethod, ...], dict[str, str]]:
     """The methods that work on this machine, best first, and what was passed over, with the reason.
 
-    Nothing is pinned.
+    Nothing is pinned. Raises KernelUnsupported for a kernel that is too old.
     """
+    check_release(os.uname().release)
     reply = run_child(__spec__.name, _request(None, Capacities(8, 64, 64, 64), None, None))
     return tuple(AttachMethod(name) for name in reply["methods"]), reply["passed_over"]
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from bpfleakd import errors
 from bpfleakd.kernel.bpf import AttachType, ProgramType
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Covered",
     "Program",
     "WalkerKind",
+    "check_release",
     "continuations_of",
     "lasting_programs",
     "programs_of",
@@ -54,6 +56,8 @@ class WalkerKind(StrEnum):
 
 
 # The first release of Linux with it. uprobe multi came with 6.6, but filtered threads instead of processes.
+# Since 5.15 perf events carry a cookie ("bpf: Allow to specify user-provided bpf_cookie for BPF perf links"):
+# without it a program cannot tell which function it is in.
 _SINCE: Mapping[str, tuple[int, int]] = {
     AttachMethod.SESSION: (6, 13),
     AttachMethod.MULTI: (6, 10),
@@ -63,6 +67,16 @@ _SINCE: Mapping[str, tuple[int, int]] = {
 }
 
 
+def check_release(release: str) -> None:
+    """Raises KernelUnsupported for a kernel that is too old, before anything is loaded into it."""
+    oldest = _SINCE[AttachMethod.PERF]
+    if _version(release) < oldest:
+        raise errors.KernelUnsupported(
+            f"{release} is too old: bpfleakd needs Linux {since(AttachMethod.PERF)} or newer",
+            "boot a newer kernel; docs/limits.md lists what each one offers",
+        )
+
+
 def since(name: str) -> str:
     """The first release of Linux that has an attach method or kind of walker, such as "6.13"."""
     return ".".join(map(str, _SINCE[name]))
@@ -70,8 +84,12 @@ def since(name: str) -> str:
 
 def unexpected_fallbacks(passed_over: Mapping[str, str], release: str) -> dict[str, str]:
     """Of what was passed over, by name and with the reason: that which Linux has in this release."""
-    version = tuple(int(part) for part in re.findall(r"\d+", release)[:2])
+    version = _version(release)
     return {name: reason for name, reason in passed_over.items() if version >= _SINCE[name]}
+
+
+def _version(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", release)[:2])
 
 
 class Covered(StrEnum):

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from bpfleakd import errors
 from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.compilation.source import bpf_directory
 from bpfleakd.kernel.programs import (
@@ -14,6 +15,7 @@ from bpfleakd.kernel.programs import (
     AttachMethod,
     Covered,
     WalkerKind,
+    check_release,
     continuations_of,
     programs_of,
     shared_programs_of,
@@ -105,6 +107,18 @@ def test_shared_probes_can_walk_on(method: AttachMethod, walker: WalkerKind) -> 
     assert all(program.attach_type is AttachType.NONE for program in shared)
     if walker is WalkerKind.TAIL_CALLS:
         assert set(shared) <= set(programs_of(method))
+
+
+@pytest.mark.parametrize("release", ["5.10.0-32-cloud-amd64", "5.14.21", "4.19"])
+def test_a_kernel_that_is_too_old(release):
+    """Its release is in the message, and what is needed."""
+    with pytest.raises(errors.KernelUnsupported, match=rf"{release} is too old: bpfleakd needs Linux 5.15"):
+        check_release(release)
+
+
+def test_a_kernel_that_is_new_enough():
+    """The oldest one."""
+    check_release("5.15.0-91-generic")
 
 
 def test_what_a_kernel_has_not_got_is_no_unexpected_fallback():
