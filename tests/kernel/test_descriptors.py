@@ -73,6 +73,6 @@ def test_a_python_program_that_leaks_sockets(daemon):
             functions = [frame["function"] for frame in site["stack"]]
             assert functions[functions.index("Client.fetch_order") :][1:3] == ["main", "<module>"]
             text = tracer.control("top", process.pid, "--once")
-            assert "fetch_order" in text.split("open file descriptors by call site")[1]
+            assert "fetch_order" in text.split("open file descriptors, opened since")[1]
         finally:
             process.kill()

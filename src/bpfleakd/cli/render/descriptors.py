@@ -21,7 +21,7 @@ def descriptor_lines(sites: Sequence[DescriptorSite], width: int | None, stacks:
     if not sites:
         return []
     total = sum(site.open_count for site in sites)
-    lines = [Text(f"{total:,} open file descriptors by call site, of those opened since they are recorded:")]
+    lines = [Text(f"{total:,} open file descriptors, opened since they are recorded, by call site:")]
     for place, site in enumerate(sites[:_SITES_MAX]):
         line = _line(site)
         style = VERDICT_STYLES.get(site.verdict, "")
@@ -32,7 +32,7 @@ def descriptor_lines(sites: Sequence[DescriptorSite], width: int | None, stacks:
 
 
 def _line(site: DescriptorSite) -> str:
-    growth = f"+{site.growth_per_min:,.0f}/min" if site.growth_per_min else "steady"
+    growth = f"+{site.growth_per_min:,.0f}/min" if site.growth_per_min else ""
     where = site.function or (basename(site.module) if site.module else "?")
     what = f"{site.shares[0].share:.0%} {site.shares[0].what}" if site.shares else ""
     parts = (
