@@ -8,6 +8,7 @@
  *     flood fork      has children that execute and end, some at a time
  *     flood threads   makes threads that allocate and end
  *     flood stacks    allocates from as many call stacks as there is room for, and many more
+ *     flood page F    has a variable, so to say, that is a page of file F, and maps memory all the time
  *     flood files D   maps all files of a directory to execute them, and goes on mapping one of them
  */
 #define _GNU_SOURCE
@@ -131,6 +132,21 @@ static void map_files(const char *directory)
 	}
 }
 
+static void have_page(const char *file)
+{
+	int descriptor = open(file, O_RDWR);
+
+	if (descriptor < 0)
+		descriptor = open(file, O_RDONLY);
+	if (mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, 0) == MAP_FAILED)
+		_exit(1);
+	for (;;) {
+		munmap(mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), PAGE);
+		KEEP(malloc(101));
+		usleep(1000);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -148,6 +164,8 @@ int main(int argc, char **argv)
 		many_stacks();
 	if (!strcmp(what, "files") && argc > 2)
 		map_files(argv[2]);
+	if (!strcmp(what, "page") && argc > 2)
+		have_page(argv[2]);
 	if (!strcmp(what, "pieces"))
 		cut_into_pieces(NULL);
 	if (!strcmp(what, "mmap")) {
@@ -157,6 +175,6 @@ int main(int argc, char **argv)
 			pthread_create(&thread, NULL, map_and_unmap, NULL);
 		map_and_unmap(NULL);
 	}
-	fprintf(stderr, "flood mmap|pieces|exec|fork|threads|stacks|files DIRECTORY\n");
+	fprintf(stderr, "flood mmap|pieces|exec|fork|threads|stacks|page FILE|files DIRECTORY\n");
 	return 2;
 }

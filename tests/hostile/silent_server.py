@@ -1,6 +1,6 @@
-"""A file system with one file, whose server answers until the file was opened so often, and then never again.
+"""A file system with one file, whose server answers so many opens and reads, and then never again.
 
-    python silent_server.py MOUNT_POINT FILE OPENS
+    python silent_server.py MOUNT_POINT FILE OPENS READS
 
 It speaks the kernel's protocol itself (include/uapi/linux/fuse.h, version 7.31), mounts at MOUNT_POINT for
 all users, and shows the content of FILE as MOUNT_POINT/file. With the end of this process all who wait get an
@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import signal
 import struct
 import sys
 from pathlib import Path
@@ -32,11 +31,12 @@ _LONG_S = 3600
 
 
 class Server:
-    """Answers requests; `opens` is how many opens are still answered."""
+    """Answers requests; `opens` and `reads` are how many are still answered."""
 
-    def __init__(self, content: bytes, opens: int) -> None:
+    def __init__(self, content: bytes, opens: int, reads: int) -> None:
         self._content = content
         self._opens = opens
+        self._reads = reads
 
     def answer(self, opcode: int, node: int, body: bytes) -> bytes | None:
         """The answer to a request; None: none, ever. Raises OSError to answer an error."""
@@ -50,8 +50,9 @@ class Server:
             self._opens -= 1
             return struct.pack("<QII", 1, 0, 0) if self._opens >= 0 else None
         if opcode == _READ:
+            self._reads -= 1
             _handle, offset, size_bytes = _READ_IN.unpack_from(body)
-            return self._content[offset : offset + size_bytes]
+            return None if self._reads < 0 else self._content[offset : offset + size_bytes]
         if opcode in (_RELEASE, _FLUSH):
             return b""
         raise OSError(errno.ENOENT if opcode == _LOOKUP else errno.ENOSYS, "")
@@ -62,7 +63,7 @@ class Server:
 
 
 def serve(device: int, server: Server) -> None:
-    """Answer until there is a request that is not to be answered."""
+    """Answer, or not: who closes the file or ends is not kept waiting."""
     while True:
         request = os.read(device, 1 << 16)
         _length, opcode, unique, node, *_ = _IN.unpack_from(request)
@@ -72,7 +73,7 @@ def serve(device: int, server: Server) -> None:
         try:
             answer = server.answer(opcode, node, request[_IN.size :])
             if answer is None:
-                return
+                continue
             body = answer
         except OSError as failed:
             error = -(failed.errno or errno.EIO)
@@ -81,16 +82,15 @@ def serve(device: int, server: Server) -> None:
 
 
 def main() -> None:
-    mount_point, file, opens = sys.argv[1:]
+    mount_point, file, opens, reads = sys.argv[1:]
     device = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={device},rootmode=40755,user_id=0,group_id=0,allow_other"
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"silent", os.fsencode(mount_point), b"fuse", 0, options.encode()):
         sys.exit(os.strerror(ctypes.get_errno()))
-    server = Server(Path(file).read_bytes(), int(opens))
+    server = Server(Path(file).read_bytes(), int(opens), int(reads))
     print("mounted", flush=True)
     serve(device, server)
-    signal.pause()
 
 
 if __name__ == "__main__":

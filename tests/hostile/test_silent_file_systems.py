@@ -1,33 +1,37 @@
-"""Programs on a file system whose server does not answer: they are not traced, and nobody else waits."""
+"""Programs and memory of a file system whose server does not answer: nobody else waits for it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from ..kernel.daemons import Daemon
 from ..kernel.machine import cannot_run
+from ..kernel.truth import expect_ledger
 from ..kernel.waiting import wait_until
+from ..kernel.workloads import Workload
 from .bystander import Bystander
-from .floods import HOSTILE_S, attackers, expect_left_alone
+from .floods import HOSTILE_S, at_length, attackers, expect_left_alone
+
+MANY = 1 << 20
 
 
-@pytest.fixture
-def silent_flood(public_directory: Path, flood: Path) -> Iterator[Path]:
-    """The program where it can be opened once; the second open never returns."""
+@contextlib.contextmanager
+def silent_file(mount_point: Path, content: Path, *, opens: int, reads: int) -> Iterator[Path]:
+    """A file of which so many opens and reads return."""
     if not os.path.exists("/dev/fuse"):
         cannot_run("there is no /dev/fuse")
-    mount_point = public_directory / "floods"
     mount_point.mkdir()
     script = Path(__file__).with_name("silent_server.py")
     server = subprocess.Popen(
-        [sys.executable, script, mount_point, flood, "1"],
+        [sys.executable, script, mount_point, content, str(opens), str(reads)],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -42,6 +46,20 @@ def silent_flood(public_directory: Path, flood: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", mount_point], check=False)
 
 
+@pytest.fixture
+def silent_flood(public_directory: Path, flood: Path) -> Iterator[Path]:
+    """The program where it can be opened once; the second open never returns."""
+    with silent_file(public_directory / "floods", flood, opens=1, reads=MANY) as file:
+        yield file
+
+
+@pytest.fixture
+def silent_page(public_directory: Path, flood: Path) -> Iterator[Path]:
+    """A file that can be mapped; its pages never come."""
+    with silent_file(public_directory / "pages", flood, opens=MANY, reads=0) as file:
+        yield file
+
+
 def test_a_server_that_never_answers(silent_flood: Path, tracer: Daemon, bystander: Bystander) -> None:
     """The daemon opens the file, which hangs, in a thread: the loop goes on."""
     with expect_left_alone(bystander), attackers(silent_flood, "files", "/") as (pid,):
@@ -51,6 +69,45 @@ def test_a_server_that_never_answers(silent_flood: Path, tracer: Daemon, bystand
             bystander.program.step(23)
             bystander.tracer.top_after_tick(bystander.program.pid)
         assert "does not answer" in reason_of(tracer, pid)
+
+
+def test_memory_that_never_answers(
+    silent_page: Path, flood: Path, tracer: Daemon, bystander: Bystander
+) -> None:
+    """The daemon reads it in another process; the attacker can still be detached from, and ends."""
+    with expect_left_alone(bystander), attackers(flood, "page", silent_page, count=2) as pids:
+        for pid in pids:
+            wait_until(lambda pid=pid: "does not answer" in notes_of(tracer, pid), 30)
+        deadline_s = time.monotonic() + HOSTILE_S
+        while time.monotonic() < deadline_s:
+            bystander.program.step(23)
+            bystander.tracer.top_after_tick(bystander.program.pid)
+        tracer.detach(pids[0])
+
+
+@at_length
+def test_a_daemon_whose_reader_waits_can_end(
+    silent_page: Path, flood: Path, daemon: Callable[..., Daemon], workload: Callable[..., Workload]
+) -> None:
+    """Killed or stopped, while a page is waited for; the next one finds locks and ports free."""
+    tracer, program = daemon(), workload("many_sites", 1, 23, 101)
+    tracer.attach_with_tables(program.pid)
+    with attackers(flood, "page", silent_page) as (pid,):
+        tracer.attach(pid)
+        wait_until(lambda: "does not answer" in notes_of(tracer, pid))
+        program.step(23)
+        tracer.kill()
+        tracer.start()
+        report = tracer.top_after_tick(program.pid)
+        expect_ledger(report, program.ledger())
+        tracer.stop()
+        assert not tracer.is_alive
+
+
+def notes_of(tracer: Daemon, pid: int) -> str:
+    """What `ps` says of a traced process."""
+    row = tracer.process(pid)
+    return " ".join(row["process"]["notes"]) if row else ""
 
 
 def reason_of(tracer: Daemon, pid: int) -> str:

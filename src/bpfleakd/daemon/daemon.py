@@ -29,6 +29,7 @@ from bpfleakd.export.guard_metrics import ExportedLimits
 from bpfleakd.export.process_series import SeriesOptions
 from bpfleakd.export.prometheus import PrometheusExporter
 from bpfleakd.model.metrics import MetricsSnapshot
+from bpfleakd.process.reading.apart import read_apart
 
 __all__ = ["Daemon", "run"]
 
@@ -91,6 +92,7 @@ class Daemon:
         """Start, work until a signal, leave nothing behind (or everything to the next daemon)."""
         self._install_signal_handlers()
         async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(read_apart())
             worker = stack.enter_context(Worker())
             service = DaemonService(worker, self._config, attached=self._end_idle_rest)
             exporter = _exporter(self._config, service.snapshot)

@@ -32,6 +32,7 @@ from bpfleakd.model.selection import ProcessSelection
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 from bpfleakd.model.supervision import SupervisedProcess
 from bpfleakd.model.watching import WatchedProcess
+from bpfleakd.process.reading.reads import reads
 from bpfleakd.process.selection import selected_pids
 from bpfleakd.queries.heap_types import read_types
 from bpfleakd.queries.process_queries import ProcessQueries
@@ -234,6 +235,7 @@ class DaemonService:
         await self._worker.call(self._backend.supervise)
         self._backend.supervision.wake()
         await self._worker.call(self._backend.refresh_snapshot)
+        await self._worker.call(reads().rest)
         return took_s
 
     async def _ask(self, question: Callable[[ProcessQueries], _Answer]) -> _Answer:

@@ -7,6 +7,7 @@ C libraries, goes to standard error. An error of ours crosses with its class, me
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -17,6 +18,8 @@ from typing import Any
 from bpfleakd import errors
 
 __all__ = ["Child", "end_ahead", "run_child", "serve", "start_ahead"]
+
+_KILLED_S = 5.0
 
 # Those that `start_ahead` started and that were not asked yet, by their module.
 _ahead: dict[str, Child] = {}
@@ -45,7 +48,9 @@ class Child:
             output, log = child.communicate(json.dumps(request).encode(), timeout_s)
         except subprocess.TimeoutExpired as expired:
             child.kill()
-            child.communicate()
+            # One that waits for a page of a file server ends with that only.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.communicate(timeout=_KILLED_S)
             raise errors.KernelError(f"{module} did not end within {timeout_s:g} s") from expired
         if child.returncode != 0 or not output:
             last_words = log.decode(errors="replace").strip().splitlines()[-6:]

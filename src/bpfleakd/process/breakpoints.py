@@ -10,6 +10,7 @@ from pathlib import Path
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.probe import ProbedFunction
 from bpfleakd.process.mappings import mapped_file
+from bpfleakd.process.remote_memory import RemoteMemory
 
 __all__ = ["missing_breakpoints"]
 
@@ -25,11 +26,11 @@ def missing_breakpoints(
     What is not mapped, or cannot be read, is not missing: the process may be at its end.
     """
     mappings = list(mappings)
-    with suppress(OSError), (proc / str(pid) / "mem").open("rb", buffering=0) as memory:
+    with suppress(OSError), RemoteMemory(pid, proc) as memory:
         return [
             probe
             for probe in probes
-            if any(_is_missing(memory.fileno(), pid, probe, each, proc) for each in _places(probe, mappings))
+            if any(_is_missing(memory, pid, probe, each, proc) for each in _places(probe, mappings))
         ]
     return []
 
@@ -41,15 +42,15 @@ def _places(probe: ProbedFunction, mappings: Iterable[Mapping]) -> Iterator[Mapp
             yield mapping
 
 
-def _is_missing(memory_fd: int, pid: int, probe: ProbedFunction, mapping: Mapping, proc: Path) -> bool:
+def _is_missing(memory: RemoteMemory, pid: int, probe: ProbedFunction, mapping: Mapping, proc: Path) -> bool:
     try:
         file_fd = os.open(mapped_file(pid, mapping, proc), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             instruction = os.pread(file_fd, 1, probe.offset)
         finally:
             os.close(file_fd)
-        return instruction != bytes([_INT3]) and instruction == os.pread(
-            memory_fd, 1, mapping.start + probe.offset - mapping.offset
+        return instruction != bytes([_INT3]) and instruction == memory.read(
+            mapping.start + probe.offset - mapping.offset, 1
         )
     except OSError:
         return False

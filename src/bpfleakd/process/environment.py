@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bpfleakd.process.reading.reads import read_file
+
 __all__ = ["read_environment"]
 
 _LIMIT_BYTES = 1 << 20
@@ -12,8 +14,7 @@ _LIMIT_BYTES = 1 << 20
 def read_environment(pid: int, proc: Path = Path("/proc")) -> dict[bytes, bytes]:
     """The variables of a process; none if they cannot be read."""
     try:
-        with (proc / str(pid) / "environ").open("rb") as file:
-            words = file.read(_LIMIT_BYTES).split(b"\0")
+        words = read_file(pid, proc / str(pid) / "environ", _LIMIT_BYTES).split(b"\0")
     except OSError:
         return {}
     pairs = (word.partition(b"=") for word in words)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bpfleakd import errors
 from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.process.reading.reads import read_file
 
 __all__ = ["mapped_file", "parse_mappings", "read_mappings"]
 
@@ -15,12 +16,17 @@ _DELETED = " (deleted)"
 
 
 def read_mappings(pid: int, proc: Path = PROC) -> tuple[Mapping, ...]:
-    """Read the mappings of a process, by address. Raises NoSuchProcess or AccessDenied."""
+    """Read the mappings of a process, by address.
+
+    Raises NoSuchProcess, AccessDenied, or NotYet if the process keeps its readers waiting.
+    """
     try:
         # Not read_text: a path may have a carriage return, which does not end a line.
-        text = (proc / str(pid) / "maps").read_bytes().decode(errors="surrogateescape")
+        text = read_file(pid, proc / str(pid) / "maps").decode(errors="surrogateescape")
     except (FileNotFoundError, ProcessLookupError) as error:
         raise errors.NoSuchProcess(f"process {pid} has ended") from error
+    except TimeoutError as error:
+        raise errors.NotYet(str(error.strerror)) from error
     except PermissionError as error:
         raise errors.AccessDenied(
             f"/proc/{pid}/maps cannot be read: {error.strerror}", "the daemon needs CAP_SYS_PTRACE"

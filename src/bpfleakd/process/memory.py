@@ -4,14 +4,12 @@ Private memory that was written has separate pages, in memory or swapped out; al
 zero, and has no pointers. Shared memory is read if it is writable. So a reservation costs nothing, whatever
 its size, nor does code.
 
-Reading goes through process_vm_readv(2), which fails where a page is gone and never waits for a device.
+Reading goes through process_vm_readv(2), which fails where a page is gone and reads no device.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd import errors
+from bpfleakd.process.reading.reads import TargetFile, read_pieces
 
 __all__ = ["MemoryPart", "MemoryReader", "written_parts"]
 
 PROC = Path("/proc")
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.process_vm_readv.restype = ctypes.c_ssize_t
 
 _PAGE_BYTES = 4096
 _WORD_BYTES = 8
@@ -54,15 +50,15 @@ class MemoryPart:
 def written_parts(pid: int, part: MemoryPart, *, shared: bool, proc: Path = PROC) -> list[MemoryPart]:
     """What of it is in pages of the process' own, or in memory at all if it is `shared`.
 
-    Raises NoSuchProcess or AccessDenied.
+    Raises NoSuchProcess, AccessDenied or NotYet.
     """
     first, last = part.start // _PAGE_BYTES, -(-part.end // _PAGE_BYTES)
     bounds: list[NDArray[np.int64]] = []
     try:
-        with (proc / str(pid) / "pagemap").open("rb", buffering=0) as file:
+        with TargetFile(pid, proc / str(pid) / "pagemap") as file:
             while first < last:
                 wanted = min(last - first, _CHUNK_PAGES)
-                data = os.pread(file.fileno(), wanted * _ENTRY_BYTES, first * _ENTRY_BYTES)
+                data = file.read_at(wanted * _ENTRY_BYTES, first * _ENTRY_BYTES)
                 if not data:
                     raise errors.NoSuchProcess(f"process {pid} no longer has any memory")
                 entries = np.frombuffer(data, np.uint64)
@@ -75,6 +71,8 @@ def written_parts(pid: int, part: MemoryPart, *, shared: bool, proc: Path = PROC
         raise errors.AccessDenied(
             f"/proc/{pid}/pagemap cannot be read: {error.strerror}", "the daemon needs CAP_SYS_PTRACE"
         ) from error
+    except TimeoutError as error:
+        raise errors.NotYet(str(error.strerror)) from error
     except (FileNotFoundError, ProcessLookupError) as error:
         raise errors.NoSuchProcess(f"process {pid} has ended") from error
     return [
@@ -103,7 +101,7 @@ class MemoryReader:
     ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64]]]:
         """Batches of (addresses, lengths in words, words): pieces one after the other in the words.
 
-        The words are overwritten by the next batch. Raises NoSuchProcess or AccessDenied.
+        The words are overwritten by the next batch. Raises NoSuchProcess, AccessDenied or NotYet.
         """
         for pieces in _batches(parts):
             while len(pieces):
@@ -147,25 +145,19 @@ class MemoryReader:
 
     def _read(self, pieces: NDArray[np.void]) -> int:
         """Read pieces of at most a buffer; returns how many bytes, less where a page cannot be read."""
-        local = np.array([(self._buffer.ctypes.data, self._buffer.nbytes)], _PIECE)
-        remote = np.ascontiguousarray(pieces)
-        got: int = _libc.process_vm_readv(
-            self._pid,
-            ctypes.c_void_p(local.ctypes.data),
-            ctypes.c_ulong(1),
-            ctypes.c_void_p(remote.ctypes.data),
-            ctypes.c_ulong(len(remote)),
-            ctypes.c_ulong(0),
-        )
-        if got >= 0:
-            return got // _WORD_BYTES * _WORD_BYTES
-        number = ctypes.get_errno()
-        if number == errno.EFAULT:
-            return 0
-        if number == errno.ESRCH:
-            raise errors.NoSuchProcess(f"process {self._pid} has ended")
-        words = f"the memory of process {self._pid} cannot be read: {os.strerror(number)}"
-        raise errors.AccessDenied(words, "the daemon needs CAP_SYS_PTRACE")
+        buffer = self._buffer
+        try:
+            got = read_pieces(self._pid, pieces.tobytes(), buffer.ctypes.data, buffer.nbytes)
+        except OSError as error:
+            if error.errno == errno.EFAULT:
+                return 0
+            if error.errno == errno.ESRCH:
+                raise errors.NoSuchProcess(f"process {self._pid} has ended") from error
+            if isinstance(error, TimeoutError):
+                raise errors.NotYet(str(error.strerror)) from error
+            words = f"the memory of process {self._pid} cannot be read: {error.strerror}"
+            raise errors.AccessDenied(words, "the daemon needs CAP_SYS_PTRACE") from error
+        return got // _WORD_BYTES * _WORD_BYTES
 
 
 def _batches(parts: Sequence[MemoryPart]) -> Iterator[NDArray[np.void]]:

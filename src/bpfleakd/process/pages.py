@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bpfleakd.process.reading.reads import TargetFile
+
 __all__ = ["Pagemap", "present_pages", "stack_pointers"]
 
 PROC = Path("/proc")
@@ -30,6 +32,7 @@ class Pagemap:
     """Counts pages, `pages_max` of them at most: ranges that are too large for what is left give None."""
 
     def __init__(self, pid: int, proc: Path = PROC, *, pages_max: int = PAGES_MAX) -> None:
+        self._pid = pid
         self._path = proc / str(pid) / "pagemap"
         self._pages_left = pages_max
 
@@ -45,10 +48,10 @@ class Pagemap:
         self._pages_left -= last - first
         resident = swapped = 0
         try:
-            with self._path.open("rb", buffering=0) as file:
+            with TargetFile(self._pid, self._path) as file:
                 while first < last:
                     wanted = min(last - first, _CHUNK_PAGES)
-                    data = os.pread(file.fileno(), wanted * _ENTRY_BYTES, first * _ENTRY_BYTES)
+                    data = file.read_at(wanted * _ENTRY_BYTES, first * _ENTRY_BYTES)
                     if not data:
                         return None
                     entries = np.frombuffer(data, np.uint64)
@@ -68,10 +71,10 @@ def present_pages(pid: int, start: int, end: int, proc: Path = PROC) -> NDArray[
     first, count = start // _PAGE_BYTES, min((end - start) // _PAGE_BYTES, PAGES_MAX)
     present = np.zeros((end - start) // _PAGE_BYTES, bool)
     try:
-        with (proc / str(pid) / "pagemap").open("rb", buffering=0) as file:
+        with TargetFile(pid, proc / str(pid) / "pagemap") as file:
             for at in range(0, count, _CHUNK_PAGES):
                 size_bytes = min(count - at, _CHUNK_PAGES) * _ENTRY_BYTES
-                data = os.pread(file.fileno(), size_bytes, (first + at) * _ENTRY_BYTES)
+                data = file.read_at(size_bytes, (first + at) * _ENTRY_BYTES)
                 entries = np.frombuffer(data, np.uint64)
                 present[at : at + len(entries)] = (entries & (_PRESENT | _SWAPPED)) != 0
     except (OSError, ValueError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from pathlib import Path
 from bpfleakd import errors
 from bpfleakd.model.address_space import MappingUsage, MemoryStatus
 from bpfleakd.process.mappings import parse_mappings
+from bpfleakd.process.reading.reads import TargetFile
 
 __all__ = ["Smaps", "parse_smaps", "read_smaps", "read_status"]
 
@@ -39,18 +40,21 @@ class Smaps:
 def read_smaps(pid: int, proc: Path = PROC, *, mappings_max: int = MAPPINGS_MAX) -> Smaps:
     """Read the mappings of a process with their memory.
 
-    Raises NoSuchProcess, AccessDenied, or KernelUnsupported on a kernel without smaps.
+    Raises NoSuchProcess, AccessDenied, NotYet if the process keeps its readers waiting, or KernelUnsupported
+    on a kernel without smaps.
     """
     directory = proc / str(pid)
     try:
-        with (directory / "smaps").open("rb") as file:
-            smaps = parse_smaps(file, mappings_max)
+        with TargetFile(pid, directory / "smaps") as file:
+            smaps = parse_smaps(_lines(file.read_on()), mappings_max)
     except (FileNotFoundError, ProcessLookupError) as error:
         if directory.exists() and isinstance(error, FileNotFoundError):
             raise errors.KernelUnsupported(
                 "this kernel has no /proc/PID/smaps", "it needs CONFIG_PROC_PAGE_MONITOR"
             ) from error
         raise errors.NoSuchProcess(f"process {pid} has ended") from error
+    except TimeoutError as error:
+        raise errors.NotYet(str(error.strerror)) from error
     except PermissionError as error:
         raise errors.AccessDenied(
             f"/proc/{pid}/smaps cannot be read: {error.strerror}", "the daemon needs CAP_SYS_PTRACE"
@@ -58,6 +62,16 @@ def read_smaps(pid: int, proc: Path = PROC, *, mappings_max: int = MAPPINGS_MAX)
     if not smaps.usages:
         raise errors.NoSuchProcess(f"process {pid} no longer has any memory")
     return smaps
+
+
+def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines with their ends."""
+    rest = b""
+    for part in parts:
+        *lines, rest = (rest + part).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+    if rest:
+        yield rest
 
 
 def parse_smaps(lines: Iterable[bytes], mappings_max: int = MAPPINGS_MAX) -> Smaps:

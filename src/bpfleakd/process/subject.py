@@ -11,6 +11,7 @@ from bpfleakd.printable import printable
 from bpfleakd.process.identity import effective_uid, parse_cgroup, user_name
 from bpfleakd.process.process import is_hosts_init
 from bpfleakd.process.processes import ProcessStat
+from bpfleakd.process.reading.reads import read_file
 
 __all__ = ["ProcSubject"]
 
@@ -55,8 +56,7 @@ class ProcSubject:
     @cached_property
     def cmdline(self) -> str | None:
         try:
-            with open(self._directory / "cmdline", "rb") as file:
-                raw = file.read(_CMDLINE_BYTES)
+            raw = read_file(self.pid, self._directory / "cmdline", _CMDLINE_BYTES)
         except OSError:
             return None
         return printable(raw.rstrip(b"\0").replace(b"\0", b" ").decode(errors="surrogateescape"))

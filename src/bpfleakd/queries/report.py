@@ -15,6 +15,7 @@ from bpfleakd.model.report import LeakReport, SiteReport, SortKey
 from bpfleakd.model.resources import DescriptorSite
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey, ThreadShare
 from bpfleakd.model.verdict import Verdict
+from bpfleakd.process.reading.reads import silent_note
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.estimates import bytes_stderr, count_stderr
 from bpfleakd.table.history import History
@@ -94,7 +95,7 @@ class Reporter:
             sample_interval_bytes=_interval_bytes(traced),
             live_bytes_stderr=bytes_stderr(totals.live_bytes_variance),
             live_count_stderr=count_stderr(totals.live_count_variance),
-            notes=(*traced.runtimes.notes, *(traced.go.notes if traced.go is not None else ())),
+            notes=_notes(traced),
         )
 
     def row(self, traced: TracedProcess, now_ns: int) -> ProcessRow:
@@ -309,6 +310,13 @@ def _build_ids(named: Iterable[NamedStack]) -> dict[str, str]:
         for frame, build_id in zip(one.stack.frames, one.stack.build_ids, strict=True)
         if frame.module is not None and build_id is not None
     }
+
+
+def _notes(traced: TracedProcess) -> tuple[str, ...]:
+    """What is missing in the figures of a process."""
+    silent = silent_note(traced.pid)
+    of_go = traced.go.notes if traced.go is not None else ()
+    return (*traced.runtimes.notes, *of_go, *([silent] if silent else ()))
 
 
 def _mode(traced: TracedProcess) -> str:

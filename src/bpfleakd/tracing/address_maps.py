@@ -267,6 +267,10 @@ class AddressMaps:
         except errors.NoSuchProcess:
             # It has ended: its last report shows the map as it was.
             differing_bytes = 0
+        except errors.NotYet:
+            process.broken = True
+            process.repairs.done(began_ns, time.perf_counter_ns())
+            return
         process.repairs.done(began_ns, time.perf_counter_ns())
         process.lost, process.broken = lost, False
         self._changed.add(pid)

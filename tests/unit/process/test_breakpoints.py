@@ -37,7 +37,7 @@ def proc(tmp_path: Path) -> Path:
 
 
 def write_memory(proc: Path, code: bytes) -> None:
-    (proc / str(PID) / "mem").write_bytes(bytes(START) + code)
+    (proc / str(PID) / "mem").write_bytes(bytes(START) + code.ljust(4096, b"\0"))
 
 
 def test_breakpoints_that_are_there_are_not_missing(proc):

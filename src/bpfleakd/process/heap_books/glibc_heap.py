@@ -40,6 +40,8 @@ _BINS_AT = (112, 104)
 _BEHIND_BINS_BYTES = _BIN_BYTES + _BINMAP_BYTES + 5 * _WORD
 _EMPTY_BINS_MIN = 40
 _CHUNK = struct.Struct("<4Q")
+_HEAD = struct.Struct("<2Q")
+_FORWARD_AT = 16
 _FLAGS = 7
 _IS_MMAPPED = 2
 _CHUNK_MIN = 32
@@ -285,24 +287,26 @@ class _Reader:
     def _read_bin(self, head: int, first: int) -> None:
         """A list of free chunks that goes both ways."""
         chunk, before = first, head
-        read, unpack = self._memory.read, _CHUNK.unpack
-        for _ in range(self._room()):
-            if chunk == head:
-                return
-            area = self._area(chunk)
-            if area is None or chunk % 16:
+        while chunk != head:
+            room = self._room()
+            if not room or chunk % 16:
                 break
             try:
-                _, size, forward, back = unpack(read(chunk, _CHUNK.size))
+                chunks = self._memory.follow(chunk, _CHUNK.size, link_at=_FORWARD_AT, end=head, count=room)
             except OSError:
                 break
-            size &= ~_FLAGS
-            if back != before or not _CHUNK_MIN <= size <= area[1] - chunk:
+            for _, flags, forward, back in _CHUNK.iter_unpack(chunks):
+                area, size = self._area(chunk), flags & ~_FLAGS
+                if area is None or chunk % 16 or back != before or not _CHUNK_MIN <= size <= area[1] - chunk:
+                    self._left_out += 1
+                    return
+                self._free.extend((chunk, size, FreeKind.LISTED))
+                chunk, before = forward, chunk
+            if not chunks:
                 break
-            self._free.extend((chunk, size, FreeKind.LISTED))
-            chunk, before = forward, chunk
-        if chunk != head:
-            self._left_out += 1
+        else:
+            return
+        self._left_out += 1
 
     def _room(self) -> int:
         """How many more chunks are read."""
@@ -346,17 +350,24 @@ class _Reader:
     def _mapped(self) -> list[tuple[int, int]]:
         """Large blocks: mappings that are, from their beginning on, chunks with IS_MMAPPED."""
         areas = {start for start, _end in self._areas}
+        others = [(start, end) for start, end in self._writable if start not in areas]
+        try:
+            heads = self._memory.gather([start for start, _end in others], _HEAD.size)
+        except OSError:
+            return []
         found = []
-        for start, end in self._writable:
+        for (start, end), head in zip(others, heads, strict=True):
             at = start
-            while at < end and start not in areas:
-                try:
-                    before, size = np.frombuffer(self._memory.read(at, 16), np.uint64).tolist()
-                except OSError:
-                    break
+            while at < end and len(head) == _HEAD.size:
+                before, size = _HEAD.unpack(head)
                 length = size & ~_FLAGS
                 if size & _FLAGS != _IS_MMAPPED or before or not length or length % 4096 or length > end - at:
                     break
                 found.append((at, at + length))
                 at += length
+                if at < end:
+                    try:
+                        head = self._memory.read(at, _HEAD.size)
+                    except OSError:
+                        break
         return found

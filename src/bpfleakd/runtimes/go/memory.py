@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd import errors
+from bpfleakd.process.reading.reads import TargetFile
 
 __all__ = ["ProcessMemory", "Records"]
 
@@ -31,12 +32,14 @@ class ProcessMemory:
     """The memory of process `pid`, which is a tracee's: anything may be in it."""
 
     def __init__(self, pid: int, *, writable: bool = False, proc: Path = PROC) -> None:
-        """Raises NoSuchProcess or AccessDenied."""
+        """Raises NoSuchProcess, AccessDenied, or NotYet if the process keeps its readers waiting."""
         path = proc / str(pid) / "mem"
         try:
-            self._fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+            self._file = TargetFile(pid, path, os.O_RDWR if writable else os.O_RDONLY)
         except (FileNotFoundError, ProcessLookupError) as error:
             raise errors.NoSuchProcess(f"process {pid} has ended") from error
+        except TimeoutError as error:
+            raise errors.NotYet(str(error.strerror)) from error
         except OSError as error:
             raise errors.AccessDenied(
                 f"{path} cannot be opened: {error.strerror}", "the daemon needs CAP_SYS_PTRACE"
@@ -44,16 +47,14 @@ class ProcessMemory:
 
     def close(self) -> None:
         """Close the descriptor, which otherwise keeps the address space."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self._file.close()
 
     def read(self, address: int, size_bytes: int) -> bytes:
         """Return the bytes at an address, fewer where a page cannot be read."""
         if not 0 < address < _ADDRESS_END or size_bytes <= 0:
             return b""
         try:
-            return os.pread(self._fd, size_bytes, address)
+            return self._file.read_memory(size_bytes, address)
         except OSError:
             return b""
 
@@ -65,7 +66,7 @@ class ProcessMemory:
     def write(self, address: int, data: bytes) -> bool:
         """Write into the process; returns whether all of it was written."""
         try:
-            return os.pwrite(self._fd, data, address) == len(data)
+            return self._file.write_at(data, address) == len(data)
         except OSError:
             return False
 

@@ -62,6 +62,7 @@ class V8LiveHeap:
             return ()
         if self.watched_since_ns is None:
             self.watched_since_ns = now_ns
+        self._memory.renew()
         full, others = self._refresh()
         self._count += full + others
         heaps = self._heaps.values()

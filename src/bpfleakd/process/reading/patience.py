@@ -1,0 +1,94 @@
+"""How long readers wait for the memory of a process: some for each, and some for all together.
+
+Memory may belong to a file whose server answers when it likes (FUSE, NFS), or to a program that provides its
+pages (userfaultfd(2)). Rules:
+
+- A process has `OWN_S` seconds to keep readers waiting, and gets `OWN_SHARE` of the time passing back.
+- All together have `COMMON_S`; when these are used up, each has `LEAST_S` still.
+- A process that uses up what it has is silent: nothing is read of it for `SILENT_S`, then for twice as long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Patience"]
+
+OWN_S = 0.25
+OWN_SHARE = 0.01
+COMMON_S = 0.4
+COMMON_SHARE = 0.1
+LEAST_S = 0.02
+SILENT_S = 2.0
+SILENT_MAX_S = 640.0
+_ACCOUNTS_MAX = 4096
+
+
+class _Account:
+    """Seconds that are left, and come back."""
+
+    def __init__(self, full_s: float, share: float, now_s: float) -> None:
+        self._full_s = full_s
+        self._share = share
+        self._left_s = full_s
+        self._at_s = now_s
+
+    def left_s(self, now_s: float) -> float:
+        """What is left; below 0 if more was used than there was."""
+        self._left_s = min(self._full_s, self._left_s + (now_s - self._at_s) * self._share)
+        self._at_s = now_s
+        return self._left_s
+
+    def charge(self, used_s: float, now_s: float) -> None:
+        """Use some."""
+        self._left_s = self.left_s(now_s) - used_s
+
+
+@dataclass
+class _Waiter:
+    account: _Account
+    silent_s: float = SILENT_S
+    until_s: float = 0.0
+
+
+class Patience:
+    """The accounts of processes, by pid. Times are of `clock`, in seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._common = _Account(COMMON_S, COMMON_SHARE, clock())
+        self._waiters: OrderedDict[int, _Waiter] = OrderedDict()
+
+    def is_silent(self, pid: int) -> bool:
+        """Whether nothing is to be read of a process now."""
+        waiter = self._waiters.get(pid)
+        return waiter is not None and self._clock() < waiter.until_s
+
+    def wait(self, pid: int, waited_s: float) -> bool:
+        """Charge time that was waited for a process; False: it has become silent."""
+        now_s = self._clock()
+        waiter = self._waiters.get(pid) or self._added(pid, now_s)
+        waiter.account.charge(waited_s, now_s)
+        self._common.charge(waited_s, now_s)
+        left_s = waiter.account.left_s(now_s)
+        if left_s > 0 and (self._common.left_s(now_s) > 0 or left_s > OWN_S - LEAST_S):
+            return True
+        self.silence(pid)
+        return False
+
+    def silence(self, pid: int) -> None:
+        """Read nothing of a process for a while; then it has all its time again."""
+        now_s = self._clock()
+        waiter = self._waiters.get(pid) or self._added(pid, now_s)
+        waiter.until_s = now_s + waiter.silent_s
+        waiter.silent_s = min(2 * waiter.silent_s, SILENT_MAX_S)
+        waiter.account = _Account(OWN_S, OWN_SHARE, waiter.until_s)
+
+    def _added(self, pid: int, now_s: float) -> _Waiter:
+        while len(self._waiters) >= _ACCOUNTS_MAX:
+            self._waiters.popitem(last=False)
+        waiter = self._waiters[pid] = _Waiter(_Account(OWN_S, OWN_SHARE, now_s))
+        return waiter

@@ -1,0 +1,234 @@
+"""One server (server.py) as the daemon sees it: requests, and replies that are waited for within limits."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bpfleakd.process.reading import server
+
+__all__ = ["Ended", "NoAnswer", "ServerLink"]
+
+# How often a reply that is late is looked after; what takes less than half of it is not charged.
+_SLICE_S = 0.02
+_SLOW_NS = 10_000_000
+# A server that works all the time answers in the end; nothing that it does takes so long.
+_WORKING_MAX_S = 20.0
+
+
+class NoAnswer(Exception):
+    """It waits, or has ended, and is of no use any more."""
+
+
+class Ended(NoAnswer):
+    """It has ended."""
+
+
+class ServerLink:
+    """A server, which starts now. One request at a time."""
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        buffer = os.memfd_create("bpfleakd-read", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(buffer, server.BUFFER_BYTES)
+            self._data = mmap.mmap(buffer, server.BUFFER_BYTES)
+            # Without the package and its libraries, it starts in a fifth of the time.
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", server.__file__, str(theirs.fileno()), str(buffer)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno(), buffer],
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(buffer)
+        seconds, microseconds = divmod(round(_SLICE_S * 1e6), 1_000_000)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, microseconds))
+        self._socket = ours
+        self._handles: set[int] = set()
+        self._busy_s = 0.0
+        self._is_ready = False
+
+    def is_over(self, wait_s: float = 0.0) -> bool:
+        """Whether the process has ended, or does within this time."""
+        try:
+            self._process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def open(self, path: bytes, flags: int, wait: Callable[[float], bool]) -> int:
+        """Return a descriptor, as open(2). Raises OSError, NoAnswer."""
+        self._send(server.OPEN, 0, flags, 0, path)
+        _done, descriptors = self._received(
+            wait, lambda: socket.recv_fds(self._socket, server.REPLY.size, 1)[:2]
+        )
+        return descriptors[0]
+
+    def read_at(self, descriptor: int, size_bytes: int, place: int, wait: Callable[[float], bool]) -> bytes:
+        """Read like pread(2), at most BUFFER_BYTES. Raises OSError, NoAnswer."""
+        self._show(descriptor)
+        return self._data[: self._ask(wait, server.READ_AT, descriptor, size_bytes, place)]
+
+    def read_on(self, descriptor: int, size_bytes: int, wait: Callable[[float], bool]) -> bytes:
+        """Read on in a file, at most BUFFER_BYTES; less only at its end. Raises OSError, NoAnswer."""
+        self._show(descriptor)
+        return self._data[: self._ask(wait, server.READ_ON, descriptor, size_bytes, 0)]
+
+    def read_file(self, path: bytes, size_bytes: int, wait: Callable[[float], bool]) -> bytes:
+        """Read the beginning of a file, at most BUFFER_BYTES. Raises OSError, NoAnswer."""
+        return self._data[: self._ask(wait, server.READ_FILE, 0, size_bytes, 0, path)]
+
+    def read_memory(
+        self, pid: int, descriptor: int, size_bytes: int, address: int, wait: Callable[[float], bool]
+    ) -> bytes:
+        """Read memory of a process, if it is that of an open /proc/PID/mem. Raises OSError, NoAnswer."""
+        self._show(descriptor)
+        of = pid.to_bytes(8, "little")
+        return self._data[: self._ask(wait, server.READ_MEMORY, descriptor, size_bytes, address, of)]
+
+    def follow(
+        self,
+        pid: int,
+        descriptor: int,
+        size_bytes: int,
+        address: int,
+        wait: Callable[[float], bool],
+        link_at: int,
+        end: int,
+        count: int,
+    ) -> bytes:
+        """Read a list as RemoteMemory.follow does, at most BUFFER_BYTES. Raises OSError, NoAnswer."""
+        self._show(descriptor)
+        what = server.LIST.pack(pid, link_at, end, count)
+        return self._data[: self._ask(wait, server.FOLLOW, descriptor, size_bytes, address, what)]
+
+    def write_at(self, descriptor: int, data: bytes, place: int, wait: Callable[[float], bool]) -> int:
+        """Write like pwrite(2). Raises OSError, NoAnswer."""
+        self._show(descriptor)
+        return self._ask(wait, server.WRITE_AT, descriptor, 0, place, data)
+
+    def read_pieces(self, pid: int, pieces: bytes, wait: Callable[[float], bool]) -> bytes:
+        """Read like process_vm_readv(2). Raises OSError, NoAnswer."""
+        return self._data[: self._ask(wait, server.READ_PIECES, pid, 0, 0, pieces)]
+
+    def forget(self, descriptor: int) -> None:
+        """The caller closes this descriptor."""
+        if descriptor in self._handles:
+            self._handles.discard(descriptor)
+            with contextlib.suppress(NoAnswer):
+                self._send(server.CLOSE, descriptor, 0, 0)
+
+    def close(self) -> None:
+        """End it, now or when it stops waiting; nothing waits for that."""
+        self._socket.close()
+        self._process.kill()
+        self._data.close()
+
+    def _await_start(self) -> None:
+        """Python starts in some 20 ms: nobody is to blame for these."""
+        if not self._is_ready:
+            deadline_s = time.monotonic() + _WORKING_MAX_S
+            self._received(lambda _waited_s: time.monotonic() < deadline_s, self._packet)
+            self._is_ready = True
+
+    def _show(self, descriptor: int) -> None:
+        if descriptor not in self._handles:
+            self._send(server.ADOPT, descriptor, 0, 0, descriptors=(descriptor,))
+            self._handles.add(descriptor)
+
+    def _ask(
+        self,
+        wait: Callable[[float], bool],
+        kind: int,
+        handle: int,
+        size: int,
+        place: int,
+        payload: bytes = b"",
+    ) -> int:
+        self._send(kind, handle, size, place, payload)
+        return self._received(wait, self._packet)[0]
+
+    def _send(
+        self,
+        kind: int,
+        handle: int,
+        size: int,
+        place: int,
+        payload: bytes = b"",
+        descriptors: tuple[int, ...] = (),
+    ) -> None:
+        self._await_start()
+        packet = server.REQUEST.pack(kind, handle, size, place) + payload
+        try:
+            if descriptors:
+                socket.send_fds(self._socket, [packet], descriptors)
+            else:
+                self._socket.send(packet)
+        except OSError as error:
+            raise Ended(str(error)) from error
+
+    def _packet(self) -> tuple[bytes, list[int]]:
+        return self._socket.recv(server.REPLY.size), []
+
+    def _received(
+        self, wait: Callable[[float], bool], receive: Callable[[], tuple[bytes, list[int]]]
+    ) -> tuple[int, list[int]]:
+        """`wait` is told how long, in seconds, it did nothing but wait; False: give up."""
+        began_s = since_s = time.monotonic()
+        charged_s = busy_s = 0.0
+        while True:
+            try:
+                packet, descriptors = receive()
+                break
+            except BlockingIOError:
+                now_s = time.monotonic()
+                more_busy_s = self._new_busy_s()
+                waited_s = 0.0 if self._is_running() else max(0.0, now_s - since_s - more_busy_s)
+                charged_s, busy_s, since_s = charged_s + waited_s, busy_s + more_busy_s, now_s
+                if not wait(waited_s) or now_s - began_s > _WORKING_MAX_S:
+                    raise NoAnswer("no answer in time") from None
+            except OSError as error:
+                raise Ended(str(error)) from error
+        if not packet:
+            raise Ended("it has ended")
+        done, took_ns = server.REPLY.unpack(packet)
+        if took_ns > _SLOW_NS:
+            # Of what has passed here, some may be that others ran and not this process.
+            wait(max(0.0, took_ns / 1e9 - busy_s - self._new_busy_s() - charged_s))
+        if done < 0:
+            raise OSError(-done, os.strerror(-done))
+        return done, descriptors
+
+    def _new_busy_s(self) -> float:
+        """How long it ran, or was ready to while other programs did, since this was last called."""
+        try:
+            schedule = Path(f"/proc/{self._process.pid}/schedstat").read_bytes()
+            ran_ns, ready_ns, _slices = map(int, schedule.split())
+        except (OSError, ValueError):
+            return 0.0
+        before_s, self._busy_s = self._busy_s, (ran_ns + ready_ns) / 1e9
+        return self._busy_s - before_s
+
+    def _is_running(self) -> bool:
+        """Whether it runs or is ready to: what it has been ready for counts only when it runs again."""
+        try:
+            stat = Path(f"/proc/{self._process.pid}/stat").read_bytes()
+        except OSError:
+            return False
+        return stat.rpartition(b") ")[2][:1] == b"R"
