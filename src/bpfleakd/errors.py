@@ -13,13 +13,14 @@
     │   ├── TargetRefused       ... by its nature: kernel thread, zombie, ourselves, unsafe to probe
     │   ├── NoAllocator         ... nothing in it that we know how to probe
     │   ├── BadElf              ... a file it maps cannot be understood
-    │   ├── NotYet              ... so far: its files are still being read
+    │   ├── NotYet              ... so far: its files or memory are still being read
     │   ├── AlreadyAttached
     │   ├── NotAttached
     │   └── NoSuchSite          ... is, but not this call site of it
     └── KernelError             the kernel refused something
         ├── KernelUnsupported   ... because it lacks the feature
-        └── CapacityError       ... because a table of ours is full
+        └── CapacityError       ... because there is no room for this process in a table of ours
+            └── TablesFull      ... nor for any other
 
 An error states the fact with its value, and `hint` states how to fix it. `exit_code` is what a
 command ends with; `code` is the stable name that the API sends.
@@ -126,7 +127,7 @@ class BadElf(TargetError):
 
 
 class NotYet(TargetError):
-    """The files of the process are still being read."""
+    """The files of the process are still being read, or its memory does not answer."""
 
     code = "not-yet"
 
@@ -170,9 +171,15 @@ class KernelUnsupported(KernelError):
 
 
 class CapacityError(KernelError):
-    """A table of ours is full: a configured limit was reached."""
+    """There is no room for a process in a table of ours; there may be for others, which need less or none."""
 
     code = "capacity"
+
+
+class TablesFull(CapacityError):
+    """A table that every process needs is full: a configured limit was reached."""
+
+    code = "tables-full"
 
 
 def by_code(code: str) -> type[BpfleakdError]:

@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import time
@@ -178,15 +179,24 @@ class Maps:
     # One process
 
     def add_process(self, pid: int, live_blocks: int) -> None:
-        """Make the tables of a process, stopped. Raises CapacityError if a table is full."""
-        live_fd = bpf.map_create(
-            bpf.MapType.HASH,
-            8,
-            abi.LIVE_BLOCK.itemsize,
-            live_blocks,
-            bpf.MAP_FLAG_NO_PREALLOC,
-            "bpfleakd_live",
-        )
+        """Make the tables of a process, stopped.
+
+        Raises CapacityError if there is no memory for its own, TablesFull if those that all share are full.
+        """
+        try:
+            live_fd = bpf.map_create(
+                bpf.MapType.HASH,
+                8,
+                abi.LIVE_BLOCK.itemsize,
+                live_blocks,
+                bpf.MAP_FLAG_NO_PREALLOC,
+                "bpfleakd_live",
+            )
+        except OSError as error:
+            raise errors.CapacityError(
+                f"no table of {live_blocks} blocks for process {pid}: {error.strerror}",
+                "lower limits.live_blocks, or that of its rule",
+            ) from error
         self._live_fds[pid] = live_fd
         overflow = np.zeros(1, abi.SITE_KEY)
         overflow["tgid"] = pid
@@ -198,8 +208,10 @@ class Maps:
             bpf.map_update(self._fds["live"], bpf.u32(slot), bpf.u32(live_fd))
         except (OSError, NoSlot) as error:
             self.remove_process(pid)
-            reason = error.strerror if isinstance(error, OSError) else "every slot is taken"
-            raise errors.CapacityError(
+            if isinstance(error, OSError) and error.errno != errno.E2BIG:
+                raise errors.CapacityError(f"no table for process {pid}: {error.strerror}") from error
+            reason = "every slot is taken" if isinstance(error, NoSlot) else "there are too many call sites"
+            raise errors.TablesFull(
                 f"no room for process {pid} in the tables: {reason}",
                 "detach another one, or raise limits.processes and limits.sites",
             ) from error

@@ -314,7 +314,7 @@ def test_a_table_of_the_kernel_that_is_full_is_not_asked_at_each_tick(world):
     """Only when another process was let go."""
     world.fork(23, "traced")
     world.pass_time()
-    world.refusals["traced2"] = errors.CapacityError("full")
+    world.refusals["traced2"] = errors.TablesFull("full")
     world.fork(29, "traced2")
     world.pass_time()
     looks = world.looks
@@ -325,6 +325,16 @@ def test_a_table_of_the_kernel_that_is_full_is_not_asked_at_each_tick(world):
     world.pass_time()
     world.tick()
     assert world.states() == {29: "traced"}
+
+
+def test_a_process_that_there_is_no_room_for_takes_nothing_from_others(world):
+    """Its own tables find no memory, or one of its kind is full: it alone is refused."""
+    world.refusals["traced2"] = errors.CapacityError("no table of 4,000,000,000 blocks")
+    world.fork(23, "traced2")
+    world.pass_time()
+    world.fork(29, "traced")
+    world.pass_time()
+    assert world.states() == {23: "refused", 29: "traced"}
 
 
 def test_a_policy_that_is_replaced_holds_for_all(world):
