@@ -12,10 +12,8 @@ from ..kernel.waiting import wait_until
 from .bystander import Bystander
 from .floods import HOSTILE_S, at_length, attackers, expect_left_alone
 
-KINDS = ("mmap",)
-# The end of some of these takes the tracing loop longer than a tick may, and each attach waits for grace
-# periods of the kernel, which other tests make longer.
-LONG_KINDS = ("exec", "fork", "pieces", "threads", "stacks")
+KINDS = ("mmap", "exec", "fork")
+LONG_KINDS = ("pieces", "threads", "stacks")
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=at_length) for kind in LONG_KINDS)])

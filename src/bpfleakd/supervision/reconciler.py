@@ -6,6 +6,7 @@ Temporary obstacles (no allocator mapped yet, no room) are tried again.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import structlog
@@ -13,9 +14,11 @@ import structlog
 from bpfleakd import errors
 from bpfleakd.model.process import ProcessId, TracingMode, TracingRequest
 from bpfleakd.model.supervision import SupervisionState
+from bpfleakd.process.identity import effective_uid
 from bpfleakd.process.policy import Decision
 from bpfleakd.supervision.growth_watcher import GrowthWatcher, Open
 from bpfleakd.supervision.managed_process import AT_ONCE, Agenda, ManagedProcess
+from bpfleakd.supervision.wasted_work import WastedWork
 from bpfleakd.tracing.attaching.attach import IMPATIENT, PATIENT, AttachWait
 from bpfleakd.tracing.tracer import Tracer
 
@@ -47,6 +50,7 @@ class Reconciler:
         self._agenda = agenda
         self._traced_max = traced_max
         self._full_at = traced_max  # less while a table of the kernel has no room for more
+        self._wasted = WastedWork()
         self.refused_total: Counter[str] = Counter()
 
     def follow(self, process: ManagedProcess, decision: Decision, now_ns: int) -> bool:
@@ -155,6 +159,15 @@ class Reconciler:
     ) -> bool:
         """Attach, or say why not; whether it was possible."""
         assert process.decision is not None
+        uid = effective_uid(process.pid)
+        if now_ns < (until_ns := self._wasted.until_ns(uid)):
+            self._agenda.set(process.pid, until_ns)
+            process.be(
+                SupervisionState.ATTACHING,
+                "processes of its user come and go faster than they are attached to",
+            )
+            return False
+        began_ns = time.monotonic_ns()
         try:
             decision = process.decision
             request = TracingRequest(mode, decision.why, decision.live_blocks)
@@ -163,6 +176,9 @@ class Reconciler:
             self._try_again(process, error, now_ns)
             return False
         except (errors.NoAllocator, errors.NoSuchProcess) as error:
+            if isinstance(error, errors.NoSuchProcess):
+                took_ns = time.monotonic_ns() - began_ns
+                self._wasted.note(uid, now_ns, now_ns + took_ns, wasted=True)
             # Not yet: the dynamic linker is at work, or it is just now executing something.
             if process.retries < len(_RETRIES_NS):
                 self._agenda.set(process.pid, now_ns + _RETRIES_NS[process.retries])
@@ -171,7 +187,7 @@ class Reconciler:
             else:
                 self._refused(process, error)
             return False
-        except errors.CapacityError as error:
+        except errors.TablesFull as error:
             self._full_at = max(1, self._tracer.traced_count())
             process.be(SupervisionState.WAITING, error.message)
             return False
@@ -184,6 +200,7 @@ class Reconciler:
             self._refused(process, errors.BpfleakdError("an error in bpfleakd: details are in its log"))
             return False
         self._full_at = self._traced_max
+        self._wasted.note(uid, now_ns, now_ns, wasted=False)
         process.reading_since_ns = None
         process.be(SupervisionState.TRACED)
         return True

@@ -43,6 +43,8 @@ _TRACEFS = Path("/sys/kernel/tracing")
 _PAUSE_S = 0.02
 _REMOVAL_TIMEOUT_S = 10.0
 _LINGER_S = 5.0
+# The kernel waits for a grace period with each event that it removes: some 10 ms, and more on a busy machine.
+_SWEEP_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,6 @@ class SharedProbes:
 
         Points are taken in their order. Raises OSError, and changes nothing for the process then.
         """
-        self.sweep()
         try:
             self._make_anchors(file, path, points)
             probes = bpf.map_create(
@@ -156,8 +157,12 @@ class SharedProbes:
         if len(lingering) < len(self._unused):
             self._unused = lingering
             self._drop_others()
-        if self._leaving:
-            self._leaving = remove_events(self._group, self._leaving)
+        until = now + _SWEEP_S
+        for name in list(self._leaving):
+            if time.monotonic() > until:
+                break
+            if _remove(self._group, name):
+                self._leaving.discard(name)
 
     def close(self) -> None:
         """Remove all events; their pins must be gone."""

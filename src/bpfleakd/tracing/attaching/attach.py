@@ -44,7 +44,7 @@ from bpfleakd.tracing.attaching.attachment import (
 )
 from bpfleakd.tracing.attaching.discovery import SEARCH_WAIT_S, Discovery, ProbedFile
 from bpfleakd.tracing.attaching.file_systems import FileSystems
-from bpfleakd.tracing.attaching.held_process import GONE, hold, hold_again
+from bpfleakd.tracing.attaching.held_process import GONE, has_ended, hold, hold_again
 from bpfleakd.tracing.attaching.inside import has_sampler, part_of, parts_of
 from bpfleakd.tracing.attaching.refusals import link_error, log_refused, no_allocator
 from bpfleakd.tracing.checkpoint import write_request
@@ -133,8 +133,8 @@ class Attacher:
         """Start recording process `pid`, if it is the one `expected`, with the room that is requested.
 
         Raises NotYet if its files take longer to read than `wait` allows; then call it again. Raises
-        NoSuchProcess, TargetRefused, NoAllocator, BadElf, AccessDenied, CapacityError or KernelError; then
-        nothing is left behind.
+        NoSuchProcess, TargetRefused, NoAllocator, BadElf, AccessDenied, CapacityError, TablesFull or
+        KernelError; then nothing is left behind.
         """
         if unmounted := self._unmounted():
             raise unmounted
@@ -155,6 +155,8 @@ class Attacher:
                 room = request.live_blocks or self._live_blocks
                 if request.mode is TracingMode.SAMPLED or any(file.sampled for file in files):
                     room = min(room, SAMPLED_LIVE_BLOCKS)
+                if has_ended(pidfd):
+                    raise errors.NoSuchProcess(f"process {pid} has ended meanwhile")
                 making = _Making(process, pidfd, mappings, files, request)
                 return replace(self._link_all(making, room, due_s), go=go)
             except BaseException:

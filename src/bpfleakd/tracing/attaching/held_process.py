@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 
 from bpfleakd import errors
 from bpfleakd.process.process import ProcessInfo, read_process
 
-__all__ = ["GONE", "hold", "hold_again"]
+__all__ = ["GONE", "has_ended", "hold", "hold_again"]
 
 # In place of a pidfd: the process has ended, or runs another program.
 GONE = -1
@@ -25,6 +26,13 @@ def hold(pid: int) -> int:
         if error.errno in (errno.EINVAL, errno.ENOENT):
             read_process(pid)
         raise errors.KernelError(f"cannot open a pidfd for process {pid}: {error.strerror}") from error
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process of a pidfd has ended."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def hold_again(process: ProcessInfo) -> int:

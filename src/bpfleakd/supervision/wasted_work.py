@@ -1,0 +1,39 @@
+"""Attaches that were for nothing, since the process ended or executed something meanwhile, by user.
+
+A user whose processes come and go faster than they can be attached to takes the tracing loop's time from all
+others, a grace period of the kernel with each attach. Rules:
+
+- After an attach that was for nothing the processes of that user wait `FACTOR` times as long as it took.
+- Nobody waits longer than `PAUSE_MAX_NS`; an attach that was for something ends the pause.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+__all__ = ["WastedWork"]
+
+FACTOR = 3
+PAUSE_MAX_NS = 500_000_000
+_USERS_MAX = 1024
+
+
+class WastedWork:
+    """Until when the processes of users wait, by uid. Times are in ns, of one clock."""
+
+    def __init__(self) -> None:
+        self._until_ns: OrderedDict[int, int] = OrderedDict()
+
+    def until_ns(self, uid: int | None) -> int:
+        """When a process of that user may be attached to."""
+        return 0 if uid is None else self._until_ns.get(uid, 0)
+
+    def note(self, uid: int | None, began_ns: int, ended_ns: int, *, wasted: bool) -> None:
+        """An attach to a process of that user took so long."""
+        if uid is None:
+            return
+        self._until_ns.pop(uid, None)
+        if wasted:
+            self._until_ns[uid] = ended_ns + min(FACTOR * (ended_ns - began_ns), PAUSE_MAX_NS)
+            if len(self._until_ns) > _USERS_MAX:
+                self._until_ns.popitem(last=False)
