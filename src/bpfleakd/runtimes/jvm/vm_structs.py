@@ -34,6 +34,8 @@ EXPORTED = (
 
 # 17 has 788, 1,020 and 600 rows.
 _ROWS_MAX = 8_192
+# They are 1,500, close together: each that is not costs a read.
+_NAMES_MAX = 4_096
 _STRIDE_MAX_BYTES = 256
 _NAME_MAX_BYTES = 160
 # The largest of those that are used is 464.
@@ -84,7 +86,10 @@ def read_vm_structs(
 
 
 class _Names:
-    """Texts by address. Each is read once, because the rows of a type share its name."""
+    """Texts by address. Each is read once, because the rows of a type share its name.
+
+    `read` raises OSError, or ValueError if there are too many.
+    """
 
     def __init__(self, memory: RemoteMemory) -> None:
         self._memory = memory
@@ -92,6 +97,8 @@ class _Names:
 
     def read(self, address: int) -> str:
         if address not in self._known:
+            if len(self._known) >= _NAMES_MAX:
+                raise ValueError("its tables have too many names")
             self._known[address] = self._memory.text(address, _NAME_MAX_BYTES).decode("ascii", "replace")
         return self._known[address]
 
