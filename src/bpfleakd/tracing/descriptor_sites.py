@@ -4,7 +4,8 @@ Rules:
   - The programs record which stack opened each descriptor. They do not see all ways to close one, so a
     descriptor counts only if /proc/PID/fd has it, too.
   - Both are read beside the tracing loop, in a small share of the time; more rarely, what descriptors are.
-  - Call sites are judged as those of memory are, with so many bytes for each descriptor.
+  - Call sites are judged as those of memory are, with so many bytes for each descriptor. That is done in the
+    tracing loop, so there is a pause after it, too: a process may have as many call sites as it likes.
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ PROC = Path("/proc")
 _NS_PER_S = 1_000_000_000
 _PAUSE_NS = _NS_PER_S
 _PAUSE_FACTOR = 200
+_TAKING_PAUSE_FACTOR = 50
 # What the kernel needs for one, roughly: a file and its socket.
 DESCRIPTOR_BYTES = 4_096
 # Of how many call sites it is found out what they have opened, and of how many descriptors each.
 _SITES_LOOKED_AT = 5
 _SAMPLE_MAX = 50
+_SITES_MAX = 100
 _SHARES_MAX = 5
 _SHARE_MIN = 0.05
 
@@ -83,11 +86,13 @@ class DescriptorSites:
         self._verdicts = SiteVerdicts(leak_after_s)
         self._pause = Pause(_PAUSE_FACTOR)
         self._uses_pause = Pause(_PAUSE_FACTOR)
+        self._taking_pause = Pause(_TAKING_PAUSE_FACTOR)
         self._uses: dict[int, Counter[str]] = {}
         self._due_ns = 0
         self._lock = threading.Lock()
         self._look: _Look | None = None
         self._taken: _Look | None = None
+        self._sites: tuple[OpenDescriptors, ...] = ()
 
     @property
     def is_recorded(self) -> bool:
@@ -98,12 +103,12 @@ class DescriptorSites:
         """They are recorded from now on; without `knows_past`, an earlier daemon had begun that."""
         self._table = SiteTable(now_ns, knows_past=knows_past)
         self._verdicts = SiteVerdicts(self._leak_after_s)
-        self._look = self._taken = None
+        self._forget()
 
     def end(self) -> None:
         """They are not recorded any more."""
         self._table = None
-        self._look = self._taken = None
+        self._forget()
 
     def note_opened(self, stack_ids: Sequence[int], opened: Sequence[int]) -> None:
         """So many descriptors were opened by these stacks, by the programs' counters."""
@@ -123,25 +128,37 @@ class DescriptorSites:
             self._due_ns = now_ns + _PAUSE_NS
         with self._lock:
             found = self._look
-        if found is not None and found is not self._taken:
-            self._take(found, clock_ns)
+        began_ns = clock_ns()
+        # A look that began before the recording did is of an earlier one.
+        is_new = found is not None and found is not self._taken and found.at_ns >= self._table.updated_ns
+        if found is not None and is_new and self._taking_pause.is_due(began_ns):
+            self._take(self._table, found, clock_ns)
+            self._sites = self._ranked(self._table, found)
+            self._taking_pause.done(began_ns, clock_ns())
 
-    def sites(self) -> list[OpenDescriptors]:
-        """Those with open descriptors, the one that grows fastest first, then the one with the most."""
-        if self._table is None or self._taken is None:
-            return []
-        oldest = _oldest(self._taken.blocks)
-        found = [
-            self._site(row, key, oldest.get(key.stack_id, self._taken.at_ns))
-            for row, key in enumerate(self._table.keys)
-            if self._table.counters(key).live_count
-        ]
-        return sorted(found, key=lambda site: (-site.growth_per_min, -site.open_count, site.key.stack_id))
+    def sites(self) -> tuple[OpenDescriptors, ...]:
+        """Those with open descriptors: what grows fastest first, then those with the most; at most 100."""
+        return self._sites
 
-    def _site(self, row: int, key: SiteKey, oldest_born_ns: int) -> OpenDescriptors:
-        assert self._table is not None
-        assert self._taken is not None
-        counters = self._table.counters(key)
+    def _forget(self) -> None:
+        with self._lock:
+            self._look = None
+        self._taken = None
+        self._sites = ()
+
+    def _ranked(self, table: SiteTable, look: _Look) -> tuple[OpenDescriptors, ...]:
+        open_counts = table.columns()[:, COUNTERS.index("live_count")]
+        rows = np.flatnonzero(open_counts)
+        attention, rates = self._verdicts.ranks(rows)
+        rows = rows[np.lexsort((open_counts[rows], rates, attention > 0))[::-1][:_SITES_MAX]]
+        oldest, keys = _oldest(look.blocks), table.keys
+        sites = (
+            self._site(table, row, keys[row], oldest.get(keys[row].stack_id, 0)) for row in rows.tolist()
+        )
+        return tuple(sorted(sites, key=lambda site: (-site.growth_per_min, -site.open_count)))
+
+    def _site(self, table: SiteTable, row: int, key: SiteKey, oldest_born_ns: int) -> OpenDescriptors:
+        counters = table.counters(key)
         verdict = self._verdicts.of(row, counters.live_count, counters.allocated_count)
         grows = verdict.verdict in (Verdict.LEAK, Verdict.GROWING)
         rate = round(verdict.leak_bytes_per_s / DESCRIPTOR_BYTES * 60, 1) if grows else 0.0
@@ -155,18 +172,17 @@ class DescriptorSites:
             shares_of(self._uses.get(key.stack_id, Counter())),
         )
 
-    def _take(self, look: _Look, clock_ns: Callable[[], int]) -> None:
-        assert self._table is not None
+    def _take(self, table: SiteTable, look: _Look, clock_ns: Callable[[], int]) -> None:
         self._taken = look
         stack_ids, counts = np.unique(look.blocks["stack_id"], return_counts=True)
         open_counts = dict(zip(stack_ids.tolist(), counts.tolist(), strict=True))
-        keys = [key.stack_id for key in self._table.keys]
-        keys += [stack_id for stack_id in open_counts if stack_id not in set(keys)]
+        known = dict.fromkeys(key.stack_id for key in table.keys)
+        keys = list(known | dict.fromkeys(open_counts))
         rows = [_counters(open_counts.get(one, 0), look.opened.get(one, 0)) for one in keys]
         columns = np.array(rows, np.int64).reshape(-1, len(COUNTERS))
         sites = [SiteKey(AllocationKind.DESCRIPTOR, stack_id) for stack_id in keys]
-        self._table.update(look.at_ns, sites, columns)
-        self._verdicts.compute(self._table, [look.blocks], clock_ns)
+        table.update(look.at_ns, sites, columns)
+        self._verdicts.compute(table, [look.blocks], clock_ns)
 
     def _look_closer(
         self, table: DescriptorTable, opened: dict[int, int], clock_ns: Callable[[], int]

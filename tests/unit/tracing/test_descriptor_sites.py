@@ -79,7 +79,7 @@ def test_nothing_is_known_before_it_begins(program: Program) -> None:
     """Nor is anything read."""
     program.open(3, FETCH)
     program.look()
-    assert program.sites.sites() == []
+    assert program.sites.sites() == ()
 
 
 def test_one_site_leaks_and_another_closes_what_it_opens(program: Program) -> None:
@@ -108,8 +108,8 @@ def test_it_begins_anew(program: Program) -> None:
     program.look()
     assert [site.open_count for site in program.sites.sites()] == [1]
     program.sites.end()
-    assert program.sites.sites() == []
+    assert program.sites.sites() == ()
     program.table.entries.clear()
     program.sites.begin(program.clock.now_ns)
     program.look()
-    assert program.sites.sites() == []
+    assert program.sites.sites() == ()
