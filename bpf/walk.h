@@ -55,12 +55,14 @@ static __always_inline bool read_word(struct walk_scratch *scratch, u64 address,
 {
 	u64 alone = ((address & 7) + 7) >> 3;
 	u64 distance = (address - scratch->copy_address) | -alone;
+	u32 bytes;
 
 	if (distance >= STACK_COPY_BYTES) {
 		distance = address & (STACK_COPY_BYTES - 1) & (alone - 1);
 		scratch->copy_address = (address - distance) | alone << 63;
-		if (read_user(scratch->copy, STACK_COPY_BYTES - alone * (STACK_COPY_BYTES - sizeof(u64)),
-			      (void *)(address - distance))) {
+		/* As a masked number: the verifier of Linux 6.1 loses the bounds of any other. */
+		bytes = (forget(scratch, alone - 1) & (STACK_COPY_BYTES - sizeof(u64))) + sizeof(u64);
+		if (read_user(scratch->copy, bytes, (void *)(address - distance))) {
 			scratch->copy_address = NO_COPY;
 			return false;
 		}
