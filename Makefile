@@ -5,7 +5,7 @@ PREFIX ?= /opt/bpfleakd
 BINDIR ?= /usr/local/bin
 MANDIR ?= /usr/local/share/man
 PYTEST_ARGS ?=
-# A test of live processes that fails is run once more, a few in all; the summary shows the first failure.
+# A test that fails is run once more, a few in all; the summary shows the first failure.
 ONCE_MORE := --reruns 1 --max-suite-reruns 6 --rerun-show-tracebacks
 # How many tests run at a time.
 JOBS ?= 2
@@ -46,7 +46,7 @@ lint: setup ## Check style and types of the Python code, and the shell scripts
 .PHONY: test-unit
 test-unit: FOR := test
 test-unit: setup ## Tests of the pure parts; no privileges, no kernel
-	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal --cov --cov-report=term tests/unit $(PYTEST_ARGS)
+	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal $(ONCE_MORE) --cov --cov-report=term tests/unit $(PYTEST_ARGS)
 
 .PHONY: test-kernel
 test-kernel: FOR := test

@@ -72,6 +72,8 @@ def waiting_thread() -> Iterator[int]:
 def frames_of(memory: RemoteMemory, found: Interpreter, tid: int) -> list[tuple[int, int]]:
     """The code object and offset of each frame of a thread, newest first."""
     layout = found.layout
+    # The thread may be newer than the pages that were read to find the interpreter.
+    memory.renew()
     (state,) = (
         state
         for state in thread_states(memory, found.runtime, layout)

@@ -20,7 +20,11 @@ from bpfleakd.runtimes.cpython.heap_worker import main
 from bpfleakd.runtimes.cpython.pools import find_pools, pool_bytes, read_pools
 from bpfleakd.runtimes.cpython.runtime import CPython, detect_cpython
 
+from ...waiting import until
+
 COUNT = 4_999
+# What /proc/PID/syscall says of a process that waits in read(2): it makes no objects meanwhile.
+READ = "0 "
 
 PROGRAM = """
 import collections, gc, sys, weakref
@@ -76,7 +80,9 @@ def program(tmp_path: Path) -> Iterator[tuple[int, dict[str, int]]]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout
-            yield child.pid, eval(child.stdout.readline())
+            made = eval(child.stdout.readline())
+            until(lambda: Path(f"/proc/{child.pid}/syscall").read_text().startswith(READ))
+            yield child.pid, made
         finally:
             child.kill()
 
