@@ -2,7 +2,8 @@
 
 A process that is being killed has no memory that could be read: what is kept is from before. A bill is made
 when the anonymous memory has changed by a tenth since the last one, and never for more than a small share of
-the time; so a process that grows has a few, the later the fewer.
+the time; so a process that grows has a few, the later the fewer. One that has grown by half since its last
+bill gets another in any case: it may be killed before the time for it has come.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from bpfleakd.model.process import ProcessId
 __all__ = ["Bill", "LastBills"]
 
 _CHANGE = 0.1
+_GROWN = 1.5
 # A smaller process is not killed for lack of memory.
 _BYTES_MIN = 4 << 20
 _KEPT_MAX = 256
@@ -56,7 +58,8 @@ class LastBills:
         if anonymous_bytes < _BYTES_MIN or abs(anonymous_bytes - before_bytes) < _CHANGE * before_bytes:
             return
         began_ns = self._clock_ns()
-        if began_ns < self._due_ns:
+        has_grown = known is not None and anonymous_bytes >= _GROWN * before_bytes
+        if began_ns < self._due_ns and not has_grown:
             return
         try:
             lines, container = make()

@@ -19,8 +19,8 @@ class World:
         self.made = 0
         self.bills = LastBills(0.01, lambda: self.now_ns)
 
-    def note(self, anonymous_bytes: int, process: ProcessId = SHOP) -> None:
-        self.now_ns += 500_000_000
+    def note(self, anonymous_bytes: int, process: ProcessId = SHOP, *, pause_ns: int = 500_000_000) -> None:
+        self.now_ns += pause_ns
         self.bills.note(process, anonymous_bytes, self._make)
 
     def _make(self):
@@ -43,11 +43,19 @@ def test_a_bill_is_made_when_the_memory_has_changed_by_a_tenth():
 
 
 def test_bills_take_a_small_part_of_the_time():
-    """One of 10 ms a second, whatever the process does."""
+    """One of 10 ms a second, whatever the process does slowly."""
     world = World()
     for step in range(20):
-        world.note((40 << step) * MIB)
+        world.note(int(40 * 1.15**step) * MIB)
     assert world.made == 10
+
+
+def test_a_process_that_has_grown_by_half_gets_a_bill_at_once():
+    """And one that shrinks in between gets no more of them for that."""
+    world = World()
+    for size in (40, 60, 40, 60, 40, 60, 90):
+        world.note(size * MIB, pause_ns=1_000_000)
+    assert world.made == 3
 
 
 def test_a_process_that_ends_meanwhile_keeps_its_last_bill():
