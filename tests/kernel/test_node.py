@@ -143,7 +143,8 @@ def expect_its_own_figures(tracer: Daemon, program: subprocess.Popen) -> None:
         program.stdin.flush()
         said = int(program.stdout.readline())
         wait_until(lambda said=said: abs(live_bytes(tracer, program.pid) - said) < 0.03 * said)
-    assert tracer.top(program.pid)["managed"]["full_collections"] == 4
+    # And V8's own, which a busy machine makes it do.
+    assert tracer.top(program.pid)["managed"]["full_collections"] >= 4
 
 
 def live_bytes(tracer: Daemon, pid: int) -> int:

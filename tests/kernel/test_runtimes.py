@@ -5,8 +5,6 @@ The programs are in tests/workloads/runtimes; all leak through the same C librar
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -88,17 +86,6 @@ def run(tmp_path) -> Iterator[Callable[..., Workload]]:
             Path(f"/tmp/{name}-{program.pid}.map").unlink(missing_ok=True)
 
 
-def has_open(pid: int, name: str) -> bool:
-    """Whether a process has a file of that name open."""
-    descriptors = Path(f"/proc/{pid}/fd")
-    for number in os.listdir(descriptors):
-        # It may be closed meanwhile.
-        with contextlib.suppress(FileNotFoundError):
-            if Path(os.readlink(descriptors / number)).name == name:
-                return True
-    return False
-
-
 # -- what is expected --------------------------------------------------------------------------------------
 
 
@@ -174,7 +161,7 @@ def test_dotnet(tracer, run):
 
 @pytest.mark.parametrize("perf_map", [True, False])
 def test_names_are_kept_of_a_container_that_ended(tracer, run, perf_map):
-    """In namespaces of its own, which end with it; a perf map is read before anybody asks for the names."""
+    """In namespaces of its own, which end with it, and its files, its perf map or its socket with them."""
     # given a program that is process 1 and has a /tmp of its own, where its perf map or its socket is; what
     # is built may lie in our /tmp, so that it gets another place before
     places = f'mount --bind "{BUILD.parent}" /mnt && mount -t tmpfs none /tmp && exec "$@"'
@@ -189,7 +176,7 @@ def test_names_are_kept_of_a_container_that_ended(tracer, run, perf_map):
 
     if perf_map:
         # The step loaded the library that allocates; its file is opened when the daemon sees that.
-        wait_until(lambda: has_open(tracer.pid, "libsessions.so"))
+        wait_until(lambda: "session_keep" in by_function(tracer.top(pid)), 45 * PATIENCE)
     else:
         wait_for_names(tracer, pid)
     site = site_of(last_report(tracer, program, pid), "session_keep")

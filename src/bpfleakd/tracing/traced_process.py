@@ -64,8 +64,8 @@ _PAUSE_MAX_NS = 300 * _NS_PER_S
 _MAPPINGS_PAUSE_NS = _NS_PER_S
 _NAMED_STACKS_MAX = 4096
 _VTABLES_LIMIT_S = 2.0
-# The tables of a process that has ended are kept for so long for its names.
-_LAST_NAMES_NS = 3 * _NS_PER_S
+# The tables of a process that has ended are kept for so long for its names: a busy machine is slow.
+_LAST_NAMES_NS = 10 * _NS_PER_S
 _THREAD_NAMES_MAX = 4096
 # Of allocators, in memory: a process may map its library as often as it likes.
 _FUNCTIONS_MAX = 16_384
