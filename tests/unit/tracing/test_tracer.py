@@ -638,12 +638,12 @@ class TestLastNames:
         assert functions(world, pid) == ["function_1"]
 
     def test_names_that_never_come(self, world: World, pid: int) -> None:
-        """After three seconds it has those that there are."""
+        """After ten seconds it has those that there are."""
         world.tracer.start(pid, EXACT)
         world.symbolizers[pid].is_pending = True
         world.kill(pid)
         world.tracer.tick()
-        world.clock.go_on(2)
+        world.clock.go_on(9)
         world.tracer.tick()
         assert world.states() == {pid: ProcessState.TRACED}
         world.clock.go_on(2)
