@@ -80,12 +80,14 @@ test-stress: setup ## Kills, 2,000 attaches, a soak of 20 minutes (SOAK_S, CYCLE
 # A release of Debian's suites (6.1, 6.12-rt) or a package; none, voluntary, lazy or full: scripts/test-vm.
 KERNEL ?= 6.1
 PREEMPT ?=
+# Instead of the tests that scripts/test-vm lists.
+VM_TESTS ?=
 VM_MATRIX ?= 6.1 6.12 6.12-rt 6.18:lazy 6.18:full 7.3:lazy 7.3:full 7.3-rt
 
 .PHONY: test-vm
 test-vm: FOR := vm
 test-vm: setup ## Preemption and what kernels differ in, on KERNEL (6.1) with PREEMPT, in qemu (as root)
-	KERNEL=$(KERNEL) PREEMPT=$(PREEMPT) scripts/test-vm
+	KERNEL=$(KERNEL) PREEMPT=$(PREEMPT) scripts/test-vm $(VM_TESTS)
 
 .PHONY: test-vm-matrix
 test-vm-matrix: FOR := vm
