@@ -60,8 +60,10 @@ class DescriptorRecording(TracingObserver):
             # An earlier daemon had begun it.
             traced.descriptors.begin(now_ns, knows_past=False)
             self._watch_while_needed()
-        if is_wanted != traced.descriptors.is_recorded:
-            (self._begin if is_wanted else self._end)(traced, now_ns)
+        if is_wanted and not traced.descriptors.is_recorded:
+            self._begin(traced, now_ns)
+        elif traced.descriptors.is_recorded and not is_wanted:
+            self._end(traced)
         traced.descriptors.read(self._maps.descriptors, view.clock_ns, self._background)
         traced.resources.note_opened_at(_opened_at(view))
 
@@ -90,7 +92,7 @@ class DescriptorRecording(TracingObserver):
         self._watch_while_needed()
         log.info("descriptors.recorded", pid=pid, comm=traced.attachment.process.comm)
 
-    def _end(self, traced: TracedProcess, _now_ns: int) -> None:
+    def _end(self, traced: TracedProcess) -> None:
         self._maps.descriptors.end(traced.pid)
         traced.descriptors.end()
         self._watch_while_needed()
