@@ -27,7 +27,7 @@ from typing import TypeVar
 import structlog
 
 from bpfleakd.process.identity import effective_uid
-from bpfleakd.process.reading.patience import Patience
+from bpfleakd.process.reading.patience import Patience, instance_now
 from bpfleakd.process.reading.reads import using
 from bpfleakd.process.reading.server import BUFFER_BYTES, PAYLOAD_BYTES_MAX
 from bpfleakd.process.reading.server_link import Ended, NoAnswer, ServerLink
@@ -53,6 +53,7 @@ class _Abandoned:
 
     link: ServerLink
     pid: int
+    instance: str | None
     uid: int | None
 
 
@@ -168,7 +169,7 @@ class ReadsApart:
         if not self._abandoned:
             return False
         self._abandoned = [each for each in self._abandoned if not each.link.is_over()]
-        if any(each.pid == pid for each in self._abandoned):
+        if any(each.pid == pid and each.instance == instance_now(pid) for each in self._abandoned):
             self._patience.silence(pid)
             return True
         uid = self._uid_of(pid)
@@ -179,7 +180,7 @@ class ReadsApart:
         link.close()
         self._link = None
         self._patience.silence(pid)
-        self._abandoned.append(_Abandoned(link, pid, self._uid_of(pid)))
+        self._abandoned.append(_Abandoned(link, pid, instance_now(pid), self._uid_of(pid)))
         log.warning("memory.does-not-answer", pid=pid, reason=reason, waiting=len(self._abandoned))
 
 

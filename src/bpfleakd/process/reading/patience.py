@@ -6,6 +6,7 @@ pages (userfaultfd(2)). Rules:
 - A process has `OWN_S` seconds to keep readers waiting, and gets `OWN_SHARE` of the time passing back.
 - All together have `COMMON_S`; when these are used up, each has `LEAST_S` still.
 - A process that uses up what it has is silent: nothing is read of it for `SILENT_S`, then for twice as long.
+- Another process that has got its pid begins anew.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Patience"]
+from bpfleakd.errors import NoSuchProcess
+from bpfleakd.process.process import instance_of
+
+__all__ = ["Patience", "instance_now"]
 
 OWN_S = 0.25
 OWN_SHARE = 0.01
@@ -25,6 +29,14 @@ LEAST_S = 0.02
 SILENT_S = 2.0
 SILENT_MAX_S = 640.0
 _ACCOUNTS_MAX = 4096
+
+
+def instance_now(pid: int) -> str | None:
+    """A text that stands for the process which has this pid; None if there is none."""
+    try:
+        return instance_of(pid)
+    except NoSuchProcess:
+        return None
 
 
 class _Account:
@@ -49,28 +61,39 @@ class _Account:
 
 @dataclass
 class _Waiter:
+    instance: str | None
     account: _Account
     silent_s: float = SILENT_S
     until_s: float = 0.0
 
 
 class Patience:
-    """The accounts of processes, by pid. Times are of `clock`, in seconds."""
+    """The accounts of processes, by pid. Times are of `clock`, in seconds.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    `instance_of` tells processes with one pid apart.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        instance_of: Callable[[int], str | None] = instance_now,
+    ) -> None:
         self._clock = clock
+        self._instance_of = instance_of
         self._common = _Account(COMMON_S, COMMON_SHARE, clock())
         self._waiters: OrderedDict[int, _Waiter] = OrderedDict()
 
     def is_silent(self, pid: int) -> bool:
         """Whether nothing is to be read of a process now."""
         waiter = self._waiters.get(pid)
-        return waiter is not None and self._clock() < waiter.until_s
+        if waiter is None or self._clock() >= waiter.until_s:
+            return False
+        return waiter.instance == self._instance_of(pid)
 
     def wait(self, pid: int, waited_s: float) -> bool:
         """Charge time that was waited for a process; False: it has become silent."""
         now_s = self._clock()
-        waiter = self._waiters.get(pid) or self._added(pid, now_s)
+        waiter = self._waiter(pid, now_s)
         waiter.account.charge(waited_s, now_s)
         self._common.charge(waited_s, now_s)
         left_s = waiter.account.left_s(now_s)
@@ -82,13 +105,15 @@ class Patience:
     def silence(self, pid: int) -> None:
         """Read nothing of a process for a while; then it has all its time again."""
         now_s = self._clock()
-        waiter = self._waiters.get(pid) or self._added(pid, now_s)
+        waiter = self._waiter(pid, now_s)
         waiter.until_s = now_s + waiter.silent_s
         waiter.silent_s = min(2 * waiter.silent_s, SILENT_MAX_S)
         waiter.account = _Account(OWN_S, OWN_SHARE, waiter.until_s)
 
-    def _added(self, pid: int, now_s: float) -> _Waiter:
-        while len(self._waiters) >= _ACCOUNTS_MAX:
-            self._waiters.popitem(last=False)
-        waiter = self._waiters[pid] = _Waiter(_Account(OWN_S, OWN_SHARE, now_s))
+    def _waiter(self, pid: int, now_s: float) -> _Waiter:
+        waiter, instance = self._waiters.get(pid), self._instance_of(pid)
+        if waiter is None or waiter.instance != instance:
+            while len(self._waiters) >= _ACCOUNTS_MAX:
+                self._waiters.popitem(last=False)
+            waiter = self._waiters[pid] = _Waiter(instance, _Account(OWN_S, OWN_SHARE, now_s))
         return waiter

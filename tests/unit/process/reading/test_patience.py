@@ -20,8 +20,14 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def patience(clock: Clock) -> Patience:
-    return Patience(clock)
+def instances() -> dict[int, str]:
+    """Processes that have another's pid by now."""
+    return {}
+
+
+@pytest.fixture
+def patience(clock: Clock, instances: dict[int, str]) -> Patience:
+    return Patience(clock, lambda pid: instances.get(pid, f"{pid}@1"))
 
 
 def test_what_a_process_has_is_used_up_in_parts(patience: Patience) -> None:
@@ -51,6 +57,16 @@ def test_a_silent_process_is_tried_again_more_and_more_seldom(patience: Patience
     clock.now_s += SILENT_S
     assert patience.is_silent(1)
     clock.now_s += SILENT_S
+    assert not patience.is_silent(1)
+
+
+def test_the_next_process_with_a_pid_begins_anew(patience: Patience, instances: dict[int, str]) -> None:
+    """Silence is the process', not the pid's."""
+    patience.silence(1)
+    assert patience.is_silent(1)
+    instances[1] = "1@2"
+    assert not patience.is_silent(1)
+    assert patience.wait(1, OWN_S / 2)
     assert not patience.is_silent(1)
 
 
