@@ -40,7 +40,7 @@ lint: FOR := test
 lint: setup ## Check style and types of the Python code, and the shell scripts
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
-	shellcheck scripts/setup scripts/demo scripts/fuzz scripts/vendor-assets scripts/build-deb scripts/test-vm scripts/test-distributions \
+	shellcheck scripts/setup scripts/demo scripts/fuzz scripts/vendor-assets scripts/build-deb scripts/test-vm scripts/test-distributions scripts/test-image \
 		deploy/deb/postinst deploy/deb/prerm deploy/deb/postrm .ci/run
 
 .PHONY: test-unit
@@ -103,6 +103,11 @@ DISTRIBUTIONS ?= trixie
 test-distributions: FOR := vm
 test-distributions: setup ## Set-up, demo and tests on another Debian's user space (DISTRIBUTIONS=trixie; as root)
 	@set -e; for each in $(DISTRIBUTIONS); do scripts/test-distributions $$each; done
+
+.PHONY: test-image
+test-image: FOR := vm
+test-image: setup ## Build the image, run it as Kubernetes would, wait for the verdict on a leak (as root)
+	scripts/test-image
 
 .PHONY: fuzz
 fuzz: FOR := test
