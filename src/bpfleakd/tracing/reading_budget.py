@@ -44,12 +44,13 @@ class ReadingBudget:
 class Pause:
     """When a job on a process may be done again, if that is to take little of the time. In ns.
 
-    The pause after it is `factor` times as long as it took.
+    The pause after it is `factor` times as long as it took. It was last done at `done_ns`.
     """
 
     def __init__(self, factor: int) -> None:
         self._factor = factor
         self._due_ns = 0
+        self.done_ns = 0
 
     def is_due(self, now_ns: int) -> bool:
         """Whether the job may be done."""
@@ -57,4 +58,5 @@ class Pause:
 
     def done(self, began_ns: int, ended_ns: int) -> None:
         """It was done, in that time."""
+        self.done_ns = ended_ns
         self._due_ns = ended_ns + self._factor * (ended_ns - began_ns)

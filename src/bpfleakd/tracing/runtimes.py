@@ -153,11 +153,24 @@ class ProcessRuntimes:
         source = self.heap_runtime.allocations if self.heap_runtime else None
         return source.retained() if source else ()
 
+    @property
+    def makes_code(self) -> bool:
+        """Whether any of them makes code that the stack walker has to know of."""
+        return any(one.methods is not None or one.code is not None for one in self._runtimes)
+
+    def refresh_code(self, now_ns: int) -> None:
+        """Learn of code that is new; nothing waits long."""
+        self._each(lambda runtime: runtime.methods.refresh(now_ns) if runtime.methods is not None else None)
+
     def refresh(self, now_ns: int) -> None:
-        """Learn what is new; nothing waits. A runtime that fails, by a bug of ours, is left alone."""
+        """Learn what else is new; nothing waits."""
+        self._each(lambda runtime: self._refresh(runtime, now_ns))
+
+    def _each(self, step: Callable[[Runtime], None]) -> None:
+        """A runtime that fails, by a bug of ours, is left alone."""
         for runtime in list(self._runtimes):
             try:
-                self._refresh(runtime, now_ns)
+                step(runtime)
             except Exception:
                 # It reads what the process controls.
                 log.exception("runtime.failed", pid=self._process.id.pid, runtime=runtime.name)
@@ -166,8 +179,6 @@ class ProcessRuntimes:
                 self._runtimes.remove(runtime)
 
     def _refresh(self, runtime: Runtime, now_ns: int) -> None:
-        if runtime.methods is not None:
-            runtime.methods.refresh(now_ns)
         if runtime is not self.heap_runtime or runtime.live_heap is None:
             return
         readings = runtime.live_heap.read(now_ns)

@@ -69,8 +69,9 @@ _LAST_NAMES_NS = 10 * _NS_PER_S
 _THREAD_NAMES_MAX = 4096
 # Of allocators, in memory: a process may map its library as often as it likes.
 _FUNCTIONS_MAX = 16_384
-# After libraries were followed, and after it was judged, in the time that it took.
+# After libraries and generated code were followed, and after it was judged, in the time that it took.
 _LIBRARIES_PAUSE = 4
+_CODE_PAUSE = 4
 _LOOKS_PAUSE = 4
 
 
@@ -124,6 +125,7 @@ class TracedProcess:
     set_aside: SetAside | None = field(default=None, init=False)
     followed_changes: int | None = field(default=None, init=False)
     library_pause: Pause = field(default_factory=lambda: Pause(_LIBRARIES_PAUSE), init=False)
+    code_pause: Pause = field(default_factory=lambda: Pause(_CODE_PAUSE), init=False)
     look_pause: Pause = field(default_factory=lambda: Pause(_LOOKS_PAUSE), init=False)
     looked_at_ns: int = field(default=0, init=False)
     ended_ns: int | None = field(default=None, init=False)
@@ -342,6 +344,7 @@ class TracedProcess:
             self.symbolizer.use_managed(self.runtimes.code)
             if self.runtimes.frames is not None:
                 maps.set_python(self.pid, self.runtimes.frames.walk)
+        self.runtimes.refresh_code(now_ns)
         self.runtimes.refresh(now_ns)
 
     def _refresh_mappings(self, stacks: Iterable[RawStack], now_ns: int) -> None:

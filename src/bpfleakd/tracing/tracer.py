@@ -48,6 +48,8 @@ log = structlog.get_logger()
 _ENDING_MAX = 8
 # What judging processes may take of a tick.
 _LOOKING_NS = 200_000_000
+# Likewise for code that processes have made.
+_FOLLOWING_NS = 100_000_000
 # And what removing the entries of processes that are not traced any more may take.
 _SWEEPING_S = 0.05
 
@@ -312,11 +314,28 @@ class Tracer:
         for traced in self.running():
             with traced.isolated(self.clock_ns):
                 self._end_if_over(traced)
+        self._follow_new_code()
         self._look_around()
         took_s = (self.clock_ns() - began_ns) / 1e9
         for observer in self.observers:
             observer.ticked(took_s)
         return took_s
+
+    def _follow_new_code(self) -> None:
+        """Have the walker know code as soon as it is made: a process with many sites is judged less often."""
+        began_ns = now_ns = self.clock_ns()
+        makers = [traced for traced in self.running() if traced.runtimes.makes_code]
+        for traced in sorted(makers, key=lambda traced: traced.code_pause.done_ns):
+            if now_ns - began_ns > _FOLLOWING_NS:
+                break
+            if traced.is_set_aside(now_ns) or traced.is_ending or not traced.code_pause.is_due(now_ns):
+                continue
+            followed_ns = now_ns
+            with traced.isolated(self.clock_ns):
+                traced.runtimes.refresh_code(now_ns)
+                self._follow_code(traced)
+            now_ns = self.clock_ns()
+            traced.code_pause.done(followed_ns, now_ns)
 
     def _look_around(self) -> None:
         """Judge all processes, the one that waited longest first; the rest waits for the next tick."""
@@ -334,7 +353,6 @@ class Tracer:
 
     def _look_at(self, traced: TracedProcess) -> None:
         traced.runtimes.refresh(self.clock_ns())
-        self._follow_code(traced)
         view = self.view(traced)
         for observer in self.observers:
             observer.collected(view)
