@@ -36,7 +36,8 @@ _CAPABILITIES = (
 _INCLUDES_BPF = 21
 _BPF_AND_PERFMON = 1 << 39 | 1 << 38
 
-_DAC_OVERRIDE = 1
+# To write to the sockets of other users' runtimes, and to have them opened.
+_FOR_RUNTIMES = {"CAP_DAC_OVERRIDE": 1, "CAP_KILL": 5}
 _CONNECT_TIMEOUT_S = 1.0
 
 _OLDEST_TRIED = (6, 1)
@@ -153,13 +154,11 @@ def _runtime_sockets(socket_path: Path, proc_root: Path) -> Check:
         effective = _effective(proc_root / str(daemon or "self") / "status")
     except (OSError, IndexError) as error:
         return Check(name, WARN, f"the capabilities of {whose} cannot be read: {error}", "run as root")
-    if effective >> _DAC_OVERRIDE & 1:
-        return Check(
-            name,
-            OK,
-            f"{whose} has CAP_DAC_OVERRIDE: can ask .NET and Java of any user for names",
-        )
-    words = f"{whose} lacks CAP_DAC_OVERRIDE: cannot ask .NET and Java of other users for names"
+    lacks = [one for one, bit in _FOR_RUNTIMES.items() if not effective >> bit & 1]
+    if not lacks:
+        has = " and ".join(_FOR_RUNTIMES)
+        return Check(name, OK, f"{whose} has {has}: can ask .NET, Java and Node.js of any user")
+    words = f"{whose} lacks {' and '.join(lacks)}: cannot ask .NET, Java and Node.js of other users"
     way_out = "write perf maps, or install runtime-sockets.conf (first read what it grants)"
     return Check(name, WARN, words, way_out)
 

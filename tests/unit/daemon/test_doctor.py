@@ -98,11 +98,16 @@ def test_missing_capabilities_are_named_with_their_purpose(machine, tmp_path):
 def test_the_right_that_only_runtimes_of_others_need(machine, tmp_path):
     """That it is missing is no fault; the check says what is missing, and where it is explained."""
     assert machine()["runtime sockets"].status == OK
-    (tmp_path / "proc/self/status").write_text(f"CapEff:\t{0x1FFFFFFFFFF & ~2:016x}\n")
-    check = machine()["runtime sockets"]
-    assert check.status == WARN
-    assert "names" in check.detail
-    assert "runtime-sockets.conf" in check.way_out
+    for bits, missing in (
+        (2, "CAP_DAC_OVERRIDE:"),
+        (32, "CAP_KILL:"),
+        (34, "CAP_DAC_OVERRIDE and CAP_KILL:"),
+    ):
+        (tmp_path / "proc/self/status").write_text(f"CapEff:\t{0x1FFFFFFFFFF & ~bits:016x}\n")
+        check = machine()["runtime sockets"]
+        assert check.status == WARN
+        assert f"lacks {missing} cannot ask" in check.detail
+        assert "runtime-sockets.conf" in check.way_out
 
 
 def test_the_right_is_looked_up_of_the_daemon(machine, tmp_path):

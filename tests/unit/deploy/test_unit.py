@@ -37,7 +37,7 @@ def test_a_capability_for_an_optional_feature_is_not_in_the_unit(tmp_path):
     """It is in the drop-in, which says what it is for and what it costs, and adds nothing else."""
     lines = DROP_IN.read_text().splitlines()
     settings = [line for line in lines if line and not line.startswith("#")]
-    assert settings == ["[Service]", "CapabilityBoundingSet=CAP_DAC_OVERRIDE"]
+    assert settings == ["[Service]", "CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_KILL"]
     assert "CAP_DAC_OVERRIDE" not in UNIT.read_text()
     comment = "\n".join(line for line in lines if line.startswith("#"))
     assert "What it is for" in comment

@@ -107,7 +107,9 @@ class JavaAttach:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             file = os.open(asked, flags, 0o660, dir_fd=directory)
             try:
-                os.fchown(file, self._process.uid, -1)
+                # The JVM takes root's file, too, where we may not give it away (CAP_CHOWN).
+                with contextlib.suppress(PermissionError):
+                    os.fchown(file, self._process.uid, -1)
                 signal.pidfd_send_signal(pidfd, signal.SIGQUIT)
                 self._wait_for(directory, name, pidfd)
             finally:
