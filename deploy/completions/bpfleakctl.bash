@@ -5,7 +5,7 @@
 #    source ~/.local/share/bash_completion/bpfleakctl
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_bpfleakctl_subparsers=(attach detach run ps policy top report scan types diff reports maps history analyze export doctor)
+_shtab_bpfleakctl_subparsers=(attach detach run ps policy top report scan types names diff reports maps history analyze export doctor)
 
 _shtab_bpfleakctl_attach_option_strings=(-h --help --pid --unit --container --mode --wait --for --json --enable-profile --yes --socket)
 _shtab_bpfleakctl_detach_option_strings=(-h --help --pid --socket)
@@ -15,7 +15,8 @@ _shtab_bpfleakctl_policy_option_strings=(-h --help --pid --json --socket)
 _shtab_bpfleakctl_top_option_strings=(-h --help --pid --once --json --limit --sort --group --interval --stacks --no-suppressions --socket)
 _shtab_bpfleakctl_report_option_strings=(-h --help --pid --site --older-than --limit --json --no-suppressions --socket)
 _shtab_bpfleakctl_scan_option_strings=(-h --help --pid --older-than --no-stop --stop-limit --blocks --limit --json --socket)
-_shtab_bpfleakctl_types_option_strings=(-h --help --pid --yes --no-stop --json --socket)
+_shtab_bpfleakctl_types_option_strings=(-h --help --pid --yes --no-stop --inspector --for --json --socket)
+_shtab_bpfleakctl_names_option_strings=(-h --help --pid --attach --json --socket)
 _shtab_bpfleakctl_diff_option_strings=(-h --help --pid --from --to --limit --stacks --json --socket)
 _shtab_bpfleakctl_reports_option_strings=(-h --help --pid --show --limit --json --socket)
 _shtab_bpfleakctl_maps_option_strings=(-h --help --pid --json --socket)
@@ -50,6 +51,9 @@ _shtab_bpfleakctl_scan___socket_COMPGEN=_shtab_compgen_files
 _shtab_bpfleakctl_types_pos_0_COMPGEN=_bpfleakctl_traced
 _shtab_bpfleakctl_types___pid_COMPGEN=_bpfleakctl_traced
 _shtab_bpfleakctl_types___socket_COMPGEN=_shtab_compgen_files
+_shtab_bpfleakctl_names_pos_0_COMPGEN=_bpfleakctl_traced
+_shtab_bpfleakctl_names___pid_COMPGEN=_bpfleakctl_traced
+_shtab_bpfleakctl_names___socket_COMPGEN=_shtab_compgen_files
 _shtab_bpfleakctl_diff_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_bpfleakctl_diff_pos_1_COMPGEN=_shtab_compgen_files
 _shtab_bpfleakctl_diff___pid_COMPGEN=_bpfleakctl_traced
@@ -83,7 +87,7 @@ _shtab_bpfleakctl_top___sort_choices=(verdict growth live count)
 _shtab_bpfleakctl_top___group_choices=(site function module thread stack)
 _shtab_bpfleakctl_export___format_choices=(html svg pprof speedscope collapsed)
 _shtab_bpfleakctl_export___value_choices=(live-bytes live-count allocated-bytes allocated-count growth)
-_shtab_bpfleakctl_pos_0_choices=(attach detach run ps policy top report scan types diff reports maps history analyze export doctor)
+_shtab_bpfleakctl_pos_0_choices=(attach detach run ps policy top report scan types names diff reports maps history analyze export doctor)
 
 _shtab_bpfleakctl_attach__h_nargs=0
 _shtab_bpfleakctl_attach___help_nargs=0
@@ -125,7 +129,12 @@ _shtab_bpfleakctl_types__h_nargs=0
 _shtab_bpfleakctl_types___help_nargs=0
 _shtab_bpfleakctl_types___yes_nargs=0
 _shtab_bpfleakctl_types___no_stop_nargs=0
+_shtab_bpfleakctl_types___inspector_nargs=0
 _shtab_bpfleakctl_types___json_nargs=0
+_shtab_bpfleakctl_names__h_nargs=0
+_shtab_bpfleakctl_names___help_nargs=0
+_shtab_bpfleakctl_names___attach_nargs=0
+_shtab_bpfleakctl_names___json_nargs=0
 _shtab_bpfleakctl_diff__h_nargs=0
 _shtab_bpfleakctl_diff___help_nargs=0
 _shtab_bpfleakctl_diff___json_nargs=0

@@ -50,7 +50,7 @@ function _shtab_bpfleakctl_using
   test "$_shtab_bpfleakctl_cmdpath" = "$argv"
 end
 
-set -g _shtab_bpfleakctl_commands attach detach run ps policy top report scan types diff reports maps history analyze export doctor
+set -g _shtab_bpfleakctl_commands attach detach run ps policy top report scan types names diff reports maps history analyze export doctor
 set -g _shtab_bpfleakctl_opts_with_value --against --container --for --format --from --group --interval --limit --mode --older-than --output --pid --sample-interval --show --site --socket --sort --stacks --stop-limit --to --unit --value --watch -o
 
 complete -c bpfleakctl -e
@@ -137,9 +137,18 @@ complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -s h -l help -d 'show 
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l pid -xka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'the same as PID'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l yes -d 'do not ask for confirmation; the process is stopped meanwhile'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l no-stop -d 'count while it runs, if the runtime supports it (Python)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l inspector -d 'sample the heap of Node.js by function; opens its inspector meanwhile, which asks first'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l for -x -d 'with --inspector: how long (10s; at most 300s)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l json -d 'print JSON (docs/json.md)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using types' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using types; and test $_shtab_bpfleakctl_npos -eq 0' -ka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'a traced process'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a names -d 'Show which frames have no name; ask Java for names.'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using names' -s h -l help -d 'show this help message and exit'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using names' -l pid -xka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'the same as PID'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using names' -l attach -d 'have the JVM write a perf map (Compiler.perfmap over its attach socket), use and remove it'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using names' -l json -d 'print JSON (docs/json.md)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using names' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using names; and test $_shtab_bpfleakctl_npos -eq 0' -ka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'a traced process'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a diff -d 'Compare two times, or two reports: call sites that are new, grew, shrank or'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using diff' -s h -l help -d 'show this help message and exit'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using diff' -l pid -xka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'a traced process; with BEFORE, as it is now'

@@ -8,7 +8,7 @@ from pathlib import Path
 from .building import build_directory
 from .machine import cannot_run
 
-__all__ = ["java_home", "java_program"]
+__all__ = ["java_agent", "java_home", "java_program"]
 
 
 def java_home() -> Path:
@@ -17,6 +17,11 @@ def java_home() -> Path:
     if compiler is None:
         cannot_run("javac is not installed: apt install openjdk-17-jdk-headless, or make setup FOR=test")
     return Path(compiler).resolve().parents[1]
+
+
+def java_agent(library: str) -> str:
+    """The option that loads an agent of tests/workloads/runtimes."""
+    return f"-agentpath:{build_directory('runtimes', library, JAVA_HOME=java_home()) / library}"
 
 
 def java_program(name: str, *libraries: str, options: tuple[str, ...] = ()) -> list[str | Path]:

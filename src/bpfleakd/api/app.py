@@ -19,6 +19,10 @@
     GET    /debug/pprof/heap?pid=N          gzipped pprof; without a pid of the one process that is traced
     GET    /v1/processes/{pid}/types        TypesPrice
     POST   /v1/processes/{pid}/types        TypesReport; ?stop=true|false
+    GET    /v1/processes/{pid}/names        NamesReport: what has no name
+    POST   /v1/processes/{pid}/names        NamesReport, after its runtime has written names down
+    GET    /v1/processes/{pid}/heap-sample  HeapSamplePrice
+    POST   /v1/processes/{pid}/heap-sample  HeapSample; ?sample_s=T
     POST   /v1/processes/{pid}/scan         ScanReport; ?older_than_s=T&stop=true|false&stop_limit_s=T&limit=K
     GET    /v1/processes/{pid}/flamegraph   a tree of frames; ?value=live-bytes|live-count|growth|allocated-…
     GET    /v1/targets                      what to scrape profiles of, for Prometheus' HTTP service discovery
@@ -64,6 +68,7 @@ from bpfleakd.api.parameters import (
     yes_or_no,
 )
 from bpfleakd.api.redaction import Report, without_addresses
+from bpfleakd.api.requested import Requested, log_who_asked
 from bpfleakd.api.scrape_targets import scrape_targets
 from bpfleakd.api.service import (
     ATTACH_MODES,
@@ -71,8 +76,6 @@ from bpfleakd.api.service import (
     BLOCKS_LISTED_MAX,
     REPORTS_LISTED,
     REPORTS_LISTED_MAX,
-    STOP_LIMIT_MAX_S,
-    STOP_LIMIT_S,
     MatchList,
     ProcessList,
     ReportList,
@@ -139,10 +142,17 @@ def create_app(
         routes.append(_route("/v1/matching", "GET", api.matching))
         routes.append(_route("/v1/processes/{pid}", "POST", api.attach))
         routes.append(_route("/v1/processes/{pid}", "DELETE", api.detach))
-        # It stops the process for a moment.
-        routes.append(_route("/v1/processes/{pid}/scan", "POST", api.scan))
-        routes.append(_route("/v1/processes/{pid}/types", "GET", api.types_price))
-        routes.append(_route("/v1/processes/{pid}/types", "POST", api.types))
+        requested = Requested(service, api.rendered)
+        for name, method, handler in (
+            ("scan", "POST", requested.scan),
+            ("types", "GET", requested.types_price),
+            ("types", "POST", requested.types),
+            ("names", "GET", requested.names),
+            ("names", "POST", requested.request_names),
+            ("heap-sample", "GET", requested.heap_sample_price),
+            ("heap-sample", "POST", requested.heap_sample),
+        ):
+            routes.append(_route(f"/v1/processes/{{pid}}/{name}", method, handler))
     return Starlette(
         routes=routes,
         middleware=[
@@ -197,14 +207,14 @@ class _Api:
         if "mode" in request.query_params:
             mode = choice(request, "mode", TracingMode.EXACT, ATTACH_MODES)
         enable_profile = yes_or_no(request, "enable_profile", otherwise=False)
-        _log_who_asked("attach", pid, request)
+        log_who_asked("attach", pid, request)
         row = await self._service.attach(pid, mode, enable_profile=enable_profile)
         return json_answer(row, HTTPStatus.CREATED)
 
     async def detach(self, request: Request) -> Response:
         only_parameters(request)
         pid = pid_of(request)
-        _log_who_asked("detach", pid, request)
+        log_who_asked("detach", pid, request)
         return json_answer(await self._service.detach(pid))
 
     async def sites(self, request: Request) -> Response:
@@ -213,9 +223,9 @@ class _Api:
         by, suppress = choice(request, "group", GroupKey.SITE), yes_or_no(request, "suppress", True)
         if by is GroupKey.SITE:
             report = await self._service.report(pid, limit=limit, sort=sort, suppress=suppress)
-            return await self._rendered(lambda: json_answer(self._shown(report)))
+            return await self.rendered(lambda: json_answer(self._shown(report)))
         groups = await self._service.groups(pid, by=by, limit=limit, sort=sort, suppress=suppress)
-        return await self._rendered(lambda: json_answer(self._shown(groups)))
+        return await self.rendered(lambda: json_answer(self._shown(groups)))
 
     async def blocks(self, request: Request) -> Response:
         only_parameters(request, "site", "older_than_s", "limit", "suppress")
@@ -226,27 +236,7 @@ class _Api:
             limit=limit_of(request, BLOCKS_LISTED_MAX) or BLOCKS_LISTED,
             suppress=yes_or_no(request, "suppress", True),
         )
-        return await self._rendered(json_answer, blocks)
-
-    async def scan(self, request: Request) -> Response:
-        only_parameters(request, "older_than_s", "stop", "stop_limit_s", "limit")
-        found = await self._service.scan(
-            pid_of(request),
-            older_than_s=seconds(request, "older_than_s"),
-            stop=yes_or_no(request, "stop", True),
-            stop_limit_s=seconds(request, "stop_limit_s", STOP_LIMIT_S, STOP_LIMIT_MAX_S),
-            limit=limit_of(request, BLOCKS_LISTED_MAX, lowest=0) or 0,
-        )
-        return await self._rendered(json_answer, found)
-
-    async def types_price(self, request: Request) -> Response:
-        only_parameters(request)
-        return json_answer(await self._service.types_price(pid_of(request)))
-
-    async def types(self, request: Request) -> Response:
-        only_parameters(request, "stop")
-        found = await self._service.types(pid_of(request), stop=yes_or_no(request, "stop", True))
-        return await self._rendered(json_answer, found)
+        return await self.rendered(json_answer, blocks)
 
     async def history(self, request: Request) -> Response:
         only_parameters(request, "limit", "site", "survivors")
@@ -256,14 +246,14 @@ class _Api:
             site=site_of(request),
             survivors=yes_or_no(request, "survivors", True),
         )
-        return await self._rendered(json_answer, history)
+        return await self.rendered(json_answer, history)
 
     async def diff(self, request: Request) -> Response:
         only_parameters(request, "from_s", "to_s")
         from_ago_s = seconds(request, "from_s") if "from_s" in request.query_params else None
         to_ago_s = seconds(request, "to_s")
         found = await self._service.compare(pid_of(request), from_ago_s=from_ago_s, to_ago_s=to_ago_s)
-        return await self._rendered(lambda: json_answer(self._shown(found)))
+        return await self.rendered(lambda: json_answer(self._shown(found)))
 
     async def maps(self, request: Request) -> Response:
         only_parameters(request)
@@ -280,17 +270,17 @@ class _Api:
         only_parameters(request)
         number = whole_number("a report", request.path_params["number"], 1, 2**53)
         stored = await self._service.stored_report(number)
-        return await self._rendered(lambda: json_answer(self._shown(stored)))
+        return await self.rendered(lambda: json_answer(self._shown(stored)))
 
     async def profile(self, request: Request) -> Response:
         only_parameters(request)
-        return await self._rendered(json_answer, await self._service.profile(pid_of(request)))
+        return await self.rendered(json_answer, await self._service.profile(pid_of(request)))
 
     async def pprof(self, request: Request) -> Response:
         # Go's own handlers have more parameters, which scrapers send whether they mean anything or not.
         text = request.query_params.get("pid", "")
         pid = whole_number("pid", text, 1, PID_MAX) if text else await self._only_pid()
-        profile = await self._rendered(pprof_profile, await self._service.profile(pid))
+        profile = await self.rendered(pprof_profile, await self._service.profile(pid))
         name = f'attachment; filename="heap-{pid}.pb.gz"'
         return Response(profile, media_type="application/octet-stream", headers={"content-disposition": name})
 
@@ -302,19 +292,19 @@ class _Api:
         only_parameters(request, "value")
         value = choice(request, "value", StackValue.LIVE_BYTES)
         report = await self._all_sites(pid_of(request))
-        return await self._rendered(lambda: json_answer(flamegraph_json(self._shown(report), value)))
+        return await self.rendered(lambda: json_answer(flamegraph_json(self._shown(report), value)))
 
     async def flamegraph_page(self, request: Request) -> Response:
         only_parameters(request, "pid", "value")
         pid = whole_number("pid", request.query_params.get("pid", ""), 1, PID_MAX)
         value = choice(request, "value", StackValue.LIVE_BYTES)
         report = await self._all_sites(pid)
-        return await self._rendered(lambda: flamegraph_response(flamegraph_html(self._shown(report), value)))
+        return await self.rendered(lambda: flamegraph_response(flamegraph_html(self._shown(report), value)))
 
     async def _all_sites(self, pid: int) -> LeakReport:
         return await self._service.report(pid, limit=None, sort=SortKey.LIVE)
 
-    async def _rendered(self, render: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def rendered(self, render: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run what makes a large answer in another thread: the loop feeds the watchdog and answers others."""
         # One at a time: such an answer takes as much memory as what it is made of.
         async with self._rendering:
@@ -365,12 +355,6 @@ async def _no_details(request: Request) -> Response:
         f"{request.url.path} contains process addresses, which this TCP address does not serve",
         "use bpfleakctl, or the daemon's unix socket; or set metrics.details: true, and restart the daemon",
     )
-
-
-def _log_who_asked(what: str, pid: int, request: Request) -> None:
-    peer = request.scope.get("state", {}).get("peer")
-    if peer is not None:
-        log.info(f"api.{what}", pid=pid, by_user=peer.user, by_uid=peer.uid, by_pid=peer.pid)
 
 
 async def _routing_error(request: Request, error: Exception) -> Response:

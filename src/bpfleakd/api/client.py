@@ -35,6 +35,7 @@ from bpfleakd.model.managed import TypesPrice, TypesReport
 from bpfleakd.model.process import ProcessRow, TracingMode
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SortKey
+from bpfleakd.model.requested import HeapSample, HeapSamplePrice, NamesReport
 from bpfleakd.model.scan import ScanReport
 from bpfleakd.model.selection import ProcessSelection
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
@@ -205,6 +206,25 @@ class DaemonClient:
         timeout_s = max(self._timeout_s, _SCAN_TIMEOUT_S)
         query = urlencode({"stop": str(stop).lower()})
         return self._request("POST", f"/v1/processes/{pid}/types?{query}", TypesReport, timeout_s)
+
+    def names(self, pid: int) -> NamesReport:
+        """Return which frames of a process' call sites have names."""
+        return self._request("GET", f"/v1/processes/{pid}/names", NamesReport)
+
+    def request_names(self, pid: int) -> NamesReport:
+        """Have the runtime of a process write names down, and return which frames have names now."""
+        timeout_s = max(self._timeout_s, _ATTACH_TIMEOUT_S)
+        return self._request("POST", f"/v1/processes/{pid}/names", NamesReport, timeout_s)
+
+    def heap_sample_price(self, pid: int) -> HeapSamplePrice:
+        """Return what it takes to sample the heap of a process through its inspector."""
+        return self._request("GET", f"/v1/processes/{pid}/heap-sample", HeapSamplePrice)
+
+    def heap_sample(self, pid: int, *, sample_s: float) -> HeapSample:
+        """Sample the heap of a process for so long through its inspector, which is open meanwhile."""
+        query = urlencode({"sample_s": f"{sample_s:.3f}"})
+        timeout_s = max(self._timeout_s, _SCAN_TIMEOUT_S)
+        return self._request("POST", f"/v1/processes/{pid}/heap-sample?{query}", HeapSample, timeout_s)
 
     def history(self, pid: int, *, limit: int | None = None) -> StoredHistory:
         """Return what the verdicts on the `limit` first call sites (all for None) are made of."""

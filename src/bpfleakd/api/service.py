@@ -18,6 +18,7 @@ from bpfleakd.model.managed import TypesPrice, TypesReport
 from bpfleakd.model.process import ProcessRow, TracingMode
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SortKey
+from bpfleakd.model.requested import HeapSample, HeapSamplePrice, NamesReport
 from bpfleakd.model.scan import ScanReport
 from bpfleakd.model.selection import ProcessSelection
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
@@ -28,6 +29,8 @@ __all__ = [
     "ATTACH_MODES",
     "BLOCKS_LISTED",
     "BLOCKS_LISTED_MAX",
+    "HEAP_SAMPLE_MAX_S",
+    "HEAP_SAMPLE_S",
     "PATTERN_CHARS",
     "REPORTS_LISTED",
     "REPORTS_LISTED_MAX",
@@ -58,6 +61,10 @@ PATTERN_CHARS = 256
 # How long a scan may stop a process: the default, and the maximum.
 STOP_LIMIT_S = 0.2
 STOP_LIMIT_MAX_S = 60.0
+
+# How long a heap is sampled: the default, and the maximum.
+HEAP_SAMPLE_S = 10.0
+HEAP_SAMPLE_MAX_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +176,22 @@ class Service(Protocol):
 
     async def types(self, pid: int, *, stop: bool = True) -> TypesReport:
         """Count the objects of a managed heap by type; this stops the process."""
+        ...
+
+    async def names(self, pid: int) -> NamesReport:
+        """Return which frames of its call sites have names."""
+        ...
+
+    async def request_names(self, pid: int) -> NamesReport:
+        """Have its runtime write names down, and use them."""
+        ...
+
+    async def heap_sample_price(self, pid: int) -> HeapSamplePrice:
+        """Return what it takes to sample its heap through its inspector."""
+        ...
+
+    async def heap_sample(self, pid: int, *, sample_s: float) -> HeapSample:
+        """Sample its heap through its inspector, which is open meanwhile."""
         ...
 
     async def history(

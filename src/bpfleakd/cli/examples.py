@@ -40,6 +40,11 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "which objects fill the heap; asks first, because it stops the process",
         ),
         ("bpfleakctl types 1234 --yes --json", "the same in a script"),
+        ("bpfleakctl types 1234 --inspector", "Node.js: which functions allocate what stays alive"),
+    ),
+    "names": (
+        ("bpfleakctl names 4711", "how many frames have names, and where they are missing"),
+        ("bpfleakctl names 4711 --attach", "ask a Java process for the names of its compiled code"),
     ),
     "scan": (
         ("bpfleakctl scan 4711", "stop it for at most 200 ms, and look for lost blocks"),

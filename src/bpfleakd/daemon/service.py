@@ -27,6 +27,7 @@ from bpfleakd.model.metrics import MetricsSnapshot
 from bpfleakd.model.process import ProcessRow, TracingMode
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SortKey
+from bpfleakd.model.requested import HeapSample, HeapSamplePrice, NamesReport
 from bpfleakd.model.scan import ScanReport
 from bpfleakd.model.selection import ProcessSelection
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
@@ -36,7 +37,9 @@ from bpfleakd.process.reading.reads import reads
 from bpfleakd.process.selection import selected_pids
 from bpfleakd.queries.heap_types import read_types
 from bpfleakd.queries.process_queries import ProcessQueries
+from bpfleakd.queries.requested import heap_sample, heap_sample_price, with_new_names
 from bpfleakd.queries.scans import PendingScan, ScanOptions
+from bpfleakd.runtimes.runtime import RuntimeFailure
 from bpfleakd.suppressions import read_suppressions
 from bpfleakd.tracing.attaching.attach import IMPATIENT, PATIENT
 from bpfleakd.tracing.attaching.discovery import SEARCH_WAIT_S
@@ -70,6 +73,8 @@ class DaemonService:
         self._backend = Backend(config, worker, attached)
         self._scanning = asyncio.Lock()
         self._scan: PendingScan | None = None
+        self._requesting = asyncio.Lock()
+        self._sampling = asyncio.Lock()
 
     @property
     def snapshot(self) -> MetricsSnapshot:
@@ -204,6 +209,35 @@ class DaemonService:
             counts = await asyncio.to_thread(read_types, source, stop=stop)
             took_s = time.monotonic() - began_s
             return await self._ask(lambda queries: queries.note_types(pid, counts, took_s))
+
+    async def names(self, pid: int) -> NamesReport:
+        return await self._ask_with_names(pid, lambda queries: queries.names(pid))
+
+    async def request_names(self, pid: int) -> NamesReport:
+        async with self._requesting:
+            before = await self.names(pid)
+            runtime, perf_map = await self._ask(lambda queries: queries.perf_map_writer(pid))
+            began_s = time.monotonic()
+            written = perf_map.written()
+            try:
+                await asyncio.to_thread(written.__enter__)
+            except RuntimeFailure as error:
+                raise errors.TargetRefused(f"names cannot be requested of process {pid}: {error}") from error
+            try:
+                await self._ask(lambda queries: queries.hold_perf_map(pid))
+            finally:
+                await asyncio.to_thread(written.__exit__, None, None, None)
+            took_s = time.monotonic() - began_s
+            return with_new_names(before, await self.names(pid), runtime, perf_map.command, took_s)
+
+    async def heap_sample_price(self, pid: int) -> HeapSamplePrice:
+        comm, runtime, sampler = await self._ask(lambda queries: queries.heap_sampler(pid))
+        return await asyncio.to_thread(heap_sample_price, pid, comm, runtime, sampler)
+
+    async def heap_sample(self, pid: int, *, sample_s: float) -> HeapSample:
+        async with self._sampling:
+            comm, runtime, sampler = await self._ask(lambda queries: queries.heap_sampler(pid))
+            return await asyncio.to_thread(heap_sample, pid, comm, runtime, sampler, sample_s)
 
     async def history(
         self, pid: int, *, limit: int | None, site: str | None = None, survivors: bool = True

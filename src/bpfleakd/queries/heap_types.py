@@ -56,6 +56,6 @@ def _found(traced: TracedProcess) -> tuple[Runtime, TypeSource]:
     if runtime is None or runtime.types is None:
         raise errors.TargetRefused(
             f"process {traced.pid} has no language runtime that can count its objects by type",
-            "only .NET, Java and Python are supported",
+            "only .NET, Java and Python are supported; for Node.js use --inspector",
         )
     return runtime, runtime.types

@@ -21,6 +21,7 @@ from bpfleakd.model.managed import TypesPrice, TypesReport
 from bpfleakd.model.process import ProcessRow, ProcessState
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SortKey
+from bpfleakd.model.requested import NamesReport
 from bpfleakd.model.scan import ScanReport
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.process.memory_limits import read_memory_limits
@@ -30,10 +31,11 @@ from bpfleakd.queries.heap_types import noted_types, source_of, types_price
 from bpfleakd.queries.history_at import LiveFigures, changed_rows, figures_at, report_at
 from bpfleakd.queries.pinning import sites_that_pin
 from bpfleakd.queries.report import Reporter, sorted_sites
+from bpfleakd.queries.requested import names_report, perf_map_of, sampler_of
 from bpfleakd.queries.scan_reply import ScanReply
 from bpfleakd.queries.scans import PendingScan, ScanOptions, reachable_sites, scan_report
 from bpfleakd.queries.verdict_engine import VerdictEngine
-from bpfleakd.runtimes.runtime import TypeCount, TypeSource
+from bpfleakd.runtimes.runtime import HeapSampler, PerfMapWriter, TypeCount, TypeSource
 from bpfleakd.tracing.background import Background
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.process_view import ProcessView
@@ -231,6 +233,24 @@ class ProcessQueries(TracingObserver):
     def note_types(self, pid: int, counts: Sequence[TypeCount], took_s: float) -> TypesReport:
         """The answer to a count. Raises NoSuchProcess if the process has ended meanwhile."""
         return noted_types(self._processes.find_with_memory(pid), counts, took_s, self._tracer.clock_ns())
+
+    def names(self, pid: int) -> NamesReport:
+        """Which frames of a process' call sites have names. Raises NotAttached, NoSuchProcess."""
+        traced = self._processes.find_with_memory(pid)
+        return names_report(traced, self.report(pid, limit=None, sort=SortKey.LIVE, suppress=False))
+
+    def perf_map_writer(self, pid: int) -> tuple[str, PerfMapWriter]:
+        """The runtime that can be asked for names. Raises NotAttached, TargetRefused."""
+        return perf_map_of(self._processes.find_with_memory(pid))
+
+    def hold_perf_map(self, pid: int) -> None:
+        """Open the perf map of a process, which may go then. Raises NoSuchProcess."""
+        self._processes.find_with_memory(pid).symbolizer.hold_perf_map()
+
+    def heap_sampler(self, pid: int) -> tuple[str, str, HeapSampler]:
+        """The name of a process, its runtime and what samples that. Raises NotAttached, TargetRefused."""
+        traced = self._processes.find_with_memory(pid)
+        return traced.attachment.process.comm, *sampler_of(traced)
 
     def is_pending(self, pid: int) -> bool:
         """Whether names that an answer about a process lacked are still to come."""

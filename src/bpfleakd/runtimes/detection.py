@@ -32,7 +32,7 @@ def detectors(helpers: Helpers) -> dict[str, Detector]:
         ".NET": partial(detect_dotnet, helpers),
         "CPython": detect_cpython,
         "JVM": detect_jvm,
-        "V8": detect_v8,
+        "V8": partial(detect_v8, helpers),
     }
 
 

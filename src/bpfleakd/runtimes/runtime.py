@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -14,18 +15,24 @@ from bpfleakd.unwind.managed_code import CodeRange
 from bpfleakd.unwind.table import UnwindTable
 
 __all__ = [
+    "AliveFunction",
     "AreaSource",
     "FrameSource",
+    "HeapSampler",
     "HolderSource",
     "LiveHeap",
     "LiveHeapSource",
     "ManagedCode",
     "NotStarted",
+    "PerfMapRuntime",
+    "PerfMapWriter",
     "Retained",
     "RetainedSource",
     "RunningTypeSource",
     "Runtime",
     "RuntimeFailure",
+    "SampledHeap",
+    "SampledRuntime",
     "TypeCount",
     "TypeSource",
 ]
@@ -138,6 +145,78 @@ class AreaSource(Protocol):
     @property
     def areas(self) -> tuple[RuntimeArea, ...]:
         """As of now, or when the runtime last counted; nothing waits."""
+
+
+class PerfMapWriter(Protocol):
+    """Has a runtime write a perf map, on request only, because it disturbs the process.
+
+    `command` is what the runtime is asked for.
+    """
+
+    command: str
+
+    def written(self) -> AbstractContextManager[None]:
+        """The map is there within this context. Waits for the process. Raises RuntimeFailure."""
+
+
+@runtime_checkable
+class PerfMapRuntime(Protocol):
+    """A runtime that can be asked for a perf map."""
+
+    @property
+    def perf_map(self) -> PerfMapWriter: ...
+
+
+class AliveFunction(Protocol):
+    """What a function allocated and is alive, in bytes, estimated from `samples`; `line` is 0 if unknown."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def url(self) -> str: ...
+    @property
+    def line(self) -> int: ...
+    @property
+    def live_bytes(self) -> int: ...
+    @property
+    def samples(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SampledHeap:
+    """What a sample says: functions with most bytes first, and the bytes of all.
+
+    The inspector was at `address`. `is_others`: the samples are the program's own.
+    """
+
+    functions: Sequence[AliveFunction]
+    live_bytes: int
+    sampled_s: float
+    address: str
+    was_open: bool
+    is_others: bool
+    is_left_open: bool
+
+
+class HeapSampler(Protocol):
+    """Samples the allocations of a runtime through its inspector, on request only."""
+
+    def address(self) -> tuple[str, bool]:
+        """Where the inspector is or will be, and whether it is open. Raises RuntimeFailure."""
+
+    def stops_s(self) -> float | None:
+        """How long a collection will stop the process, in seconds, about; None if unknown."""
+
+    def sample(self, seconds: float) -> SampledHeap:
+        """Sample for so long. Waits for the process. Raises RuntimeFailure."""
+
+
+@runtime_checkable
+class SampledRuntime(Protocol):
+    """A runtime whose heap can be sampled."""
+
+    @property
+    def sampler(self) -> HeapSampler: ...
 
 
 class NotStarted(Exception):

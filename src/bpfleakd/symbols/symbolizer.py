@@ -139,8 +139,12 @@ class Symbolizer:
         """Use these mappings of the process, all of them, from now on."""
         self._space.update(mappings)
         self._updates += 1
+        # Now: a process that ends takes the way to it along.
+        self.hold_perf_map()
+
+    def hold_perf_map(self) -> None:
+        """Open the perf map, if there is one: its names can be read from now on, even if the file goes."""
         if self._perf_map:
-            # Now: a process that ends takes the way to it along.
             self._perf_map.open()
 
     def use_methods(self, sources: Sequence[MethodSource]) -> None:

@@ -26,6 +26,14 @@ from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.history import StoredHistory
 from bpfleakd.model.process import ProcessLabels, ProcessState, TracingMode
 from bpfleakd.model.report import SortKey
+from bpfleakd.model.requested import (
+    HeapSample,
+    HeapSamplePrice,
+    NamesReport,
+    RequestedNames,
+    SampledFunction,
+    UnnamedFrames,
+)
 from bpfleakd.model.selection import ProcessSelection
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 
@@ -715,3 +723,22 @@ def test_diff(query, times):
         "sites",
         "built_anew",
     ]
+
+
+def test_what_is_asked_of_a_runtime():
+    """Names and a sample of the heap: looking is GET, disturbing the process is POST, and not over TCP."""
+    named = NamesReport(23, "java", ("JVM 17.0.15",), 5, (UnnamedFrames(None, 2),), ())
+    asked = replace(named, requested=RequestedNames("JVM", "Compiler.perfmap", 0.1, 2))
+    price = HeapSamplePrice(23, "node", "V8", "127.0.0.1:9229", is_open=False, stops_s=None)
+    found = SampledFunction("order", "app.js:3", 100, 1)
+    sample = HeapSample(23, "node", "V8", "127.0.0.1:9229", 2.0, 100, (found,), False, False, False)
+    service = FakeService(names=named, request_names=asked, heap_sample_price=price, heap_sample=sample)
+
+    assert ask(service, "GET", "/v1/processes/23/names").json["unnamed"] == [{"module": None, "frames": 2}]
+    assert ask(service, "POST", "/v1/processes/23/names").json["requested"]["newly_named"] == 2
+    assert ask(service, "GET", "/v1/processes/23/heap-sample").json["address"] == "127.0.0.1:9229"
+    answer = ask(service, "POST", "/v1/processes/23/heap-sample?sample_s=2")
+    assert answer.json["functions"][0]["location"] == "app.js:3"
+    assert service.calls[-1] == ("heap_sample", 23, 2.0)
+    assert ask(service, "POST", "/v1/processes/23/heap-sample?sample_s=301").status == 400
+    assert ask(service, "POST", "/v1/processes/23/names", read_only=True).status in (404, 405)

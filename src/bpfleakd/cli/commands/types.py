@@ -1,4 +1,7 @@
-"""`bpfleakctl types`: the objects of a managed heap by type; counting them may stop the process."""
+"""`bpfleakctl types`: the objects of a managed heap by type; counting them may stop the process.
+
+Node.js does not tell types, but which functions allocate what stays alive, through its inspector.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import argparse
 import sys
 
 from bpfleakd.api.client import DaemonClient
-from bpfleakd.cli.arguments import add_process
+from bpfleakd.api.service import HEAP_SAMPLE_MAX_S, HEAP_SAMPLE_S
+from bpfleakd.cli.arguments import add_process, duration_s
 from bpfleakd.cli.render.words import json_text
 from bpfleakd.cli.waiting import waiting
 from bpfleakd.errors import AccessDenied
 from bpfleakd.model.managed import TypesPrice
+from bpfleakd.model.requested import HeapSamplePrice
 from bpfleakd.printable import printable
 
 __all__ = ["add_parser", "run"]
@@ -32,6 +37,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--no-stop", action="store_true", help="count while it runs, if the runtime supports it (Python)"
     )
+    parser.add_argument(
+        "--inspector",
+        action="store_true",
+        help="sample the heap of Node.js by function; opens its inspector meanwhile, which asks first",
+    )
+    parser.add_argument(
+        "--for",
+        dest="sample_s",
+        type=duration_s,
+        default=HEAP_SAMPLE_S,
+        metavar="TIME",
+        help=f"with --inspector: how long ({HEAP_SAMPLE_S:.0f}s; at most {HEAP_SAMPLE_MAX_S:.0f}s)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
     parser.set_defaults(run=run)
     return parser
@@ -40,6 +58,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Say what it costs, ask, and print a row a type, or JSON."""
     client = DaemonClient(arguments.socket)
+    if arguments.inspector:
+        return _sample(client, arguments)
     stop = not arguments.no_stop
     if stop and not arguments.yes and not _agreed(client.types_price(arguments.pid)):
         return 1
@@ -57,14 +77,51 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _sample(client: DaemonClient, arguments: argparse.Namespace) -> int:
+    """Say which port is opened, ask, and print a row a function, or JSON."""
+    if not arguments.yes and not _confirmed(
+        _sample_words(client.heap_sample_price(arguments.pid), arguments)
+    ):
+        return 1
+    with waiting(f"sampling the heap of {arguments.pid}"):
+        sample = client.heap_sample(arguments.pid, sample_s=arguments.sample_s)
+    if sample.is_left_open:
+        print(f"bpfleakctl: the inspector at {sample.address} could not be closed", file=sys.stderr)
+    if arguments.json:
+        print(json_text(sample))
+        return 0
+    from bpfleakd.cli.render.console import fitting_width, make_console
+    from bpfleakd.cli.render.heap_sample import heap_sample_view
+
+    console = make_console()
+    console.print(heap_sample_view(sample, width=fitting_width(console)))
+    return 0
+
+
+def _sample_words(price: HeapSamplePrice, arguments: argparse.Namespace) -> str:
+    who = f"process {price.pid} ({printable(price.comm)})"
+    stop = "for an unknown time" if price.stops_s is None else f"for about {price.stops_s:.1f} s"
+    then = f"samples allocations for {arguments.sample_s:g} s, then stops {stop} for a collection"
+    if price.is_open:
+        return f"the inspector of {who} is open at {price.address} and stays so; it {then}"
+    return (
+        f"the inspector of {who} will be opened at {price.address} and closed again: meanwhile every user of "
+        f"this machine can run code in the process; it {then}"
+    )
+
+
 def _agreed(price: TypesPrice) -> bool:
-    """Whether the user accepts the price, if there is one. Raises AccessDenied if there is no terminal to
-    ask on.
-    """
+    """Whether the user accepts the price, if there is one."""
     if price.stops_s is not None and price.stops_s <= _UNNOTICED_S:
         return True
     how_long = "for an unknown time" if price.stops_s is None else f"for about {price.stops_s:.1f} s"
-    words = f"process {price.pid} ({printable(price.comm)}) will be stopped {how_long}, for {price.work}"
+    return _confirmed(
+        f"process {price.pid} ({printable(price.comm)}) will be stopped {how_long}, for {price.work}"
+    )
+
+
+def _confirmed(words: str) -> bool:
+    """Whether the user agrees. Raises AccessDenied if there is no terminal to ask on."""
     if not sys.stdin.isatty():
         raise AccessDenied(words, "use --yes to accept this")
     return input(f"{words}. Continue? [y/N] ").strip().lower() in ("y", "yes")

@@ -11,7 +11,17 @@ from dataclasses import dataclass
 
 from bpfleakd.runtimes.jvm.vm_structs import VmStructs
 
-__all__ = ["CONSTANTS", "TYPES", "CodeLayout", "DebugLayout", "Layout", "MethodLayout", "layout_of"]
+__all__ = [
+    "CONSTANTS",
+    "TYPES",
+    "CodeLayout",
+    "DebugLayout",
+    "FlagLayout",
+    "Layout",
+    "MethodLayout",
+    "flags_of",
+    "layout_of",
+]
 
 TYPES = frozenset(
     {
@@ -163,7 +173,7 @@ def layout_of(structs: VmStructs, version: int) -> Layout:
             queue_limit=structs.offsets["StubQueue", "_buffer_limit"],
             perf_start=structs.statics.get(("PerfMemory", "_start")),
             perf_end=structs.statics.get(("PerfMemory", "_end")),
-            flags=_flags(structs),
+            flags=flags_of(structs),
         )
     except KeyError as error:
         raise ValueError(f"it does not publish where {error.args[0]} is") from error
@@ -272,7 +282,8 @@ def _method(structs: VmStructs) -> MethodLayout:
     )
 
 
-def _flags(structs: VmStructs) -> FlagLayout | None:
+def flags_of(structs: VmStructs) -> FlagLayout | None:
+    """Where the options are; None if it is not published."""
     try:
         return FlagLayout(
             structs.statics["JVMFlag", "flags"],

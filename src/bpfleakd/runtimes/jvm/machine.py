@@ -13,7 +13,7 @@ from bpfleakd.elf.named_symbols import find_symbols
 from bpfleakd.errors import BadElf
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.remote_memory import RemoteMemory
-from bpfleakd.runtimes.jvm.layout import CONSTANTS, TYPES, Layout, layout_of
+from bpfleakd.runtimes.jvm.layout import CONSTANTS, TYPES, FlagLayout, Layout, flags_of, layout_of
 from bpfleakd.runtimes.jvm.vm_structs import EXPORTED, read_vm_structs
 
 __all__ = ["Machine", "Unsupported", "find_library", "read_machine"]
@@ -25,7 +25,11 @@ _OLDEST = 11
 
 
 class Unsupported(Exception):
-    """Why a JVM cannot be read: the end of a sentence about the process."""
+    """Why a JVM cannot be read: the end of a sentence about the process. `flags`: its options, if found."""
+
+    def __init__(self, reason: str, flags: FlagLayout | None = None) -> None:
+        super().__init__(reason)
+        self.flags = flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +59,16 @@ def read_machine(
         raise Unsupported("its library does not publish its structures (gHotSpotVMStructs)")
     bias = library.start - vaddr
     addresses = {name: symbol.vaddr + bias for name, symbol in symbols.items()}
+    flags = None
     try:
         structs = read_vm_structs(memory, addresses, TYPES, CONSTANTS)
+        flags = flags_of(structs)
         release = structs.statics["Abstract_VM_Version", "_s_vm_release"]
         version = memory.text(memory.word(release), _RELEASE_MAX_BYTES).decode("ascii", "replace")
         found = _MAJOR.match(version)
         if found is None or int(found[1]) < _OLDEST:
-            raise Unsupported(f"version {version!r} is not supported: {_OLDEST} and later are")
+            reason = f"version {version!r} is not supported: {_OLDEST} and later are"
+            raise Unsupported(reason, flags)
         return Machine(version.partition("+")[0], layout_of(structs, int(found[1])))
     except (KeyError, ValueError) as error:
-        raise Unsupported(f"its structures are not as expected: {error}") from error
+        raise Unsupported(f"its structures are not as expected: {error}", flags) from error

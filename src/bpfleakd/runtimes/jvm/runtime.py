@@ -21,6 +21,7 @@ from bpfleakd.runtimes.jvm.machine import Machine, Unsupported, find_library, re
 from bpfleakd.runtimes.jvm.methods import JavaFrames, JavaMethods
 from bpfleakd.runtimes.jvm.names import JavaNames
 from bpfleakd.runtimes.jvm.perf_data import PerfData
+from bpfleakd.runtimes.jvm.perf_map import JavaPerfMap
 from bpfleakd.unwind.table import UnwindTable
 
 __all__ = ["JavaRuntime", "detect_jvm"]
@@ -42,6 +43,9 @@ class JavaRuntime:
         self.code: JavaFrames | None = None
         self.live_heap: JavaLiveHeap | None = None
         self.types: JavaTypes | None = None
+        flags = found.flags if isinstance(found, Unsupported) else found.layout.flags
+        attach = JavaAttach(process, partial(read_flag, memory, flags))
+        self.perf_map = JavaPerfMap(process, attach)
         if isinstance(found, Unsupported):
             return
         self.version = found.version
@@ -51,7 +55,6 @@ class JavaRuntime:
         if found.layout.perf_start and found.layout.perf_end:
             counters = PerfData(memory, found.layout.perf_start, found.layout.perf_end)
             self.live_heap = JavaLiveHeap(counters.read)
-        attach = JavaAttach(process, partial(read_flag, memory, found.layout.flags))
         self.types = JavaTypes(attach, self._heap_bytes)
 
     @property

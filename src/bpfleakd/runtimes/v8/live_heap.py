@@ -51,6 +51,11 @@ class V8LiveHeap:
         self.failure = None if layout else "this build of V8 does not say where it counts them"
         self.watched_since_ns: int | None = None
 
+    @property
+    def heap_bytes(self) -> int | None:
+        """What the last collection of each heap left; None before the first."""
+        return sum(heap.end_bytes for heap in self._heaps.values()) or None
+
     def read(self, now_ns: int) -> Sequence[LiveHeap]:
         """The collections since the last call: the last one, a full one if there was any."""
         if self._layout is None:

@@ -18,8 +18,10 @@ from bpfleakd.runtimes.v8.constants import Constants, Untrusted, read_constants,
 from bpfleakd.runtimes.v8.functions import FunctionReader
 from bpfleakd.runtimes.v8.gc_tracer import TracerLayout, read_layout
 from bpfleakd.runtimes.v8.heap_objects import HeapObjects
+from bpfleakd.runtimes.v8.inspector import V8Inspector
 from bpfleakd.runtimes.v8.live_heap import V8LiveHeap
 from bpfleakd.runtimes.v8.source_lines import ScriptLines
+from bpfleakd.sandbox.helpers import Helpers
 
 __all__ = ["V8", "detect_v8"]
 
@@ -40,9 +42,18 @@ class V8:
     allocations = None
     types = None
 
-    def __init__(self, memory: RemoteMemory, pid: int, mapping: Mapping, found: _Found | Untrusted) -> None:
+    def __init__(
+        self,
+        helpers: Helpers,
+        process: ProcessInfo,
+        memory: RemoteMemory,
+        mapping: Mapping,
+        found: _Found | Untrusted,
+    ) -> None:
         """`memory` is taken over. `mapping` is of the file that V8 is in."""
         self._memory = memory
+        pid = process.id.pid
+        self.sampler = V8Inspector(helpers, process, self._heap_bytes)
         self._reason: str | None = None
         self.version = "?"
         self.code: V8Code | None = None
@@ -64,6 +75,9 @@ class V8:
         failure = self.live_heap.failure if self.live_heap else None
         return (_INLINED, f"collections of V8 are unknown: {failure}") if failure else (_INLINED,)
 
+    def _heap_bytes(self) -> int | None:
+        return self.live_heap.heap_bytes if self.live_heap else None
+
     def close(self) -> None:
         """Close the way to the process' memory; names that are known stay."""
         self._memory.close()
@@ -72,7 +86,7 @@ class V8:
 _Found = tuple[Constants, str, TracerLayout | None]
 
 
-def detect_v8(process: ProcessInfo, mappings: Sequence[Mapping]) -> V8 | None:
+def detect_v8(helpers: Helpers, process: ProcessInfo, mappings: Sequence[Mapping]) -> V8 | None:
     """The V8 of a process; None if there is none, or the process has ended."""
     for mapping in mappings:
         if not (mapping.executable and _MAYBE.search(mapping.path)):
@@ -86,7 +100,7 @@ def detect_v8(process: ProcessInfo, mappings: Sequence[Mapping]) -> V8 | None:
         except (BadElf, OSError):
             found = None
         if found is not None:
-            return V8(memory, process.id.pid, mapping, found)
+            return V8(helpers, process, memory, mapping, found)
         memory.close()
     return None
 

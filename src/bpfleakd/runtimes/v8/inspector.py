@@ -1,0 +1,240 @@
+"""The inspector of a Node.js process: opened for one sampling of its heap, on request only, and closed again.
+
+While it is open, every user of the machine can run code in the process, so rules are strict:
+
+- Node.js opens it on SIGUSR1. Nothing is sent that would end the process or run a handler of the program
+  (signal_handles.py), nor while somebody else has the port, or if other machines could connect.
+- Nothing is said to a socket before the tables of the kernel confirm that the process is at its other end.
+- A helper without rights holds the conversation (inspector_jobs.py).
+- An inspector that was open before stays open, as it is.
+- A timer in the process closes it, too: the daemon may end in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bpfleakd import errors
+from bpfleakd.process.listeners import Listener, TcpSockets
+from bpfleakd.process.network_namespace import connected
+from bpfleakd.process.process import ProcessInfo, read_process
+from bpfleakd.runtimes.runtime import RuntimeFailure, SampledHeap
+from bpfleakd.runtimes.v8.inspector_address import UnknownAddress, inspector_address
+from bpfleakd.runtimes.v8.inspector_jobs import (
+    CLOSE_JOB,
+    SAMPLE_JOB,
+    Alive,
+    Closing,
+    Conversation,
+)
+from bpfleakd.runtimes.v8.signal_handles import handles_signal
+from bpfleakd.sandbox.helpers import HelperFailed, Helpers
+
+__all__ = ["InspectorError", "V8Inspector"]
+
+_PROC = Path("/proc")
+_OPENING_TIMEOUT_S = 5.0
+_CLOSING_TIMEOUT_S = 5.0
+_ACCEPT_TIMEOUT_S = 2.0
+_POLL_S = 0.02
+# For the collection and the answer, beyond the time that is sampled.
+_TALK_LIMIT_S = 30.0
+_TIMER_SPARE_S = 30.0
+_INTERVAL_BYTES = 32 << 10
+_ANSWER_MAX_BYTES = 4 << 20
+# Measured: 0.9 s for 1 GiB alive.
+_S_PER_BYTE = 0.9 / (1 << 30)
+_S_AT_LEAST = 0.01
+
+
+class InspectorError(RuntimeFailure):
+    """The inspector cannot be used. The message is the end of a sentence about the process."""
+
+
+class V8Inspector:
+    """The inspector of one process. `heap_bytes` is the size of its heap, None if unknown."""
+
+    def __init__(
+        self,
+        helpers: Helpers,
+        process: ProcessInfo,
+        heap_bytes: Callable[[], int | None],
+        proc: Path = _PROC,
+    ) -> None:
+        self._helpers = helpers
+        self._process = process
+        self._heap_bytes = heap_bytes
+        self._proc = proc
+        self._sockets = TcpSockets(process.id.pid, proc)
+
+    def stops_s(self) -> float | None:
+        """How long the process will stand still for the collection, in seconds, about; None if unknown."""
+        heap_bytes = self._heap_bytes()
+        return None if heap_bytes is None else max(_S_AT_LEAST, heap_bytes * _S_PER_BYTE)
+
+    def address(self) -> tuple[str, bool]:
+        """Where it is or will be, and whether it is open. Raises InspectorError if it cannot be opened."""
+        with _as_failure():
+            expected = inspector_address(self._process.id.pid, self._proc)
+            listeners = self._sockets.listeners()
+            is_open = self._open_one(expected.port, listeners) is not None
+            if not is_open:
+                self._check_may_be_opened(expected, listeners)
+            return str(expected), is_open
+
+    def sample(self, seconds: float) -> SampledHeap:
+        """Sample allocations, and return what of them is alive then. Waits. Raises InspectorError."""
+        with _as_failure():
+            self._helpers.prepare()
+            expected = inspector_address(self._process.id.pid, self._proc)
+            before = self._open_one(expected.port, self._sockets.listeners())
+            listener = before or self._opened(expected)
+            closes = before is None
+            alive = closing = failure = None
+            try:
+                order = Conversation(
+                    host=str(listener),
+                    limit_s=seconds + _TALK_LIMIT_S,
+                    sample_s=seconds,
+                    interval_bytes=_INTERVAL_BYTES,
+                    closes=closes,
+                    timer_s=seconds + _TALK_LIMIT_S + _TIMER_SPARE_S,
+                )
+                for answer in self._talk(SAMPLE_JOB, listener, order):
+                    if isinstance(answer, Alive):
+                        alive = answer
+                    else:
+                        closing = answer
+            except (HelperFailed, InspectorError, OSError) as error:
+                failure = error
+            is_left_open = closes and not self._is_closed(listener, is_told=closing is not None)
+            if alive is None:
+                stays = f"; it stays open at {listener}" if is_left_open else ""
+                raise InspectorError(f"its inspector does not answer: {failure}{stays}") from failure
+            return SampledHeap(
+                alive.functions,
+                alive.live_bytes,
+                alive.sampled_s,
+                str(listener),
+                not closes,
+                alive.is_others,
+                is_left_open,
+            )
+
+    def _open_one(self, port: int, listeners: list[Listener]) -> Listener | None:
+        return next((one for one in listeners if one.is_own and one.port == port), None)
+
+    def _check_may_be_opened(self, expected: Listener, listeners: list[Listener]) -> None:
+        """Raise InspectorError if SIGUSR1 would do harm or no good."""
+        try:
+            now = read_process(self._process.id.pid, self._proc)
+        except errors.BpfleakdError as error:
+            raise InspectorError("it has ended") from error
+        if now.id != self._process.id:
+            raise InspectorError("it has ended")
+        if now.state in "TtZX":
+            raise InspectorError("it is stopped")
+        if not expected.is_loopback:
+            raise InspectorError(f"it would open its inspector at {expected}, for other machines, too")
+        if any(one.port == expected.port for one in listeners):
+            raise InspectorError(f"another process has port {expected.port}, which its inspector needs")
+        if not self._catches_signal():
+            raise InspectorError("it does not catch SIGUSR1, which would end it")
+        has_handler = handles_signal(self._process.id.pid, signal.SIGUSR1)
+        if has_handler is None:
+            raise InspectorError("it cannot be told whether it has its own handler for SIGUSR1")
+        if has_handler:
+            raise InspectorError(
+                "it has its own handler for SIGUSR1, which would open the inspector otherwise"
+            )
+
+    def _catches_signal(self) -> bool:
+        status = (self._proc / str(self._process.id.pid) / "status").read_text(errors="replace")
+        for line in status.splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1)
+        return False
+
+    def _opened(self, expected: Listener) -> Listener:
+        """Have the inspector opened."""
+        pidfd = os.pidfd_open(self._process.id.pid)
+        try:
+            before = self._sockets.listeners()
+            self._check_may_be_opened(expected, before)
+            known = {one.inode for one in before}
+            signal.pidfd_send_signal(pidfd, signal.SIGUSR1)
+            deadline_s = time.monotonic() + _OPENING_TIMEOUT_S
+            while time.monotonic() < deadline_s:
+                new = [one for one in self._sockets.listeners() if one.is_own and one.inode not in known]
+                if found := self._open_one(expected.port, new):
+                    return found
+                time.sleep(_POLL_S)
+        finally:
+            os.close(pidfd)
+        raise InspectorError(
+            f"it does not open its inspector at {expected} within {_OPENING_TIMEOUT_S:.0f} s"
+        )
+
+    def _talk(self, job: str, listener: Listener, order: Conversation) -> Iterator[Alive | Closing]:
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(self._connection(listener)).fileno() for _ in range(2)]
+            yield from self._helpers.answers(
+                job,
+                order,
+                files,
+                Alive | Closing,  # type: ignore[arg-type]
+                limit_s=order.limit_s + 1,
+                answers_max=2,
+                bytes_max=_ANSWER_MAX_BYTES,
+            )
+
+    @contextlib.contextmanager
+    def _connection(self, listener: Listener) -> Iterator[socket.socket]:
+        """A connection that the process has accepted."""
+        with connected(
+            self._process.id.pid, listener.reachable, listener.port, _ACCEPT_TIMEOUT_S
+        ) as connection:
+            deadline_s = time.monotonic() + _ACCEPT_TIMEOUT_S
+            while not self._sockets.has_accepted(connection):
+                if time.monotonic() > deadline_s:
+                    raise InspectorError("another process is behind the port of its inspector")
+                time.sleep(_POLL_S)
+            yield connection
+
+    def _is_closed(self, listener: Listener, *, is_told: bool) -> bool:
+        """Whether the inspector closes in time; it is told to once more, if it was not."""
+        with contextlib.suppress(HelperFailed, InspectorError, OSError):
+            if not is_told:
+                order = Conversation(host=str(listener), limit_s=_CLOSING_TIMEOUT_S)
+                list(self._talk(CLOSE_JOB, listener, order))
+        deadline_s = time.monotonic() + _CLOSING_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            try:
+                if all(one.inode != listener.inode for one in self._sockets.listeners()):
+                    return True
+            except OSError:
+                # It has ended.
+                return True
+            time.sleep(_POLL_S)
+        return False
+
+
+@contextlib.contextmanager
+def _as_failure() -> Iterator[None]:
+    try:
+        yield
+    except PermissionError as error:
+        words = "it is another user's, or has its own network, and the daemon lacks CAP_KILL or may not enter"
+        raise InspectorError(words) from error
+    except UnknownAddress as error:
+        raise InspectorError(str(error)) from error
+    except OSError as error:
+        raise InspectorError(f"its inspector cannot be reached: {error.strerror or error}") from error
+    except HelperFailed as error:
+        raise InspectorError(f"its inspector cannot be read: {error}") from error
