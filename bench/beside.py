@@ -14,7 +14,8 @@ from bpfleakd.kernel.abi import COOKIE_SLOT_SHIFT, STACK, RecordingState
 from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.compilation.source import bpf_directory, flattened
 from bpfleakd.kernel.loader import RING_FLAGS, Capacities
-from bpfleakd.kernel.maps import PINNED_MAPS, Maps
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.kernel.pinned_maps import PINNED_MAPS
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.tracing.unwinding import Unwinding
 

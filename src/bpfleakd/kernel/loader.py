@@ -34,7 +34,8 @@ from bpfleakd.kernel.compilation.cache import CompileCache
 from bpfleakd.kernel.compilation.compiled import CompiledPrograms, with_descriptors
 from bpfleakd.kernel.compilation.source import bpf_directory, flattened
 from bpfleakd.kernel.machine_code import check_stack
-from bpfleakd.kernel.maps import CHANGED_SITE_BYTES, PINNED_MAPS, SPACE_EVENT_BYTES, Maps
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.kernel.pinned_maps import CHANGED_SITE_BYTES, PINNED_MAPS, SPACE_EVENT_BYTES
 from bpfleakd.kernel.pins import MAKING, PinnedSet, remove_pins
 from bpfleakd.kernel.probes.links import Linker
 from bpfleakd.kernel.programs import (

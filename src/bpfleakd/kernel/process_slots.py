@@ -10,16 +10,52 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.kernel import abi, bpf
 
-__all__ = ["NoSlot", "ProcessSlots"]
+__all__ = ["NoSlot", "ProcessCounters", "ProcessSlots"]
 
 # So many processes may fill the ring of changes together, however many there are.
 _STORMS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessCounters:
+    """What the programs say of a process.
+
+    `sample_shift` is the binary logarithm of the sampling interval in bytes, 0 if every block is recorded,
+    and `was_sampled` whether it ever was otherwise. `recorded` blocks entered the live table, and `released`
+    ones left it; `site_count` and `stack_count` are entries in those tables. `unmatched_frees` counts frees
+    of unknown blocks, `idle_unmatched_frees` those by threads that have made none since; `library_changes`
+    counts dlopen and dlclose, `losses` is by reason. `heap_peak_bytes` is the peak of live bytes in the heap
+    since the last event of the address space. `inside_interval_bytes` is the interval of the sampler inside
+    the process, 0 without one. `probe_hits` are the runs of programs in this process; each costs it about 0.5
+    us.
+    """
+
+    state: abi.RecordingState
+    unmatched_frees: int
+    library_changes: int
+    losses: dict[str, int]
+    heap_peak_bytes: int = 0
+    probe_hits: int = 0
+    sample_shift: int = 0
+    was_sampled: bool = False
+    recorded: int = 0
+    released: int = 0
+    site_count: int = 0
+    stack_count: int = 0
+    idle_unmatched_frees: int = 0
+    inside_interval_bytes: int = 0
+
+    @property
+    def sample_interval_bytes(self) -> int:
+        """One block in so many bytes is recorded now, on average; 0: all are."""
+        return self.inside_interval_bytes or (1 << self.sample_shift if self.sample_shift else 0)
 
 
 class NoSlot(Exception):
@@ -83,6 +119,27 @@ class ProcessSlots:
         slot = self._slots.get(pid)
         row: np.void = np.zeros(1, abi.PROCESS)[0] if slot is None else self._rows[slot].copy()
         return row
+
+    def counters(self, pid: int, idle_unmatched_frees: int = 0) -> ProcessCounters:
+        """The counters of a process; those of one that is unknown are zero."""
+        process = self.row(pid)
+        losses = {reason: int(n) for reason, n in zip(abi.LOSS_REASONS, process["losses"], strict=True)}
+        return ProcessCounters(
+            state=abi.RecordingState(int(process["state"])),
+            unmatched_frees=int(process["unmatched_frees"]),
+            idle_unmatched_frees=idle_unmatched_frees,
+            library_changes=int(process["library_changes"]),
+            losses=losses,
+            heap_peak_bytes=int(process["peak_live_bytes"]),
+            probe_hits=int(process["probe_hits"][:: abi.HIT_COUNTER_WORDS].sum()),
+            sample_shift=int(process["sample_shift"]),
+            was_sampled=bool(process["sampling"]),
+            recorded=int(process["recorded"]),
+            released=int(process["released"]),
+            site_count=int(process["site_count"]),
+            stack_count=int(process["stack_count"]),
+            inside_interval_bytes=int(process["inside_interval_bytes"]),
+        )
 
     def begin_reading(self) -> None:
         """Count a reading of the sites: later changes are listed again."""

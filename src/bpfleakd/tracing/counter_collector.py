@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from bpfleakd import errors
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
-from bpfleakd.kernel.maps import Maps, ProcessCounters
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.kernel.process_slots import ProcessCounters
 from bpfleakd.kernel.skipped_runs import SkippedRuns
 from bpfleakd.model.site import SiteKey
 from bpfleakd.process.mappings import read_mappings
@@ -62,7 +63,7 @@ class CounterCollector:
         daemon may be stalled in between.
         """
         # First, so that a peak of the heap can be distinguished from those of the events.
-        idle = self._maps.idle_unmatched_frees()
+        idle = self._maps.shared.idle_unmatched_frees()
         counters = {pid: self._maps.process(pid, idle[pid]) for pid in self._processes.running}
         self._make_up_for(self._maps.skipped_runs())
         for pid in self._state.feed.read():
@@ -129,7 +130,7 @@ class CounterCollector:
         before, self._skipped = self._skipped, skipped
         log.warning("programs.skipped", **skipped._asdict())
         if skipped.thread_ends != before.thread_ends:
-            self._maps.remove_ended_threads(self._processes.running.keys())
+            self._maps.shared.remove_ended_threads(self._processes.running.keys())
         if skipped.execs != before.execs:
             for pid, traced in self._processes.running.items():
                 with traced.isolated(self._clock_ns):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import structlog
 
 from bpfleakd.analysis.sampling_rate import MIN_SHIFT, RecordingRates, SamplingState, adapted
-from bpfleakd.kernel.maps import Maps, ProcessCounters
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.kernel.process_slots import ProcessCounters
 from bpfleakd.model.process import TracingMode, TracingRequest
 
 __all__ = ["FIRST_SHIFT", "SAMPLED_LIVE_BLOCKS", "Sampling", "SamplingOptions"]

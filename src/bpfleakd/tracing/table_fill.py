@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from bpfleakd.kernel.maps import ProcessCounters
+from bpfleakd.kernel.process_slots import ProcessCounters
 
 __all__ = ["table_entries"]
 

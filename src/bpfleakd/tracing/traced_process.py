@@ -17,7 +17,8 @@ import structlog
 from bpfleakd import errors
 from bpfleakd.analysis.fingerprint import fingerprint
 from bpfleakd.kernel.abi import KINDS, RecordingState
-from bpfleakd.kernel.maps import Maps, ProcessCounters
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.kernel.process_slots import ProcessCounters
 from bpfleakd.model.address_space import UseSummary
 from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.code.mapping import CodeMapping, Mapping

@@ -308,7 +308,7 @@ class Tracer:
         self.collect()
         self._unwinding.poll()
         self._attacher.poll()
-        self._maps.sweep(_SWEEPING_S)
+        self._maps.shared.sweep(_SWEEPING_S)
         for id_, request in list(self._to_begin_anew.items()):
             self._start_anew(id_, request)
         for traced in self.running():

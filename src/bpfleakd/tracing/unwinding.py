@@ -23,7 +23,9 @@ from bpfleakd import errors
 from bpfleakd.elf.vdso import VDSO
 from bpfleakd.errors import BadElf
 from bpfleakd.kernel.blob import Blob
-from bpfleakd.kernel.unwind_store import OF_OTHERS, Piece, StoreFull, TableMapping, UnwindStore
+from bpfleakd.kernel.unwind_tables.mapping_list import TableMapping
+from bpfleakd.kernel.unwind_tables.shards import Piece, StoreFull
+from bpfleakd.kernel.unwind_tables.store import OF_OTHERS, UnwindStore
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.mapped_files import FileKey, OpenedFile, open_mapped
 from bpfleakd.process.process import instance_of

@@ -15,8 +15,10 @@ from unittest import mock
 
 import numpy as np
 
-from bpfleakd.kernel import abi, bpf, unwind_store
-from bpfleakd.kernel.unwind_store import UnwindStore
+from bpfleakd.kernel import abi, bpf
+from bpfleakd.kernel.unwind_tables import shards
+from bpfleakd.kernel.unwind_tables import store as unwind_store
+from bpfleakd.kernel.unwind_tables.store import UnwindStore
 from bpfleakd.unwind.rules import GAP, PACKED_RULE_BYTES, UnwindRule, unpack
 
 __all__ = ["FakeKernel", "store_in"]
@@ -188,7 +190,7 @@ assert unpack(bytes(PACKED_RULE_BYTES))[0] == GAP
 def store_in(kernel: FakeKernel, *, idle_words_max: int = 0) -> Iterator[UnwindStore]:
     """A store over the maps; both are closed, and no descriptor may be left."""
     before = _open_descriptors()
-    with mock.patch.object(unwind_store, "bpf", kernel):
+    with mock.patch.object(unwind_store, "bpf", kernel), mock.patch.object(shards, "bpf", kernel):
         store = UnwindStore(kernel.descriptors, lambda pid: pid, idle_words_max=idle_words_max)
         yield store
         store.close()

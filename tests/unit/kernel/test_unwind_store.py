@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.kernel.abi import MAX_UNWIND_MAPPINGS, UNWIND_SHARD_WORDS
-from bpfleakd.kernel.unwind_store import OF_OTHERS, Piece, StoreFull, TableMapping, UnwindStore
+from bpfleakd.kernel.unwind_tables.mapping_list import TableMapping
+from bpfleakd.kernel.unwind_tables.shards import Piece, StoreFull
+from bpfleakd.kernel.unwind_tables.store import OF_OTHERS, UnwindStore
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.unwind.build import table_of
 from bpfleakd.unwind.managed_code import CodeRange, managed_rule

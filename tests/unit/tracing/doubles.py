@@ -12,7 +12,7 @@ import numpy as np
 from bpfleakd import errors
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import RecordingState
-from bpfleakd.kernel.maps import ProcessCounters
+from bpfleakd.kernel.process_slots import ProcessCounters
 from bpfleakd.kernel.skipped_runs import SkippedRuns
 from bpfleakd.model.code.mapping import CodeMapping, Mapping
 from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
@@ -86,6 +86,11 @@ class FakeMaps:
 
     def stack_of_block(self, _pid: int, _address: int) -> RawStack | None:
         return None
+
+    @property
+    def shared(self) -> FakeMaps:
+        """Entries in the maps of all are here, too."""
+        return self
 
     def idle_unmatched_frees(self) -> Counter[int]:
         return Counter()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bpfleakd.kernel.abi import RecordingState
-from bpfleakd.kernel.maps import ProcessCounters
+from bpfleakd.kernel.process_slots import ProcessCounters
 from bpfleakd.model.process import TracingMode, TracingRequest
 from bpfleakd.tracing.sampling import FIRST_SHIFT, Sampling, SamplingOptions
 

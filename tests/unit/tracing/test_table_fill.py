@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bpfleakd.kernel.abi import RecordingState
-from bpfleakd.kernel.maps import ProcessCounters
+from bpfleakd.kernel.process_slots import ProcessCounters
 from bpfleakd.tracing.table_fill import table_entries
 
 

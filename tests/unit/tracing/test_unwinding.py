@@ -14,7 +14,7 @@ import pytest
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.kernel.abi import UNWIND_SHARD_WORDS
-from bpfleakd.kernel.unwind_store import UnwindStore
+from bpfleakd.kernel.unwind_tables.store import UnwindStore
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.mappings import mapped_file, read_mappings
 from bpfleakd.tracing.unwinding import Unwinding

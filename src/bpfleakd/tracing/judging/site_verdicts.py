@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.kernel.maps import ProcessCounters
+from bpfleakd.kernel.process_slots import ProcessCounters
 from bpfleakd.model.history import StoredHistory
 from bpfleakd.model.limit import MemoryLimit
 from bpfleakd.model.report import SiteReport

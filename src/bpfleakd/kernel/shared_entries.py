@@ -1,0 +1,111 @@
+"""Entries of processes in the maps that all share: what is counted over them, and their removal.
+
+To find those of one process a map has to be walked. So what is left of processes that are not traced any more
+is removed a little at a time (`sweep`), for several processes at once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.kernel import abi, bpf
+from bpfleakd.kernel.pinned_maps import PINNED_MAPS
+
+__all__ = ["SharedEntries"]
+
+# Keyed by process and more.
+_SHARED_MAPS = ("sites", "stacks", "threads", "unproven_frees")
+
+# A stack has a kilobyte.
+_BATCH_ENTRIES = 1024
+
+
+class SharedEntries:
+    """`descriptors` are those of all maps, by name; the caller still owns them."""
+
+    def __init__(self, descriptors: Mapping[str, int]) -> None:
+        self._fds = descriptors
+        # Processes whose entries are still to be removed, and how far that is.
+        self._removed: set[int] = set()
+        self._sweeping: Iterator[None] | None = None
+
+    def idle_unmatched_frees(self) -> Counter[int]:
+        """Frees of unknown blocks by threads that made none since, and were not about to end, by pid.
+
+        It walks a table of all threads.
+        """
+        before_ns = time.monotonic_ns() - abi.THREAD_END_NS
+        counts: Counter[int] = Counter()
+        for keys, values in bpf.map_batches(self._fds["unproven_frees"], np.dtype("u8"), abi.UNPROVEN_FREES):
+            idle = values["first_ns"] < before_ns
+            pids, places = np.unique(_processes_of(keys[idle]), return_inverse=True)
+            sums = np.zeros(len(pids), np.uint64)
+            np.add.at(sums, places, values["count"][idle])
+            counts.update(dict(zip(pids.tolist(), sums.tolist(), strict=True)))
+        return counts
+
+    def remove_later(self, pid: int) -> None:
+        """Have the entries of a process removed by `sweep`."""
+        self._removed.add(pid)
+
+    def finish_removing(self, pid: int) -> None:
+        """Return once no entry of a process is left that was to be removed."""
+        while pid in self._removed:
+            self.sweep()
+
+    def sweep(self, limit_s: float = math.inf) -> None:
+        """Remove what is left of processes that were removed, for so long at a time."""
+        until_s = time.monotonic() + limit_s
+        if self._sweeping is None and self._removed:
+            self._sweeping = self._sweep(frozenset(self._removed))
+        for _batch in self._sweeping or ():
+            if time.monotonic() >= until_s:
+                return
+        self._sweeping = None
+
+    def remove_others(self, pids: Collection[int]) -> None:
+        """Remove the entries of all processes but these: what an earlier daemon has left."""
+        known = np.array(pids, np.uint64)
+        for name in _SHARED_MAPS:
+            self._remove_keys(name, lambda keys: ~np.isin(_processes_of(keys), known))
+
+    def remove_ended_threads(self, pids: Collection[int]) -> None:
+        """Remove what is kept of threads of these processes that have ended."""
+
+        def has_ended(key: int) -> bool:
+            pid, tid = key >> 32, key & 0xFFFFFFFF
+            return pid in pids and not Path(f"/proc/{pid}/task/{tid}").exists()
+
+        for name in ("threads", "unproven_frees"):
+            self._remove_keys(name, lambda keys: np.array([has_ended(key) for key in keys.tolist()], bool))
+
+    def _sweep(self, pids: frozenset[int]) -> Iterator[None]:
+        numbers = np.array(sorted(pids), np.uint64)
+        for name in _SHARED_MAPS:
+            for fd, keys in self._batches_of_keys(name):
+                bpf.map_delete_many(fd, keys[np.isin(_processes_of(keys), numbers)])
+                yield
+        self._removed -= pids
+
+    def _remove_keys(self, name: str, chosen: Callable[[np.ndarray], NDArray[np.bool_]]) -> None:
+        # Collected first, since it is the table that is walked.
+        for fd, keys in [(fd, keys[chosen(keys)]) for fd, keys in self._batches_of_keys(name)]:
+            bpf.map_delete_many(fd, keys)
+
+    def _batches_of_keys(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
+        fd = self._fds[name]
+        value_type = np.dtype(("V", bpf.map_info(fd).value_bytes))
+        for keys, _values in bpf.map_batches(fd, PINNED_MAPS[name][0], value_type, _BATCH_ENTRIES):
+            yield fd, keys
+
+
+def _processes_of(keys: np.ndarray) -> np.ndarray:
+    """The tgid of each key, which is a struct or (tgid, tid) in one number."""
+    return keys["tgid"] if keys.dtype.names else keys >> 32

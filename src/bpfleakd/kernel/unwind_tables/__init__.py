@@ -1,0 +1,1 @@
+"""Unwind tables in the kernel, where the walker searches them."""
