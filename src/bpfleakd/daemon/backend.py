@@ -63,10 +63,11 @@ from bpfleakd.tracing.attaching.discovery import Discovery
 from bpfleakd.tracing.checkpoint import read_request
 from bpfleakd.tracing.descriptor_recording import DescriptorRecording, RecordedDescriptors
 from bpfleakd.tracing.go.profile_switch import turn_off_profile
+from bpfleakd.tracing.lifetime.beginning import TracingOptions
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.sampling import SamplingOptions
 from bpfleakd.tracing.traced_process import TracedProcess
-from bpfleakd.tracing.tracer import Tracer, TracingOptions
+from bpfleakd.tracing.tracer import Tracer
 from bpfleakd.tracing.unwinding import Unwinding
 from bpfleakd.unwind import table_builder
 from bpfleakd.unwind.table_builder import TableBuilder

@@ -48,7 +48,10 @@ History: TypeAlias = tuple[SiteTable, SiteVerdicts, dict[SiteKey, SiteIdentity]]
 
 
 class RecordedState:
-    """Of all traced processes, from `begin` or `resume` to `forget`. `clock_ns` is CLOCK_MONOTONIC."""
+    """Of all traced processes, from `begin` or `resume` to `forget`.
+
+    `watch` turns the kernel's reports of address spaces on and off; `clock_ns` is CLOCK_MONOTONIC.
+    """
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class RecordedState:
         address_maps: AddressMaps,
         sampling: SamplingOptions,
         leak_after_s: float,
+        watch: Callable[[bool], None],
         clock_ns: Callable[[], int],
     ) -> None:
         self.address_maps = address_maps
@@ -64,6 +68,7 @@ class RecordedState:
         self.sampling = Sampling(maps, sampling)
         self._histories = HistoryCheckpoints(clock_ns)
         self._leak_after_s = leak_after_s
+        self._watch = watch
         self._clock_ns = clock_ns
 
     def begin(self, attachment: Attachment, request: TracingRequest, begun_anew: int = 0) -> TracedSince:
@@ -123,6 +128,13 @@ class RecordedState:
         self._histories.forget(pid)
         self.memory.forget(pid)
         self.sampling.forget(pid)
+
+    def watch_address_spaces(self, wanted: bool) -> None:
+        """Have the kernel report changes of address spaces, or not any more."""
+        try:
+            self._watch(wanted)
+        except errors.KernelError as error:
+            log.warning("space.not-watched", reason=error.message, hint=error.hint)
 
     def _follow_address_space(self, attachment: Attachment) -> None:
         is_gos = is_gos_memory if attachment.go is not None else (lambda mapping: False)

@@ -4,66 +4,42 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import structlog
 
 from bpfleakd import errors
-from bpfleakd.analysis.callers import NO_RULES, ChargeRules
-from bpfleakd.analysis.suppressions import NO_SUPPRESSIONS, Suppressions
+from bpfleakd.analysis.suppressions import Suppressions
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import ProcessPins
 from bpfleakd.model.process import ProcessId, ProcessLabels, ProcessState, TracingRequest
 from bpfleakd.process.identity import read_labels
-from bpfleakd.runtimes.detection import Detector
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.tracing.address_maps import AddressMaps
 from bpfleakd.tracing.attaching.attach import IMPATIENT, UNHURRIED, Attacher, AttachWait
 from bpfleakd.tracing.attaching.attachment import Attachment
 from bpfleakd.tracing.checkpoint import read_request, write_request
 from bpfleakd.tracing.counter_collector import CounterCollector
-from bpfleakd.tracing.go.goroutines import GoroutineWatch
-from bpfleakd.tracing.go.profile import GoProfile
-from bpfleakd.tracing.go.profile_switch import turn_off_profile, turn_on_profile
-from bpfleakd.tracing.judging.earlier_leaks import EarlierLeaks
+from bpfleakd.tracing.go.profile_switch import turn_on_profile
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
+from bpfleakd.tracing.lifetime.beginning import Beginning, TracingOptions
+from bpfleakd.tracing.lifetime.ending import Ending
+from bpfleakd.tracing.lifetime.turns import Turns
 from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.recorded_state import History, RecordedState
-from bpfleakd.tracing.runtimes import ProcessRuntimes
-from bpfleakd.tracing.sampling import SamplingOptions
-from bpfleakd.tracing.site_charging import SiteCharging
 from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
 from bpfleakd.tracing.traced_processes import TracedProcesses
 from bpfleakd.tracing.unwinding import Unwinding
-from bpfleakd.verdicts.measurement import LEAK_AFTER_S
 
-__all__ = ["Tracer", "TracingOptions"]
+__all__ = ["Tracer"]
 
 log = structlog.get_logger()
 
-# Processes that have ended and whose last report waits for names; that of further ones has what there is.
-_ENDING_MAX = 8
-# What judging processes may take of a tick.
-_LOOKING_NS = 200_000_000
-# Likewise for code that processes have made.
-_FOLLOWING_NS = 100_000_000
-# And what removing the entries of processes that are not traced any more may take.
+# What removing the entries of processes that are not traced any more may take of a tick.
 _SWEEPING_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class TracingOptions:
-    """`unattended_s` after the last tick the programs stop recording; a leak is one after `leak_after_s`."""
-
-    sampling: SamplingOptions
-    unattended_s: float
-    leak_after_s: float = LEAK_AFTER_S
-    suppressions: Suppressions = NO_SUPPRESSIONS
-    charge_rules: ChargeRules = NO_RULES
-    detectors: Mapping[str, Detector] = field(default_factory=dict)
 
 
 class Tracer:
@@ -86,12 +62,6 @@ class Tracer:
         self._maps = maps
         self._attacher = attacher
         self._unwinding = unwinding
-        self._watch_address_spaces = watch_address_spaces
-        self._symbolizer_of = symbolizer_of
-        self._suppressions = options.suppressions
-        self._charge_rules = options.charge_rules
-        self._detectors = options.detectors
-        self._leak_after_s = options.leak_after_s
         self._unattended_ns = round(options.unattended_s * 1e9)
         self.clock_ns = clock_ns
         self.processes = TracedProcesses()
@@ -99,10 +69,16 @@ class Tracer:
         self._to_begin_anew: dict[ProcessId, TracingRequest] = {}
         self.observers: list[TracingObserver] = []
         self._running = self.processes.running
-        self._earlier_leaks = EarlierLeaks()
         address_maps = AddressMaps(self._is_in_allocator, self._is_python_arena)
-        self._state = RecordedState(maps, address_maps, options.sampling, options.leak_after_s, clock_ns)
+        self._state = RecordedState(
+            maps, address_maps, options.sampling, options.leak_after_s, watch_address_spaces, clock_ns
+        )
         self._collector = CounterCollector(maps, attacher, unwinding, self._state, self.processes, clock_ns)
+        self._beginning = Beginning(maps, unwinding, symbolizer_of, options, clock_ns)
+        self._turns = Turns(self.processes, self.observers, unwinding, self._state, self.view, clock_ns)
+        self._ending = Ending(
+            attacher, self._state, self.processes, self.observers, self.collect, self.view, clock_ns
+        )
 
     # Processes come and go
 
@@ -136,11 +112,11 @@ class Tracer:
             request = replace(request, labels=read_labels(pid))
         attachment = self._attacher.attach(pid, request, expected=expected, wait=wait)
         # Heap first: the links to system calls take their time.
-        self._watch_while(True)
+        self._state.watch_address_spaces(True)
         since = self._state.begin(attachment, request, begun_anew)
         self._beat(since.attached_ns)
         traced = self._take_on(attachment, request, since, self._state.new_history())
-        earlier = self._earlier_leaks.take(attachment.process.id)
+        earlier = self._ending.earlier_leaks.take(attachment.process.id)
         if not request.is_manual:
             traced.verdicts.go_on_with(earlier)
         traced.followed_changes = traced.counters.library_changes
@@ -173,11 +149,11 @@ class Tracer:
         self._maps.remove_unknown()
         self._beat(self.clock_ns())
         if self._running:
-            self._watch_while(True)
+            self._state.watch_address_spaces(True)
             self._settle_adopted(gap_s)
         self._unwinding.drop_unused()
         self._attacher.drop_unused()
-        self._watch_while(bool(self._running))
+        self._state.watch_address_spaces(bool(self._running))
         for id_, request in anew.items():
             self._start_anew(id_, request)
 
@@ -185,13 +161,13 @@ class Tracer:
         """Stop tracing and forget the process; returns it as it was last. Raises NotAttached."""
         traced = self.processes.find(pid)
         if pid in self._running:
-            self._end(traced, ProcessState.DETACHED)
+            self._ending.end(traced, ProcessState.DETACHED)
         self.processes.forget_ended(pid)
         return traced
 
     def stop(self, pid: int) -> None:
         """Stop tracing a process that is traced, and keep its last report."""
-        self._end(self._running[pid], ProcessState.DETACHED)
+        self._ending.end(self._running[pid], ProcessState.DETACHED)
 
     def leave(self) -> None:
         """Close everything, and leave the processes as they are to the next daemon."""
@@ -286,7 +262,7 @@ class Tracer:
 
     def use_suppressions(self, suppressions: Suppressions) -> None:
         """Use these from now on; the reports of processes that ended stay as they are."""
-        self._suppressions = suppressions
+        self._beginning.suppressions = suppressions
         for traced in self._running.values():
             traced.suppressions = SiteSuppressions(suppressions)
 
@@ -314,97 +290,23 @@ class Tracer:
         for traced in self.running():
             with traced.isolated(self.clock_ns):
                 self._end_if_over(traced)
-        self._follow_new_code()
-        self._look_around()
+        self._turns.take()
         took_s = (self.clock_ns() - began_ns) / 1e9
         for observer in self.observers:
             observer.ticked(took_s)
         return took_s
 
-    def _follow_new_code(self) -> None:
-        """Have the walker know code as soon as it is made: a process with many sites is judged less often."""
-        began_ns = now_ns = self.clock_ns()
-        makers = [traced for traced in self.running() if traced.runtimes.makes_code]
-        for traced in sorted(makers, key=lambda traced: traced.code_pause.done_ns):
-            if now_ns - began_ns > _FOLLOWING_NS:
-                break
-            if traced.is_set_aside(now_ns) or traced.is_ending or not traced.code_pause.is_due(now_ns):
-                continue
-            followed_ns = now_ns
-            with traced.isolated(self.clock_ns):
-                traced.runtimes.refresh_code(now_ns)
-                self._follow_code(traced)
-            now_ns = self.clock_ns()
-            traced.code_pause.done(followed_ns, now_ns)
-
-    def _look_around(self) -> None:
-        """Judge all processes, the one that waited longest first; the rest waits for the next tick."""
-        began_ns = now_ns = self.clock_ns()
-        for traced in sorted(self.running(), key=lambda traced: traced.looked_at_ns):
-            if now_ns - began_ns > _LOOKING_NS:
-                break
-            if traced.is_set_aside(now_ns) or traced.is_ending or not traced.look_pause.is_due(now_ns):
-                continue
-            traced.looked_at_ns = now_ns
-            with traced.isolated(self.clock_ns):
-                self._look_at(traced)
-            now_ns = self.clock_ns()
-            traced.look_pause.done(traced.looked_at_ns, now_ns)
-
-    def _look_at(self, traced: TracedProcess) -> None:
-        traced.runtimes.refresh(self.clock_ns())
-        view = self.view(traced)
-        for observer in self.observers:
-            observer.collected(view)
-        self._state.write_history(traced)
-        if traced.set_aside is not None:
-            traced.set_aside = None
-            log.info("process.looked-at-again", pid=traced.pid)
-
     # Inside
-
-    def _follow_code(self, traced: TracedProcess) -> None:
-        """Have the walker know where run-time compiled code is, and how it is unwound."""
-        self._unwinding.use_tables(traced.pid, traced.runtimes.code_tables)
-        code = traced.runtimes.code
-        if code is not None and not traced.is_gone:
-            self._unwinding.use_managed(traced.pid, code.ranges(self.clock_ns()))
-
-    def _watch_while(self, wanted: bool) -> None:
-        try:
-            self._watch_address_spaces(wanted)
-        except errors.KernelError as error:
-            log.warning("space.not-watched", reason=error.message, hint=error.hint)
 
     def _beat(self, now_ns: int) -> None:
         self._maps.beat(now_ns, self._unattended_ns)
 
     def _take_on(
-        self,
-        attachment: Attachment,
-        request: TracingRequest,
-        since: TracedSince,
-        history: History,
+        self, attachment: Attachment, request: TracingRequest, since: TracedSince, history: History
     ) -> TracedProcess:
-        """The one place where a traced process is made: of a new attachment, or of an earlier daemon's."""
-        pid, (table, verdicts, identities) = attachment.process.id.pid, history
-        symbolizer, counters = self._symbolizer_of(attachment), self._maps.process(pid)
-        traced = TracedProcess(attachment, request, since, symbolizer, table, counters, verdicts)
-        traced.runtimes = ProcessRuntimes(attachment.process, self._detectors)
-        traced.suppressions = SiteSuppressions(self._suppressions)
-        traced.charging = SiteCharging(self._charge_rules, identities)
-        if attachment.go is not None:
-            now_ns = self.clock_ns()
-            traced.goroutines = GoroutineWatch(attachment.go, now_ns, self._leak_after_s, self.clock_ns)
-            traced.go = GoProfile(attachment.go, pid, self.clock_ns, sees_c=bool(attachment.probes))
-            if not len(table):
-                # The program knows what it had before the attach.
-                table.begin_with(*traced.go.read_now())
-        if not traced.is_gone:
-            traced.follow_runtimes(self._maps, attachment.mappings, self.clock_ns())
-            self._follow_code(traced)
-        self.processes.forget_ended(pid)
-        self._running[pid] = traced
+        traced = self._beginning.take_on(attachment, request, since, history)
+        self.processes.forget_ended(traced.pid)
+        self._running[traced.pid] = traced
         return traced
 
     def _continue(self, pins: ProcessPins, request: TracingRequest, gap_s: float) -> None:
@@ -452,7 +354,7 @@ class Tracer:
         try:
             self._enable_profile(traced)
         except errors.BpfleakdError:
-            self._end(traced, ProcessState.DETACHED)
+            self._ending.end(traced, ProcessState.DETACHED)
             self.processes.forget_ended(traced.pid)
             raise
 
@@ -482,56 +384,11 @@ class Tracer:
 
     def _end_if_over(self, traced: TracedProcess, now: RecordingState | None = None) -> None:
         if (now or traced.counters.state) is RecordingState.EXECED:
-            self._end(traced, ProcessState.EXECED)
+            self._ending.end(traced, ProcessState.EXECED)
         elif traced.has_ended():
-            self._end_with_names(traced, is_in_a_hurry=now is not None)
+            self._ending.end_with_names(traced, is_in_a_hurry=now is not None)
         elif traced.counters.state is RecordingState.UNATTENDED:
             # Frees were missed while the programs had stopped (the daemon was, for too long).
             log.warning("process.unattended", pid=traced.pid, live_bytes=traced.table.totals.live_bytes)
-            self._end(traced, ProcessState.DETACHED)
+            self._ending.end(traced, ProcessState.DETACHED)
             self._start_anew(traced.attachment.process.id, traced.request)
-
-    def _end_with_names(self, traced: TracedProcess, *, is_in_a_hurry: bool) -> None:
-        """End one that has exited, once its names are there, for a few at a time."""
-        ending = sum(other.has_ended() for other in self.running())
-        if not is_in_a_hurry and ending <= _ENDING_MAX:
-            with traced.isolated(self.clock_ns):
-                for observer in self.observers:
-                    observer.exited(self.view(traced))
-            if traced.waits_for_names(self.clock_ns()):
-                return
-        self._end(traced, ProcessState.EXITED)
-
-    def _end(self, traced: TracedProcess, state: ProcessState) -> None:
-        """Take the probes out, keep the last report, drop the tables."""
-        if state is ProcessState.DETACHED and traced.go is not None:
-            turn_off_profile(traced.attachment.pins)
-        self._attacher.stop(traced.attachment)
-        try:
-            self.collect()
-            traced.state = state
-            traced.ended_ns = self.clock_ns()
-            for observer in self.observers:
-                observer.ending(self.view(traced))
-            if state is ProcessState.DETACHED:
-                known = traced.verdicts.known_leaks(traced.table, traced.charging.identities)
-                self._earlier_leaks.keep(traced.attachment.process.id, known)
-        finally:
-            # Whatever the report ran into: nothing of the process may stay behind.
-            del self._running[traced.pid]
-            self._attacher.clear(traced.attachment)
-            self._state.forget(traced.pid)
-            self._watch_while(bool(self._running))
-            traced.close()
-        self.processes.remember_ended(traced)
-        for observer in self.observers:
-            observer.ended(traced)
-        totals = traced.table.totals
-        comm = traced.attachment.process.comm
-        log.info(
-            f"process.{state}",
-            pid=traced.pid,
-            comm=comm,
-            live_bytes=totals.live_bytes,
-            live_count=totals.live_count,
-        )

@@ -27,10 +27,11 @@ from bpfleakd.queries.report import Reporter
 from bpfleakd.queries.scan_reply import ScanReply
 from bpfleakd.queries.scans import ScanOptions
 from bpfleakd.queries.verdict_engine import VerdictEngine
+from bpfleakd.tracing.lifetime.beginning import TracingOptions
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.sampling import SamplingOptions
 from bpfleakd.tracing.traced_process import TracedProcess
-from bpfleakd.tracing.tracer import Tracer, TracingOptions
+from bpfleakd.tracing.tracer import Tracer
 
 from .doubles import Clock, FakeAttacher, FakeMaps, FakeSymbolizer, FakeUnwinding
 from .programs import running, started, without_main_thread

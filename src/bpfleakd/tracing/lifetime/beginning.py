@@ -1,0 +1,89 @@
+"""A traced process is made: of a new attachment, or of one that an earlier daemon has left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from bpfleakd.analysis.callers import NO_RULES, ChargeRules
+from bpfleakd.analysis.suppressions import NO_SUPPRESSIONS, Suppressions
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.model.process import TracingRequest
+from bpfleakd.runtimes.detection import Detector
+from bpfleakd.symbols.symbolizer import Symbolizer
+from bpfleakd.tracing.attaching.attachment import Attachment
+from bpfleakd.tracing.go.goroutines import GoroutineWatch
+from bpfleakd.tracing.go.profile import GoProfile
+from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
+from bpfleakd.tracing.recorded_state import History
+from bpfleakd.tracing.runtimes import ProcessRuntimes
+from bpfleakd.tracing.sampling import SamplingOptions
+from bpfleakd.tracing.site_charging import SiteCharging
+from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
+from bpfleakd.tracing.unwinding import Unwinding
+from bpfleakd.verdicts.measurement import LEAK_AFTER_S
+
+__all__ = ["Beginning", "TracingOptions", "follow_code"]
+
+
+@dataclass(frozen=True, slots=True)
+class TracingOptions:
+    """`unattended_s` after the last tick the programs stop recording; a leak is one after `leak_after_s`."""
+
+    sampling: SamplingOptions
+    unattended_s: float
+    leak_after_s: float = LEAK_AFTER_S
+    suppressions: Suppressions = NO_SUPPRESSIONS
+    charge_rules: ChargeRules = NO_RULES
+    detectors: Mapping[str, Detector] = field(default_factory=dict)
+
+
+class Beginning:
+    """Makes traced processes, with `suppressions`. `symbolizer_of` makes the symbolizer of one."""
+
+    def __init__(
+        self,
+        maps: Maps,
+        unwinding: Unwinding,
+        symbolizer_of: Callable[[Attachment], Symbolizer],
+        options: TracingOptions,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self._maps = maps
+        self._unwinding = unwinding
+        self._symbolizer_of = symbolizer_of
+        self._options = options
+        self._clock_ns = clock_ns
+        self.suppressions = options.suppressions
+
+    def take_on(
+        self, attachment: Attachment, request: TracingRequest, since: TracedSince, history: History
+    ) -> TracedProcess:
+        """The one place where a traced process is made."""
+        pid, (table, verdicts, identities) = attachment.process.id.pid, history
+        symbolizer, counters = self._symbolizer_of(attachment), self._maps.process(pid)
+        traced = TracedProcess(attachment, request, since, symbolizer, table, counters, verdicts)
+        traced.runtimes = ProcessRuntimes(attachment.process, self._options.detectors)
+        traced.suppressions = SiteSuppressions(self.suppressions)
+        traced.charging = SiteCharging(self._options.charge_rules, identities)
+        if attachment.go is not None:
+            now_ns = self._clock_ns()
+            traced.goroutines = GoroutineWatch(
+                attachment.go, now_ns, self._options.leak_after_s, self._clock_ns
+            )
+            traced.go = GoProfile(attachment.go, pid, self._clock_ns, sees_c=bool(attachment.probes))
+            if not len(table):
+                # The program knows what it had before the attach.
+                table.begin_with(*traced.go.read_now())
+        if not traced.is_gone:
+            traced.follow_runtimes(self._maps, attachment.mappings, self._clock_ns())
+            follow_code(traced, self._unwinding, self._clock_ns())
+        return traced
+
+
+def follow_code(traced: TracedProcess, unwinding: Unwinding, now_ns: int) -> None:
+    """Have the walker know where run-time compiled code is, and how it is unwound."""
+    unwinding.use_tables(traced.pid, traced.runtimes.code_tables)
+    code = traced.runtimes.code
+    if code is not None and not traced.is_gone:
+        unwinding.use_managed(traced.pid, code.ranges(now_ns))

@@ -1,0 +1,95 @@
+"""The end of tracing: last names and figures, the last report, and nothing that stays in the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from bpfleakd.model.process import ProcessState
+from bpfleakd.tracing.attaching.attach import Attacher
+from bpfleakd.tracing.go.profile_switch import turn_off_profile
+from bpfleakd.tracing.judging.earlier_leaks import EarlierLeaks
+from bpfleakd.tracing.observer import TracingObserver
+from bpfleakd.tracing.process_view import ProcessView
+from bpfleakd.tracing.recorded_state import RecordedState
+from bpfleakd.tracing.traced_process import TracedProcess
+from bpfleakd.tracing.traced_processes import TracedProcesses
+
+__all__ = ["Ending"]
+
+log = structlog.get_logger()
+
+# Processes that have ended and whose last report waits for names; that of further ones has what there is.
+_WAITING_MAX = 8
+
+
+class Ending:
+    """Ends the tracing of processes. `collect` brings their tables up to now.
+
+    `earlier_leaks` are those of processes that were detached.
+    """
+
+    def __init__(
+        self,
+        attacher: Attacher,
+        state: RecordedState,
+        processes: TracedProcesses,
+        observers: Sequence[TracingObserver],
+        collect: Callable[[], int],
+        view: Callable[[TracedProcess], ProcessView],
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self._attacher = attacher
+        self._state = state
+        self._processes = processes
+        self._observers = observers
+        self._collect = collect
+        self._view = view
+        self._clock_ns = clock_ns
+        self.earlier_leaks = EarlierLeaks()
+
+    def end_with_names(self, traced: TracedProcess, *, is_in_a_hurry: bool) -> None:
+        """End one that has exited, once its names are there, for a few at a time."""
+        ending = sum(other.has_ended() for other in self._processes.running.values())
+        if not is_in_a_hurry and ending <= _WAITING_MAX:
+            with traced.isolated(self._clock_ns):
+                for observer in self._observers:
+                    observer.exited(self._view(traced))
+            if traced.waits_for_names(self._clock_ns()):
+                return
+        self.end(traced, ProcessState.EXITED)
+
+    def end(self, traced: TracedProcess, state: ProcessState) -> None:
+        """Take the probes out, keep the last report, drop the tables."""
+        if state is ProcessState.DETACHED and traced.go is not None:
+            turn_off_profile(traced.attachment.pins)
+        self._attacher.stop(traced.attachment)
+        try:
+            self._collect()
+            traced.state = state
+            traced.ended_ns = self._clock_ns()
+            for observer in self._observers:
+                observer.ending(self._view(traced))
+            if state is ProcessState.DETACHED:
+                known = traced.verdicts.known_leaks(traced.table, traced.charging.identities)
+                self.earlier_leaks.keep(traced.attachment.process.id, known)
+        finally:
+            # Whatever the report ran into: nothing of the process may stay behind.
+            del self._processes.running[traced.pid]
+            self._attacher.clear(traced.attachment)
+            self._state.forget(traced.pid)
+            self._state.watch_address_spaces(bool(self._processes.running))
+            traced.close()
+        self._processes.remember_ended(traced)
+        for observer in self._observers:
+            observer.ended(traced)
+        totals = traced.table.totals
+        comm = traced.attachment.process.comm
+        log.info(
+            f"process.{state}",
+            pid=traced.pid,
+            comm=comm,
+            live_bytes=totals.live_bytes,
+            live_count=totals.live_count,
+        )

@@ -1,0 +1,91 @@
+"""The turns of traced processes in a tick: first their run-time code is followed, then observers judge them.
+
+Each round of turns has a limit. Whoever waited longest is first; the rest waits for the next tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import structlog
+
+from bpfleakd.tracing.lifetime.beginning import follow_code
+from bpfleakd.tracing.observer import TracingObserver
+from bpfleakd.tracing.process_view import ProcessView
+from bpfleakd.tracing.reading_budget import Pause
+from bpfleakd.tracing.recorded_state import RecordedState
+from bpfleakd.tracing.traced_process import TracedProcess
+from bpfleakd.tracing.traced_processes import TracedProcesses
+from bpfleakd.tracing.unwinding import Unwinding
+
+__all__ = ["Turns"]
+
+log = structlog.get_logger()
+
+# What judging processes may take of a tick, and what following code that they have made.
+_JUDGING_NS = 200_000_000
+_FOLLOWING_NS = 100_000_000
+
+
+class Turns:
+    """The turns of the running ones of `processes`; `observers` are notified in their order."""
+
+    def __init__(
+        self,
+        processes: TracedProcesses,
+        observers: Sequence[TracingObserver],
+        unwinding: Unwinding,
+        state: RecordedState,
+        view: Callable[[TracedProcess], ProcessView],
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self._processes = processes
+        self._observers = observers
+        self._unwinding = unwinding
+        self._state = state
+        self._view = view
+        self._clock_ns = clock_ns
+
+    def take(self) -> None:
+        """Give all processes that are due their turn, as long as there is time.
+
+        Code is followed as soon as it is made, in a round of its own: a process with many sites is judged
+        less often.
+        """
+        makers = [traced for traced in self._processes.running.values() if traced.runtimes.makes_code]
+        self._round(makers, lambda traced: traced.code_pause, _FOLLOWING_NS, self._follow_new_code)
+        running = list(self._processes.running.values())
+        self._round(running, lambda traced: traced.look_pause, _JUDGING_NS, self._judge)
+
+    def _round(
+        self,
+        processes: Iterable[TracedProcess],
+        pause: Callable[[TracedProcess], Pause],
+        limit_ns: int,
+        job: Callable[[TracedProcess], None],
+    ) -> None:
+        began_ns = now_ns = self._clock_ns()
+        for traced in sorted(processes, key=lambda traced: pause(traced).done_ns):
+            if now_ns - began_ns > limit_ns:
+                break
+            if traced.is_set_aside(now_ns) or traced.is_ending or not pause(traced).is_due(now_ns):
+                continue
+            turn_ns = now_ns
+            with traced.isolated(self._clock_ns):
+                job(traced)
+            now_ns = self._clock_ns()
+            pause(traced).done(turn_ns, now_ns)
+
+    def _follow_new_code(self, traced: TracedProcess) -> None:
+        traced.runtimes.refresh_code(self._clock_ns())
+        follow_code(traced, self._unwinding, self._clock_ns())
+
+    def _judge(self, traced: TracedProcess) -> None:
+        traced.runtimes.refresh(self._clock_ns())
+        view = self._view(traced)
+        for observer in self._observers:
+            observer.collected(view)
+        self._state.write_history(traced)
+        if traced.set_aside is not None:
+            traced.set_aside = None
+            log.info("process.looked-at-again", pid=traced.pid)
