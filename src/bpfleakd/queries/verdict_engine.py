@@ -45,7 +45,7 @@ class VerdictEngine(TracingObserver):
         """Compute the verdicts of a process if they are due."""
         traced, now_ns = view.traced, view.clock_ns()
         memory_bytes = read_anonymous_bytes(traced.attachment.process.id)
-        traced.verdicts.note_memory(now_ns, traced.table.began_ns, memory_bytes)
+        traced.verdicts.observed.note_memory(now_ns, traced.table.began_ns, memory_bytes)
         traced.resources.read(view.clock_ns, self._resource_looks)
         self._announce_resources(traced)
         if traced.verdicts.is_due(now_ns, traced.table.began_ns, processes=self._traced_count()):

@@ -114,12 +114,12 @@ class CounterCollector:
         go_keys, go_columns = traced.go.read(now_ns) if traced.go is not None else ([], columns[:0])
         if traced.go is not None and traced.goroutines is not None:
             traced.goroutines.read(now_ns)
-            traced.verdicts.note_collections(now_ns, traced.go.new_collections())
+            traced.verdicts.observed.note_collections(now_ns, traced.go.new_collections())
         all_columns = np.concatenate([columns, space_columns, go_columns])
         traced.table.update(now_ns, site_keys + space_keys + go_keys, all_columns)
         traced.counters = counters
         self._state.sampling.adapt(pid, counters, traced.table.heap_allocated_bytes, now_ns)
-        traced.verdicts.note(now_ns, counters)
+        traced.verdicts.observed.note(now_ns, counters)
         traced.table.note_peak(address_maps.peak_live_bytes(pid, counters.heap_peak_bytes, now_ns))
         self._follow_changed_libraries(traced, counters.library_changes)
 

@@ -12,25 +12,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.kernel.process_slots import ProcessCounters
 from bpfleakd.model.history import StoredHistory
 from bpfleakd.model.limit import MemoryLimit
 from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import SiteKey
 from bpfleakd.model.verdict import VERDICTS, ProcessVerdict, SiteVerdict, Verdict
-from bpfleakd.table.history import History
 from bpfleakd.table.site_table import COUNTERS, SiteTable
-from bpfleakd.table.table_checkpoint import TimelineCheckpoint
-from bpfleakd.table.timeline import Timeline
 from bpfleakd.tracing.judging.earlier_leaks import KnownSite, RecalledLeaks, leaks_by_site
+from bpfleakd.tracing.judging.function_sums import charged_to_several, settled_by_sum, sums_of
 from bpfleakd.tracing.judging.history_source import Blocks, HistorySource
+from bpfleakd.tracing.judging.observations import Observations, ObservationsCheckpoint
 from bpfleakd.tracing.judging.pacing import VerdictPacing
 from bpfleakd.tracing.managed_heap import HeapTracking
 from bpfleakd.tracing.site_charging import SiteIdentity
@@ -38,17 +35,14 @@ from bpfleakd.verdicts.managed_heap import with_managed_heap
 from bpfleakd.verdicts.measured_sites import MeasuredSites
 from bpfleakd.verdicts.measurement import LEAK_AFTER_S, persistence_of
 from bpfleakd.verdicts.merged_histories import Units
-from bpfleakd.verdicts.persistence import Persistence
 from bpfleakd.verdicts.process_verdict import FoundGrowth, classify_process
 from bpfleakd.verdicts.seen_leaks import SeenLeak, SeenLeaks
-from bpfleakd.verdicts.site_verdict import Classification, Context, classify_sites
+from bpfleakd.verdicts.site_verdict import Classification, classify_sites
 from bpfleakd.verdicts.stored_history import STORED_VERSION, stored_sites
 
 __all__ = ["NOT_YET", "SiteVerdicts", "VerdictsCheckpoint"]
 
 _NS_PER_S = 1_000_000_000
-# Functions whose sums are judged: 20 us each.
-_FUNCTIONS_MAX = 128
 # An evaluation that may fall into the end of a process is of its last moments. The one before is kept for
 # that, but not of very many sites, which take 250 bytes each.
 _LAST_MOMENTS_NS = 2 * _NS_PER_S
@@ -58,20 +52,15 @@ _KEPT_TWICE_MAX = 20_000
 NOT_YET = SiteVerdict(Verdict.UNKNOWN, 0.0, "not judged yet", 0.0)
 _NO_BLOCKS = 0.9
 _LEAKS, _GROWS = 2, 1
-_ONLY_ROW = np.zeros(1, np.intp)
 _NO_ROWS = np.zeros(0, np.intp)
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictsCheckpoint:
-    """What is written down of them: points of histories, and the rows of leaks that were announced."""
+    """What is written down of them; `announced` are the rows of leaks that were."""
 
-    unmatched_frees: list[tuple[int, int]]
-    lost_blocks: list[tuple[int, int]]
+    observations: ObservationsCheckpoint
     announced: list[int]
-    memory: TimelineCheckpoint | None
-    intervals: list[tuple[int, int]] = field(default_factory=list)
-    collections: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +85,7 @@ class SiteVerdicts:
         self, leak_after_s: float = LEAK_AFTER_S, spent_ns: Callable[[], int] = time.thread_time_ns
     ) -> None:
         self.leak_after_s = self._leak_after_s = leak_after_s
-        self._unmatched_frees: History | None = None
-        self._lost_blocks: History | None = None
-        self._lost_frees = 0
+        self.observed = Observations()
         self._pacing = VerdictPacing(spent_ns)
         self._latest: _Evaluation | None = None
         self._before: _Evaluation | None = None
@@ -106,67 +93,21 @@ class SiteVerdicts:
         self._measured = MeasuredSites()
         self._seen_leaks = SeenLeaks()
         self._recalled = RecalledLeaks()
-        self._memory: Timeline | None = None
-        self._intervals: History | None = None
-        self._collections: History | None = None
         self._leaking: set[int] = set()
         self._announced: set[int] = set()
 
     def checkpoint(self, rows: NDArray[np.intp]) -> VerdictsCheckpoint:
         """The data to save; rows become places in `rows`."""
-        return VerdictsCheckpoint(
-            self._unmatched_frees.points if self._unmatched_frees else [],
-            self._lost_blocks.points if self._lost_blocks else [],
-            [place for place, row in enumerate(rows.tolist()) if row in self._announced],
-            self._memory.checkpoint(_ONLY_ROW) if self._memory else None,
-            self._intervals.points if self._intervals else [],
-            self._collections.points if self._collections else [],
-        )
+        announced = [place for place, row in enumerate(rows.tolist()) if row in self._announced]
+        return VerdictsCheckpoint(self.observed.checkpoint(), announced)
 
     @classmethod
     def restored(cls, checkpoint: VerdictsCheckpoint, leak_after_s: float) -> SiteVerdicts:
         """Verdicts that continue saved ones. ValueError if these are inconsistent."""
         verdicts = cls(leak_after_s)
-        if checkpoint.unmatched_frees:
-            verdicts._unmatched_frees = History.of(checkpoint.unmatched_frees)
-            verdicts._lost_blocks = History.of(checkpoint.lost_blocks)
+        verdicts.observed = Observations.restored(checkpoint.observations)
         verdicts._announced = set(checkpoint.announced)
-        if checkpoint.intervals:
-            verdicts._intervals = History.of(checkpoint.intervals)
-        if checkpoint.collections:
-            verdicts._collections = History.of(checkpoint.collections)
-        if checkpoint.memory is not None:
-            verdicts._memory = Timeline.restored(checkpoint.memory)
         return verdicts
-
-    def note(self, now_ns: int, counters: ProcessCounters) -> None:
-        """Remember what the process' counters were."""
-        lost_blocks = counters.losses["live_full"] + counters.losses["thread_full"]
-        if self._unmatched_frees is None or self._lost_blocks is None:
-            self._unmatched_frees = History(now_ns, counters.unmatched_frees)
-            self._lost_blocks = History(now_ns, lost_blocks)
-        self._unmatched_frees.append(now_ns, counters.unmatched_frees)
-        self._lost_blocks.append(now_ns, lost_blocks)
-        interval_bytes = counters.sample_interval_bytes
-        if self._intervals is None:
-            self._intervals = History(now_ns, interval_bytes)
-        self._intervals.append(now_ns, interval_bytes)
-        self._lost_frees = counters.losses["free_missed"]
-
-    def note_collections(self, now_ns: int, count: int) -> None:
-        """Note `count` collections of a heap since the last call; its sites are judged by collections."""
-        if self._collections is None:
-            self._collections = History(now_ns, 0)
-        self._collections.append(now_ns, self._collections.last + count)
-
-    def note_memory(self, now_ns: int, began_ns: int, anonymous_bytes: int | None) -> None:
-        """Remember how much anonymous memory the process has; None if it cannot be read."""
-        if anonymous_bytes is None:
-            return
-        if self._memory is None:
-            self._memory = Timeline(began_ns)
-        figures = np.array([anonymous_bytes]), np.zeros(1, np.int64), np.zeros(1, np.int64)
-        self._memory.update(now_ns, _ONLY_ROW, *figures)
 
     def is_due(self, now_ns: int, began_ns: int, *, processes: int = 1, asked: bool = False) -> bool:
         """Whether it is time to compute them again (`VerdictPacing.is_due`)."""
@@ -215,26 +156,26 @@ class SiteVerdicts:
         if units is not None:
             rows, changed_ns = np.unique(units.lead[rows]), units.latest(changed_ns)
         due = self._measured.due(rows, table.since_began_s(changed_ns[rows]), now_s)
-        groups = _several(functions, rows)
+        groups = charged_to_several(functions, rows)
         wanted = units.members(due)[0] if units is not None else due
         if functions is not None and len(groups):
             wanted = np.union1d(wanted, functions.members(groups)[0])
-        intervals_bytes, collected_s = self._intervals_bytes(table), self._collected_s(table)
+        intervals_bytes, collected_s = self.observed.intervals_bytes(table), self.observed.collected_s(table)
         source = HistorySource.of(table, blocks, wanted, intervals_bytes, collected_s)
         for chunk in source.parts(due, units):
             histories = source.histories(chunk, units)
             self._measured.keep(chunk, persistence_of(histories, self._leak_after_s), now_s)
-        context = self._context(table)
+        context = self.observed.context(table)
         found = classify_sites(self._measured.of(rows, now_s, self._leak_after_s), context)
         positions = np.full(len(table), -1)
         positions[rows] = np.arange(len(rows))
         leads = positions >= 0
         if functions is not None and len(groups):
-            sums = self._sums(source, groups, functions, now_s)
+            sums = sums_of(source, groups, functions, now_s, self._leak_after_s)
             of_sums = classify_sites(sums, context)
             for group, row in enumerate(groups.tolist()):
                 mine = rows[functions.lead[rows] == functions.lead[row]]
-                taken = _settled_by_sum(found, positions[mine], of_sums, group)
+                taken = settled_by_sum(found, positions[mine], of_sums, group)
                 positions[mine[taken]] = len(rows) + group
                 leads[mine[taken][1:]] = False
             found = found.joined(of_sums)
@@ -270,7 +211,7 @@ class SiteVerdicts:
         """A leak stays one while too little is recorded to show that it has stopped."""
         assert self._latest is not None
         found, positions = self._latest.classification, self._latest.positions
-        intervals_bytes = self._intervals_bytes(table)
+        intervals_bytes = self.observed.intervals_bytes(table)
         leaks = found.leaks[positions[rows]]
         for row in rows[leaks].tolist():
             self._seen_leaks.see(row, found.measured, int(positions[row]))
@@ -341,11 +282,7 @@ class SiteVerdicts:
             of_suppressed,
             garbage_share * float(rates[~table.have_blocks(rows) & (ranks > 0)].sum()),
         )
-        times_s = low_bytes = np.zeros(0)
-        if self._memory is not None:
-            memory = self._memory.columns(_ONLY_ROW)
-            times_s, low_bytes = memory.ends_s, memory.low_bytes[:, 0]
-        verdict = classify_process(times_s, low_bytes, found, limits)
+        verdict = classify_process(*self.observed.memory(), found, limits)
         if heap is None or heap.heap is None:
             return verdict
         return with_managed_heap(verdict, heap.heap, committed, found)
@@ -363,16 +300,16 @@ class SiteVerdicts:
 
         `blocks` are all live blocks; None omits the survivors.
         """
-        context = self._context(table)
+        context = self.observed.context(table)
         rows = np.array([row for row, _site in sites], np.intp)
         order = np.argsort(rows)
-        known, collected_s = None, self._collected_s(table)
+        known, collected_s = None, self.observed.collected_s(table)
         if len(rows):
-            source = HistorySource.of(table, blocks or (), rows, self._intervals_bytes(table))
+            source = HistorySource.of(table, blocks or (), rows, self.observed.intervals_bytes(table))
             known = source.whole(rows[order])
             if blocks is None:
                 known = replace(known, survivors_count=None, survivors_bytes=None)
-        memory = self._memory.columns(_ONLY_ROW) if self._memory else None
+        memory_s, memory_bytes = self.observed.memory()
         return StoredHistory(
             version=STORED_VERSION,
             comm=comm,
@@ -384,8 +321,8 @@ class SiteVerdicts:
             intervals_bytes=_figures(known.intervals_bytes if known else None),
             collected_s=None if collected_s is None else _figures(collected_s),
             ends_s=_figures(known.ends_s if known else None),
-            memory_s=_figures(memory.ends_s if memory else None),
-            memory_bytes=_figures(memory.low_bytes[:, 0] if memory else None),
+            memory_s=_figures(memory_s),
+            memory_bytes=_figures(memory_bytes),
             limits=tuple(limits),
             sites=stored_sites(known, np.argsort(order), sites, set(suppressed.tolist())),
         )
@@ -408,19 +345,6 @@ class SiteVerdicts:
         rates[known] = latest.classification.leak_bytes_per_s[positions] * latest.leads[rows[known]]
         return ranks, rates
 
-    def _context(self, table: SiteTable) -> Context:
-        lately_ns = table.updated_ns - (table.updated_ns - table.began_ns) // 3
-
-        def gained(history: History | None) -> int:
-            return history.last - history.at(max(lately_ns, history.first_ns)) if history else 0
-
-        return Context(
-            replaced_count=gained(self._unmatched_frees),
-            lost_frees=self._lost_frees,
-            lost_blocks=gained(self._lost_blocks),
-            unread_s=table.unread_s,
-        )
-
     def _announce(self, rows: NDArray[np.intp]) -> list[int]:
         assert self._latest is not None
         leaks = self._latest.classification.leaks[self._latest.positions[rows]] & self._latest.leads[rows]
@@ -429,61 +353,6 @@ class SiteVerdicts:
         self._announced |= new
         self._leaking = leaking
         return sorted(new)
-
-    def _intervals_bytes(self, table: SiteTable) -> NDArray[np.float64] | None:
-        """The coarsest sampling interval in each bin of the timeline; None if it never changed."""
-        if self._intervals is None or len(self._intervals) < 2:
-            return None
-        times_ns, intervals = np.array(self._intervals.points).T
-        edges_ns = table.timeline.edges_ns
-        at = np.maximum(np.searchsorted(times_ns, edges_ns, side="right") - 1, 0)
-        return np.array(
-            [intervals[first : last + 1].max() for first, last in pairwise(at.tolist())], np.float64
-        )
-
-    def _collected_s(self, table: SiteTable) -> NDArray[np.float64] | None:
-        """When collections were reported; None if sites are read at every tick."""
-        if self._collections is None:
-            return None
-        times_ns = np.array([time_ns for time_ns, _count in self._collections.points[1:]], np.int64)
-        return table.since_began_s(times_ns)
-
-    def _sums(
-        self, source: HistorySource, groups: NDArray[np.intp], functions: Units, now_s: float
-    ) -> Persistence:
-        """What is measured of functions, in the order of their leads."""
-        measured, places = MeasuredSites(), np.arange(len(groups))
-        measured.due(places, np.zeros(len(groups)), now_s)
-        for part in source.parts(groups, functions):
-            histories = source.histories(part, functions)
-            where = np.searchsorted(groups, part)
-            measured.keep(where, persistence_of(histories, self._leak_after_s), now_s)
-        return measured.of(places, now_s, self._leak_after_s)
-
-
-def _several(functions: Units | None, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The leads of functions that more than one of these rows is charged to, not too many."""
-    if functions is None:
-        return _NO_ROWS
-    leads, counts = np.unique(functions.lead[rows], return_counts=True)
-    return leads[counts > 1][:_FUNCTIONS_MAX]
-
-
-def _settled_by_sum(
-    found: Classification, positions: NDArray[np.intp], sums: Classification, group: int
-) -> NDArray[np.intp]:
-    """Which of the sites at these positions take the verdict of their function's sum.
-
-    A leak spread over several paths is a leak, though none of them may show it; and a path that grows while
-    the sum has stopped has only replaced another. A sum that fluctuates is no evidence.
-    """
-    codes, code = found.codes[positions], sums.codes[group]
-    grow = np.isin(codes, [VERDICTS.index(each) for each in (Verdict.GROWING, Verdict.PLATEAU)])
-    if code == VERDICTS.index(Verdict.LEAK) and not found.leaks[positions].any():
-        return np.flatnonzero(grow)
-    if code in (VERDICTS.index(Verdict.PLATEAU), VERDICTS.index(Verdict.STEADY)):
-        return np.flatnonzero(found.leaks[positions])
-    return _NO_ROWS
 
 
 def _figures(column: NDArray[Any] | None) -> tuple[Any, ...]:

@@ -46,7 +46,7 @@ class World:
             self.table.update(self.clock.now_ns, [LEAK, CHURN], rows)
             missed = {reason: (losses or {}).get(reason, 0) for reason in abi.LOSS_REASONS}
             counters = ProcessCounters(RecordingState.RECORDING, unmatched_frees, 0, missed, 0)
-            self.verdicts.note(self.clock.now_ns, counters)
+            self.verdicts.observed.note(self.clock.now_ns, counters)
 
     def blocks(self) -> Iterator[np.ndarray]:
         born_ns = self.began_ns + NS_PER_S * np.arange(1, self.leaked + 1)
@@ -214,8 +214,8 @@ def test_the_process(world: World) -> None:
     """It leaks what its sites leak; its memory is known once it was noted for a while."""
     for _ in range(70):
         world.go_on(1)
-        world.verdicts.note_memory(world.clock.now_ns, world.began_ns, 100 << 20)
-    world.verdicts.note_memory(world.clock.now_ns, world.began_ns, None)
+        world.verdicts.observed.note_memory(world.clock.now_ns, world.began_ns, 100 << 20)
+    world.verdicts.observed.note_memory(world.clock.now_ns, world.began_ns, None)
     world.compute()
     verdict = world.verdicts.of_process(world.table, ())
     assert verdict.verdict is Verdict.LEAK
@@ -284,7 +284,7 @@ def test_sites_that_are_known_as_of_collections(world: World) -> None:
         if second in collected:
             figures = [(9000 * second, 9 * second, 9000 * second, 9 * second)]
             world.table.update(world.clock.now_ns, [go], counter_rows(figures))
-        world.verdicts.note_collections(world.clock.now_ns, int(second in collected))
+        world.verdicts.observed.note_collections(world.clock.now_ns, int(second in collected))
     world.compute()
     assert world.verdict(2) is Verdict.LEAK
     checkpoint = world.verdicts.checkpoint(np.arange(3))

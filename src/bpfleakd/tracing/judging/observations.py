@@ -1,0 +1,136 @@
+"""What a process' counters and its memory were over time: what verdicts on its sites take into account."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpfleakd.kernel.process_slots import ProcessCounters
+from bpfleakd.table.history import History
+from bpfleakd.table.site_table import SiteTable
+from bpfleakd.table.table_checkpoint import TimelineCheckpoint
+from bpfleakd.table.timeline import Timeline
+from bpfleakd.verdicts.site_verdict import Context
+
+__all__ = ["Observations", "ObservationsCheckpoint"]
+
+_ONLY_ROW = np.zeros(1, np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservationsCheckpoint:
+    """What is written down of them: points of histories."""
+
+    unmatched_frees: list[tuple[int, int]]
+    lost_blocks: list[tuple[int, int]]
+    memory: TimelineCheckpoint | None
+    intervals: list[tuple[int, int]] = field(default_factory=list)
+    collections: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Observations:
+    """Of one process, from its attach on."""
+
+    def __init__(self) -> None:
+        self._unmatched_frees: History | None = None
+        self._lost_blocks: History | None = None
+        self._lost_frees = 0
+        self._memory: Timeline | None = None
+        self._intervals: History | None = None
+        self._collections: History | None = None
+
+    @classmethod
+    def restored(cls, checkpoint: ObservationsCheckpoint) -> Observations:
+        """Observations that continue saved ones. ValueError if these are inconsistent."""
+        observations = cls()
+        if checkpoint.unmatched_frees:
+            observations._unmatched_frees = History.of(checkpoint.unmatched_frees)
+            observations._lost_blocks = History.of(checkpoint.lost_blocks)
+        if checkpoint.intervals:
+            observations._intervals = History.of(checkpoint.intervals)
+        if checkpoint.collections:
+            observations._collections = History.of(checkpoint.collections)
+        if checkpoint.memory is not None:
+            observations._memory = Timeline.restored(checkpoint.memory)
+        return observations
+
+    def checkpoint(self) -> ObservationsCheckpoint:
+        """The data to save."""
+        return ObservationsCheckpoint(
+            self._unmatched_frees.points if self._unmatched_frees else [],
+            self._lost_blocks.points if self._lost_blocks else [],
+            self._memory.checkpoint(_ONLY_ROW) if self._memory else None,
+            self._intervals.points if self._intervals else [],
+            self._collections.points if self._collections else [],
+        )
+
+    def note(self, now_ns: int, counters: ProcessCounters) -> None:
+        """Remember what the process' counters were."""
+        lost_blocks = counters.losses["live_full"] + counters.losses["thread_full"]
+        if self._unmatched_frees is None or self._lost_blocks is None:
+            self._unmatched_frees = History(now_ns, counters.unmatched_frees)
+            self._lost_blocks = History(now_ns, lost_blocks)
+        self._unmatched_frees.append(now_ns, counters.unmatched_frees)
+        self._lost_blocks.append(now_ns, lost_blocks)
+        interval_bytes = counters.sample_interval_bytes
+        if self._intervals is None:
+            self._intervals = History(now_ns, interval_bytes)
+        self._intervals.append(now_ns, interval_bytes)
+        self._lost_frees = counters.losses["free_missed"]
+
+    def note_collections(self, now_ns: int, count: int) -> None:
+        """Note `count` collections of a heap since the last call; its sites are judged by collections."""
+        if self._collections is None:
+            self._collections = History(now_ns, 0)
+        self._collections.append(now_ns, self._collections.last + count)
+
+    def note_memory(self, now_ns: int, began_ns: int, anonymous_bytes: int | None) -> None:
+        """Remember how much anonymous memory the process has; None if it cannot be read."""
+        if anonymous_bytes is None:
+            return
+        if self._memory is None:
+            self._memory = Timeline(began_ns)
+        figures = np.array([anonymous_bytes]), np.zeros(1, np.int64), np.zeros(1, np.int64)
+        self._memory.update(now_ns, _ONLY_ROW, *figures)
+
+    def context(self, table: SiteTable) -> Context:
+        """What the verdicts on the sites of a table take into account."""
+        lately_ns = table.updated_ns - (table.updated_ns - table.began_ns) // 3
+
+        def gained(history: History | None) -> int:
+            return history.last - history.at(max(lately_ns, history.first_ns)) if history else 0
+
+        return Context(
+            replaced_count=gained(self._unmatched_frees),
+            lost_frees=self._lost_frees,
+            lost_blocks=gained(self._lost_blocks),
+            unread_s=table.unread_s,
+        )
+
+    def intervals_bytes(self, table: SiteTable) -> NDArray[np.float64] | None:
+        """The coarsest sampling interval in each bin of the timeline; None if it never changed."""
+        if self._intervals is None or len(self._intervals) < 2:
+            return None
+        times_ns, intervals = np.array(self._intervals.points).T
+        edges_ns = table.timeline.edges_ns
+        at = np.maximum(np.searchsorted(times_ns, edges_ns, side="right") - 1, 0)
+        return np.array(
+            [intervals[first : last + 1].max() for first, last in pairwise(at.tolist())], np.float64
+        )
+
+    def collected_s(self, table: SiteTable) -> NDArray[np.float64] | None:
+        """When collections were reported; None if sites are read at every tick."""
+        if self._collections is None:
+            return None
+        times_ns = np.array([time_ns for time_ns, _count in self._collections.points[1:]], np.int64)
+        return table.since_began_s(times_ns)
+
+    def memory(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The ends of the bins of time (s), and the least memory in each (bytes); empty if none was noted."""
+        if self._memory is None:
+            return np.zeros(0), np.zeros(0)
+        memory = self._memory.columns(_ONLY_ROW)
+        return memory.ends_s, memory.low_bytes[:, 0]
