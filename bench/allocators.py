@@ -18,6 +18,7 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.allocators import FUNCTIONS
 from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.tracing.attaching.discovery import Discovery, ProbedFile
+from bpfleakd.tracing.attaching.process_code import open_code
 
 __all__ = ["main"]
 
@@ -36,7 +37,7 @@ def main() -> int:
     print("| file | allocator | functions | breakpoints | reached through another | single-stepped |")
     print("|---|---|---|---|---|---|")
     for path in paths:
-        (file,) = Discovery(Helpers([points.__name__])).files(os.getpid(), [_mapped(path)])
+        (file,) = Discovery(Helpers([points.__name__])).files(open_code(os.getpid(), [_mapped(path)]))
         print(_row(path, file))
     return 0
 

@@ -17,6 +17,7 @@ from bpfleakd.kernel.loader import RING_FLAGS, Capacities
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pinned_maps import PINNED_MAPS
 from bpfleakd.process.mappings import read_mappings
+from bpfleakd.tracing.attaching.process_code import open_code
 from bpfleakd.tracing.unwinding import Unwinding
 
 __all__ = ["BesidePrograms"]
@@ -51,7 +52,7 @@ class BesidePrograms:
     def follow(self, pid: int) -> None:
         """Give a process tables, those of the walker too, as an attach does."""
         self._maps.add_process(pid, _LIVE_BLOCKS)
-        self._unwinding.follow(pid, read_mappings(pid), wait_s=30)
+        self._unwinding.follow(open_code(pid, read_mappings(pid)), wait_s=30)
         self._maps.set_state(pid, RecordingState.RECORDING)
 
     @contextlib.contextmanager

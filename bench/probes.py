@@ -16,6 +16,7 @@ from bpfleakd.kernel.probes.links import close_all
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.tracing.attaching.discovery import Discovery
+from bpfleakd.tracing.attaching.process_code import open_code
 
 __all__ = ["HeapPoints", "RunTime", "empty_probes", "heap_points", "run_time_counted", "run_time_of"]
 
@@ -56,7 +57,7 @@ def heap_points(pid: int) -> HeapPoints:
     """Choose the probe points of malloc and free in a process, as an attach does."""
     (file,) = (
         file
-        for file in Discovery(Helpers([points.__name__])).files(pid, read_mappings(pid))
+        for file in Discovery(Helpers([points.__name__])).files(open_code(pid, read_mappings(pid)))
         if file.has_allocator
     )
     offsets = {function.function: function.offset for function in file.functions}

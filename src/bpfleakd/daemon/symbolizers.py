@@ -44,7 +44,6 @@ class Symbolizers:
             names=self.names,
         )
         symbolizer.update_mappings(attachment.mappings)
-        symbolizer.hold_files(attachment.mappings)
         return symbolizer
 
     def _of_files(self, attachment: Attachment) -> Symbolizer:

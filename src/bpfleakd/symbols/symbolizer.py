@@ -136,7 +136,10 @@ class Symbolizer:
         return self._names.vtables(opened.descriptor, offsets, limit_s)
 
     def update_mappings(self, mappings: Sequence[Mapping]) -> None:
-        """Use these mappings of the process, all of them, from now on."""
+        """Use these mappings of the process, all of them, from now on.
+
+        Their files and the perf map are opened now: a process that ends takes the way to them along.
+        """
         self._space.update(mappings)
         self._updates += 1
         # Now: a process that ends takes the way to it along.
@@ -146,6 +149,9 @@ class Symbolizer:
         """Open the perf map, if there is one: its names can be read from now on, even if the file goes."""
         if self._perf_map:
             self._perf_map.open()
+        for mapping in mappings:
+            if mapping.executable:
+                self._files.module_of(mapping)
 
     def use_methods(self, sources: Sequence[MethodSource]) -> None:
         """Ask these for names of run-time compiled code that the perf map has none of."""
@@ -159,12 +165,6 @@ class Symbolizer:
     def use_managed(self, source: ManagedNames | None) -> None:
         """Ask this for the names of managed frames."""
         self._managed = source
-
-    def hold_files(self, mappings: Sequence[Mapping]) -> None:
-        """Open the files of mapped code now: those of a container are gone with its last process."""
-        for mapping in mappings:
-            if mapping.executable:
-                self._files.module_of(mapping)
 
     def code_mappings(self) -> tuple[CodeMapping, ...]:
         """The executable files that are mapped, by address."""

@@ -17,7 +17,6 @@ from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.process_slots import ProcessCounters
 from bpfleakd.kernel.skipped_runs import SkippedRuns
 from bpfleakd.model.site import SiteKey
-from bpfleakd.process.mappings import read_mappings
 from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing.attaching.attach import Attacher
 from bpfleakd.tracing.recorded_state import RecordedState
@@ -143,18 +142,15 @@ class CounterCollector:
         if traced.is_gone or self._maps.process(traced.pid).state is not RecordingState.RECORDING:
             return
         try:
-            mappings = read_mappings(traced.pid)
+            code = self._attacher.read_code(traced.pid)
         except errors.NoSuchProcess:
             # It has just ended, which the next tick notices.
             return
-        self._attacher.expect_files(traced.pid, mappings)
-        traced.symbolizer.update_mappings(mappings)
-        known = set(traced.attachment.mappings)
-        traced.symbolizer.hold_files([mapping for mapping in mappings if mapping not in known])
-        traced.follow_runtimes(self._maps, mappings, self._clock_ns())
-        self._unwinding.follow(traced.pid, mappings, wait_s=0.0)
-        traced.attachment = self._attacher.follow(traced.attachment, mappings, _LIBRARIES_WAIT_S)
-        log.info("process.libraries-changed", pid=traced.pid, mappings=len(mappings))
+        traced.symbolizer.update_mappings(code.mappings)
+        traced.follow_runtimes(self._maps, code.mappings, self._clock_ns())
+        self._unwinding.follow(code, wait_s=0.0)
+        traced.attachment = self._attacher.follow(traced.attachment, code, _LIBRARIES_WAIT_S)
+        log.info("process.libraries-changed", pid=traced.pid, mappings=len(code.mappings))
 
     def _follow_changed_libraries(self, traced: TracedProcess, changes: int) -> None:
         """A process that maps libraries without end waits, the longer the more that takes."""

@@ -10,6 +10,7 @@ anything new is published and after anything was dropped.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import queue
 import threading
@@ -27,9 +28,9 @@ from bpfleakd.kernel.unwind_tables.mapping_list import TableMapping
 from bpfleakd.kernel.unwind_tables.shards import Piece, StoreFull
 from bpfleakd.kernel.unwind_tables.store import OF_OTHERS, UnwindStore
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.process.mapped_files import FileKey, OpenedFile, open_mapped
-from bpfleakd.process.process import instance_of
+from bpfleakd.process.mapped_files import FileKey, OpenedFile
 from bpfleakd.sandbox.helpers import HelperFailed
+from bpfleakd.tracing.attaching.process_code import ProcessCode, open_code
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
 from bpfleakd.unwind.managed_code import CodeRange
 from bpfleakd.unwind.rules import pack
@@ -140,27 +141,27 @@ class Unwinding:
         self._store.drop_unused(self._processes)
         self._write_checkpoint()
 
-    def follow(self, pid: int, mappings: Sequence[Mapping], wait_s: float = 5.0) -> None:
+    def follow(self, code: ProcessCode, wait_s: float = 5.0) -> None:
         """Give the walker the tables of a process, now or as they get ready; again when its maps changed."""
-        self.begin(pid, mappings)
-        self.finish(pid, wait_s)
+        self.begin(code)
+        self.finish(code.pid, wait_s)
 
-    def begin(self, pid: int, mappings: Sequence[Mapping]) -> None:
+    def begin(self, code: ProcessCode) -> None:
         """Have the tables of a process built that are missing; `finish` gives them to the walker."""
-        before = self._processes.get(pid) or _UnwoundProcess()
-        self._processes[pid] = replace(before, mappings=self._build_missing(pid, mappings))
+        before = self._processes.get(code.pid) or _UnwoundProcess()
+        self._processes[code.pid] = replace(before, mappings=self._build_missing(code))
 
-    def build_ahead(self, pid: int, mappings: Sequence[Mapping], wait_s: float) -> bool:
+    def build_ahead(self, code: ProcessCode, wait_s: float) -> bool:
         """Have the tables of a process built before it is followed; whether they are there in that time."""
-        keys = {key for _mapping, key in self._build_missing(pid, mappings)}
+        keys = {key for _mapping, key in self._build_missing(code)}
         self._publish(self._mapping_any(self._wait_for(keys, wait_s)))
         return not keys & self._building
 
-    def _build_missing(self, pid: int, mappings: Sequence[Mapping]) -> list[tuple[Mapping, FileKey]]:
+    def _build_missing(self, process: ProcessCode) -> list[tuple[Mapping, FileKey]]:
         """The code of a process, by file; what has no table yet is being built from now on."""
         found: list[tuple[Mapping, FileKey]] = []
         wanted: dict[FileKey, _Code] = {}
-        for mapping, code in _mapped_code(pid, mappings):
+        for mapping, code in _mapped_code(process):
             found.append((mapping, code.key))
             known = self._files.get(code.key)
             needed = known is None or (known.digest and not self._store.has(known.digest))
@@ -257,10 +258,11 @@ class Unwinding:
     def _build_through_another(self, key: FileKey) -> None:
         for pid, process in self._processes.items():
             mappings = [mapping for mapping, of_file in process.mappings if of_file == key]
-            for _mapping, code in _mapped_code(pid, mappings):
-                if code.key == key:
-                    self._build({key: code})
-                    return
+            with contextlib.suppress(errors.NoSuchProcess):
+                for _mapping, code in _mapped_code(open_code(pid, mappings)):
+                    if code.key == key:
+                        self._build({key: code})
+                        return
 
     def _mapping_any(self, keys: set[FileKey]) -> set[int]:
         """The processes that map one of the files."""
@@ -375,29 +377,10 @@ def _built(builder: TableBuilder, code: _Code) -> BuiltTable:
         return replace(built, digest=built.digest + process + OF_OTHERS)
 
 
-def _mapped_code(pid: int, mappings: Iterable[Mapping]) -> Iterator[tuple[Mapping, _Code]]:
+def _mapped_code(process: ProcessCode) -> Iterator[tuple[Mapping, _Code]]:
     """The executable mappings of files, with what opens each; memory without a file is left out."""
-    opened: dict[tuple[str, int], _Code | None] = {}
-    try:
-        owner = instance_of(pid)
-    except errors.NoSuchProcess:
-        return
-    for mapping in mappings:
-        if not mapping.executable:
-            continue
-        if mapping.path == VDSO:
+    for mapping in process.mappings:
+        if mapping.executable and mapping.path == VDSO:
             yield mapping, _Code(_VDSO_KEY, VDSO, None)
-        elif mapping.inode:
-            inode = mapping.device, mapping.inode
-            if inode not in opened:
-                opened[inode] = _opened(pid, mapping, owner)
-            if code := opened[inode]:
-                yield mapping, code
-
-
-def _opened(pid: int, mapping: Mapping, owner: str) -> _Code | None:
-    try:
-        file = open_mapped(pid, mapping, owner)
-    except OSError:
-        return None
-    return _Code(file.key, mapping.path, file)
+        elif found := process.file_of(mapping):
+            yield mapping, _Code(found.file.key, mapping.path, found.file)

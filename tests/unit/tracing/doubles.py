@@ -23,6 +23,7 @@ from bpfleakd.process.process import ProcessInfo, read_process
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.attaching.attach import AttachWait
 from bpfleakd.tracing.attaching.attachment import Attachment, LinkedFile
+from bpfleakd.tracing.attaching.process_code import ProcessCode
 from bpfleakd.tracing.traced_process import TracedProcess, TracedSince
 
 __all__ = [
@@ -259,6 +260,7 @@ class FakeAttacher:
         self.attached: set[int] = set()
         self.followed: list[int] = []
         self.refused: set[int] = set()
+        self.unreadable: dict[int, Exception] = {}
         self.mappings: dict[int, tuple[Mapping, ...]] = {}
 
     def attach(
@@ -277,12 +279,14 @@ class FakeAttacher:
         attachment = an_attachment(pid, pidfd=os.pidfd_open(pid), start_ticks=start_ticks)
         return replace(attachment, mappings=self.mappings.get(pid, ()))
 
-    def expect_files(self, pid: int, mappings: Sequence[Mapping]) -> None:
-        pass
+    def read_code(self, pid: int) -> ProcessCode:
+        if pid in self.unreadable:
+            raise self.unreadable[pid]
+        return ProcessCode(pid, str(pid), self.mappings.get(pid, ()), {})
 
-    def follow(self, attachment: Attachment, mappings: tuple[Mapping, ...], wait_s: float) -> Attachment:
+    def follow(self, attachment: Attachment, code: ProcessCode, wait_s: float) -> Attachment:
         self.followed.append(attachment.process.id.pid)
-        return replace(attachment, mappings=mappings)
+        return replace(attachment, mappings=code.mappings)
 
     def stop(self, attachment: Attachment) -> None:
         self._maps.processes[attachment.process.id.pid].state = RecordingState.STOPPED
@@ -309,9 +313,9 @@ class FakeUnwinding:
     def __init__(self) -> None:
         self.followed: list[int] = []
 
-    def follow(self, pid: int, _mappings: Sequence[Mapping], wait_s: float) -> None:
+    def follow(self, code: ProcessCode, wait_s: float) -> None:
         assert wait_s == 0, "a tick does not wait"
-        self.followed.append(pid)
+        self.followed.append(code.pid)
 
     def poll(self) -> None:
         pass
@@ -342,9 +346,6 @@ class FakeSymbolizer:
 
     def update_mappings(self, _mappings: Sequence[Mapping]) -> None:
         self.updates += 1
-
-    def hold_files(self, _mappings: Sequence[Mapping]) -> None:
-        """Nothing is opened."""
 
     def covers(self, _addresses: Iterable[int]) -> bool:
         return self.covered

@@ -19,11 +19,11 @@ from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFun
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.probe import FunctionRole
 from bpfleakd.model.process import ProcessId, TracingRequest
-from bpfleakd.process.mappings import read_mappings
 from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.tracing.attaching.attach import Attacher
 from bpfleakd.tracing.attaching.discovery import Discovery
 from bpfleakd.tracing.attaching.held_process import GONE
+from bpfleakd.tracing.attaching.process_code import ProcessCode, open_code
 
 from ..elf.building import compiled
 from ..helping import helpers
@@ -104,12 +104,12 @@ class Kernel(FakeMaps):
 
     # Unwinding
 
-    def begin(self, _pid: int, mappings: Sequence[Mapping]) -> None:
-        assert mappings
+    def begin(self, code: ProcessCode) -> None:
+        assert code.mappings
         self._step("begin")
 
-    def follow(self, _pid: int, mappings: Sequence[Mapping], wait_s: float) -> None:
-        assert mappings
+    def follow(self, code: ProcessCode, wait_s: float) -> None:
+        assert code.mappings
         assert wait_s == 0
         self._step("follow")
 
@@ -272,7 +272,7 @@ class TestFollow:
         """It is probed besides those that are, and shown; all go together."""
         before = attacher.attach(pid, EXACT)
         mappings = (*before.mappings, later)
-        after = attacher.follow(before, mappings)
+        after = attacher.follow(before, open_code(pid, mappings))
 
         assert kernel.steps[-1] == "link later"
         assert after.links[: len(before.links)] == before.links
@@ -284,7 +284,7 @@ class TestFollow:
         }
         assert after.mappings == mappings
 
-        assert attacher.follow(after, mappings) == after
+        assert attacher.follow(after, open_code(pid, mappings)) == after
         attacher.stop(after)
         assert kernel.open_links == 0
 
@@ -292,7 +292,7 @@ class TestFollow:
         """Most libraries hold no allocator."""
         attachment = attacher.attach(pid, EXACT)
         kernel.steps.clear()
-        assert attacher.follow(attachment, read_mappings(pid)) == attachment
+        assert attacher.follow(attachment, attacher.read_code(pid)) == attachment
         assert kernel.steps == []
         attacher.stop(attachment)
 
@@ -302,7 +302,7 @@ class TestFollow:
         """The process goes on being recorded as far as it was."""
         before = attacher.attach(pid, EXACT)
         kernel.fails["link later"] = OSError(errno.EIO, "Input/output error")
-        after = attacher.follow(before, (*before.mappings, later))
+        after = attacher.follow(before, open_code(pid, (*before.mappings, later)))
         assert (after.links, after.probes, after.files) == (before.links, before.probes, before.files)
         attacher.stop(after)
 

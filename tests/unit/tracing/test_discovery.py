@@ -13,8 +13,10 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.probe import FunctionRole
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.sandbox.helpers import Helpers
-from bpfleakd.tracing.attaching import discovery
+from bpfleakd.tracing.attaching import process_code
 from bpfleakd.tracing.attaching.discovery import Discovery
+from bpfleakd.tracing.attaching.probed_file import ProbedFile
+from bpfleakd.tracing.attaching.process_code import open_code
 
 from ..elf.building import compiled, objcopy, output_of
 from ..helping import helpers
@@ -71,13 +73,13 @@ def allocator(tmp_path: Path) -> Path:
     return compiled(tmp_path, ALLOCATOR, "-shared", "-nostdlib", name="allocator.so", suffix=".s")
 
 
-def names(found: Sequence[discovery.ProbedFile]) -> dict[str, set[str]]:
+def names(found: Sequence[ProbedFile]) -> dict[str, set[str]]:
     return {Path(f.functions[0].module).name: {function.function for function in f.functions} for f in found}
 
 
 def test_this_process_has_a_c_library_and_a_loader(searches: list[str]) -> None:
     """All its files are asked, and only the two that have something to probe are searched."""
-    files = Discovery(helpers()).files(PID, read_mappings(PID))
+    files = Discovery(helpers()).files(open_code(PID, read_mappings(PID)))
 
     allocators = [file for file in files if file.has_allocator]
     assert {"malloc", "free", "realloc"} <= {f.function for file in allocators for f in file.functions}
@@ -89,19 +91,19 @@ def test_this_process_has_a_c_library_and_a_loader(searches: list[str]) -> None:
 def test_a_known_file_is_not_searched_again(searches: list[str], allocator: Path) -> None:
     """Neither for the same process nor for the next one; a file that changed is another."""
     known = Discovery(helpers())
-    (first,) = known.files(PID, [mapped(allocator)])
-    (second,) = known.files(PID, [mapped(allocator), mapped(Path(os.__file__))])
+    (first,) = known.files(open_code(PID, [mapped(allocator)]))
+    (second,) = known.files(open_code(PID, [mapped(allocator), mapped(Path(os.__file__))]))
     assert (second.id, second.points) == (first.id, first.points)
     assert len(searches) == 1
 
     os.utime(allocator, (1, 1))
-    known.files(PID, [mapped(allocator)])
+    known.files(open_code(PID, [mapped(allocator)]))
     assert len(searches) == 2
 
 
 def test_points_and_what_is_shown_of_them(allocator: Path) -> None:
     """One that only jumps to another that is probed is left out; each point is what is shown."""
-    (file,) = Discovery(helpers()).files(PID, [mapped(allocator)])
+    (file,) = Discovery(helpers()).files(open_code(PID, [mapped(allocator)]))
 
     assert names([file]) == {"allocator.so": {"malloc", "free", "calloc"}}
     assert [point.offset for point in file.points] == [function.offset for function in file.functions]
@@ -119,7 +121,7 @@ def test_one_file_mapped_twice_and_two_files_with_one_name(allocator: Path, tmp_
     copy.write_bytes(allocator.read_bytes())
 
     files = Discovery(helpers()).files(
-        PID, [mapped(allocator), mapped(allocator, start=0x7100_0000_0000), mapped(copy)]
+        open_code(PID, [mapped(allocator), mapped(allocator, start=0x7100_0000_0000), mapped(copy)])
     )
 
     assert [os.path.realpath(file.path) for file in files] == [str(allocator), str(copy)]
@@ -129,13 +131,13 @@ def test_one_file_mapped_twice_and_two_files_with_one_name(allocator: Path, tmp_
 def test_what_is_followed_already_is_passed_over(allocator: Path) -> None:
     """Its probes are there."""
     known = Discovery(helpers())
-    (file,) = known.files(PID, [mapped(allocator)])
-    assert known.files(PID, [mapped(allocator)], passed_over=[file.id]) == []
+    (file,) = known.files(open_code(PID, [mapped(allocator)]))
+    assert known.files(open_code(PID, [mapped(allocator)]), passed_over=[file.id]) == []
 
 
 def test_only_code_of_files_is_looked_at(allocator: Path) -> None:
     """An allocator that is mapped to be read is not there to be called."""
-    assert Discovery(helpers()).files(PID, [mapped(allocator, code=False)]) == []
+    assert Discovery(helpers()).files(open_code(PID, [mapped(allocator, code=False)])) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"#!/bin/sh\n", b"\x7fELF" + b"\xff" * 8188])
@@ -143,7 +145,7 @@ def test_files_that_are_no_elf(allocator: Path, tmp_path: Path, content: bytes) 
     """They are passed over, and the rest is found."""
     junk = tmp_path / "libc.so.6"
     junk.write_bytes(content)
-    files = Discovery(helpers()).files(PID, [mapped(junk), mapped(tmp_path), mapped(allocator)])
+    files = Discovery(helpers()).files(open_code(PID, [mapped(junk), mapped(tmp_path), mapped(allocator)]))
     assert names(files).keys() == {"allocator.so"}
 
 
@@ -151,7 +153,7 @@ def test_a_file_that_is_gone(allocator: Path) -> None:
     """Deleted between the reading of the mappings and now."""
     mapping = mapped(allocator)
     allocator.unlink()
-    assert Discovery(helpers()).files(PID, [mapping]) == []
+    assert Discovery(helpers()).files(open_code(PID, [mapping])) == []
 
 
 @pytest.fixture
@@ -160,7 +162,7 @@ def as_program(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
 
     def pretend(path: Path) -> None:
         status = path.stat()
-        monkeypatch.setattr(discovery, "_program_inode", lambda _pid: (status.st_dev, status.st_ino))
+        monkeypatch.setattr(process_code, "_program_inode", lambda _pid: (status.st_dev, status.st_ino))
 
     return pretend
 
@@ -178,9 +180,9 @@ def test_a_stripped_program_is_known_by_its_debug_file(
     debug = tmp_path / "program.debug"
     output_of("objcopy", "--only-keep-debug", program, debug)
     objcopy(program, "--strip-all", f"--add-gnu-debuglink={debug}")
-    assert Discovery(helpers()).files(PID, [mapped(program)]) == []
+    assert Discovery(helpers()).files(open_code(PID, [mapped(program)])) == []
 
     as_program(program)
-    (file,) = Discovery(helpers()).files(PID, [mapped(program)])
+    (file,) = Discovery(helpers()).files(open_code(PID, [mapped(program)]))
 
     assert {"malloc", "free"} <= {function.function for function in file.functions}

@@ -15,7 +15,6 @@ from bpfleakd import errors
 from bpfleakd.analysis.suppressions import Suppressions, parse_suppressions
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.skipped_runs import SkippedRuns
-from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.stack import RawStack, StackEnd
 from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.process import ProcessState, TracingRequest
@@ -252,17 +251,9 @@ class TestSettingAside:
     """What goes wrong with one process is no matter of the others."""
 
     @pytest.fixture
-    def unreadable(self, monkeypatch: pytest.MonkeyPatch) -> dict[int, Exception]:
+    def unreadable(self, world: World) -> dict[int, Exception]:
         """Processes whose mappings cannot be read, with what happens then."""
-        found: dict[int, Exception] = {}
-
-        def read(pid: int) -> tuple[Mapping, ...]:
-            if pid in found:
-                raise found[pid]
-            return ()
-
-        monkeypatch.setattr("bpfleakd.tracing.counter_collector.read_mappings", read)
-        return found
+        return world.attacher.unreadable
 
     @pytest.mark.parametrize("error", [errors.AccessDenied("no"), OSError(5, "I/O error"), KeyError(23)])
     def test_mappings_that_cannot_be_read_for_a_while(

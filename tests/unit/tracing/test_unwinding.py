@@ -17,6 +17,7 @@ from bpfleakd.kernel.abi import UNWIND_SHARD_WORDS
 from bpfleakd.kernel.unwind_tables.store import UnwindStore
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.mappings import mapped_file, read_mappings
+from bpfleakd.tracing.attaching.process_code import open_code
 from bpfleakd.tracing.unwinding import Unwinding
 from bpfleakd.unwind.build import table_of
 from bpfleakd.unwind.rules import GAP, RESERVED_RULES, CfaKind, UnwindRule
@@ -163,7 +164,7 @@ def test_an_attach_waits_for_its_tables(tables, builder, kernel, process, file) 
     """What is ready in time is there when `follow` returns."""
     pid, code = process(), code_of(file("shop"))
     builder.answer("shop", ONE)
-    tables.follow(pid, [code])
+    tables.follow(open_code(pid, [code]))
     assert rule_at(kernel, pid, code) == ONE
     assert tables.missing(pid) == []
 
@@ -172,7 +173,7 @@ def test_what_takes_longer_comes_later(tables, builder, kernel, process, file) -
     """An attach does not wait for ever; a table that gets ready after it is published by `poll`."""
     pid, shop, library = process(), code_of(file("shop"), 0x1000), code_of(file("library"), 0x9000)
     builder.answer("shop", ONE)
-    tables.follow(pid, [shop, library], wait_s=0.5)
+    tables.follow(open_code(pid, [shop, library]), wait_s=0.5)
     assert (rule_at(kernel, pid, shop), rule_at(kernel, pid, library)) == (ONE, GAP)
     assert tables.missing(pid) == [library.path]
     assert kernel.is_pending(pid)
@@ -190,7 +191,7 @@ def test_files_are_built_once(tables, builder, kernel, process, file) -> None:
     codes = [code_of(path, 0x10_000), code_of(path, 0x20_000)]
     builder.answer("shop", ONE)
     for pid, code in zip(pids, codes, strict=True):
-        tables.follow(pid, [code])
+        tables.follow(open_code(pid, [code]))
     assert [rule_at(kernel, pid, code) for pid, code in zip(pids, codes, strict=True)] == [ONE, ONE]
     assert len(builder.asked) == 1
 
@@ -205,7 +206,7 @@ def test_equal_files_share_a_table(tables, store, builder, kernel, process, file
     pid, codes = process(), [code_of(file("a"), 0x10_000), code_of(file("b"), 0x20_000)]
     builder.answer("a", ONE, digest="same")
     builder.answer("b", ONE, digest="same")
-    tables.follow(pid, codes)
+    tables.follow(open_code(pid, codes))
     assert [rule_at(kernel, pid, code) for code in codes] == [ONE, ONE]
     assert len(store.tables) == 1
 
@@ -214,7 +215,7 @@ def test_tables_of_two_processes_that_get_ready_at_once(tables, builder, kernel,
     """Publishing to the one does not drop what the other is about to get."""
     pids, codes = [process(), process()], [code_of(file("a")), code_of(file("b"))]
     for pid, code in zip(pids, codes, strict=True):
-        tables.follow(pid, [code], wait_s=0)
+        tables.follow(open_code(pid, [code]), wait_s=0)
     builder.answer("a", ONE)
     builder.answer("b", OTHER)
     builder.wait_until_asked(2)
@@ -228,13 +229,13 @@ def test_a_table_that_gets_ready_during_another_attach(tables, builder, kernel, 
     """The process that waits for it longer gets it then."""
     early, late = process(), process()
     slow, quick = code_of(file("slow")), code_of(file("quick"))
-    tables.follow(early, [slow], wait_s=0)
+    tables.follow(open_code(early, [slow]), wait_s=0)
     builder.answer("slow", ONE)
     builder.wait_until_asked(1)
     builder.answer("quick", OTHER)
     time.sleep(0.05)
 
-    tables.follow(late, [quick])
+    tables.follow(open_code(late, [quick]))
     assert (rule_at(kernel, early, slow), rule_at(kernel, late, quick)) == (ONE, OTHER)
     tables.poll()
     assert (rule_at(kernel, early, slow), rule_at(kernel, late, quick)) == (ONE, OTHER)
@@ -244,12 +245,12 @@ def test_libraries_come_and_go(tables, store, builder, kernel, process, file) ->
     """After dlopen the new table is there, after dlclose it is gone, and back with the library."""
     pid, shop, plugin = process(), code_of(file("shop"), 0x10_000), code_of(file("plugin"), 0x20_000)
     builder.answer("shop", ONE)
-    tables.follow(pid, [shop])
+    tables.follow(open_code(pid, [shop]))
     for _time in range(2):
         builder.answer("plugin", OTHER)
-        tables.follow(pid, [shop, plugin])
+        tables.follow(open_code(pid, [shop, plugin]))
         assert [rule_at(kernel, pid, code) for code in (shop, plugin)] == [ONE, OTHER]
-        tables.follow(pid, [shop])
+        tables.follow(open_code(pid, [shop]))
         assert [rule_at(kernel, pid, code) for code in (shop, plugin)] == [ONE, GAP]
         assert len(store.tables) == 1
 
@@ -268,11 +269,11 @@ def test_a_table_without_room_gets_it_when_another_goes(tables, builder, kernel,
     first, second = process(), process()
     huge, shop = code_of(file("huge"), 0x10_000), code_of(file("shop"), 0x20_000)
     builder.answer("huge", table=large)
-    tables.follow(first, [huge])
+    tables.follow(open_code(first, [huge]))
     assert kernel.shards == {0, 1}
 
     builder.answer("shop", table=large, digest="another")
-    tables.follow(second, [shop])
+    tables.follow(open_code(second, [shop]))
     for _time in range(3):
         tables.poll()
     assert tables.missing(second) == [shop.path]
@@ -289,9 +290,9 @@ def test_a_table_without_room_that_nobody_wants_any_more(tables, builder, proces
     first, second = process(), process()
     huge, shop = code_of(file("huge"), 0x10_000), code_of(file("shop"), 0x20_000)
     builder.answer("huge", table=as_large_as_two_shards())
-    tables.follow(first, [huge])
+    tables.follow(open_code(first, [huge]))
     builder.answer("shop", table=as_large_as_two_shards(), digest="another")
-    tables.follow(second, [shop])
+    tables.follow(open_code(second, [shop]))
     tables.release(second)
     tables.release(first)
     tables.poll()
@@ -299,7 +300,7 @@ def test_a_table_without_room_that_nobody_wants_any_more(tables, builder, proces
 
     pid = process()
     builder.answer("shop", ONE)
-    tables.follow(pid, [shop])
+    tables.follow(open_code(pid, [shop]))
     assert tables.missing(pid) == []
 
 
@@ -309,7 +310,7 @@ def test_files_without_a_table_are_remembered(tables, builder, kernel, process, 
     builder.answer("stripped", failure="no .eh_frame")
     builder.answer("shop", ONE)
     for _time in range(2):
-        tables.follow(pid, [stripped, shop])
+        tables.follow(open_code(pid, [stripped, shop]))
         assert [rule_at(kernel, pid, code) for code in (stripped, shop)] == [GAP, ONE]
     assert tables.missing(pid) == [stripped.path]
     assert [Path(path).name for path in builder.asked] == ["stripped", "shop"]
@@ -319,9 +320,9 @@ def test_a_process_that_ends_while_its_files_are_read(tables, builder, kernel, p
     """They are open: another process that maps them gets their tables."""
     ended, lives = process(), process()
     code = code_of(file("libc.so.6"))
-    tables.follow(ended, [code], wait_s=0)
+    tables.follow(open_code(ended, [code]), wait_s=0)
     builder.wait_until_asked(1)
-    tables.follow(lives, [code], wait_s=0)
+    tables.follow(open_code(lives, [code]), wait_s=0)
     os.kill(ended, 9)
     os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
     tables.release(ended)
@@ -341,9 +342,9 @@ def test_a_file_that_anybody_can_write_is_built_for_each_process(
     path.chmod(0o666)
     first, second, code = process(), process(), code_of(path)
     builder.answer(COPY, ONE)
-    tables.follow(first, [code])
+    tables.follow(open_code(first, [code]))
     builder.answer(COPY, OTHER, digest="another")
-    tables.follow(second, [code])
+    tables.follow(open_code(second, [code]))
     assert (rule_at(kernel, first, code), rule_at(kernel, second, code)) == (ONE, OTHER)
 
 
@@ -352,11 +353,11 @@ def test_a_builder_that_breaks(tables, builder, kernel, process, file) -> None:
     pid, first, second = process(), code_of(file("first"), 0x10_000), code_of(file("second"), 0x20_000)
     builder.answer("first", ONE)
     builder.fail("second")
-    assert ends(lambda: tables.follow(pid, [first, second], wait_s=600))
+    assert ends(lambda: tables.follow(open_code(pid, [first, second]), wait_s=600))
     assert [rule_at(kernel, pid, code) for code in (first, second)] == [ONE, GAP]
 
     builder.answer("second", OTHER)
-    tables.follow(pid, [first, second])
+    tables.follow(open_code(pid, [first, second]))
     assert [rule_at(kernel, pid, code) for code in (first, second)] == [ONE, OTHER]
 
 
@@ -364,12 +365,12 @@ def test_no_room_for_a_table(tables, builder, kernel, process, file) -> None:
     """A table that finds no room is missing, and does no harm to the others."""
     pid, shop, large = process(), code_of(file("shop"), 0x10_000), code_of(file("large"), 0x20_000)
     builder.answer("shop", ONE)
-    tables.follow(pid, [shop])
+    tables.follow(open_code(pid, [shop]))
     pages = 2 * (1 << 18)
     index = np.arange(pages + 1, dtype=np.uint32)
     rows = np.full(pages, len(RESERVED_RULES) << 12, np.uint32)
     builder.answer("large", table=UnwindTable(None, TEXT, rows, index, (*RESERVED_RULES, OTHER), 1))
-    tables.follow(pid, [shop, large])
+    tables.follow(open_code(pid, [shop, large]))
     assert [rule_at(kernel, pid, code) for code in (shop, large)] == [ONE, GAP]
     assert tables.missing(pid) == [large.path]
 
@@ -385,7 +386,7 @@ def test_only_mapped_code_has_a_table(
     """A mapping of another part of the file is not searched by the addresses of its code."""
     pid, code = process(), code_of(file("shop"), offset=offset)
     builder.answer("shop", ONE)
-    tables.follow(pid, [code])
+    tables.follow(open_code(pid, [code]))
     assert rule_at(kernel, pid, code) == rule
 
 
@@ -395,7 +396,7 @@ def test_mappings_that_have_no_file(tables, builder, kernel, process, file) -> N
     jit = Mapping(0x3000, 0x4000, 0, "00:00", 0, "", True, True, True)
     gone = Mapping(0x5000, 0x6000, PAGE, "fe:01", 24, "/no/such/file", True, False, True)
     pid = process()
-    tables.follow(pid, [data, jit, gone])
+    tables.follow(open_code(pid, [data, jit, gone]))
     assert kernel.rules_at(pid, [0x1123, 0x3123, 0x5123]) == [GAP, GAP, GAP]
     assert builder.asked == []
     assert tables.missing(pid) == []
@@ -415,7 +416,7 @@ def test_this_process(store, kernel) -> None:
     pid = os.getpid()
     mappings = read_mappings(pid)
     wanted = [m for m in mappings if m.executable and (m.path == "[vdso]" or "libc" in Path(m.path).name)]
-    tables.follow(pid, wanted, wait_s=20)
+    tables.follow(open_code(pid, wanted), wait_s=20)
     assert tables.missing(pid) == []
     (libc,) = (mapping for mapping in wanted if Path(mapping.path).name.startswith(("libc.so", "libc-2")))
     (vdso,) = (mapping for mapping in wanted if mapping.path == "[vdso]")
@@ -434,7 +435,7 @@ def test_code_that_a_process_makes(tables, store, builder, kernel, process, file
     pid, code = process(), code_of(file("shop"))
     made = Mapping(TEXT, TEXT + PAGE, 0, "00:00", 0, "", True, True, True)
     builder.answer("shop", ONE)
-    tables.follow(pid, [code])
+    tables.follow(open_code(pid, [code]))
 
     tables.use_tables(pid, [table_with(OTHER)])
     assert (rule_at(kernel, pid, code), rule_at(kernel, pid, made)) == (ONE, OTHER)
@@ -443,7 +444,7 @@ def test_code_that_a_process_makes(tables, store, builder, kernel, process, file
     assert len(store.tables) == 2
 
     # and are still there when libraries have come
-    tables.follow(pid, [code])
+    tables.follow(open_code(pid, [code]))
     assert rule_at(kernel, pid, made) == THIRD
     tables.release(pid)
     assert store.tables == {}

@@ -42,10 +42,11 @@ from bpfleakd.tracing.attaching.attachment import (
     refuse_without_breakpoints,
     write_attachment,
 )
-from bpfleakd.tracing.attaching.discovery import SEARCH_WAIT_S, Discovery, ProbedFile
-from bpfleakd.tracing.attaching.file_systems import FileSystems
+from bpfleakd.tracing.attaching.discovery import SEARCH_WAIT_S, Discovery
 from bpfleakd.tracing.attaching.held_process import GONE, has_ended, hold, hold_again
 from bpfleakd.tracing.attaching.inside import has_sampler, part_of, parts_of
+from bpfleakd.tracing.attaching.probed_file import ProbedFile
+from bpfleakd.tracing.attaching.process_code import CodeReader, ProcessCode, open_code
 from bpfleakd.tracing.attaching.refusals import link_error, log_refused, no_allocator
 from bpfleakd.tracing.checkpoint import write_request
 from bpfleakd.tracing.go.profile_switch import turn_off_profile
@@ -88,7 +89,7 @@ class _Making:
 
     process: ProcessInfo
     pidfd: int
-    mappings: tuple[Mapping, ...]
+    code: ProcessCode
     files: Sequence[ProbedFile]
     request: TracingRequest
 
@@ -111,7 +112,7 @@ class Attacher:
         self._linker = linker
         self._live_blocks = live_blocks
         self._discovery = discovery
-        self._file_systems = FileSystems()
+        self._reader = CodeReader()
 
     def prepare(self) -> None:
         """Look through the libraries that most processes share with this one: the first need not wait.
@@ -120,7 +121,7 @@ class Attacher:
         """
         pid = os.getpid()
         shared = (m for m in read_mappings(pid) if os.path.basename(m.path).startswith(_COMMON_LIBRARIES))
-        self._discovery.files(pid, shared)
+        self._discovery.files(open_code(pid, shared))
 
     def attach(
         self,
@@ -145,19 +146,18 @@ class Attacher:
             if expected is not None and process.id != expected:
                 raise errors.NoSuchProcess(f"process {pid} has exited and its PID was reused")
             check_traceable(process, os.getpid(), os.uname().release, is_init=is_hosts_init(pid))
-            mappings = read_mappings(pid)
-            self._file_systems.expect_answers(pid, mappings)
-            go = open_go_program(pid, mappings)
+            code = self._reader.read(pid)
+            go = open_go_program(pid, code.mappings)
             try:
-                files = self._probed_files(process, mappings, request.mode, wait.wait_s, needed=go is None)
-                if wait.for_tables and not self._unwinding.build_ahead(pid, mappings, _left_s(due_s)):
+                files = self._probed_files(process, code, request.mode, wait.wait_s, needed=go is None)
+                if wait.for_tables and not self._unwinding.build_ahead(code, _left_s(due_s)):
                     raise errors.NotYet(f"the unwind tables of process {pid} are still being built")
                 room = request.live_blocks or self._live_blocks
                 if request.mode is TracingMode.SAMPLED or any(file.sampled for file in files):
                     room = min(room, SAMPLED_LIVE_BLOCKS)
                 if has_ended(pidfd):
                     raise errors.NoSuchProcess(f"process {pid} has ended meanwhile")
-                making = _Making(process, pidfd, mappings, files, request)
+                making = _Making(process, pidfd, code, files, request)
                 return replace(self._link_all(making, room, due_s), go=go)
             except BaseException:
                 if go is not None:
@@ -199,10 +199,8 @@ class Attacher:
 
     def _files_again(self, pid: int, kept: Sequence[Mapping]) -> GoProgram | None:
         """Unwind a process that was attached to before; returns its Go program if it is one that lives."""
-        mappings = read_mappings(pid)
         try:
-            self._file_systems.expect_answers(pid, mappings, _ADOPT_WAIT_S)
-            self._unwinding.follow(pid, mappings, wait_s=0.0)
+            self._unwinding.follow(self._reader.read(pid, _ADOPT_WAIT_S), wait_s=0.0)
             return open_go_program(pid, kept)
         except errors.BpfleakdError as error:
             log.info("files.not-adopted", pid=pid, reason=error.message)
@@ -233,9 +231,7 @@ class Attacher:
         """Finish what the kernel needed time for."""
         self._linker.sweep()
 
-    def follow(
-        self, attachment: Attachment, mappings: tuple[Mapping, ...], wait_s: float = SEARCH_WAIT_S
-    ) -> Attachment:
+    def follow(self, attachment: Attachment, code: ProcessCode, wait_s: float = SEARCH_WAIT_S) -> Attachment:
         """Probe the allocators that have come with new libraries.
 
         Files that cannot be probed are left out and logged; the rest of the process stays traced. Raises
@@ -244,13 +240,13 @@ class Attacher:
         pid = attachment.process.id.pid
         known = {file.id for file in attachment.files}
         try:
-            files = self._discovery.files(pid, mappings, passed_over=known, wait_s=wait_s)
+            files = self._discovery.files(code, passed_over=known, wait_s=wait_s)
         except errors.NotYet:
             raise
         except errors.BpfleakdError as error:
             log.warning("allocator.not-followed", pid=pid, reason=str(error))
             return attachment
-        attachment = replace(attachment, mappings=mappings)
+        attachment = replace(attachment, mappings=code.mappings)
         log_refused(pid, files)
         parts = (part_of(file, is_inside=attachment.is_inside) for file in files)
         for file in (part for part in parts if part is not None):
@@ -275,9 +271,9 @@ class Attacher:
             log.info("allocator.followed", pid=pid, path=module, probes=len(file.points) + len(file.sampled))
         return attachment
 
-    def expect_files(self, pid: int, mappings: Sequence[Mapping]) -> None:
-        """Raise NotYet if to open the files of a process could keep the loop waiting; NoSuchProcess."""
-        self._file_systems.expect_answers(pid, mappings)
+    def read_code(self, pid: int) -> ProcessCode:
+        """The code of a process now, for `follow`; raises as CodeReader.read."""
+        return self._reader.read(pid)
 
     def stop(self, attachment: Attachment) -> None:
         """Stop recording and take the breakpoints out; the tables stay to be read."""
@@ -296,14 +292,12 @@ class Attacher:
 
     def has_sampler(self, pid: int, wait: AttachWait = UNHURRIED) -> bool:
         """Whether a sampler inside a process announces its blocks. Raises as Discovery.files does."""
-        mappings = read_mappings(pid)
-        self._file_systems.expect_answers(pid, mappings)
-        return has_sampler(self._discovery.files(pid, mappings, wait_s=wait.wait_s))
+        return has_sampler(self._discovery.files(self._reader.read(pid), wait_s=wait.wait_s))
 
     def _probed_files(
         self,
         process: ProcessInfo,
-        mappings: tuple[Mapping, ...],
+        code: ProcessCode,
         mode: TracingMode,
         wait_s: float,
         *,
@@ -313,7 +307,7 @@ class Attacher:
 
         Raises NoAllocator with what was refused, and what Discovery.files raises.
         """
-        files = self._discovery.files(process.id.pid, mappings, wait_s=wait_s)
+        files = self._discovery.files(code, wait_s=wait_s)
         log_refused(process.id.pid, files)
         parts = parts_of(files, mode)
         if needed and not any(file.has_allocator or file.sampled for file in parts):
@@ -358,7 +352,7 @@ class Attacher:
         return links
 
     def _link_all(self, making: _Making, live_blocks: int, due_s: float) -> Attachment:
-        process, mappings, files = making.process, making.mappings, making.files
+        process, code, files = making.process, making.code, making.files
         pid = process.id.pid
         links: list[int] = []
         linked: list[LinkedFile] = []
@@ -366,14 +360,14 @@ class Attacher:
         self._maps.add_process(pid, live_blocks)
         try:
             pins.make()
-            self._unwinding.begin(pid, mappings)
+            self._unwinding.begin(code)
             for number, file in enumerate(files):
                 to_file = self._link(file, pid)
                 links += to_file
                 pins.stage_links(number, to_file)
                 linked.append(linked_file(file, number, to_file))
             self._unwinding.finish(pid, _left_s(due_s))
-            attachment = Attachment(process, making.pidfd, tuple(links), mappings, tuple(linked), pins)
+            attachment = Attachment(process, making.pidfd, tuple(links), code.mappings, tuple(linked), pins)
             write_request(pins, making.request)
             write_attachment(attachment)
             for to_commit in linked:

@@ -14,7 +14,7 @@ from bpfleakd.process.mapped_files import FileKey
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.go.program import GoProgram
-from bpfleakd.tracing.attaching.discovery import ProbedFile
+from bpfleakd.tracing.attaching.probed_file import ProbedFile
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
 
 __all__ = [

@@ -15,11 +15,9 @@ any debug file says is verified in the program itself (kernel/probes/points.py).
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,26 +30,24 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.static_probes import has_static_probes
 from bpfleakd.kernel.abi import role_arguments
 from bpfleakd.kernel.probes.announced import PROVIDER
-from bpfleakd.kernel.probes.links import ProbePoint
 from bpfleakd.kernel.probes.point_cache import ProbePointCache
 from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
-from bpfleakd.process.allocators import FUNCTIONS, OPERATORS_NEW, SIGNS, TELLING_NAMES, identify
+from bpfleakd.model.code.probe import FunctionRole
+from bpfleakd.process.allocators import FUNCTIONS, OPERATORS_NEW, SIGNS, TELLING_NAMES
 from bpfleakd.process.debug_search import debug_file_for_all, debug_file_in_root, has_our_root, root_of
-from bpfleakd.process.mapped_files import FileContent, FileKey, OpenedFile, open_mapped
-from bpfleakd.process.process import instance_of
+from bpfleakd.process.mapped_files import FileContent, FileKey, OpenedFile
 from bpfleakd.sandbox.helpers import HelperFailed, Helpers
 from bpfleakd.symbols.bounded_cache import BoundedCache
+from bpfleakd.tracing.attaching.probed_file import ProbedFile, probed_file
+from bpfleakd.tracing.attaching.process_code import CodeFile, ProcessCode
 from bpfleakd.tracing.background import Background
 
-__all__ = ["Discovery", "ProbedFile", "SamplerProbe"]
+__all__ = ["SEARCH_WAIT_S", "Discovery"]
 
 log = structlog.get_logger()
 
 _FILES_MAX = 4096
-# Of one process; Chromium and LibreOffice have some 300.
-_FILES_OF_PROCESS_MAX = 1024
 _THREADS_MAX = 4
 # What reading and searching all new files of a process may take.
 _SEARCH_LIMIT_S = 20.0
@@ -72,85 +68,6 @@ _WANTED = (
     ),
     *(WantedFunction(name, (), "sign", release=False) for name in sorted(SIGNS)),
 )
-
-
-_SAMPLED_ROLES = {
-    f"{PROVIDER}:alloc": FunctionRole.SAMPLED_ALLOC,
-    f"{PROVIDER}:free": FunctionRole.SAMPLED_FREE,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class SamplerProbe:
-    """A static probe of a sampler: what is shown of it, and what its note says."""
-
-    shown: ProbedFunction
-    arguments: str
-    semaphore: int
-
-    @property
-    def name(self) -> str:
-        """The probe's name, without its provider's."""
-        return self.shown.function.removeprefix(f"{PROVIDER}:")
-
-    @property
-    def role(self) -> FunctionRole:
-        """Whether a block is announced there, or its end."""
-        return self.shown.role
-
-
-@dataclass(frozen=True, slots=True)
-class ProbedFile:
-    """A file with functions to probe; `functions` is what is shown of them.
-
-    `sampled` are the static probes of a sampler, if it has one, and their arguments as the note has them.
-    `is_program`: it is the process' program and no library; `beside_cxx`: some file of the process has C++
-    code that allocates. `refused` says why others are not probed, `ranges` where all functions are, as file
-    offsets. `file` stays open as long as this is kept.
-    """
-
-    file: OpenedFile
-    points: tuple[ProbePoint, ...]
-    functions: tuple[ProbedFunction, ...]
-    refused: tuple[str, ...] = ()
-    ranges: tuple[tuple[int, int], ...] = ()
-    sampled: tuple[SamplerProbe, ...] = ()
-    is_program: bool = False
-    beside_cxx: bool = False
-
-    @property
-    def id(self) -> FileKey:
-        """The identity of the file."""
-        return self.file.key
-
-    @property
-    def path(self) -> str:
-        """A path that opens exactly the file that was read."""
-        return self.file.descriptor_path
-
-    @property
-    def shown_path(self) -> str:
-        """The path of the file, as the process has it."""
-        return (*(probe.shown for probe in self.sampled), *self.functions)[0].module
-
-    @property
-    def has_sampler(self) -> bool:
-        """Whether both the blocks that a sampler inside it takes and their ends are announced."""
-        return {probe.role for probe in self.sampled} == set(_SAMPLED_ROLES.values())
-
-    @property
-    def has_allocator(self) -> bool:
-        """Whether there is more here than the dynamic loader's notifications."""
-        return any(function.role is not FunctionRole.LIBRARIES_CHANGED for function in self.functions)
-
-
-@dataclass(frozen=True, slots=True)
-class _Mapped:
-    """A file that a process executes code of."""
-
-    file: OpenedFile
-    mapping: Mapping
-    is_program: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +116,14 @@ class _Known:
     )
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def of(self, mapped: _Mapped, owner: str) -> _Found | None:
+    def of(self, mapped: CodeFile, owner: str) -> _Found | None:
         """The result for a file and a process: a result for that process alone comes first."""
         key = mapped.file.key
         with self.lock:
             of_process = self.found.get((key.of_process(owner), mapped.is_program))
             return of_process if of_process is not None else self.found.get((key, mapped.is_program))
 
-    def put(self, key: FileKey, mapped: _Mapped, found: _Found) -> None:
+    def put(self, key: FileKey, mapped: CodeFile, found: _Found) -> None:
         """Remember what was found."""
         with self.lock:
             self.found.put((key, mapped.is_program), found)
@@ -222,41 +139,44 @@ class Discovery:
         self._searches = Background("file-search", _THREADS_MAX)
 
     def files(
-        self,
-        pid: int,
-        mappings: Iterable[Mapping],
-        passed_over: Collection[FileKey] = (),
-        wait_s: float = SEARCH_WAIT_S,
+        self, code: ProcessCode, passed_over: Collection[FileKey] = (), wait_s: float = SEARCH_WAIT_S
     ) -> list[ProbedFile]:
         """The files of a process that have functions to probe, but for those `passed_over`.
 
-        Files that cannot be parsed are left out. Raises NoSuchProcess, and NotYet if it takes longer than
-        `wait_s`; then the work continues, and the caller should call again.
+        Files that cannot be parsed are left out. Raises NotYet if it takes longer than `wait_s`; then the
+        work continues, and the caller should call again.
         """
-        owner = instance_of(pid)
-        mapped = _mapped_files(pid, mappings, owner, passed_over)
+        owner = code.owner
+        # The same file may be there as several.
+        wanted: dict[FileKey, CodeFile] = {}
+        for file in code.files.values():
+            if file.file.key not in passed_over:
+                wanted.setdefault(file.file.key, file)
+        mapped = list(wanted.values())
         unknown = [one for one in mapped if self._known.of(one, owner) is None]
         if unknown and not (
-            self._searches.do(owner, lambda: self._search(pid, unknown, owner), wait_s)
+            self._searches.do(owner, lambda: self._search(code, unknown), wait_s)
             and all(self._known.of(one, owner) is not None for one in unknown)
         ):
-            raise errors.NotYet(f"the files of process {pid} are still being read", "try again in a moment")
+            raise errors.NotYet(
+                f"the files of process {code.pid} are still being read", "try again in a moment"
+            )
         found = [self._known.of(one, owner) or _Found() for one in mapped]
         beside_cxx = any(one.imports_new for one in found)
-        files = (
-            _probed_file(one, looked_up.probes, beside_cxx=beside_cxx)
+        probed = (
+            probed_file(one, looked_up.probes, beside_cxx=beside_cxx)
             for one, looked_up in zip(mapped, found, strict=True)
         )
-        return [file for file in files if file.points or file.sampled or file.refused]
+        return [file for file in probed if file.points or file.sampled or file.refused]
 
-    def _search(self, pid: int, unknown: Sequence[_Mapped], owner: str) -> None:
+    def _search(self, code: ProcessCode, unknown: Sequence[CodeFile]) -> None:
         until_s = time.monotonic() + _SEARCH_LIMIT_S
         for one in unknown:
             found = _Found()
-            key, reason = one.file.key.of_process(owner), "reading its files has taken too long"
+            key, reason = one.file.key.of_process(code.owner), "reading its files has taken too long"
             try:
                 if time.monotonic() < until_s:
-                    key, found, reason = self._probes_of(pid, one, owner)
+                    key, found, reason = self._probes_of(code, one)
             except (HelperFailed, errors.BadElf, OSError) as error:
                 # Which says nothing of the file as others find it.
                 reason = str(error)
@@ -264,15 +184,15 @@ class Discovery:
                 # Also after an error of ours, so that it is not read again and again.
                 self._known.put(key, one, found)
             if reason:
-                log.warning("allocator.left-out", pid=pid, path=one.mapping.path, reason=reason)
+                log.warning("allocator.left-out", pid=code.pid, path=one.mapping.path, reason=reason)
 
-    def _probes_of(self, pid: int, one: _Mapped, owner: str) -> tuple[FileKey, _Found, str]:
+    def _probes_of(self, code: ProcessCode, one: CodeFile) -> tuple[FileKey, _Found, str]:
         """The functions of a file to probe, its identity, and why it cannot be parsed ("")."""
-        candidate = _candidate(pid, one, owner)
+        candidate = _candidate(code, one)
         if candidate is None:
             # Of a program without symbols another process may bring a debug file along.
-            is_all = not one.is_program or has_our_root(pid)
-            key = one.file.key if is_all else one.file.key.of_process(owner)
+            is_all = not one.is_program or has_our_root(code.pid)
+            key = one.file.key if is_all else one.file.key.of_process(code.owner)
             return key, _Found(imports_new=_imports_new(one.file)), ""
         try:
             probes = tuple(self._cache.search(*candidate.searched, _WANTED))
@@ -283,36 +203,7 @@ class Discovery:
             candidate.close()
 
 
-def _mapped_files(
-    pid: int, mappings: Iterable[Mapping], owner: str, passed_over: Collection[FileKey]
-) -> list[_Mapped]:
-    """The files that a process executes code of."""
-    by_inode: dict[tuple[str, int], Mapping] = {}
-    for mapping in mappings:
-        if mapping.executable and mapping.inode:
-            by_inode.setdefault((mapping.device, mapping.inode), mapping)
-    program = _program_inode(pid)
-    files: dict[FileKey, _Mapped] = {}
-    for mapping in by_inode.values():
-        if len(files) >= _FILES_OF_PROCESS_MAX:
-            log.warning("allocator.left-out", pid=pid, path=mapping.path, reason="it maps too many files")
-            break
-        with contextlib.suppress(OSError):
-            file = open_mapped(pid, mapping, owner)
-            if file.key not in passed_over:
-                files.setdefault(file.key, _Mapped(file, mapping, file.key[:2] == program))
-    return list(files.values())
-
-
-def _program_inode(pid: int) -> tuple[int, int] | None:
-    try:
-        status = os.stat(f"/proc/{pid}/exe")
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _candidate(pid: int, mapped: _Mapped, owner: str) -> _Candidate | None:
+def _candidate(code: ProcessCode, mapped: CodeFile) -> _Candidate | None:
     """The file if it defines any of the functions, by its own symbols or by those of its debug file.
 
     Raises OSError, and BadElf if it is written meanwhile.
@@ -324,7 +215,7 @@ def _candidate(pid: int, mapped: _Mapped, owner: str) -> _Candidate | None:
             if not (is_telling or _may_define_inside(image, mapped)):
                 # A library has to export an allocator for others to use it; a program may hide its own.
                 may_hide = mapped.is_program and image.section(".symtab") is None
-                return _with_debug_file(pid, mapped, image, owner) if may_hide else None
+                return _with_debug_file(code, mapped, image) if may_hide else None
     except errors.BadElf:
         return None
     return _Candidate(file.key, mapped.mapping, file.content())
@@ -338,79 +229,22 @@ def _imports_new(file: OpenedFile) -> bool:
         return False
 
 
-def _may_define_inside(image: ElfImage, mapped: _Mapped) -> bool:
+def _may_define_inside(image: ElfImage, mapped: CodeFile) -> bool:
     """Whether a program has symbols in a compressed section, which helpers unpack."""
     return (
         mapped.is_program and image.section(".symtab") is None and image.section(".gnu_debugdata") is not None
     )
 
 
-def _with_debug_file(pid: int, mapped: _Mapped, image: ElfImage, owner: str) -> _Candidate | None:
+def _with_debug_file(code: ProcessCode, mapped: CodeFile, image: ElfImage) -> _Candidate | None:
     path, key = mapped.mapping.path, mapped.file.key
     debug = debug_file_for_all(image, path)
     if debug is None:
-        debug, key = debug_file_in_root(image, path, root_of(pid)), key.of_process(owner)
+        debug, key = debug_file_in_root(image, path, root_of(code.pid)), key.of_process(code.owner)
     if debug is None:
         return None
     with debug:
         if not isinstance(debug.source, FileBytes) or not defines_any(debug, TELLING_NAMES):
             return None
-        symbols = OpenedFile(debug.source.duplicate(), owner).content()
+        symbols = OpenedFile(debug.source.duplicate(), code.owner).content()
     return _Candidate(key, mapped.mapping, mapped.file.content(), symbols)
-
-
-def _probed_file(mapped: _Mapped, probes: Sequence[FunctionProbe], *, beside_cxx: bool) -> ProbedFile:
-    file, mapping = mapped.file, mapped.mapping
-    found = {p.function: p for p in probes if not p.refusal and p.function not in _SAMPLED_ROLES}
-    refused = tuple(f"{probe.function}: {probe.refusal}" for probe in probes if probe.refusal)
-    identified = identify({name: probe.entry for name, probe in found.items()})
-    names = {function.name for _allocator, function in identified}
-    points: list[ProbePoint] = []
-    functions: list[ProbedFunction] = []
-    for allocator, function in identified:
-        probe = found[function.name]
-        # What it jumps to is probed, and another breakpoint on the way there costs as much again.
-        if probe.jumps_to in names:
-            continue
-        frees = function.role is FunctionRole.RELEASE
-        points.append(
-            ProbePoint(
-                probe.offset,
-                function.role,
-                probe.registers,
-                calls_release=frees and probe.calls_alike,
-                calls_allocator=not frees and (probe.calls_alike or function.name not in allocator.leaves),
-            )
-        )
-        functions.append(
-            ProbedFunction(
-                allocator.name, function.name, function.role, mapping.path, probe.offset, probe.emulated
-            )
-        )
-    shown = {function.name for _allocator, function in identified}
-    inside = tuple(
-        (probe.start, probe.start + probe.size_bytes)
-        for name, probe in found.items()
-        if name in shown and probe.size_bytes
-    )
-    sampled = tuple(
-        SamplerProbe(
-            ProbedFunction(
-                PROVIDER, p.function, _SAMPLED_ROLES[p.function], mapping.path, p.offset, p.emulated
-            ),
-            p.arguments,
-            p.semaphore,
-        )
-        for p in probes
-        if not p.refusal and p.function in _SAMPLED_ROLES
-    )
-    return ProbedFile(
-        file,
-        tuple(points),
-        tuple(functions),
-        refused,
-        inside,
-        sampled,
-        is_program=mapped.is_program,
-        beside_cxx=beside_cxx,
-    )

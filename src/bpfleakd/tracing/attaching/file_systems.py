@@ -26,12 +26,12 @@ from bpfleakd.process.process import instance_of
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.tracing.background import Background
 
-__all__ = ["FileSystems"]
+__all__ = ["WAIT_S", "FileSystems"]
 
 _THREADS_MAX = 16
 _ANSWERS_MAX = 4096
 # Of the loop's time for one process; one that has answered before does so within a millisecond.
-_WAIT_S = 0.05
+WAIT_S = 0.05
 # An attach is tried again within less.
 _GOOD_FOR_S = 60.0
 
@@ -50,7 +50,7 @@ class FileSystems:
         self._answered_s: BoundedCache[tuple[str, str], float] = BoundedCache(_ANSWERS_MAX)
         self._lock = threading.Lock()
 
-    def expect_answers(self, pid: int, mappings: Iterable[Mapping], wait_s: float = _WAIT_S) -> None:
+    def expect_answers(self, pid: int, mappings: Iterable[Mapping], wait_s: float = WAIT_S) -> None:
         """Return once every file system of the files that a process executes code of has answered.
 
         Raises NotYet if one does not within `wait_s`, then call it again; NoSuchProcess.

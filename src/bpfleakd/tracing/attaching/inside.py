@@ -19,7 +19,7 @@ from bpfleakd import errors
 from bpfleakd.model.code.probe import FunctionRole
 from bpfleakd.model.process import TracingMode
 from bpfleakd.process.allocators import OPERATORS_NEW
-from bpfleakd.tracing.attaching.discovery import ProbedFile
+from bpfleakd.tracing.attaching.probed_file import ProbedFile
 
 __all__ = ["has_sampler", "part_of", "parts_of"]
 

@@ -11,7 +11,7 @@ from bpfleakd import errors
 from bpfleakd.elf.image import EM_X86_64, ElfImage
 from bpfleakd.process.allocators import ALLOCATORS
 from bpfleakd.process.process import ProcessInfo
-from bpfleakd.tracing.attaching.discovery import ProbedFile
+from bpfleakd.tracing.attaching.probed_file import ProbedFile
 
 __all__ = ["link_error", "log_refused", "no_allocator"]
 

@@ -1,0 +1,143 @@
+"""A file with functions to probe: which of its probe points are taken, and what is shown of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bpfleakd.kernel.probes.announced import PROVIDER
+from bpfleakd.kernel.probes.links import ProbePoint
+from bpfleakd.kernel.probes.points import FunctionProbe
+from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
+from bpfleakd.process.allocators import identify
+from bpfleakd.process.mapped_files import FileKey, OpenedFile
+from bpfleakd.tracing.attaching.process_code import CodeFile
+
+__all__ = ["ProbedFile", "SamplerProbe", "probed_file"]
+
+_SAMPLED_ROLES = {
+    f"{PROVIDER}:alloc": FunctionRole.SAMPLED_ALLOC,
+    f"{PROVIDER}:free": FunctionRole.SAMPLED_FREE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerProbe:
+    """A static probe of a sampler: what is shown of it, and what its note says."""
+
+    shown: ProbedFunction
+    arguments: str
+    semaphore: int
+
+    @property
+    def name(self) -> str:
+        """The probe's name, without its provider's."""
+        return self.shown.function.removeprefix(f"{PROVIDER}:")
+
+    @property
+    def role(self) -> FunctionRole:
+        """Whether a block is announced there, or its end."""
+        return self.shown.role
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedFile:
+    """A file with functions to probe; `functions` is what is shown of them.
+
+    `sampled` are the static probes of a sampler, if it has one, and their arguments as the note has them.
+    `is_program`: it is the process' program and no library; `beside_cxx`: some file of the process has C++
+    code that allocates. `refused` says why others are not probed, `ranges` where all functions are, as file
+    offsets. `file` stays open as long as this is kept.
+    """
+
+    file: OpenedFile
+    points: tuple[ProbePoint, ...]
+    functions: tuple[ProbedFunction, ...]
+    refused: tuple[str, ...] = ()
+    ranges: tuple[tuple[int, int], ...] = ()
+    sampled: tuple[SamplerProbe, ...] = ()
+    is_program: bool = False
+    beside_cxx: bool = False
+
+    @property
+    def id(self) -> FileKey:
+        """The identity of the file."""
+        return self.file.key
+
+    @property
+    def path(self) -> str:
+        """A path that opens exactly the file that was read."""
+        return self.file.descriptor_path
+
+    @property
+    def shown_path(self) -> str:
+        """The path of the file, as the process has it."""
+        return (*(probe.shown for probe in self.sampled), *self.functions)[0].module
+
+    @property
+    def has_sampler(self) -> bool:
+        """Whether both the blocks that a sampler inside it takes and their ends are announced."""
+        return {probe.role for probe in self.sampled} == set(_SAMPLED_ROLES.values())
+
+    @property
+    def has_allocator(self) -> bool:
+        """Whether there is more here than the dynamic loader's notifications."""
+        return any(function.role is not FunctionRole.LIBRARIES_CHANGED for function in self.functions)
+
+
+def probed_file(mapped: CodeFile, probes: Sequence[FunctionProbe], *, beside_cxx: bool) -> ProbedFile:
+    """What of these probe points, found in a file, is to be probed."""
+    file, mapping = mapped.file, mapped.mapping
+    found = {p.function: p for p in probes if not p.refusal and p.function not in _SAMPLED_ROLES}
+    refused = tuple(f"{probe.function}: {probe.refusal}" for probe in probes if probe.refusal)
+    identified = identify({name: probe.entry for name, probe in found.items()})
+    names = {function.name for _allocator, function in identified}
+    points: list[ProbePoint] = []
+    functions: list[ProbedFunction] = []
+    for allocator, function in identified:
+        probe = found[function.name]
+        # What it jumps to is probed, and another breakpoint on the way there costs as much again.
+        if probe.jumps_to in names:
+            continue
+        frees = function.role is FunctionRole.RELEASE
+        points.append(
+            ProbePoint(
+                probe.offset,
+                function.role,
+                probe.registers,
+                calls_release=frees and probe.calls_alike,
+                calls_allocator=not frees and (probe.calls_alike or function.name not in allocator.leaves),
+            )
+        )
+        functions.append(
+            ProbedFunction(
+                allocator.name, function.name, function.role, mapping.path, probe.offset, probe.emulated
+            )
+        )
+    shown = {function.name for _allocator, function in identified}
+    inside = tuple(
+        (probe.start, probe.start + probe.size_bytes)
+        for name, probe in found.items()
+        if name in shown and probe.size_bytes
+    )
+    sampled = tuple(
+        SamplerProbe(
+            ProbedFunction(
+                PROVIDER, p.function, _SAMPLED_ROLES[p.function], mapping.path, p.offset, p.emulated
+            ),
+            p.arguments,
+            p.semaphore,
+        )
+        for p in probes
+        if not p.refusal and p.function in _SAMPLED_ROLES
+    )
+    return ProbedFile(
+        file,
+        tuple(points),
+        tuple(functions),
+        refused,
+        inside,
+        sampled,
+        is_program=mapped.is_program,
+        beside_cxx=beside_cxx,
+    )
