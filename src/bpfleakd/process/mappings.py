@@ -8,6 +8,7 @@ from pathlib import Path
 from bpfleakd import errors
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.reading.reads import read_file
+from bpfleakd.process.reading.refusals import reading
 
 __all__ = ["mapped_file", "parse_mappings", "read_mappings"]
 
@@ -20,17 +21,10 @@ def read_mappings(pid: int, proc: Path = PROC) -> tuple[Mapping, ...]:
 
     Raises NoSuchProcess, AccessDenied, or NotYet if the process keeps its readers waiting.
     """
-    try:
+    path = proc / str(pid) / "maps"
+    with reading(pid, path):
         # Not read_text: a path may have a carriage return, which does not end a line.
-        text = read_file(pid, proc / str(pid) / "maps").decode(errors="surrogateescape")
-    except (FileNotFoundError, ProcessLookupError) as error:
-        raise errors.NoSuchProcess(f"process {pid} has ended") from error
-    except TimeoutError as error:
-        raise errors.NotYet(str(error.strerror)) from error
-    except PermissionError as error:
-        raise errors.AccessDenied(
-            f"/proc/{pid}/maps cannot be read: {error.strerror}", "the daemon needs CAP_SYS_PTRACE"
-        ) from error
+        text = read_file(pid, path).decode(errors="surrogateescape")
     if not text:
         raise errors.NoSuchProcess(f"process {pid} no longer has any memory")
     return parse_mappings(text)

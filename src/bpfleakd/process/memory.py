@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from bpfleakd import errors
 from bpfleakd.process.reading.reads import TargetFile, read_pieces
+from bpfleakd.process.reading.refusals import reading
 
 __all__ = ["MemoryPart", "MemoryReader", "written_parts"]
 
@@ -54,27 +55,19 @@ def written_parts(pid: int, part: MemoryPart, *, shared: bool, proc: Path = PROC
     """
     first, last = part.start // _PAGE_BYTES, -(-part.end // _PAGE_BYTES)
     bounds: list[NDArray[np.int64]] = []
-    try:
-        with TargetFile(pid, proc / str(pid) / "pagemap") as file:
-            while first < last:
-                wanted = min(last - first, _CHUNK_PAGES)
-                data = file.read_at(wanted * _ENTRY_BYTES, first * _ENTRY_BYTES)
-                if not data:
-                    raise errors.NoSuchProcess(f"process {pid} no longer has any memory")
-                entries = np.frombuffer(data, np.uint64)
-                there = (entries & (_PRESENT | _SWAPPED)) != 0
-                if not shared:
-                    there &= (entries & _FILE_OR_SHARED) == 0
-                bounds.append(_bounds(there) + first)
-                first += len(entries)
-    except PermissionError as error:
-        raise errors.AccessDenied(
-            f"/proc/{pid}/pagemap cannot be read: {error.strerror}", "the daemon needs CAP_SYS_PTRACE"
-        ) from error
-    except TimeoutError as error:
-        raise errors.NotYet(str(error.strerror)) from error
-    except (FileNotFoundError, ProcessLookupError) as error:
-        raise errors.NoSuchProcess(f"process {pid} has ended") from error
+    path = proc / str(pid) / "pagemap"
+    with reading(pid, path), TargetFile(pid, path) as file:
+        while first < last:
+            wanted = min(last - first, _CHUNK_PAGES)
+            data = file.read_at(wanted * _ENTRY_BYTES, first * _ENTRY_BYTES)
+            if not data:
+                raise errors.NoSuchProcess(f"process {pid} no longer has any memory")
+            entries = np.frombuffer(data, np.uint64)
+            there = (entries & (_PRESENT | _SWAPPED)) != 0
+            if not shared:
+                there &= (entries & _FILE_OR_SHARED) == 0
+            bounds.append(_bounds(there) + first)
+            first += len(entries)
     return [
         MemoryPart(max(start * _PAGE_BYTES, part.start), min(end * _PAGE_BYTES, part.end))
         for start, end in np.concatenate([np.empty((0, 2), np.int64), *bounds]).tolist()

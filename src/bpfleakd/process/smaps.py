@@ -17,6 +17,7 @@ from bpfleakd import errors
 from bpfleakd.model.address_space import MappingUsage, MemoryStatus
 from bpfleakd.process.mappings import parse_mappings
 from bpfleakd.process.reading.reads import TargetFile
+from bpfleakd.process.reading.refusals import reading
 
 __all__ = ["Smaps", "parse_smaps", "read_smaps", "read_status"]
 
@@ -44,21 +45,17 @@ def read_smaps(pid: int, proc: Path = PROC, *, mappings_max: int = MAPPINGS_MAX)
     on a kernel without smaps.
     """
     directory = proc / str(pid)
-    try:
-        with TargetFile(pid, directory / "smaps") as file:
-            smaps = parse_smaps(_lines(file.read_on()), mappings_max)
-    except (FileNotFoundError, ProcessLookupError) as error:
-        if directory.exists() and isinstance(error, FileNotFoundError):
+    path = directory / "smaps"
+    with reading(pid, path):
+        try:
+            with TargetFile(pid, path) as file:
+                smaps = parse_smaps(_lines(file.read_on()), mappings_max)
+        except FileNotFoundError as error:
+            if not directory.exists():
+                raise
             raise errors.KernelUnsupported(
                 "this kernel has no /proc/PID/smaps", "it needs CONFIG_PROC_PAGE_MONITOR"
             ) from error
-        raise errors.NoSuchProcess(f"process {pid} has ended") from error
-    except TimeoutError as error:
-        raise errors.NotYet(str(error.strerror)) from error
-    except PermissionError as error:
-        raise errors.AccessDenied(
-            f"/proc/{pid}/smaps cannot be read: {error.strerror}", "the daemon needs CAP_SYS_PTRACE"
-        ) from error
     if not smaps.usages:
         raise errors.NoSuchProcess(f"process {pid} no longer has any memory")
     return smaps

@@ -14,7 +14,7 @@ import numpy as np
 
 from bpfleakd.table.estimates import block_weights, estimated_bytes
 
-__all__ = ["Census", "SiteCensus", "take_census"]
+__all__ = ["SiteCensus", "take_census"]
 
 
 @dataclass(slots=True)
@@ -29,16 +29,8 @@ class SiteCensus:
     live_count_by_tid: dict[int, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Census:
-    """Sites by (kind number, stack id), as they were at `taken_ns`."""
-
-    taken_ns: int
-    sites: dict[tuple[int, int], SiteCensus]
-
-
-def take_census(batches: Iterable[np.ndarray], now_ns: int) -> Census:
-    """Sum up batches of LIVE_BLOCK records."""
+def take_census(batches: Iterable[np.ndarray]) -> dict[tuple[int, int], SiteCensus]:
+    """Sum up batches of LIVE_BLOCK records, by site (kind number, stack id)."""
     sites: dict[tuple[int, int], SiteCensus] = {}
     for blocks in batches:
         if not len(blocks):
@@ -57,4 +49,4 @@ def take_census(batches: Iterable[np.ndarray], now_ns: int) -> Census:
             site.oldest_born_ns = min(site.oldest_born_ns, born_ns)
             site.live_bytes_by_tid[tid] = site.live_bytes_by_tid.get(tid, 0) + size
             site.live_count_by_tid[tid] = site.live_count_by_tid.get(tid, 0) + count
-    return Census(now_ns, sites)
+    return sites

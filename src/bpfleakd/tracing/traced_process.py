@@ -283,10 +283,8 @@ class TracedProcess:
         """
         now_ns = clock_ns()
         if self.census is None or now_ns >= self._census_due_ns or self.state is not ProcessState.TRACED:
-            heap = take_census(_sampled(maps.live_blocks(self.pid), sample), now_ns)
-            self.census = {
-                SiteKey(KINDS[kind], stack_id): site for (kind, stack_id), site in heap.sites.items()
-            }
+            heap = take_census(_sampled(maps.live_blocks(self.pid), sample))
+            self.census = {SiteKey(KINDS[kind], stack_id): site for (kind, stack_id), site in heap.items()}
             if space is not None:
                 self.census |= space.census()
             took_ns = clock_ns() - now_ns

@@ -121,11 +121,13 @@ def processes_table(
     screen, columns have fixed widths.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_header=headers)
-    columns = _WIDE_COLUMNS if wide else _COLUMNS
-    names = [name for name in columns if width is None or width >= _ROOM_FOR.get(name, 0)]
     on_screen = selected is not None
-    if not on_screen and not any(is_estimate(traced.process) for traced in processes):
-        names = [name for name in names if name != "recorded"]
+    may_estimate = on_screen or any(is_estimate(traced.process) for traced in processes)
+    names = [
+        name
+        for name in (_WIDE_COLUMNS if wide else _COLUMNS)
+        if (width is None or width >= _ROOM_FOR.get(name, 0)) and (name != "recorded" or may_estimate)
+    ]
     for name in names:
         table.add_column(
             name,
@@ -135,38 +137,46 @@ def processes_table(
             max_width=16 if name == "comm" else None,
         )
     for place, traced in enumerate(processes):
-        process = traced.process
-        cells: dict[str, Text | str] = {
-            "pid": str(process.pid),
-            "comm": Text(printable(process.comm), overflow="ellipsis"),
-            "verdict": _verdict(traced),
-            "live": human_bytes(process.live_bytes),
-            "growth/s": "-" if process.growth_bytes_per_s is None else human_rate(process.growth_bytes_per_s),
-            "count": f"{process.live_count:,}",
-            "sites": f"{traced.sites:,}",
-            "for": human_duration(process.attached_s),
-            "mode": Text(printable(process.mode)),
-            "recorded": recorded_share(process) if "recorded" in names else "",
-            "state": Text(
-                process.state.value, style="" if process.state == ProcessState.TRACED else "yellow"
-            ),
-            "peak": human_bytes(process.peak_live_bytes),
-            "rule": printable(traced.request.rule or ""),
-            "belongs to": _home(process.labels),
-            "executable": printable(process.exe),
-        }
+        cells = _traced_cells(traced)
         table.add_row(*(cells[name] for name in names), style="reverse" if place == selected else "")
     for place, each in enumerate(watched, len(processes)):
-        known: dict[str, Text | str] = {
-            "pid": str(each.pid),
-            "comm": Text(printable(each.comm), overflow="ellipsis"),
-            "growth/s": human_rate(each.growth_bytes_per_s),
-            "mode": Text(each.mode.value),
-            "state": Text(each.state.value, style="" if each.state == WatchState.WATCHED else "yellow"),
-        }
+        known = _watched_cells(each)
         row = (known.get(name, "-") for name in names)
         table.add_row(*row, style="reverse" if place == selected else "dim")
     return table
+
+
+def _traced_cells(traced: ProcessRow) -> dict[str, Text | str]:
+    """All columns of a traced process."""
+    process = traced.process
+    return {
+        "pid": str(process.pid),
+        "comm": Text(printable(process.comm), overflow="ellipsis"),
+        "verdict": _verdict(traced),
+        "live": human_bytes(process.live_bytes),
+        "growth/s": "-" if process.growth_bytes_per_s is None else human_rate(process.growth_bytes_per_s),
+        "count": f"{process.live_count:,}",
+        "sites": f"{traced.sites:,}",
+        "for": human_duration(process.attached_s),
+        "mode": Text(printable(process.mode)),
+        "recorded": recorded_share(process),
+        "state": Text(process.state.value, style="" if process.state == ProcessState.TRACED else "yellow"),
+        "peak": human_bytes(process.peak_live_bytes),
+        "rule": printable(traced.request.rule or ""),
+        "belongs to": _home(process.labels),
+        "executable": printable(process.exe),
+    }
+
+
+def _watched_cells(watched: WatchedProcess) -> dict[str, Text | str]:
+    """The columns that a watched process has."""
+    return {
+        "pid": str(watched.pid),
+        "comm": Text(printable(watched.comm), overflow="ellipsis"),
+        "growth/s": human_rate(watched.growth_bytes_per_s),
+        "mode": Text(watched.mode.value),
+        "state": Text(watched.state.value, style="" if watched.state == WatchState.WATCHED else "yellow"),
+    }
 
 
 def _verdict(traced: ProcessRow) -> Text:
