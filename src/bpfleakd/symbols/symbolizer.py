@@ -142,16 +142,15 @@ class Symbolizer:
         """
         self._space.update(mappings)
         self._updates += 1
-        # Now: a process that ends takes the way to it along.
         self.hold_perf_map()
+        for mapping in mappings:
+            if mapping.executable:
+                self._files.module_of(mapping)
 
     def hold_perf_map(self) -> None:
         """Open the perf map, if there is one: its names can be read from now on, even if the file goes."""
         if self._perf_map:
             self._perf_map.open()
-        for mapping in mappings:
-            if mapping.executable:
-                self._files.module_of(mapping)
 
     def use_methods(self, sources: Sequence[MethodSource]) -> None:
         """Ask these for names of run-time compiled code that the perf map has none of."""

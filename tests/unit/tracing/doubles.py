@@ -19,6 +19,7 @@ from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
 from bpfleakd.model.code.stack import Frame, FrameKind, NamedStack, RawStack, Stack, StackEnd
 from bpfleakd.model.process import ProcessId, TracingRequest
 from bpfleakd.model.site import SiteKey
+from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo, read_process
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.attaching.attach import AttachWait
@@ -282,7 +283,7 @@ class FakeAttacher:
     def read_code(self, pid: int) -> ProcessCode:
         if pid in self.unreadable:
             raise self.unreadable[pid]
-        return ProcessCode(pid, str(pid), self.mappings.get(pid, ()), {})
+        return ProcessCode(pid, str(pid), read_mappings(pid), {})
 
     def follow(self, attachment: Attachment, code: ProcessCode, wait_s: float) -> Attachment:
         self.followed.append(attachment.process.id.pid)

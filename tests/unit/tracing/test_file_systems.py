@@ -41,7 +41,7 @@ def server():
 def test_local_files_are_not_waited_for(server):
     """Nor is what is no code, and memory without a file."""
     others = [HERE, replace(CODE, executable=False), replace(CODE, inode=0)]
-    server.file_systems().expect_answers(os.getpid(), others)
+    server.file_systems().expect_answers(os.getpid(), "this one", others)
     assert server.opened == []
 
 
@@ -51,10 +51,10 @@ def test_a_server_that_does_not_answer_is_asked_once(server):
     mappings = [HERE, CODE, replace(CODE, inode=24)]
     for _ in range(3):
         with pytest.raises(errors.NotYet, match="/far/program does not answer"):
-            systems.expect_answers(os.getpid(), mappings, 0.01)
+            systems.expect_answers(os.getpid(), "this one", mappings, 0.01)
     server.answers.set()
-    systems.expect_answers(os.getpid(), mappings, 10.0)
-    systems.expect_answers(os.getpid(), mappings, 0.0)
+    systems.expect_answers(os.getpid(), "this one", mappings, 10.0)
+    systems.expect_answers(os.getpid(), "this one", mappings, 0.0)
     assert server.opened == ["/far/program"]
 
 
@@ -64,4 +64,4 @@ def test_an_error_is_an_answer():
     def refuse(pid: int, mapping, owner: str) -> None:
         raise PermissionError(13, "Permission denied")
 
-    FileSystems(refuse, lambda device: False).expect_answers(os.getpid(), [CODE], 10.0)
+    FileSystems(refuse, lambda device: False).expect_answers(os.getpid(), "this one", [CODE], 10.0)

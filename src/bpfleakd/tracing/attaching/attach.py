@@ -146,7 +146,7 @@ class Attacher:
             if expected is not None and process.id != expected:
                 raise errors.NoSuchProcess(f"process {pid} has exited and its PID was reused")
             check_traceable(process, os.getpid(), os.uname().release, is_init=is_hosts_init(pid))
-            code = self._reader.read(pid)
+            code = self._reader.code_of(pid)
             go = open_go_program(pid, code.mappings)
             try:
                 files = self._probed_files(process, code, request.mode, wait.wait_s, needed=go is None)
@@ -200,7 +200,7 @@ class Attacher:
     def _files_again(self, pid: int, kept: Sequence[Mapping]) -> GoProgram | None:
         """Unwind a process that was attached to before; returns its Go program if it is one that lives."""
         try:
-            self._unwinding.follow(self._reader.read(pid, _ADOPT_WAIT_S), wait_s=0.0)
+            self._unwinding.follow(self._reader.code_of(pid, _ADOPT_WAIT_S), wait_s=0.0)
             return open_go_program(pid, kept)
         except errors.BpfleakdError as error:
             log.info("files.not-adopted", pid=pid, reason=error.message)
@@ -272,8 +272,8 @@ class Attacher:
         return attachment
 
     def read_code(self, pid: int) -> ProcessCode:
-        """The code of a process now, for `follow`; raises as CodeReader.read."""
-        return self._reader.read(pid)
+        """The code of a process now, for `follow`; raises as CodeReader.code_of."""
+        return self._reader.code_of(pid)
 
     def stop(self, attachment: Attachment) -> None:
         """Stop recording and take the breakpoints out; the tables stay to be read."""
@@ -292,7 +292,7 @@ class Attacher:
 
     def has_sampler(self, pid: int, wait: AttachWait = UNHURRIED) -> bool:
         """Whether a sampler inside a process announces its blocks. Raises as Discovery.files does."""
-        return has_sampler(self._discovery.files(self._reader.read(pid), wait_s=wait.wait_s))
+        return has_sampler(self._discovery.files(self._reader.code_of(pid), wait_s=wait.wait_s))
 
     def _probed_files(
         self,

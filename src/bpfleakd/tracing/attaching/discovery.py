@@ -188,45 +188,38 @@ class Discovery:
 
     def _probes_of(self, code: ProcessCode, one: CodeFile) -> tuple[FileKey, _Found, str]:
         """The functions of a file to probe, its identity, and why it cannot be parsed ("")."""
-        candidate = _candidate(code, one)
+        candidate, imports_new = _candidate(code, one)
         if candidate is None:
             # Of a program without symbols another process may bring a debug file along.
             is_all = not one.is_program or has_our_root(code.pid)
             key = one.file.key if is_all else one.file.key.of_process(code.owner)
-            return key, _Found(imports_new=_imports_new(one.file)), ""
+            return key, _Found(imports_new=imports_new), ""
         try:
             probes = tuple(self._cache.search(*candidate.searched, _WANTED))
-            return candidate.key, _Found(probes, _imports_new(one.file)), ""
+            return candidate.key, _Found(probes, imports_new), ""
         except errors.BadElf as error:
             return candidate.key, _Found(), error.message
         finally:
             candidate.close()
 
 
-def _candidate(code: ProcessCode, mapped: CodeFile) -> _Candidate | None:
+def _candidate(code: ProcessCode, mapped: CodeFile) -> tuple[_Candidate | None, bool]:
     """The file if it defines any of the functions, by its own symbols or by those of its debug file.
 
-    Raises OSError, and BadElf if it is written meanwhile.
+    And whether it imports a C++ operator new. Raises OSError, and BadElf if it is written meanwhile.
     """
     file = mapped.file
     try:
         with ElfImage.open(file.descriptor) as image:
+            imports_new = imports_any(image, OPERATORS_NEW)
             is_telling = has_static_probes(image, PROVIDER) or defines_any(image, TELLING_NAMES)
             if not (is_telling or _may_define_inside(image, mapped)):
                 # A library has to export an allocator for others to use it; a program may hide its own.
                 may_hide = mapped.is_program and image.section(".symtab") is None
-                return _with_debug_file(code, mapped, image) if may_hide else None
+                return _with_debug_file(code, mapped, image) if may_hide else None, imports_new
     except errors.BadElf:
-        return None
-    return _Candidate(file.key, mapped.mapping, file.content())
-
-
-def _imports_new(file: OpenedFile) -> bool:
-    try:
-        with ElfImage.open(file.descriptor) as image:
-            return imports_any(image, OPERATORS_NEW)
-    except errors.BadElf:
-        return False
+        return None, False
+    return _Candidate(file.key, mapped.mapping, file.content()), imports_new
 
 
 def _may_define_inside(image: ElfImage, mapped: CodeFile) -> bool:

@@ -22,7 +22,6 @@ from bpfleakd import errors
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.local_devices import LocalDevices
 from bpfleakd.process.mapped_files import open_mapped
-from bpfleakd.process.process import instance_of
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.tracing.background import Background
 
@@ -50,12 +49,13 @@ class FileSystems:
         self._answered_s: BoundedCache[tuple[str, str], float] = BoundedCache(_ANSWERS_MAX)
         self._lock = threading.Lock()
 
-    def expect_answers(self, pid: int, mappings: Iterable[Mapping], wait_s: float = WAIT_S) -> None:
+    def expect_answers(
+        self, pid: int, owner: str, mappings: Iterable[Mapping], wait_s: float = WAIT_S
+    ) -> None:
         """Return once every file system of the files that a process executes code of has answered.
 
-        Raises NotYet if one does not within `wait_s`, then call it again; NoSuchProcess.
+        `owner` stands for the process. Raises NotYet if one does not within `wait_s`, then call it again.
         """
-        owner = instance_of(pid)
         unsure = [mapping for mapping in self._elsewhere(mappings) if not self._has_answered(owner, mapping)]
         if not unsure:
             return

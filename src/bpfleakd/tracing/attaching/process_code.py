@@ -56,19 +56,23 @@ class CodeReader:
     def __init__(self) -> None:
         self._file_systems = FileSystems()
 
-    def read(self, pid: int, wait_s: float = WAIT_S) -> ProcessCode:
+    def code_of(self, pid: int, wait_s: float = WAIT_S) -> ProcessCode:
         """The code of a process now.
 
         Raises NoSuchProcess, AccessDenied, and NotYet if a file system does not answer within `wait_s`.
         """
-        mappings = read_mappings(pid)
-        self._file_systems.expect_answers(pid, mappings, wait_s)
-        return open_code(pid, mappings)
+        owner, mappings = instance_of(pid), read_mappings(pid)
+        self._file_systems.expect_answers(pid, owner, mappings, wait_s)
+        return _opened(pid, owner, mappings)
 
 
 def open_code(pid: int, mappings: Iterable[MemoryMapping]) -> ProcessCode:
-    """Open the files of these mappings of a process; what cannot be opened is left out. NoSuchProcess."""
-    mappings, owner = tuple(mappings), instance_of(pid)
+    """Open the files of these mappings of a process, whose file systems answer. Raises NoSuchProcess."""
+    return _opened(pid, instance_of(pid), tuple(mappings))
+
+
+def _opened(pid: int, owner: str, mappings: tuple[MemoryMapping, ...]) -> ProcessCode:
+    """What cannot be opened is left out."""
     first: dict[tuple[str, int], MemoryMapping] = {}
     for mapping in mappings:
         if mapping.executable and mapping.inode:
