@@ -161,6 +161,32 @@ def test_the_page_names_who_leaks(daemon, workload, browser):
     assert browser.errors() == []
 
 
+def test_the_page_shows_who_opens_file_descriptors(daemon, workload, browser):
+    """How many are open, by which call sites, and with which stack; all add up."""
+    program = workload("opening")
+    port = free_port()
+    tracer = daemon(metrics={"enabled": True, "port": port}, descriptors={"call_sites": "always"})
+    tracer.attach(program.pid)
+    wait_until(lambda: tracer.events("descriptors.recorded"), 10)
+    program.step(1)
+    wait_until(lambda: tracer.top(program.pid)["descriptor_sites"], 20)
+
+    browser.open(f"http://127.0.0.1:{port}/#/process/{program.pid}")
+    wait_until(lambda: "Call sites with open file descriptors" in browser.text(), 20)
+    wait_until(lambda: "by_eventfd" in browser.text())
+    assert "opened by call sites" in browser.text()
+    report = browser.run(f"fetch('v1/processes/{program.pid}/sites').then(answer => answer.json())")
+    assert report["descriptor_sites"]
+    frames = [frame for site in report["descriptor_sites"] for frame in site["stack"]]
+    assert {frame["address"] for frame in frames} == {0}, "anybody can read it at this address"
+    row = "[...document.querySelectorAll('tr[data-href]')].find(r => r.innerText.includes('by_eventfd'))"
+    browser.run(f"{row}.click()")
+    wait_until(lambda: "open_all" in browser.run("document.querySelector('.stack')?.innerText || ''"))
+    assert_readable(browser)
+    keep_picture(browser, "descriptors.png")
+    assert browser.errors() == []
+
+
 ACCESSIBILITY = (Path(__file__).parent / "accessibility.js").read_text()
 WIDTHS = (375, 768, 1280, 2000)
 

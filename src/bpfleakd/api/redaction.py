@@ -23,7 +23,15 @@ def without_addresses(report: Report) -> Report:
     """Return a report whose frames have the address 0; the offsets in their files stay."""
     hidden = _HiddenFrames()
     match report:
-        case LeakReport() | DiffReport():
+        case LeakReport():
+            return replace(
+                report,
+                sites=tuple(replace(s, stack=hidden.stack(s.stack)) for s in report.sites),
+                descriptor_sites=tuple(
+                    replace(s, stack=hidden.stack(s.stack)) for s in report.descriptor_sites
+                ),
+            )
+        case DiffReport():
             return replace(report, sites=tuple(replace(s, stack=hidden.stack(s.stack)) for s in report.sites))
         case GroupedReport():
             return replace(

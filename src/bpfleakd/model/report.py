@@ -10,7 +10,7 @@ from bpfleakd.model.goroutines import GoroutineGroup
 from bpfleakd.model.managed import ManagedHeap, TypeFigures
 from bpfleakd.model.oom import OomKill
 from bpfleakd.model.process import ProcessSummary
-from bpfleakd.model.resources import DescriptorSite, ResourceUse
+from bpfleakd.model.resources import DescriptorSite, DescriptorTotals, ResourceUse
 from bpfleakd.model.site import AllocationKind, ThreadShare
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 
@@ -99,8 +99,9 @@ class LeakReport:
     of the files in the stacks, in hex; files without one are missing. `managed` is the managed heap, whose
     memory call sites of kind COMMIT have; `types` the known types of its live objects, most bytes first.
     `goroutines` are those of a Go program, by the place that started them; `resources` its file descriptors
-    and threads; `descriptor_sites` the call sites with open descriptors, while these are recorded. `oom` is
-    present if the kernel killed the process because memory had run out.
+    and threads. While descriptors are recorded, `descriptor_sites` are the call sites with open ones, and
+    `descriptor_totals` has also those of no call site. `oom` is present if the kernel killed the process
+    because memory had run out.
     """
 
     process: ProcessSummary
@@ -114,6 +115,7 @@ class LeakReport:
     goroutines: tuple[GoroutineGroup, ...] = ()
     resources: tuple[ResourceUse, ...] = ()
     descriptor_sites: tuple[DescriptorSite, ...] = ()
+    descriptor_totals: DescriptorTotals | None = None
     oom: OomKill | None = None
 
 

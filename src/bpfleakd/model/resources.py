@@ -8,7 +8,7 @@ from enum import StrEnum
 from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.verdict import Verdict
 
-__all__ = ["DescriptorSite", "ResourceKind", "ResourceShare", "ResourceUse"]
+__all__ = ["DescriptorSite", "DescriptorTotals", "ResourceKind", "ResourceShare", "ResourceUse"]
 
 
 class ResourceKind(StrEnum):
@@ -66,3 +66,22 @@ class DescriptorSite:
     stack: tuple[Frame, ...]
     truncated: StackEnd | None
     shares: tuple[ResourceShare, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorTotals:
+    """All open file descriptors of a process whose descriptors are recorded: the sum of three counts.
+
+    `recorded_count` belong to call sites. `earlier_count` have been open since before this daemon began to
+    look. `other_count` came since, by a way that is not recorded; of these `other_growth_per_min` is 0 unless
+    they grow permanently, `other_shares` are what they are, the largest share first, and `other_reason` has
+    all this in words, "" if there are none.
+    """
+
+    open_count: int
+    recorded_count: int
+    earlier_count: int
+    other_count: int
+    other_growth_per_min: float
+    other_reason: str
+    other_shares: tuple[ResourceShare, ...] = ()

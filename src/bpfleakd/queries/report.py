@@ -151,6 +151,7 @@ class Reporter:
             goroutines=traced.goroutines.groups() if traced.goroutines is not None else (),
             resources=traced.resources.uses(),
             descriptor_sites=_descriptor_sites(view, now_ns, limit),
+            descriptor_totals=traced.descriptors.totals,
         )
 
     def with_retained(

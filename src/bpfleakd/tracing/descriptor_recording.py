@@ -16,6 +16,7 @@ from bpfleakd import errors
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.process.descriptors import descriptor_limit
 from bpfleakd.tracing.background import Background
+from bpfleakd.tracing.descriptor_sites import NOT_RECORDED
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.traced_process import TracedProcess
@@ -106,18 +107,24 @@ class DescriptorRecording(TracingObserver):
 
 def _opened_at(view: ProcessView) -> str:
     """Where most of the descriptors that stay open are opened, in words; "" if there are too few yet."""
-    sites = view.traced.descriptors.sites()
-    # Before a call site has its verdict, what it holds open tells, too.
-    weights = [site.growth_per_min for site in sites]
-    if not any(weights):
-        weights = [float(site.open_count) for site in sites]
-    if sum(site.open_count for site in sites) < _OPEN_MIN:
+    sites, totals = view.traced.descriptors.sites(), view.traced.descriptors.totals
+    if totals is None:
         return ""
-    weight, most = max(zip(weights, sites, strict=True), key=lambda each: each[0])
-    frames = view.name([most.key])[most.key].stack.frames
-    frame = view.traced.charging.charged(most.key, frames)
+    # Before a call site has its verdict, what it holds open tells, too.
+    weights = [totals.other_growth_per_min, *(site.growth_per_min for site in sites)]
+    if not any(weights):
+        weights = [float(totals.other_count), *(float(site.open_count) for site in sites)]
+    if totals.recorded_count + totals.other_count < _OPEN_MIN:
+        return ""
+    most = weights.index(max(weights))
+    share = weights[most] / sum(weights)
+    how_many = "" if share >= _NEARLY_ALL else f"{share:.0%} "
+    if most == 0:
+        return f"{how_many}came {NOT_RECORDED}"
+    key = sites[most - 1].key
+    frames = view.name([key])[key].stack.frames
+    frame = view.traced.charging.charged(key, frames)
     if frame is None or not frame.function:
         return ""
-    share = weight / sum(weights)
     where = " ".join(word for word in (frame.function, (frame.location or "").rpartition("/")[2]) if word)
-    return ("" if share >= _NEARLY_ALL else f"{share:.0%} ") + f"opened at {where}"
+    return f"{how_many}opened at {where}"

@@ -2,7 +2,8 @@
 
 Rules:
   - The programs record which stack opened each descriptor. They do not see all ways to close one, so a
-    descriptor counts only if /proc/PID/fd has it, too.
+    descriptor counts only if /proc/PID/fd has it, too. Nor do they see all ways to get one: the others are
+    counted (unrecorded_descriptors.py), and judged as a call site is.
   - Both are read beside the tracing loop, in a small share of the time; more rarely, what descriptors are.
   - Call sites are judged as those of memory are, with so many bytes for each descriptor. That is done in the
     tracing loop, so there is a pause after it, too: a process may have as many call sites as it likes.
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from bpfleakd.kernel.descriptor_tables import DescriptorTable, DescriptorTables
 from bpfleakd.model.process import ProcessId
-from bpfleakd.model.resources import ResourceShare
+from bpfleakd.model.resources import DescriptorTotals, ResourceShare
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import SiteVerdict, Verdict
 from bpfleakd.process.descriptors import open_numbers, uses_of_numbers
@@ -30,9 +31,10 @@ from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.background import Background
 from bpfleakd.tracing.judging.site_verdicts import SiteVerdicts
 from bpfleakd.tracing.reading_budget import Pause
+from bpfleakd.tracing.unrecorded_descriptors import UnrecordedDescriptors
 from bpfleakd.verdicts.measurement import LEAK_AFTER_S
 
-__all__ = ["DESCRIPTOR_BYTES", "DescriptorSites", "OpenDescriptors", "shares_of"]
+__all__ = ["DESCRIPTOR_BYTES", "NOT_RECORDED", "DescriptorSites", "OpenDescriptors", "shares_of"]
 
 PROC = Path("/proc")
 _NS_PER_S = 1_000_000_000
@@ -47,6 +49,10 @@ _SAMPLE_MAX = 50
 _SITES_MAX = 100
 _SHARES_MAX = 5
 _SHARE_MIN = 0.05
+# Those of no call site, as a row of the table. The kind only says that there are no blocks with ages.
+_OTHERS = SiteKey(AllocationKind.GO_HEAP, 1)
+_OTHERS_ID = -1
+NOT_RECORDED = "by a way that is not recorded (SCM_RIGHTS, io_uring, pidfd_getfd, ioctl and others)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +73,16 @@ class OpenDescriptors:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What was open at `at_ns`: LIVE_BLOCK records, and how many each stack had `opened` before."""
+    """What was open at `at_ns`: LIVE_BLOCK records, and how many each stack had `opened` before.
+
+    `earlier_count` and `other_count` are those that were not recorded.
+    """
 
     at_ns: int
     blocks: NDArray[np.void]
     opened: dict[int, int]
+    earlier_count: int
+    other_count: int
 
 
 class DescriptorSites:
@@ -88,11 +99,14 @@ class DescriptorSites:
         self._uses_pause = Pause(_PAUSE_FACTOR)
         self._taking_pause = Pause(_TAKING_PAUSE_FACTOR)
         self._uses: dict[int, Counter[str]] = {}
+        self._unrecorded = UnrecordedDescriptors()
+        self._others_risen = 0
         self._due_ns = 0
         self._lock = threading.Lock()
         self._look: _Look | None = None
         self._taken: _Look | None = None
         self._sites: tuple[OpenDescriptors, ...] = ()
+        self._totals: DescriptorTotals | None = None
 
     @property
     def is_recorded(self) -> bool:
@@ -122,7 +136,7 @@ class DescriptorSites:
         if now_ns >= self._due_ns and self._pause.is_due(now_ns):
             table = tables.open(self._process.pid)
             if table is not None:
-                look = partial(self._look_closer, table, dict(self._opened), clock_ns)
+                look = partial(self._look_closer, table, self._unrecorded, dict(self._opened), clock_ns)
                 if not background.begin(str(self._process), look):
                     table.close()
             self._due_ns = now_ns + _PAUSE_NS
@@ -134,24 +148,51 @@ class DescriptorSites:
         if found is not None and is_new and self._taking_pause.is_due(began_ns):
             self._take(self._table, found, clock_ns)
             self._sites = self._ranked(self._table, found)
+            self._totals = self._summed(self._table, found)
             self._taking_pause.done(began_ns, clock_ns())
 
     def sites(self) -> tuple[OpenDescriptors, ...]:
         """Those with open descriptors: what grows fastest first, then those with the most; at most 100."""
         return self._sites
 
+    @property
+    def totals(self) -> DescriptorTotals | None:
+        """All that are open, as of the same moment; None if they are not recorded, or not yet known."""
+        return self._totals
+
     def _forget(self) -> None:
         with self._lock:
             self._look = None
         self._taken = None
         self._sites = ()
+        self._totals = None
+        self._unrecorded = UnrecordedDescriptors()
+        self._others_risen = 0
+
+    def _summed(self, table: SiteTable, look: _Look) -> DescriptorTotals:
+        rate, shares = 0.0, shares_of(self._uses.get(_OTHERS_ID, Counter()))
+        reason = ""
+        if look.other_count:
+            verdict = self._verdicts.of(table.row_of(_OTHERS), look.other_count, self._others_risen)
+            rate = _rate_per_min(verdict)
+            parts = [f"{look.other_count:,} came {NOT_RECORDED}"]
+            parts += [f"+{rate:,.0f}/min"] * bool(rate)
+            parts += [f"{share.share:.0%} {share.what}" for share in shares[:1]]
+            reason = ", ".join(parts)
+        recorded = len(look.blocks)
+        every = recorded + look.earlier_count + look.other_count
+        return DescriptorTotals(
+            every, recorded, look.earlier_count, look.other_count, rate, reason, shares if reason else ()
+        )
 
     def _ranked(self, table: SiteTable, look: _Look) -> tuple[OpenDescriptors, ...]:
         open_counts = table.columns()[:, COUNTERS.index("live_count")]
-        rows = np.flatnonzero(open_counts)
+        keys = table.keys
+        is_site = np.array([key.kind is AllocationKind.DESCRIPTOR for key in keys], bool)
+        rows = np.flatnonzero((open_counts > 0) & is_site)
         attention, rates = self._verdicts.ranks(rows)
         rows = rows[np.lexsort((open_counts[rows], rates, attention > 0))[::-1][:_SITES_MAX]]
-        oldest, keys = _oldest(look.blocks), table.keys
+        oldest = _oldest(look.blocks)
         sites = (
             self._site(table, row, keys[row], oldest.get(keys[row].stack_id, 0)) for row in rows.tolist()
         )
@@ -160,63 +201,75 @@ class DescriptorSites:
     def _site(self, table: SiteTable, row: int, key: SiteKey, oldest_born_ns: int) -> OpenDescriptors:
         counters = table.counters(key)
         verdict = self._verdicts.of(row, counters.live_count, counters.allocated_count)
-        grows = verdict.verdict in (Verdict.LEAK, Verdict.GROWING)
-        rate = round(verdict.leak_bytes_per_s / DESCRIPTOR_BYTES * 60, 1) if grows else 0.0
         return OpenDescriptors(
             key,
             counters.live_count,
             counters.allocated_count,
             oldest_born_ns,
-            rate,
+            _rate_per_min(verdict),
             verdict,
             shares_of(self._uses.get(key.stack_id, Counter())),
         )
 
     def _take(self, table: SiteTable, look: _Look, clock_ns: Callable[[], int]) -> None:
         self._taken = look
-        stack_ids, counts = np.unique(look.blocks["stack_id"], return_counts=True)
-        open_counts = dict(zip(stack_ids.tolist(), counts.tolist(), strict=True))
-        known = dict.fromkeys(key.stack_id for key in table.keys)
-        keys = list(known | dict.fromkeys(open_counts))
-        rows = [_counters(open_counts.get(one, 0), look.opened.get(one, 0)) for one in keys]
-        columns = np.array(rows, np.int64).reshape(-1, len(COUNTERS))
-        sites = [SiteKey(AllocationKind.DESCRIPTOR, stack_id) for stack_id in keys]
-        table.update(look.at_ns, sites, columns)
+        found, counts = np.unique(look.blocks["stack_id"], return_counts=True)
+        open_counts = dict(zip(found.tolist(), counts.tolist(), strict=True))
+        known = (key.stack_id for key in table.keys if key != _OTHERS)
+        stack_ids = list(dict.fromkeys([*known, *open_counts]))
+        rows = [_counters(open_counts.get(one, 0), look.opened.get(one, 0)) for one in stack_ids]
+        self._others_risen += max(0, look.other_count - self._others_count(table))
+        rows.append(_counters(look.other_count, self._others_risen))
+        sites = [SiteKey(AllocationKind.DESCRIPTOR, stack_id) for stack_id in stack_ids]
+        table.update(look.at_ns, [*sites, _OTHERS], np.array(rows, np.int64).reshape(-1, len(COUNTERS)))
         self._verdicts.compute(table, [look.blocks], clock_ns)
 
+    def _others_count(self, table: SiteTable) -> int:
+        """How many there were at the last look."""
+        return table.counters(_OTHERS).live_count if table.row_of(_OTHERS) >= 0 else 0
+
     def _look_closer(
-        self, table: DescriptorTable, opened: dict[int, int], clock_ns: Callable[[], int]
+        self,
+        table: DescriptorTable,
+        unrecorded: UnrecordedDescriptors,
+        opened: dict[int, int],
+        clock_ns: Callable[[], int],
     ) -> None:
         began_ns = clock_ns()
         try:
             # In this order: whatever is in the table and not open was closed.
             numbers, blocks = table.read()
-            are_open = np.isin(numbers, open_numbers(self._process.pid, self._proc))
+            open_now = np.array(open_numbers(self._process.pid, self._proc), np.uint64)
+            # What was opened in between is in the table by now.
+            unrecorded.look(open_now, np.union1d(numbers, table.read()[0]))
+            are_open = np.isin(numbers, open_now)
             gone = zip(numbers[~are_open].tolist(), blocks["born_ns"][~are_open].tolist(), strict=True)
             for number, born_ns in gone:
                 table.forget(number, born_ns)
             numbers, blocks = numbers[are_open], blocks[are_open]
             blocks["size"] = blocks["weight"] = DESCRIPTOR_BYTES
-            look = _Look(began_ns, blocks, opened)
+            others = unrecorded.others
+            look = _Look(began_ns, blocks, opened, unrecorded.earlier_count, len(others))
             with self._lock:
                 self._look = look
             self._pause.done(began_ns, looked_ns := clock_ns())
             if self._uses_pause.is_due(looked_ns):
-                self._uses = self._uses_of(numbers, blocks)
+                self._uses = self._uses_of(numbers, blocks, others)
                 self._uses_pause.done(looked_ns, clock_ns())
         except OSError:
             return  # it has just ended
         finally:
             table.close()
 
-    def _uses_of(self, numbers: NDArray[np.uint64], blocks: NDArray[np.void]) -> dict[int, Counter[str]]:
-        """What the descriptors of the stacks with the most are, of a sample."""
+    def _uses_of(
+        self, numbers: NDArray[np.uint64], blocks: NDArray[np.void], others: NDArray[np.uint64]
+    ) -> dict[int, Counter[str]]:
+        """What the descriptors of the stacks with the most are, of a sample, and those of no stack."""
         stack_ids, counts = np.unique(blocks["stack_id"], return_counts=True)
         samples = {}
         for stack_id in stack_ids[np.argsort(-counts, kind="stable")][:_SITES_LOOKED_AT].tolist():
-            of_stack = numbers[blocks["stack_id"] == stack_id]
-            step = max(1, -(-len(of_stack) // _SAMPLE_MAX))
-            samples[stack_id] = of_stack[::step].tolist()
+            samples[stack_id] = _sample(numbers[blocks["stack_id"] == stack_id])
+        samples[_OTHERS_ID] = _sample(others)
         return uses_of_numbers(self._process.pid, samples, self._proc)
 
 
@@ -224,6 +277,16 @@ def _counters(count: int, opened: int) -> tuple[int, ...]:
     """The columns COUNTERS of a call site with so many open; `opened` may be of a little earlier."""
     opened, each = max(count, opened), DESCRIPTOR_BYTES
     return each * count, count, each * opened, opened, 0, each * count, 0, 0
+
+
+def _sample(numbers: NDArray[np.uint64]) -> list[int]:
+    sample: list[int] = numbers[:: max(1, -(-len(numbers) // _SAMPLE_MAX))].tolist()
+    return sample
+
+
+def _rate_per_min(verdict: SiteVerdict) -> float:
+    grows = verdict.verdict in (Verdict.LEAK, Verdict.GROWING)
+    return round(verdict.leak_bytes_per_s / DESCRIPTOR_BYTES * 60, 1) if grows else 0.0
 
 
 def shares_of(uses: Counter[str]) -> tuple[ResourceShare, ...]:

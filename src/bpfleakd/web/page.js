@@ -254,9 +254,12 @@ async function processView(pid, siteWanted) {
   // An address that hides details would refuse it.
   const maps = hiddenDetails(report) || process.state !== "traced" ? null : await getIfThere(`v1/processes/${pid}/maps`);
   parts.push(...managedView(report), ...billView(maps), ...containerView(maps && maps.container));
+  parts.push(...resourcesView(report, pid));
   if ((report.goroutines || []).length) parts.push(element("h2", {}, "Goroutines"), goroutineTable(report.goroutines));
   const site = report.sites.find((each) => each.site === siteWanted);
+  const opening = report.descriptor_sites.find((each) => each.site === siteWanted);
   if (site) parts.push(...siteView(site));
+  else if (opening) parts.push(...descriptorSiteView(opening));
   parts.push(element("h2", {}, "Flame graph"), flameSection(pid), hiddenDetails(report) || "");
   return parts;
 }
@@ -311,6 +314,35 @@ function containerView(bill) {
     ], bill.lines)].filter(Boolean);
 }
 
+// File descriptors and threads that become more, and the call sites that open descriptors, while these are recorded.
+function resourcesView(report, pid) {
+  const growing = report.resources.filter((use) => use.growth_per_min > 0);
+  const totals = report.descriptor_totals;
+  if (!growing.length && !totals) return [];
+  const parts = [element("h2", {}, "File descriptors and threads"),
+    ...growing.map((use) => element("p", { class: "verdict " + use.verdict }, badge(use.verdict), " ", use.reason))];
+  if (!totals) return parts;
+  parts.push(facts(["open", count(totals.open_count)], ["opened by call sites", count(totals.recorded_count)],
+    ["from before the recording", totals.earlier_count ? count(totals.earlier_count) : null],
+    ["came otherwise", totals.other_count ? count(totals.other_count) : null]));
+  if (totals.other_reason) parts.push(element("p", {}, totals.other_reason));
+  if (report.descriptor_sites.length) {
+    parts.push(table("Call sites with open file descriptors", [
+      ["function", "name", (site) => [nameElement(site.function || "[unknown]"), " ", element("small", {}, placeName(site))]],
+      ["verdict", "", (site) => badge(site.verdict) || "–"],
+      ["growth", "number", (site) => site.growth_per_min ? `+${count(site.growth_per_min)}/min` : "–"],
+      ["open", "number", (site) => count(site.open_count)],
+      ["opened", "number detail", (site) => count(site.opened_count)],
+      ["they are", "name", (site) => shareWords(site.shares)],
+    ], report.descriptor_sites, (site) => `#/process/${pid}/site/${site.site}`));
+  }
+  return parts;
+}
+
+function shareWords(shares) {
+  return shares.map((share) => `${Math.round(100 * share.share)} % ${share.what}`).join(", ") || "–";
+}
+
 function goroutineTable(groups) {
   return table("Goroutines by where they were started", [
     ["verdict", "", (group) => badge(group.verdict) || "–"],
@@ -325,7 +357,7 @@ function goroutineTable(groups) {
 
 // Over TCP frames have the address 0, unless the configuration says otherwise.
 function hiddenDetails(report) {
-  const frames = report.sites.flatMap((site) => site.stack);
+  const frames = [...report.sites, ...report.descriptor_sites].flatMap((site) => site.stack);
   if (!frames.length || frames.some((frame) => frame.address)) return null;
   return element("p", { class: "faint", id: "hidden" },
     "Addresses are not shown here. For blocks, code mappings and profiles use ",
@@ -340,11 +372,24 @@ function frameName(frame) {
   return frame.address ? "0x" + frame.address.toString(16) : "?";
 }
 
-function siteView(site) {
+function stackOf(site) {
   const stack = element("ol", { class: "stack" }, ...site.stack.map((frame) => element("li", {},
     frameName(frame), " ",
     element("span", { class: "place" },
       [frame.module, frame.location, frame.inlined ? "inlined" : ""].filter(Boolean).join("  ")))));
+  return [stack, site.truncated ? element("p", { class: "faint" }, `The stack is cut: ${site.truncated}.`) : null];
+}
+
+function descriptorSiteView(site) {
+  return [
+    element("h2", { id: "site" }, nameElement(site.function || "[unknown]", 200), " ", badge(site.verdict) || ""),
+    facts(["site", site.site], ["open", count(site.open_count)], ["opened", count(site.opened_count)],
+      ["oldest open for", duration(site.oldest_age_s)], ["they are", shareWords(site.shares)]),
+    ...stackOf(site),
+  ].filter(Boolean);
+}
+
+function siteView(site) {
   const threads = site.threads.map((t) => `${t.comm || "?"} (${t.tid}) ${bytes(t.live_bytes)}`).join(", ");
   const types = site.types.map((t) => `${t.type} ${Math.round(100 * t.share)} %`).join(", ");
   const reached = site.scanned_age_s === null ? null :
@@ -355,8 +400,7 @@ function siteView(site) {
       `${site.reason} (confidence ${Math.round(100 * site.confidence)} %)`) : null,
     facts(["site", site.site], ["allocated", bytes(site.allocated_bytes)], ["peak", bytes(site.peak_live_bytes)],
       ["oldest block", duration(site.oldest_age_s)], ["still pointed to", reached], ["objects", types], ["threads", threads]),
-    stack,
-    site.truncated ? element("p", { class: "faint" }, `The stack is cut: ${site.truncated}.`) : null,
+    ...stackOf(site),
   ].filter(Boolean);
 }
 

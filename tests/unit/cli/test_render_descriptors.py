@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bpfleakd.cli.render.descriptors import descriptor_lines
-from bpfleakd.model.resources import DescriptorSite, ResourceShare
+from bpfleakd.cli.render.descriptors import all_descriptor_lines, descriptor_lines
+from bpfleakd.model.resources import DescriptorSite, DescriptorTotals, ResourceShare
 from bpfleakd.model.verdict import Verdict
 
-from ..samples import a_frame
+from ..samples import a_frame, a_report
 
 LEAK = DescriptorSite(
     site="5d41402abc4b2a76",
@@ -27,11 +27,29 @@ LEAK = DescriptorSite(
 )
 
 
+TOTALS = DescriptorTotals(
+    open_count=2_400,
+    recorded_count=2_350,
+    earlier_count=12,
+    other_count=38,
+    other_growth_per_min=4.0,
+    other_reason="38 came by a way that is not recorded, +4/min, 90% pipes",
+)
+
+
+def lines_of(*sites: DescriptorSite, width: int | None = None, stacks: int = 0) -> list[str]:
+    report = replace(a_report(), descriptor_sites=sites, descriptor_totals=TOTALS)
+    return [line.plain for line in descriptor_lines(report, width, stacks)]
+
+
 def test_a_site_and_its_stack():
-    """Verdict, rate, what is open, where it is opened, and what it is."""
+    """Verdict, rate, what is open, where it is opened, and what it is; the sum says what has no call site."""
     other = replace(LEAK, function=None, growth_per_min=0.0, verdict=Verdict.UNKNOWN, open_count=5, shares=())
-    head, leak, *stack, last = [line.plain for line in descriptor_lines([LEAK, other], None, 1)]
-    assert head.startswith("2,350 open file descriptors")
+    head, others, leak, *stack, last = lines_of(LEAK, other, stacks=1)
+    assert head == (
+        "open file descriptors: 2,400 (2,350 by call sites, 12 from before the recording, 38 otherwise)"
+    )
+    assert others == TOTALS.other_reason
     assert leak.split("  ")[0].startswith("leak")
     for words in (
         "+40/min",
@@ -44,13 +62,22 @@ def test_a_site_and_its_stack():
     assert "/min" not in last
 
 
+def test_all_sites_with_their_stacks():
+    """In a pane of its own, in the live view."""
+    sites = tuple(replace(LEAK, site=f"{n:016x}") for n in range(7))
+    report = replace(a_report(), descriptor_sites=sites, descriptor_totals=TOTALS)
+    lines = [line.plain for line in all_descriptor_lines(report, 80)]
+    assert sum("fetch_order" in line for line in lines) == 7
+    assert sum(line.split()[0] == "connect" for line in lines) == 7
+    assert len(all_descriptor_lines(a_report(), 80)) == 1
+
+
 def test_names_cannot_write_to_the_terminal():
     """What a process calls its functions is made printable, and a line is no wider than the terminal."""
     site = replace(LEAK, function="\x1b[2J" + 300 * "x")
-    lines = [line.plain for line in descriptor_lines([site], 80, 0)]
-    assert all("\x1b" not in line and len(line) <= 80 for line in lines)
+    assert all("\x1b" not in line and len(line) <= 80 for line in lines_of(site, width=80))
 
 
-def test_nothing_without_sites():
+def test_nothing_unless_descriptors_are_recorded():
     """Then there is no section."""
-    assert descriptor_lines([], 80, 3) == []
+    assert descriptor_lines(a_report(), 80, 3) == []

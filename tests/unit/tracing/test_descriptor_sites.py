@@ -53,8 +53,12 @@ class Program:
         self.sites = DescriptorSites(PROCESS, 45.0, proc)
         self.jobs = Background("test", 1)
 
-    def open(self, number: int, stack: int, target: str = "pipe:[1]") -> None:
+    def receive(self, number: int, target: str = "pipe:[1]") -> None:
+        """A descriptor that the programs do not see come."""
         (self.fds / str(number)).symlink_to(target)
+
+    def open(self, number: int, stack: int, target: str = "pipe:[1]") -> None:
+        self.receive(number, target)
         self.table.entries[number] = stack, self.clock.now_ns
         self.opened[stack] = self.opened.get(stack, 0) + 1
 
@@ -99,6 +103,50 @@ def test_one_site_leaks_and_another_closes_what_it_opens(program: Program) -> No
     assert (other.key.stack_id, other.open_count, other.opened_count) == (LOG, 3, 90)
     assert other.verdict.verdict is not Verdict.LEAK
     assert len(program.table.entries) == 93
+
+
+def test_what_came_unseen_makes_the_sum_right(program: Program) -> None:
+    """What was there before stays apart; the others are counted, judged and looked at as a call site is."""
+    for number in range(3, 10):
+        program.receive(number)
+    program.sites.begin(program.clock.now_ns)
+    program.look()
+    for second in range(90):
+        program.open(100 + 2 * second, FETCH)
+        program.receive(101 + 2 * second, "/srv/received/one")
+        if second < 80 and second % 2:
+            program.close(100 + 2 * second)
+        if second == 40:
+            # Received, too, but in the place of one that was there before: it cannot be told from that.
+            program.close(3)
+            program.receive(3)
+            program.close(4)
+        program.look()
+    for _ in range(2):
+        program.look()
+    totals = program.sites.totals
+    assert totals is not None
+    assert totals.open_count == len(list(program.fds.iterdir()))
+    assert (totals.recorded_count, totals.earlier_count, totals.other_count) == (50, 6, 90)
+    assert totals.other_growth_per_min == pytest.approx(60, rel=0.05)
+    assert [share.what for share in totals.other_shares] == ["files in /srv/received"]
+    assert totals.other_reason.startswith("90 came by a way that is not recorded (SCM_RIGHTS, io_uring")
+    rate = totals.other_growth_per_min
+    assert totals.other_reason.endswith(f"+{rate:.0f}/min, 100% files in /srv/received")
+    assert [site.key.stack_id for site in program.sites.sites()] == [FETCH]
+
+
+def test_what_comes_and_goes_between_looks_is_no_other(program: Program) -> None:
+    """A number that is open and not recorded in some looks only was opened, or closed, as they were made."""
+    program.sites.begin(program.clock.now_ns)
+    for second in range(30):
+        if second % 3 == 2:
+            program.close(7)
+        elif second % 3 == 0:
+            program.receive(7)
+        program.look()
+        assert program.sites.totals is not None
+        assert program.sites.totals.other_count == 0
 
 
 def test_it_begins_anew(program: Program) -> None:

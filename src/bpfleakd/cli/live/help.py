@@ -22,7 +22,7 @@ Keys
   a  d                 attach to a watched process; detach (asks first)
   x                    scan for lost blocks: stops the process for 0.2 s at most
   y                    count managed objects by type: stops it (asks first)
-  e                    save a flame graph in the current directory
+  o  e                 list open files by call site; save a flame graph here
 
 Verdicts
 
@@ -35,12 +35,14 @@ Any key goes back.""".splitlines()
 
 _SELECT = ("q quit", "? help", "enter open")
 _SORT = "vglc: {sort}{order}"
-_LIST = ("/ filter", "space pause", _SORT, "sfmt: {group}", "d detach", "x scan", "e export")
+_LIST = ("/ filter", "space pause", _SORT, "sfmt: {group}", "o open files", "d detach", "x scan", "e export")
+_PANE = ("q quit", "? help", "left back", "up/down scroll", "space pause")
 _OF_PAGE = {
     Page.PROCESSES: (*_SELECT, "/ filter", "space pause", _SORT, "a attach", "d detach"),
     Page.SITES: (*_SELECT, *_LIST),
     Page.GROUPS: (*_SELECT, *_LIST),
-    Page.DETAIL: ("q quit", "? help", "left back", "up/down scroll", "space pause"),
+    Page.DETAIL: _PANE,
+    Page.DESCRIPTORS: _PANE,
 }
 
 

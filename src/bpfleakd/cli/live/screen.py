@@ -13,13 +13,14 @@ from bpfleakd.cli.live.detail import detail_lines
 from bpfleakd.cli.live.feed import Answer
 from bpfleakd.cli.live.help import footer, help_lines
 from bpfleakd.cli.live.state import Page, Row, Shown, View, selected_index
+from bpfleakd.cli.render.descriptors import all_descriptor_lines, growing_site_lines
 from bpfleakd.cli.render.groups import group_name, groups_table
 from bpfleakd.cli.render.processes import by_severity, processes_table
 from bpfleakd.cli.render.report import process_header, why_empty
 from bpfleakd.cli.render.sites import name_widths, site_function, site_table, why_lines
 from bpfleakd.cli.render.stacks import stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
-from bpfleakd.cli.render.words import is_estimate, loss_lines, verdict_lines
+from bpfleakd.cli.render.words import is_estimate, loss_lines, resource_lines, verdict_lines
 from bpfleakd.model.process import ProcessSummary
 from bpfleakd.model.report import LeakReport, SiteReport, SortKey
 
@@ -76,8 +77,7 @@ def draw(
     elif answer is None:
         drawn = Drawn(Group(*_fitted([Text(note or "waiting for the daemon …", "dim")], room)), Shown())
     else:
-        pages = {Page.PROCESSES: _processes, Page.GROUPS: _groups, Page.SITES: _sites, Page.DETAIL: _detail}
-        drawn = pages[view.page](view, answer, room, [Text(note, "yellow")] if note else [])
+        drawn = _PAGES[view.page](view, answer, room, [Text(note, "yellow")] if note else [])
     last = footer(view, width, _position(view, answer, drawn.shown))
     return Drawn(Group(drawn.renderable, _cut(last, width)), drawn.shown)
 
@@ -155,7 +155,7 @@ def _sites(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn:
         if (view.within is None or site.site in view.within.sites)
         and _matches(view, site_function(site), site.module or "", site.location or "")
     ]
-    head = [*above, *_report_head(view, report)]
+    head = [*above, *_report_head(view, report, room.width)]
     names = name_widths(sites, room.width, is_estimate(report.process)) if sites else (0, 0)
     selected = selected_index(view, rows := [Row(site.site) for site in sites])
     below = _preview(sites[selected], room.width) if sites and room.stacks else []
@@ -182,6 +182,23 @@ def _detail(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn
         return _list(view, head, [], _no_table, room, f"call site {view.site} holds no memory any more")
     lines = detail_lines(site, answer.history, room.width, ascii_only=room.ascii_only)
     return _scrollable(view, head, lines, room)
+
+
+def _descriptors(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn:
+    report = answer.report
+    if report is None:
+        return _list(view, above, [], _no_table, room, "waiting for the daemon …")
+    head = [*above, *_head(view, report.process), *map(Text, resource_lines(report.resources))]
+    return _scrollable(view, head, all_descriptor_lines(report, room.width), room)
+
+
+_PAGES = {
+    Page.PROCESSES: _processes,
+    Page.GROUPS: _groups,
+    Page.SITES: _sites,
+    Page.DETAIL: _detail,
+    Page.DESCRIPTORS: _descriptors,
+}
 
 
 def _scrollable(view: View, head: Sequence[Text], lines: Sequence[Text], room: _Room) -> Drawn:
@@ -225,10 +242,17 @@ def _no_table(first: int, last: int, selected: int) -> Table:
     raise AssertionError("there are no rows")
 
 
-def _report_head(view: View, report: LeakReport) -> list[Text]:
-    verdict = map(Text, verdict_lines(report.process_verdict)) if report.process_verdict else ()
-    above = [*_head(view, report.process), *verdict, *_losses(report.losses)]
-    return [*above, *suppressed_lines(report.suppressed, None)]
+def _report_head(view: View, report: LeakReport, width: int) -> list[Text]:
+    verdict = verdict_lines(report.process_verdict) if report.process_verdict else []
+    told = "".join(verdict)
+    growing = [line for line in resource_lines(report.resources) if line not in told]
+    return [
+        *_head(view, report.process),
+        *map(Text, [*verdict, *growing]),
+        *growing_site_lines(report.descriptor_sites, width),
+        *_losses(report.losses),
+        *suppressed_lines(report.suppressed, None),
+    ]
 
 
 def _head(view: View, process: ProcessSummary) -> list[Text]:

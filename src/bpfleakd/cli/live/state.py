@@ -6,7 +6,8 @@ Rules:
   anything is selected it is the first row, whatever that is; a row that has left hands over to the one in its
   place.
 - Pages lie on each other: processes, groups of a process or its call sites, the call sites of a group, one
-  call site. Left and Escape take the topmost away; the one below is as it was.
+  call site, or those that open file descriptors. Left and Escape take the topmost away; the one below is as
+  it was.
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ class Page(StrEnum):
     SITES = "sites"
     GROUPS = "groups"
     DETAIL = "detail"
+    DESCRIPTORS = "descriptors"
+
+
+# These have no rows to select: they are scrolled.
+_PANES = {Page.DETAIL, Page.DESCRIPTORS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,8 @@ class View:
     """What the screen shows.
 
     `pid` is the open process; `alone` if there is no list of processes behind it. `within` is the group whose
-    call sites are shown, `site` the call site in the detail pane. `cursor` is the selected row (None: the
+    call sites are shown, `site` the call site in the detail pane; `descriptors`: those that open file
+    descriptors are shown. `cursor` is the selected row (None: the
     first), `place` its previous position. `reverse`: the least comes first. `asking` is an action that waits
     for a `y`, `acting` one to begin, each with its process; `reading`: the result of one is shown.
     """
@@ -89,6 +96,7 @@ class View:
     group: GroupKey = GroupKey.SITE
     within: Row | None = None
     site: str | None = None
+    descriptors: bool = False
     cursor: str | None = None
     place: int = 0
     scroll: int = 0
@@ -107,6 +115,8 @@ class View:
         """What the screen shows."""
         if self.pid is None:
             return Page.PROCESSES
+        if self.descriptors:
+            return Page.DESCRIPTORS
         if self.site is not None:
             return Page.DETAIL
         return Page.SITES if self.group is GroupKey.SITE or self.within else Page.GROUPS
@@ -135,14 +145,16 @@ def pressed(view: View, key: str, shown: Shown) -> View:
             "q": replace(view, quitting=True),
             "?": replace(view, helping=True),
             " ": replace(view, paused=not view.paused),
-            "/": view if view.page is Page.DETAIL else replace(view, typing=True),
+            "/": view if view.page in _PANES else replace(view, typing=True),
         }[key]
     if key in (keys.LEFT, keys.ESCAPE, keys.BACKSPACE):
         return _back(view)
     if key in _ACTIONS:
         return _acted(view, _ACTIONS[key], shown)
-    if view.page is Page.DETAIL:
+    if view.page in _PANES:
         return _scrolled(view, key, shown)
+    if key == "o" and view.pid is not None:
+        return replace(view, descriptors=True, scroll=0)
     if key in (keys.ENTER, keys.RIGHT):
         return _opened(view, shown)
     if key in _SORTS:
@@ -186,6 +198,8 @@ def _typed(view: View, key: str) -> View:
 
 
 def _back(view: View) -> View:
+    if view.page is Page.DESCRIPTORS:
+        return replace(view, descriptors=False, scroll=0)
     if view.page is Page.DETAIL:
         return replace(view, site=None, scroll=0)
     if view.filter:

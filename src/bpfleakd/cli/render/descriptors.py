@@ -8,27 +8,59 @@ from rich.text import Text
 
 from bpfleakd.cli.render.sites import VERDICT_STYLES
 from bpfleakd.cli.render.stacks import basename, stack_lines
-from bpfleakd.model.resources import DescriptorSite
+from bpfleakd.model.report import LeakReport
+from bpfleakd.model.resources import DescriptorSite, DescriptorTotals
 from bpfleakd.printable import printable, shortened
 
-__all__ = ["descriptor_lines"]
+__all__ = ["all_descriptor_lines", "descriptor_lines", "growing_site_lines"]
 
 _SITES_MAX = 5
 
 
-def descriptor_lines(sites: Sequence[DescriptorSite], width: int | None, stacks: int) -> list[Text]:
-    """Return the lines of the first call sites, the first `stacks` with stacks; none without sites."""
-    if not sites:
+def descriptor_lines(report: LeakReport, width: int | None, stacks: int) -> list[Text]:
+    """Return the lines of the first call sites, the first `stacks` with stacks; none if none are recorded."""
+    return _lines(report, width, stacks, _SITES_MAX)
+
+
+def all_descriptor_lines(report: LeakReport, width: int) -> list[Text]:
+    """The same of all call sites, with stacks."""
+    sites = len(report.descriptor_sites)
+    return _lines(report, width, sites, sites) or [Text("no descriptors are recorded: they do not grow")]
+
+
+def growing_site_lines(sites: Sequence[DescriptorSite], width: int) -> list[Text]:
+    """Return one line, on the call site whose open descriptors grow fastest; none if they do not grow."""
+    growing = [site for site in sites[:1] if site.growth_per_min]
+    hint = "  (o shows all)"
+    return [
+        Text(shortened(f"open files: {_line(site)}", max(width - len(hint), len(hint))) + hint)
+        for site in growing
+    ]
+
+
+def _lines(report: LeakReport, width: int | None, stacks: int, sites_max: int) -> list[Text]:
+    totals = report.descriptor_totals
+    if totals is None:
         return []
-    total = sum(site.open_count for site in sites)
-    lines = [Text(f"{total:,} open file descriptors, opened since they are recorded, by call site:")]
-    for place, site in enumerate(sites[:_SITES_MAX]):
-        line = _line(site)
-        style = VERDICT_STYLES.get(site.verdict, "")
-        lines.append(Text(line if width is None else shortened(line, width), style))
+    lines = [_fitted(f"open file descriptors: {_sum(totals)}", width)]
+    if totals.other_reason:
+        lines.append(_fitted(printable(totals.other_reason), width))
+    for place, site in enumerate(report.descriptor_sites[:sites_max]):
+        lines.append(_fitted(_line(site), width, VERDICT_STYLES.get(site.verdict, "")))
         if place < stacks:
             lines += stack_lines(site, width)
     return lines
+
+
+def _sum(totals: DescriptorTotals) -> str:
+    parts = [f"{totals.recorded_count:,} by call sites"]
+    parts += [f"{totals.earlier_count:,} from before the recording"] * bool(totals.earlier_count)
+    parts += [f"{totals.other_count:,} otherwise"] * bool(totals.other_count)
+    return f"{totals.open_count:,} ({', '.join(parts)})"
+
+
+def _fitted(line: str, width: int | None, style: str = "") -> Text:
+    return Text(line if width is None else shortened(line, width), style)
 
 
 def _line(site: DescriptorSite) -> str:

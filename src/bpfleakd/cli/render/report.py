@@ -57,7 +57,7 @@ def _report_parts(report: LeakReport, width: int | None, stacks: int) -> list[Re
         parts.append(Text(line if width is None else shortened(line, width)))
     parts += [Text(line) for line in goroutine_lines(report.goroutines)]
     parts += [Text(line) for line in resource_lines(report.resources)]
-    parts += descriptor_lines(report.descriptor_sites, width, stacks)
+    parts += descriptor_lines(report, width, stacks)
     parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
     parts += suppressed_lines(report.suppressed, width)
     if not report.sites and report.process.mode == TracingMode.WATCH:

@@ -15,6 +15,13 @@ from bpfleakd.cli.live.state import Page, View
 from bpfleakd.errors import NotAttached
 from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.history import StoredHistory, StoredSite
+from bpfleakd.model.resources import (
+    DescriptorSite,
+    DescriptorTotals,
+    ResourceKind,
+    ResourceShare,
+    ResourceUse,
+)
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.model.verdict import Verdict
 
@@ -50,6 +57,33 @@ def a_history(site, *low_bytes):
     return StoredHistory(1, "leaky", 60.0, 0.0, 0, 0, ends_s, (), (), (), (saved,))
 
 
+def with_descriptors(function="fetch_order", **changes):
+    """A report of a process whose open files grow by 40 a minute at one call site."""
+    site = DescriptorSite(
+        site="5d41402abc4b2a76",
+        function=function,
+        module="/opt/shop",
+        location="shop.c:12",
+        open_count=2_345,
+        opened_count=2_400,
+        growth_per_min=40.0,
+        oldest_age_s=311.0,
+        verdict=Verdict.LEAK,
+        confidence=0.9,
+        stack=(a_frame(function), a_frame("main")),
+        truncated=None,
+        shares=(ResourceShare("pipes", 1.0),),
+    )
+    reason = "file descriptors grow: 40/min"
+    use = ResourceUse(ResourceKind.DESCRIPTORS, 2_345, 4_096, 40.0, Verdict.LEAK, 0.9, reason)
+    return replace(
+        a_report(sites=SITES),
+        resources=(use,),
+        descriptor_sites=(replace(site, **changes),),
+        descriptor_totals=DescriptorTotals(2_345, 2_345, 0, 0, 0.0, ""),
+    )
+
+
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
 @pytest.mark.parametrize("height", [1, 3, 8, 24, 150])
 @pytest.mark.parametrize("page", list(Page))
@@ -69,6 +103,10 @@ def test_every_screen_fills_its_terminal_exactly(page, width, height):
         Page.DETAIL: (
             replace(SITE_PAGE, site=site.site),
             Answer(Question(4711), report=a_report(sites=(site,)), history=a_history(site.site, 1, 2, 3)),
+        ),
+        Page.DESCRIPTORS: (
+            replace(SITE_PAGE, descriptors=True),
+            Answer(Question(4711), report=with_descriptors(HOSTILE * 3)),
         ),
     }
     view, answer = views[page]
@@ -168,6 +206,36 @@ def test_the_pane_of_a_call_site_has_all_that_is_known_of_it():
     assert "      _start  leaky+0x1061" in lines
     assert shown.scroll_max == 0
     assert "____" in "\n".join(lines_of(view, answer, height=40, ascii_only=True)[0])
+
+
+def test_open_files_that_grow_are_above_the_call_sites_of_memory():
+    """Once in words; the key leads to their stacks."""
+    report = with_descriptors()
+    lines, shown = lines_of(SITE_PAGE, Answer(Question(4711), report=report), width=120)
+    assert sum("file descriptors grow: 40/min" in line for line in lines) == 1
+    (site,) = (line for line in lines if line.startswith("open files: leak"))
+    assert "+40/min  2,345 of 2,400 open  fetch_order shop.c:12" in site
+    assert site.endswith("(o shows all)")
+    assert len(shown.rows) == len(SITES)
+
+    told = replace(report, process_verdict=a_process_verdict(reason=f"leaks; {report.resources[0].reason}"))
+    lines, _shown = lines_of(SITE_PAGE, Answer(Question(4711), report=told), width=120)
+    assert sum("file descriptors grow: 40/min" in line for line in lines) == 1
+
+    steady = with_descriptors(growth_per_min=0.0)
+    lines, _shown = lines_of(SITE_PAGE, Answer(Question(4711), report=replace(steady, resources=())))
+    assert not any("open files: " in line or "descriptors grow" in line for line in lines)
+
+
+def test_the_pane_of_open_files():
+    """Call sites with their stacks; that nothing is recorded is said."""
+    view = replace(SITE_PAGE, descriptors=True)
+    lines, _shown = lines_of(view, Answer(Question(4711), report=with_descriptors()), width=120)
+    assert "file descriptors grow: 40/min" in lines
+    assert "open file descriptors: 2,345 (2,345 by call sites)" in lines
+    assert any(line.startswith("      main ") for line in lines)
+    lines, _shown = lines_of(view, ANSWER)
+    assert "no descriptors are recorded: they do not grow" in lines
 
 
 def test_a_pane_that_does_not_fit_scrolls_to_its_last_line():

@@ -143,8 +143,18 @@ def test_a_detail_pane_scrolls_within_its_lines():
     assert after(view, shown, "g", "f", "/") == view
 
 
+def test_open_files_lie_on_the_page_of_their_process():
+    """They are scrolled; what was below is there again."""
+    view = after(View(pid=7, group=GroupKey.MODULE), GROUPS, "down")
+    opened = after(view, GROUPS, "o")
+    assert opened.page is Page.DESCRIPTORS
+    assert after(opened, Shown(page_rows=5, scroll_max=8), "end", "g", "/") == replace(opened, scroll=8)
+    assert after(opened, Shown(), "left") == view
+    assert after(View(), PIDS, "o") == View()
+
+
 @given(
-    st.lists(st.sampled_from([*"qvglcsfmt/? jkx", "up", "down", "left", "right", "enter", "escape", "end"]))
+    st.lists(st.sampled_from([*"qvglcsfmto/? jkx", "up", "down", "left", "right", "enter", "escape", "end"]))
 )
 def test_no_sequence_of_keys_breaks_the_view(keys):
     """Whatever is on the screen: nothing, pids, sites."""
@@ -153,7 +163,7 @@ def test_no_sequence_of_keys_breaks_the_view(keys):
         on_screen = PIDS if view.page is Page.PROCESSES else (Shown(), SITES, GROUPS)[place % 3]
         view = replace(pressed(view, key, on_screen), quitting=False)
         assert view.pid in (None, 101, 103, 107)
-        assert not (view.pid is None and (view.site or view.within))
+        assert not (view.pid is None and (view.site or view.within or view.descriptors))
 
 
 def test_the_same_sort_key_again_turns_the_order():
