@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
  * opening - opens file descriptors in every way, and closes some of them in every way. Step 1 opens, step 2
- * closes, step 3 opens and closes 10,000 sockets. The notes of the ledger are what each function holds open.
+ * closes, step 3 opens and closes 10,000 sockets, step 4 gets some in ways that are not recorded. The notes of the
+ * ledger are what each function holds open.
  */
 #include "workload.h"
 
@@ -9,6 +10,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -130,14 +132,47 @@ SITE_FUNCTION static void come_and_go(void)
 	workload_note("come_and_go", 0);
 }
 
+/* Received over a socket, taken by a pidfd (of itself), made by an ioctl, opened by a mount's interface. */
+static void get_unseen(void)
+{
+	char control[CMSG_SPACE(sizeof(int))], byte = 0;
+	int is_locked = 0;
+	struct iovec one = {.iov_base = &byte, .iov_len = 1};
+	int pair[2], self = (int)syscall(SYS_pidfd_open, getpid(), 0), terminals = open("/dev/ptmx", O_RDWR | O_NOCTTY);
+
+	if (socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) || self < 0 || ioctl(terminals, TIOCSPTLCK, &is_locked))
+		WORKLOAD_FATAL("no socket, pidfd or terminal: %m");
+	for (int i = 0; i < EACH; i++) {
+		struct msghdr message = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = control,
+					 .msg_controllen = sizeof(control)};
+		struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+
+		head->cmsg_level = SOL_SOCKET;
+		head->cmsg_type = SCM_RIGHTS;
+		head->cmsg_len = CMSG_LEN(sizeof(int));
+		*(int *)CMSG_DATA(head) = 0;
+		if (sendmsg(pair[0], &message, 0) != 1 || recvmsg(pair[1], &message, 0) != 1)
+			WORKLOAD_FATAL("nothing received: %m");
+		if (syscall(SYS_pidfd_getfd, self, 0, 0) < 0)
+			WORKLOAD_FATAL("pidfd_getfd failed: %m");
+		if (syscall(SYS_fsopen, "tmpfs", 0) < 0)
+			WORKLOAD_FATAL("fsopen failed: %m");
+		if (ioctl(terminals, TIOCGPTPEER, O_RDWR | O_NOCTTY) < 0)
+			WORKLOAD_FATAL("no end of a terminal: %m");
+	}
+	workload_note("unseen", 4 * EACH);
+}
+
 static void step(long number)
 {
 	if (number == 1)
 		open_all();
 	else if (number == 2)
 		close_some();
-	else
+	else if (number == 3)
 		come_and_go();
+	else
+		get_unseen();
 }
 
 int main(void)

@@ -6,16 +6,20 @@ process with the same pid is never read instead.
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import struct
 import time
+from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from bpfleakd.process.reading.reads import TargetFile, read_pieces
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["RemoteMemory"]
+from bpfleakd.process.reading import server
+from bpfleakd.process.reading.reads import TargetFile
+
+__all__ = ["ListElements", "RemoteMemory"]
 
 _WORD = struct.Struct("<Q")
 _ADDRESSES_END = 1 << 47
@@ -24,9 +28,20 @@ _READ_MAX_BYTES = 64 << 20
 _PAGE_BYTES = 4096
 _SMALL_BYTES = 1024
 _PAGES_MAX = 256
-_GATHERED_MAX = 1024  # UIO_MAXIOV
-_PIECE = struct.Struct("=QQ")
+# What a request has room for, addresses of eight bytes.
+_GATHERED_MAX = 2_000
+_LISTS_MAX = 500
+_ELEMENT_WORDS = server.ELEMENT_BYTES // 8
 _MOMENT_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class ListElements:
+    """Elements of lists, in no order: addresses, words (n x 4). `cut` lists were not read to their end."""
+
+    addresses: NDArray[np.uint64]
+    words: NDArray[np.uint64]
+    cut: int
 
 
 class RemoteMemory:
@@ -91,31 +106,62 @@ class RemoteMemory:
             raise OSError(f"{size_bytes} bytes at {address:#x}: only {len(data)} can be read")
         return data
 
-    def follow(self, address: int, size_bytes: int, *, link_at: int, end: int, count: int) -> bytes:
-        """Return the elements of a list, one behind the other: the first is at `address`.
+    def rings(self, rings: Sequence[tuple[int, int, int]], count: int) -> ListElements:
+        """Follow lists that go both ways: each is the address where it ends, its first and its last element.
 
-        Each has the address of the next at `link_at`; the list ends at the address `end`. There are less if
-        one cannot be read, and less than `count` of a long list: then ask for the others.
+        An element has four words, the third leads to the next element and the fourth to the one before. At
+        most so many elements are read; of lists that are changed meanwhile, some may be missing or wrong.
+        Raises OSError.
         """
-        return self._file.follow(size_bytes, address, link_at=link_at, end=end, count=count)
+        return self._elements(server.RINGS, [number for ring in rings for number in ring], 3, count, 0)
+
+    def chains(
+        self, firsts: Sequence[int], count: int, *, behind_bytes: int, is_mangled: bool
+    ) -> ListElements:
+        """The same of lists that go forward only, and end with 0: each is its first element.
+
+        Links lead so many bytes behind the beginning of an element, and may be mangled as glibc does.
+        """
+        return self._elements(server.CHAINS, firsts, 1, count, behind_bytes | is_mangled << 63)
+
+    def _elements(
+        self, kind: int, lists: Sequence[int], list_words: int, count: int, detail: int
+    ) -> ListElements:
+        elements: list[NDArray[np.uint64]] = []
+        addresses: list[NDArray[np.uint64]] = []
+        waiting, cut, left = array("Q", lists), 0, count
+        while waiting:
+            some = waiting[: _LISTS_MAX * list_words]
+            lists_in = len(some) // list_words
+            request = server.LISTS.pack(self._pid, left, detail) + some.tobytes()
+            answer = self._file.read_words(kind, request)
+            found, broken, going, _unused = server.FOUND.unpack_from(answer)
+            words = np.frombuffer(answer, np.uint64, offset=server.FOUND.size)
+            elements.append(words[: _ELEMENT_WORDS * found].reshape(-1, _ELEMENT_WORDS))
+            addresses.append(words[_ELEMENT_WORDS * found : (_ELEMENT_WORDS + 1) * found])
+            rest = array("Q", words[(_ELEMENT_WORDS + 1) * found :].tobytes())
+            cut, left = cut + broken, left - found
+            if not found and going == lists_in:
+                # There is no room for one of each.
+                cut += len(waiting) // list_words
+                break
+            waiting = rest + waiting[len(some) :]
+        if not elements:
+            return ListElements(np.zeros(0, np.uint64), np.zeros((0, _ELEMENT_WORDS), np.uint64), cut)
+        return ListElements(np.concatenate(addresses), np.concatenate(elements), cut)
 
     def gather(self, addresses: Sequence[int], size_bytes: int) -> list[bytes]:
         """Return what is at each address; b"" where it cannot be read. Raises OSError if nothing can be."""
         found: list[bytes] = []
-        buffer = ctypes.create_string_buffer(_GATHERED_MAX * size_bytes)
+        most = min(_GATHERED_MAX, server.BUFFER_BYTES // (size_bytes + 1))
         while len(found) < len(addresses):
-            some = addresses[len(found) : len(found) + _GATHERED_MAX]
-            pieces = b"".join(_PIECE.pack(address, size_bytes) for address in some)
-            try:
-                got = read_pieces(self._pid, pieces, ctypes.addressof(buffer), len(buffer))
-            except OSError as error:
-                if error.errno != errno.EFAULT:
-                    raise
-                got = 0
-            count = got // size_bytes
-            found += (buffer.raw[at * size_bytes : (at + 1) * size_bytes] for at in range(count))
-            # Behind those that were read is one that cannot be.
-            found += [b""] * (count < len(some))
+            some = array("Q", addresses[len(found) : len(found) + most])
+            request = server.GATHERED.pack(self._pid, size_bytes) + some.tobytes()
+            data = self._file.read_words(server.GATHER, request)
+            could = data[len(some) * size_bytes :]
+            found += (
+                data[at * size_bytes : (at + 1) * size_bytes] if could[at] else b"" for at in range(len(some))
+            )
         return found
 
     def close(self) -> None:

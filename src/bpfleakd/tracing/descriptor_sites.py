@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -235,7 +236,7 @@ class DescriptorSites:
         opened: dict[int, int],
         clock_ns: Callable[[], int],
     ) -> None:
-        began_ns = clock_ns()
+        began_ns, used_ns = clock_ns(), time.thread_time_ns()
         try:
             # In this order: whatever is in the table and not open was closed.
             numbers, blocks = table.read()
@@ -252,10 +253,11 @@ class DescriptorSites:
             look = _Look(began_ns, blocks, opened, unrecorded.earlier_count, len(others))
             with self._lock:
                 self._look = look
-            self._pause.done(began_ns, looked_ns := clock_ns())
+            used_ns, before_ns = time.thread_time_ns(), used_ns
+            self._pause.used(looked_ns := clock_ns(), used_ns - before_ns)
             if self._uses_pause.is_due(looked_ns):
                 self._uses = self._uses_of(numbers, blocks, others)
-                self._uses_pause.done(looked_ns, clock_ns())
+                self._uses_pause.used(clock_ns(), time.thread_time_ns() - used_ns)
         except OSError:
             return  # it has just ended
         finally:

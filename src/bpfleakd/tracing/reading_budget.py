@@ -58,5 +58,9 @@ class Pause:
 
     def done(self, began_ns: int, ended_ns: int) -> None:
         """It was done, in that time."""
-        self.done_ns = ended_ns
-        self._due_ns = ended_ns + self._factor * (ended_ns - began_ns)
+        self.used(ended_ns, ended_ns - began_ns)
+
+    def used(self, now_ns: int, used_ns: int) -> None:
+        """It was done beside the loop, and took so much of a processor."""
+        self.done_ns = now_ns
+        self._due_ns = now_ns + self._factor * used_ns

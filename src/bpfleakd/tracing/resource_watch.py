@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -168,7 +169,7 @@ class ResourceWatch:
         return ResourceUse(kind, count, limit, rate, verdict, judged.confidence, reason, shares)
 
     def _look_closer(self, clock_ns: Callable[[], int]) -> None:
-        began_ns = clock_ns()
+        before_ns = time.thread_time_ns()
         pid = self._process.pid
         try:
             self._limit = descriptor_limit(pid, self._proc)
@@ -179,7 +180,7 @@ class ResourceWatch:
         except OSError:
             return  # it has just ended
         finally:
-            self._shares_pause.done(began_ns, clock_ns())
+            self._shares_pause.used(clock_ns(), time.thread_time_ns() - before_ns)
 
     def _count_threads(self) -> int | None:
         """Also whether it is still this process."""

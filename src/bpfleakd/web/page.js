@@ -333,14 +333,14 @@ function resourcesView(report, pid) {
       ["growth", "number", (site) => site.growth_per_min ? `+${count(site.growth_per_min)}/min` : "–"],
       ["open", "number", (site) => count(site.open_count)],
       ["opened", "number detail", (site) => count(site.opened_count)],
-      ["they are", "name", (site) => shareWords(site.shares)],
+      ["they are", "name", (site) => shareWords(site.shares) || "–"],
     ], report.descriptor_sites, (site) => `#/process/${pid}/site/${site.site}`));
   }
   return parts;
 }
 
 function shareWords(shares) {
-  return shares.map((share) => `${Math.round(100 * share.share)} % ${share.what}`).join(", ") || "–";
+  return shares.map((share) => `${Math.round(100 * share.share)} % ${share.what}`).join(", ");
 }
 
 function goroutineTable(groups) {

@@ -12,7 +12,6 @@ Lists change while they are read: what does not fit is left out and counted.
 from __future__ import annotations
 
 import struct
-from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.process.remote_memory import RemoteMemory
+from bpfleakd.process.remote_memory import ListElements, RemoteMemory
 
 __all__ = ["FREE_CHUNKS_MAX", "FreeKind", "GlibcHeap", "read_glibc_heap", "variables"]
 
@@ -39,9 +38,7 @@ _BINS_AT = (112, 104)
 # malloc_state up to `max_system_mem`, and all bins.
 _BEHIND_BINS_BYTES = _BIN_BYTES + _BINMAP_BYTES + 5 * _WORD
 _EMPTY_BINS_MIN = 40
-_CHUNK = struct.Struct("<4Q")
 _HEAD = struct.Struct("<2Q")
-_FORWARD_AT = 16
 _FLAGS = 7
 _IS_MMAPPED = 2
 _CHUNK_MIN = 32
@@ -49,7 +46,6 @@ _COLUMNS = 3
 # A thread's cache since 2.30 (64 counts of two bytes, 64 lists), and before (counts of one byte).
 _THREAD_CACHES = {0x290: 128, 0x250: 64}
 _CACHE_LISTS = 64
-_LIST_MAX = 1 << 16
 # heap_info lies at the beginning of 64 MiB that are aligned to their size.
 _HEAP_BYTES = 64 << 20
 _DATA_MAX_BYTES = 16 << 20
@@ -97,6 +93,7 @@ def read_glibc_heap(
     arenas = list(_ring(memory, main))
     for arena in arenas:
         reader.read_arena(arena)
+    reader.read_lists()
     return reader.result(len(arenas))
 
 
@@ -179,6 +176,26 @@ def _ring(memory: RemoteMemory, main: _Arena) -> Iterator[_Arena]:
             yield arena
 
 
+def _leads_back(
+    chunks: NDArray[np.uint64],
+    forward: NDArray[np.uint64],
+    back: NDArray[np.uint64],
+    ends: NDArray[np.uint64],
+) -> NDArray[np.bool_]:
+    """Whether the next chunk, or the one before, leads back to a chunk."""
+    if not len(chunks):
+        return np.zeros(0, np.bool_)
+    order = np.argsort(chunks)
+    ordered = chunks[order]
+
+    def leads_back(link: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        place = np.minimum(np.searchsorted(ordered, link), len(ordered) - 1)
+        found: NDArray[np.bool_] = (ordered[place] == link) & (other[order][place] == chunks)
+        return found | np.isin(link, ends)
+
+    return leads_back(forward, back) | leads_back(back, forward)
+
+
 def variables(mappings: Sequence[Mapping]) -> Iterator[tuple[int, int]]:
     """Writable private mappings of files, with the zeroed variables behind them."""
     for mapping, following in zip(mappings, [*mappings[1:], None], strict=True):
@@ -206,12 +223,16 @@ class _Reader:
         # The last area that was found: most lists stay in one.
         self._recent = (0, 0)
         self._areas: set[tuple[int, int]] = set()
+        self._bounds = np.array(self._writable, np.uint64).reshape(-1, 2)
+        self._rings: list[tuple[int, int, int]] = []
+        self._fast: list[int] = []
+        self._cached: list[int] = []
         # Of each free chunk its address, bytes and kind.
-        self._free = array("Q")
+        self._free: list[NDArray[np.uint64]] = []
         self._left_out = 0
 
     def read_arena(self, arena: _Arena) -> None:
-        """Its areas, its lists, and the cache of the thread that made it."""
+        """Its areas, and where its lists begin: with the cache of the thread that made it."""
         distance = (arena.bins - arena.base) // _WORD
         top = int(arena.words[distance - 2])
         is_main = not any(start <= arena.base < end for start, end in self._heaps_of(top))
@@ -219,19 +240,36 @@ class _Reader:
         self._areas.update(areas)
         size = self._size(top)
         if size:
-            self._free.extend((top, size, FreeKind.TOP))
-        for number, first in enumerate(arena.words[distance : distance + 2 * _BINS : 2].tolist()):
-            self._read_bin(arena.bins + (number - 1) * 2 * _WORD, first)
-        for link in arena.words[distance - 2 - _FAST_BINS : distance - 2].tolist():
-            self._read_list(link, FreeKind.LISTED, to_user=0)
+            self._free.append(np.array([[top, size, FreeKind.TOP]], np.uint64))
+        bins = arena.words[distance : distance + 2 * _BINS].reshape(-1, 2).tolist()
+        for number, (first, last) in enumerate(bins):
+            head = arena.bins + (number - 1) * 2 * _WORD
+            if first != head:
+                self._rings.append((head, first, last))
+        self._fast += filter(None, arena.words[distance - 2 - _FAST_BINS : distance - 2].tolist())
         # The cache of the thread that was here first is the first chunk: in the heap, or behind malloc_state.
-        first = [start for start, _ in self._heap] if is_main else [arena.bins + _BEHIND_BINS_BYTES]
-        for address in first:
+        first_chunks = [start for start, _ in self._heap] if is_main else [arena.bins + _BEHIND_BINS_BYTES]
+        for address in first_chunks:
             self._read_cache(-(-address // 16) * 16)
+
+    def read_lists(self) -> None:
+        """The free chunks of all arenas."""
+        ends = np.array([head for head, _first, _last in self._rings], np.uint64)
+        self._take(self._memory.rings(self._rings, self._room()), FreeKind.LISTED, ends)
+        # A link of a list that goes one way is mangled with its own address since glibc 2.32.
+        is_mangled = self._is_mangled([*self._fast, *self._cached])
+        for firsts, kind, behind_bytes in (
+            (self._fast, FreeKind.LISTED, 0),
+            (self._cached, FreeKind.CACHED, 2 * _WORD),
+        ):
+            found = self._memory.chains(
+                firsts, self._room(), behind_bytes=behind_bytes, is_mangled=is_mangled
+            )
+            self._take(found, kind)
 
     def result(self, arenas: int) -> GlibcHeap:
         """All that was read, in order of addresses."""
-        table = np.frombuffer(self._free, np.uint64).reshape(-1, _COLUMNS)
+        table = np.concatenate(self._free) if self._free else np.zeros((0, _COLUMNS), np.uint64)
         # A chunk that was moved from one list to another meanwhile may be in both.
         table = table[np.unique(table[:, 0], return_index=True)[1]]
         areas = np.array(sorted(self._areas), np.uint64).reshape(-1, 2)
@@ -284,55 +322,36 @@ class _Reader:
             return 0
         return size if _CHUNK_MIN // 2 <= size <= area[1] - chunk else 0
 
-    def _read_bin(self, head: int, first: int) -> None:
-        """A list of free chunks that goes both ways."""
-        chunk, before = first, head
-        while chunk != head:
-            room = self._room()
-            if not room or chunk % 16:
-                break
-            try:
-                chunks = self._memory.follow(chunk, _CHUNK.size, link_at=_FORWARD_AT, end=head, count=room)
-            except OSError:
-                break
-            for _, flags, forward, back in _CHUNK.iter_unpack(chunks):
-                area, size = self._area(chunk), flags & ~_FLAGS
-                if area is None or chunk % 16 or back != before or not _CHUNK_MIN <= size <= area[1] - chunk:
-                    self._left_out += 1
-                    return
-                self._free.extend((chunk, size, FreeKind.LISTED))
-                chunk, before = forward, chunk
-            if not chunks:
-                break
-        else:
-            return
-        self._left_out += 1
+    def _take(self, found: ListElements, kind: FreeKind, ends: NDArray[np.uint64] | None = None) -> None:
+        """Take in the chunks that can be such; of lists with these `ends`, those that are in their list."""
+        chunks, words = found.addresses, found.words
+        sizes = words[:, 1] & ~np.uint64(_FLAGS)
+        areas = np.searchsorted(self._bounds[:, 0], chunks, side="right").astype(np.intp) - 1
+        ends_of = np.append(self._bounds[:, 1], np.uint64(0))[areas]
+        fits = (chunks % 16 == 0) & (chunks < ends_of) & (sizes >= _CHUNK_MIN) & (sizes <= ends_of - chunks)
+        if ends is not None:
+            fits &= _leads_back(chunks, words[:, 2], words[:, 3], ends)
+        self._left_out += found.cut + int(np.count_nonzero(~fits))
+        taken = [chunks[fits], sizes[fits], np.full(np.count_nonzero(fits), kind, np.uint64)]
+        self._free.append(np.stack(taken, axis=1))
 
     def _room(self) -> int:
         """How many more chunks are read."""
-        return max(0, self._chunks_max - len(self._free) // _COLUMNS)
+        return max(0, self._chunks_max - sum(map(len, self._free)))
 
-    def _read_list(self, link: int, kind: FreeKind, *, to_user: int) -> None:
-        """A list that goes one way; its links are mangled with their own address since glibc 2.32."""
-        address = link
-        for _ in range(_LIST_MAX):
-            if not address:
-                return
-            chunk = address - to_user
-            size = self._size(chunk) if chunk % 16 == 0 else 0
-            if not size or not self._room():
-                break
-            self._free.extend((chunk, size, kind))
-            try:
-                raw = self._memory.word(chunk + 2 * _WORD)
-            except OSError:
-                break
-            mangled = raw ^ ((chunk + 2 * _WORD) >> 12)
-            plain = self._area(raw) is not None and raw % 16 == 0
-            address = raw if not raw or (plain and self._area(mangled) is None) else mangled
-        else:
-            return
-        self._left_out += 1
+    def _is_mangled(self, firsts: Sequence[int]) -> bool:
+        """Whether links of these lists are mangled: plain ones lead to chunks."""
+        plain = mangled = 0
+        for first, link in zip(
+            firsts, self._memory.gather([one + 2 * _WORD for one in firsts], _WORD), strict=True
+        ):
+            raw = int.from_bytes(link, "little")
+            here = first + 2 * _WORD >> 12
+            plain += raw % 16 == 0 and self._area(raw) is not None
+            mangled += raw != here and (raw ^ here) % 16 == 0 and self._area(raw ^ here) is not None
+            # The last one of its list.
+            mangled += raw == here and raw != 0
+        return mangled > plain
 
     def _read_cache(self, chunk: int) -> None:
         """The chunks that a thread keeps for itself (tcache_perthread_struct), if its cache is there."""
@@ -343,9 +362,7 @@ class _Reader:
             lists = self._memory.read(chunk + 2 * _WORD + _THREAD_CACHES[size], _CACHE_LISTS * _WORD)
         except OSError:
             return
-        for link in np.frombuffer(lists, np.uint64).tolist():
-            if link:
-                self._read_list(link, FreeKind.CACHED, to_user=2 * _WORD)
+        self._cached += [link - 2 * _WORD for link in np.frombuffer(lists, np.uint64).tolist() if link]
 
     def _mapped(self) -> list[tuple[int, int]]:
         """Large blocks: mappings that are, from their beginning on, chunks with IS_MMAPPED."""

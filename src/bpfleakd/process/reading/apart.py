@@ -79,14 +79,8 @@ class ReadsApart:
             pid, size_bytes, address, lambda link, *part: link.read_memory(pid, descriptor, *part)
         )
 
-    def follow(
-        self, pid: int, descriptor: int, size_bytes: int, address: int, *, link_at: int, end: int, count: int
-    ) -> bytes:
-        room = min(count, BUFFER_BYTES // size_bytes)
-        return self._do(
-            pid,
-            lambda link, wait: link.follow(pid, descriptor, size_bytes, address, wait, link_at, end, room),
-        )
+    def read_words(self, pid: int, descriptor: int, kind: int, request: bytes) -> bytes:
+        return self._do(pid, lambda link, wait: link.read_words(descriptor, kind, request, wait))
 
     def read_on(self, pid: int, descriptor: int, size_bytes: int) -> bytes:
         return self._do(pid, lambda link, wait: link.read_on(descriptor, min(size_bytes, BUFFER_BYTES), wait))

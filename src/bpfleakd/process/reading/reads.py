@@ -8,13 +8,16 @@ process and ends, such as the one that scans, reads directly.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import ctypes
+import mmap
 import os
+import threading
 from collections.abc import Iterator
 from typing import Protocol
 
-from bpfleakd.process.reading.server import BUFFER_BYTES
+from bpfleakd.process.reading.server import BUFFER_BYTES, Words, read_words
 
 __all__ = ["Reads", "TargetFile", "read_file", "read_pieces", "reads", "silent_note", "using"]
 
@@ -33,9 +36,7 @@ class Reads(Protocol):
     def open(self, pid: int, path: str, flags: int) -> int: ...
     def read_at(self, pid: int, descriptor: int, size_bytes: int, place: int) -> bytes: ...
     def read_memory(self, pid: int, descriptor: int, size_bytes: int, address: int) -> bytes: ...
-    def follow(
-        self, pid: int, descriptor: int, size_bytes: int, address: int, *, link_at: int, end: int, count: int
-    ) -> bytes: ...
+    def read_words(self, pid: int, descriptor: int, kind: int, request: bytes) -> bytes: ...
     def read_on(self, pid: int, descriptor: int, size_bytes: int) -> bytes: ...
     def read_file(self, pid: int, path: str, size_bytes: int) -> bytes: ...
     def write_at(self, pid: int, descriptor: int, data: bytes, place: int) -> int: ...
@@ -45,8 +46,39 @@ class Reads(Protocol):
     def rest(self) -> None: ...
 
 
+class _FileWords(Words):
+    """The same from a file that is open."""
+
+    def __init__(self, buffer: mmap.mmap) -> None:
+        super().__init__(buffer)
+        self._target = memoryview(buffer)
+        self._descriptor = -1
+
+    def read(self, descriptor: int, kind: int, request: bytes) -> bytes:
+        """What it leaves to a request."""
+        self._descriptor = descriptor
+        return bytes(self._target[: read_words(self, kind, request)])
+
+    def read_into(self, pid: int, place: int, addresses: array.array[int], size_bytes: int) -> int:
+        done = 0
+        for address in addresses:
+            room = self._target[place + done : place + done + size_bytes]
+            try:
+                got = os.preadv(self._descriptor, [room], address)
+            except (OSError, OverflowError):
+                break
+            if got < size_bytes:
+                break
+            done += size_bytes
+        return done
+
+
 class _Direct:
     """This process reads, and waits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._words: _FileWords | None = None
 
     def open(self, pid: int, path: str, flags: int) -> int:
         return os.open(path, flags | os.O_CLOEXEC)
@@ -56,21 +88,10 @@ class _Direct:
 
     read_memory = read_at
 
-    def follow(
-        self, pid: int, descriptor: int, size_bytes: int, address: int, *, link_at: int, end: int, count: int
-    ) -> bytes:
-        elements = bytearray()
-        while address != end and count:
-            try:
-                element = os.pread(descriptor, size_bytes, address)
-            except (OSError, OverflowError):
-                break
-            if len(element) < size_bytes:
-                break
-            elements += element
-            address = int.from_bytes(element[link_at : link_at + 8], "little")
-            count -= 1
-        return bytes(elements)
+    def read_words(self, pid: int, descriptor: int, kind: int, request: bytes) -> bytes:
+        with self._lock:
+            self._words = self._words or _FileWords(mmap.mmap(-1, BUFFER_BYTES))
+            return self._words.read(descriptor, kind, request)
 
     def read_on(self, pid: int, descriptor: int, size_bytes: int) -> bytes:
         parts = []
@@ -159,10 +180,9 @@ class TargetFile:
         """Read of memory: this is /proc/PID/mem."""
         return self._reads.read_memory(self._pid, self._descriptor, size_bytes, address)
 
-    def follow(self, size_bytes: int, address: int, *, link_at: int, end: int, count: int) -> bytes:
-        """Read a list (RemoteMemory.follow): this is /proc/PID/mem."""
-        where = (self._pid, self._descriptor, size_bytes, address)
-        return self._reads.follow(*where, link_at=link_at, end=end, count=count)
+    def read_words(self, kind: int, request: bytes) -> bytes:
+        """What `server.Words` leaves to a request of this kind: this is /proc/PID/mem."""
+        return self._reads.read_words(self._pid, self._descriptor, kind, request)
 
     def read_on(self, limit_bytes: int | None = None) -> Iterator[bytes]:
         """Yield what follows in the file, in parts of at most a MiB."""

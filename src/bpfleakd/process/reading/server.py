@@ -27,16 +27,167 @@ import time
 BUFFER_BYTES = 1 << 20
 REQUEST = struct.Struct("=4Q")
 REPLY = struct.Struct("=qQ")
-OPEN, ADOPT, CLOSE, READ_AT, READ_ON, WRITE_AT, READ_PIECES, READ_FILE, READ_MEMORY, FOLLOW = range(10)
+OPEN, ADOPT, CLOSE, READ_AT, READ_ON, WRITE_AT, READ_PIECES, READ_FILE, READ_MEMORY = range(9)
+GATHER, RINGS, CHAINS = range(9, 12)
 # 1,024 pieces (UIO_MAXIOV) of 16 bytes, or a path, or what is written.
 PAYLOAD_BYTES_MAX = 16 << 10
 
 _PIECE_BYTES = 16
-# Of a list: process, place of the link in an element, address at which it ends, elements at most.
-LIST = struct.Struct("=4Q")
+# Of what is gathered: process, bytes at each address. The addresses follow.
+GATHERED = struct.Struct("=2Q")
+# Of lists: process, elements at most, and a number that depends on the kind. The lists follow.
+LISTS = struct.Struct("=3Q")
+# Of the lists that were read: elements, lists that could not be followed to their end, lists that go on. Then
+# come the elements, their addresses, and the lists that go on.
+FOUND = struct.Struct("=4Q")
+ELEMENT_BYTES = 32
+_FORWARD, _BACK = 2, 3
+_GATHERED_MAX = 1024  # UIO_MAXIOV
 # Beyond the end of user space.
 _NOWHERE = 1 << 62
 _ANCILLARY_BYTES = socket.CMSG_SPACE(4)
+
+
+class Words:
+    """Reads words of a process' memory, many in one call, into a buffer that results are left in.
+
+    Elements of lists have four words: a list goes forward by the third, and back by the fourth.
+    """
+
+    def __init__(self, buffer: mmap.mmap) -> None:
+        self._view = memoryview(buffer)
+        self._words = self._view.cast("Q")
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        read = ctypes.CDLL(None, use_errno=True).process_vm_readv
+        read.restype = ctypes.c_ssize_t
+        number, pointer = ctypes.c_ulong, ctypes.c_void_p
+        read.argtypes = [ctypes.c_int, pointer, number, pointer, number, number]
+        self._read = read
+        self._local = array.array("Q", [0, 0])
+        self._remote = array.array("Q", [0, ELEMENT_BYTES] * _GATHERED_MAX)
+        # They never move: their sizes stay the same.
+        self._local_at, self._remote_at = self._local.buffer_info()[0], self._remote.buffer_info()[0]
+
+    def pieces(self, pid: int, pieces: bytes) -> int:
+        """Read like process_vm_readv(2). Raises OSError."""
+        self._local[0], self._local[1] = self._base, BUFFER_BYTES
+        got: int = self._read(pid, self._local_at, 1, pieces, len(pieces) // _PIECE_BYTES, 0)
+        if got < 0:
+            raise OSError(ctypes.get_errno(), "process_vm_readv")
+        return got
+
+    def gather(self, request: bytes) -> int:
+        """Read so many bytes at each address; behind them is a byte for each, 0 where none can be read."""
+        pid, size_bytes = GATHERED.unpack_from(request)
+        addresses = array.array("Q", request[GATHERED.size :])
+        count = len(addresses)
+        if count * (size_bytes + 1) > BUFFER_BYTES or not size_bytes:
+            raise OSError(errno.EINVAL, "too much at once")
+        could = bytearray(count)
+        at = 0
+        while at < count:
+            some = min(count - at, _GATHERED_MAX)
+            got = max(0, self.read_into(pid, at * size_bytes, addresses[at : at + some], size_bytes))
+            done = got // size_bytes
+            could[at : at + done] = b"\1" * done
+            # Behind those that were read is one that cannot be.
+            at += done + (done < some)
+        total: int = count * (size_bytes + 1)
+        self._view[count * size_bytes : total] = could
+        return total
+
+    def rings(self, request: bytes) -> int:
+        """Follow lists from both ends, all at once, until the ends meet: each is its end, first and last."""
+        pid, most, _unused = LISTS.unpack_from(request)
+        numbers = array.array("Q", request[LISTS.size :]).tolist()
+        ends, forwards, backs = numbers[::3], numbers[1::3], numbers[2::3]
+        room = min(most, self._room(3 * len(ends)))
+        found = array.array("Q")
+        broken = 0
+        while ends and len(found) + 2 * len(ends) <= room:
+            count = len(ends)
+            at = FOUND.size + ELEMENT_BYTES * len(found)
+            addresses = array.array("Q", forwards + backs)
+            got = self.read_into(pid, at, addresses, ELEMENT_BYTES)
+            if got != 2 * count * ELEMENT_BYTES:
+                gone = max(0, got) // ELEMENT_BYTES % count
+                del ends[gone], forwards[gone], backs[gone]
+                broken += 1
+                continue
+            found.extend(addresses)
+            read = self._words[at // 8 : at // 8 + 8 * count].tolist()
+            after, before = read[_FORWARD : 4 * count : 4], read[4 * count + _BACK :: 4]
+            over = [
+                forward == back or one in (back, end) or other == end
+                for end, forward, back, one, other in zip(ends, forwards, backs, after, before, strict=True)
+            ]
+            if True in over:
+                # They meet, unless the list was changed meanwhile.
+                broken += sum(
+                    ends[ring] in (after[ring], before[ring])
+                    and forwards[ring] != backs[ring]
+                    and after[ring] != backs[ring]
+                    for ring in range(count)
+                )
+                ends, after, before = (
+                    [each for each, is_over in zip(those, over, strict=True) if not is_over]
+                    for those in (ends, after, before)
+                )
+            forwards, backs = after, before
+        rest = [number for ring in zip(ends, forwards, backs, strict=True) for number in ring]
+        return self._finish(found, broken, len(ends), rest)
+
+    def chains(self, request: bytes) -> int:
+        """Follow lists that go forward only, all at once, to 0: each is its first element.
+
+        Links lead so many bytes behind the beginning of an element. They are mangled with their own address
+        if the highest bit of that number is set (PROTECT_PTR of glibc).
+        """
+        pid, most, behind = LISTS.unpack_from(request)
+        is_mangled, behind = behind >> 63, behind & ~(1 << 63)
+        addresses = array.array("Q", request[LISTS.size :]).tolist()
+        room = min(most, self._room(len(addresses)))
+        found = array.array("Q")
+        broken = 0
+        while addresses and len(found) + len(addresses) <= room:
+            at = FOUND.size + ELEMENT_BYTES * len(found)
+            here = array.array("Q", addresses)
+            got = self.read_into(pid, at, here, ELEMENT_BYTES)
+            if got != len(here) * ELEMENT_BYTES:
+                del addresses[max(0, got) // ELEMENT_BYTES]
+                broken += 1
+                continue
+            found.extend(here)
+            word = at // 8
+            links = self._words[word + _FORWARD : word + 4 * len(here) : 4].tolist()
+            if is_mangled:
+                links = [
+                    link ^ (one + 8 * _FORWARD >> 12) for link, one in zip(links, addresses, strict=True)
+                ]
+            going = [link - behind for link in links if link]
+            addresses = [one for one in going if one > 0]
+            broken += len(going) - len(addresses)
+        return self._finish(found, broken, len(addresses), addresses)
+
+    def _room(self, rest_words: int) -> int:
+        return (BUFFER_BYTES - FOUND.size - 8 * rest_words) // (ELEMENT_BYTES + 8)
+
+    def _finish(self, found: array.array[int], broken: int, lists: int, rest: list[int]) -> int:
+        FOUND.pack_into(self._view, 0, len(found), broken, lists, 0)
+        at = FOUND.size + ELEMENT_BYTES * len(found)
+        behind = found.tobytes() + array.array("Q", rest).tobytes()
+        self._view[at : at + len(behind)] = behind
+        return at + len(behind)
+
+    def read_into(self, pid: int, place: int, addresses: array.array[int], size_bytes: int) -> int:
+        """Read what is at these addresses to a place in the buffer; -1 if nothing can be read."""
+        count = min(len(addresses), _GATHERED_MAX)
+        self._remote[: 2 * count : 2] = addresses[:count]
+        if self._remote[1] != size_bytes:
+            self._remote[1::2] = array.array("Q", [size_bytes]) * _GATHERED_MAX
+        self._local[0], self._local[1] = self._base + place, count * size_bytes
+        got: int = self._read(pid, self._local_at, 1, self._remote_at, count, 0)
+        return got
 
 
 class Server:
@@ -45,12 +196,8 @@ class Server:
     def __init__(self, channel: socket.socket, buffer: mmap.mmap) -> None:
         self._channel = channel
         self._view = memoryview(buffer)
-        self._buffer = (ctypes.c_uint64 * 2)(
-            ctypes.addressof(ctypes.c_char.from_buffer(buffer)), BUFFER_BYTES
-        )
+        self._words = Words(buffer)
         self._files: dict[int, int] = {}
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._libc.process_vm_readv.restype = ctypes.c_ssize_t
 
     def serve(self) -> None:
         """Answer until the daemon closes its end."""
@@ -102,9 +249,11 @@ class Server:
                 return self._read_on(file.fileno(), size_bytes)
         if kind == READ_MEMORY:
             return self._read_memory(handle, size_bytes, place, int.from_bytes(payload, "little"))
-        if kind == FOLLOW:
-            return self._follow(self._files[handle], size_bytes, place, *LIST.unpack(payload))
-        return self._read_pieces(handle, payload)
+        if kind == READ_PIECES:
+            return self._words.pieces(handle, payload)
+        done = read_words(self._words, kind, payload)
+        _check_is_there(self._files[handle])
+        return done
 
     def _read_on(self, descriptor: int, size_bytes: int) -> int:
         """Files of /proc give a page at a time."""
@@ -124,41 +273,16 @@ class Server:
         process_vm_readv(2) lets it go (faultin_page in mm/gup.c). The file tells whether the address space is
         still that of the process: it reads nothing at all if not.
         """
-        got = self._read_pieces(pid, struct.pack("QQ", address, size_bytes))
+        got = self._words.pieces(pid, struct.pack("QQ", address, size_bytes))
         _check_is_there(self._files[handle])
         return got
 
-    def _follow(
-        self, descriptor: int, size_bytes: int, address: int, pid: int, link_at: int, end: int, count: int
-    ) -> int:
-        """Read the elements of a list one behind the other; it ends early where one cannot be read."""
-        base, _size = self._buffer
-        local, remote = (ctypes.c_uint64 * 2)(base, size_bytes), (ctypes.c_uint64 * 2)(0, size_bytes)
-        read, one, none = self._libc.process_vm_readv, ctypes.c_ulong(1), ctypes.c_ulong(0)
-        link, view = struct.Struct("<Q"), self._view
-        done = 0
-        while address != end and count:
-            local[0], remote[0] = base + done, address
-            if read(pid, local, one, remote, one, none) != size_bytes:
-                break
-            (address,) = link.unpack_from(view, done + link_at)
-            done += size_bytes
-            count -= 1
-        _check_is_there(descriptor)
-        return done
 
-    def _read_pieces(self, pid: int, pieces: bytes) -> int:
-        got: int = self._libc.process_vm_readv(
-            pid,
-            self._buffer,
-            ctypes.c_ulong(1),
-            pieces,
-            ctypes.c_ulong(len(pieces) // _PIECE_BYTES),
-            ctypes.c_ulong(0),
-        )
-        if got < 0:
-            raise OSError(ctypes.get_errno(), "process_vm_readv")
-        return got
+def read_words(words: Words, kind: int, request: bytes) -> int:
+    """Do what a request of the kind GATHER, RINGS or CHAINS says; how many bytes of the buffer it left."""
+    if kind == GATHER:
+        return words.gather(request)
+    return words.rings(request) if kind == RINGS else words.chains(request)
 
 
 def _check_is_there(descriptor: int) -> None:

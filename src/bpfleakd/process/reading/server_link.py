@@ -102,21 +102,10 @@ class ServerLink:
         of = pid.to_bytes(8, "little")
         return self._data[: self._ask(wait, server.READ_MEMORY, descriptor, size_bytes, address, of)]
 
-    def follow(
-        self,
-        pid: int,
-        descriptor: int,
-        size_bytes: int,
-        address: int,
-        wait: Callable[[float], bool],
-        link_at: int,
-        end: int,
-        count: int,
-    ) -> bytes:
-        """Read a list as RemoteMemory.follow does, at most BUFFER_BYTES. Raises OSError, NoAnswer."""
+    def read_words(self, descriptor: int, kind: int, request: bytes, wait: Callable[[float], bool]) -> bytes:
+        """Do what a request to `server.Words` says. Raises OSError, NoAnswer."""
         self._show(descriptor)
-        what = server.LIST.pack(pid, link_at, end, count)
-        return self._data[: self._ask(wait, server.FOLLOW, descriptor, size_bytes, address, what)]
+        return self._data[: self._ask(wait, kind, descriptor, 0, 0, request)]
 
     def write_at(self, descriptor: int, data: bytes, place: int, wait: Callable[[float], bool]) -> int:
         """Write like pwrite(2). Raises OSError, NoAnswer."""

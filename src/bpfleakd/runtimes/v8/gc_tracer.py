@@ -133,17 +133,18 @@ class GcTracer:
 
     def read(self) -> Reading:
         """Its figures now. Raises OSError, or ValueError if they make no sense."""
-        heap, type_, state, start_ms, end_ms = _HEAD.unpack(self._memory.read(self._address, _HEAD.size))
+        # In one piece: a read costs much more than what is read.
+        data = self._memory.read(self._address, max(self._layout.rings) + RING_BYTES)
+        heap, type_, state, start_ms, end_ms = _HEAD.unpack_from(data)
         times = (start_ms, end_ms)
         if heap != self._heap or not (0 <= type_ < _TYPES and 0 <= state < _STATES):
             raise ValueError("this is no record of collections")
         if not all(math.isfinite(time) and time >= 0 for time in times):
             raise ValueError("the times of the last collection are none")
-        end_bytes = self._memory.word(self._address + self._layout.end_size)
+        end_bytes = int.from_bytes(data[self._layout.end_size :][:8], "little")
         if end_bytes > _SIZE_MAX_BYTES:
             raise ValueError("the heap is too large")
-        read = (self._memory.read(self._address + place, RING_BYTES) for place in self._layout.rings)
-        rings = tuple(_ring(data) for data in read)
+        rings = tuple(_ring(data[place : place + RING_BYTES]) for place in self._layout.rings)
         is_blank = not end_bytes and not any(ring.sizes_bytes for ring in rings)
         if not start_ms and not is_blank:
             raise ValueError("a collection that never began")
@@ -168,7 +169,10 @@ def find_tracer(memory: RemoteMemory, heap: int, pages_bytes: int, layout: Trace
     """
     found, blank = [], 0
     words = struct.unpack(f"<{_HEAP_BYTES // 8}Q", memory.read(heap, _HEAP_BYTES))
-    for address in {word for word in words if word and not word % 8}:
+    wanted = sorted({word for word in words if word and not word % 8})
+    # Few of these lead back to the heap.
+    heads = zip(wanted, memory.gather(wanted, 8), strict=True)
+    for address in (one for one, head in heads if int.from_bytes(head, "little") == heap):
         tracer = GcTracer(memory, heap, address, layout)
         try:
             reading = tracer.read()

@@ -34,15 +34,18 @@ def heaps_of(memory: RemoteMemory, mappings: Iterable[Mapping]) -> dict[int, int
     for mapping in mappings:
         if mapping.path or mapping.inode or not mapping.writable:
             continue
-        page = -(-mapping.start // PAGE_BYTES) * PAGE_BYTES
-        while page + HEADER.size <= mapping.end and left:
-            left -= 1
-            try:
-                header = HEADER.unpack(memory.read(page, HEADER.size))
-            except OSError:
+        first = -(-mapping.start // PAGE_BYTES) * PAGE_BYTES
+        places = range(first, mapping.end - HEADER.size + 1, PAGE_BYTES)[:left]
+        left -= len(places)
+        # All at once: a read costs much more than what is read, even of the inside of large pages.
+        headers = memory.gather(places, HEADER.size)
+        page = first
+        while page in places:
+            header = headers[(page - first) // PAGE_BYTES]
+            if not header:
                 # It has gone meanwhile.
                 break
-            size_bytes, _flags, heap, begin, end, allocated = header
+            size_bytes, _flags, heap, begin, end, allocated = HEADER.unpack(header)
             is_page = (
                 PAGE_BYTES <= size_bytes <= _PAGE_MAX_BYTES
                 and heap

@@ -8,7 +8,7 @@ Each thread that runs JavaScript has a heap of its own. The figure of the proces
 collection of each, or after the last full one. A heap without a full collection counts as nothing in the
 latter.
 
-It is read at each tick, by four reads of memory for each heap; the process does nothing for it.
+It is read at each tick, by one read of memory for each heap; the process does nothing for it.
 """
 
 from __future__ import annotations
