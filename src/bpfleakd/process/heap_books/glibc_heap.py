@@ -27,7 +27,9 @@ from bpfleakd.process.remote_memory import ListElements, RemoteMemory
 __all__ = ["FREE_CHUNKS_MAX", "FreeKind", "GlibcHeap", "read_glibc_heap", "variables"]
 
 FREE_CHUNKS_MAX = 200_000
-_ARENAS_MAX = 4_096
+# Arenas that are looked at in all, and heaps of all arenas: a process may make up as many as it likes.
+_LOOKS_MAX = 4_096
+_HEAPS_MAX = 16_384
 _WORD = 8
 _BINS = 127
 _BIN_BYTES = 2 * 8 * _BINS
@@ -48,7 +50,9 @@ _THREAD_CACHES = {0x290: 128, 0x250: 64}
 _CACHE_LISTS = 64
 # heap_info lies at the beginning of 64 MiB that are aligned to their size.
 _HEAP_BYTES = 64 << 20
+# Variables of a file, and of all.
 _DATA_MAX_BYTES = 16 << 20
+_VARIABLES_MAX_BYTES = 256 << 20
 
 
 class FreeKind(IntEnum):
@@ -86,19 +90,19 @@ def read_glibc_heap(
     memory: RemoteMemory, mappings: Sequence[Mapping], *, chunks_max: int = FREE_CHUNKS_MAX
 ) -> GlibcHeap | None:
     """The arenas of the process; None if it has none, as with another allocator or C library."""
-    main = _main_arena(memory, mappings)
-    if main is None:
+    arenas = _arenas(memory, mappings)
+    if not arenas:
         return None
     reader = _Reader(memory, mappings, chunks_max)
-    arenas = list(_ring(memory, main))
     for arena in arenas:
         reader.read_arena(arena)
     reader.read_lists()
     return reader.result(len(arenas))
 
 
-def _main_arena(memory: RemoteMemory, mappings: Sequence[Mapping]) -> _Arena | None:
-    """The arena in the variables of libc, or of a program that is linked statically."""
+def _arenas(memory: RemoteMemory, mappings: Sequence[Mapping]) -> list[_Arena]:
+    """The ring that begins in the variables of libc, or of a static program; [] without one."""
+    looks = iter(range(_LOOKS_MAX))
     for start, end in variables(mappings):
         try:
             words = np.frombuffer(memory.read(start, end - start), np.uint64)
@@ -108,9 +112,11 @@ def _main_arena(memory: RemoteMemory, mappings: Sequence[Mapping]) -> _Arena | N
         own = (words[:-1] == heads[:-1]) & (words[1:] == heads[:-1])
         places = np.flatnonzero(own)
         for first in _crowds(places):
-            if (arena := _at(memory, start + _WORD * first)) is not None:
-                return arena
-    return None
+            for distance in _BINS_AT:
+                ring = _ring(memory, start + _WORD * first - distance, distance, looks)
+                if ring:
+                    return ring
+    return []
 
 
 def _crowds(places: NDArray[np.intp]) -> Iterator[int]:
@@ -123,22 +129,6 @@ def _crowds(places: NDArray[np.intp]) -> Iterator[int]:
             # Those before the first empty one are not: the ring shows where they begin.
             yield from (place - 2 * skipped for skipped in range(_BINS))
             return
-
-
-def _at(memory: RemoteMemory, bins: int) -> _Arena | None:
-    """The arena with these bins, if it is in a ring of arenas."""
-    for distance in _BINS_AT:
-        base = bins - distance
-        arena = _arena(memory, base, distance)
-        if arena is None:
-            continue
-        try:
-            closed = any(other.base == base for other in _followed(memory, arena, distance))
-        except OSError:
-            continue
-        if closed:
-            return arena
-    return None
 
 
 def _arena(memory: RemoteMemory, base: int, distance: int) -> _Arena | None:
@@ -155,25 +145,17 @@ def _arena(memory: RemoteMemory, base: int, distance: int) -> _Arena | None:
     return _Arena(base, base + distance, words)
 
 
-def _followed(memory: RemoteMemory, arena: _Arena, distance: int) -> Iterator[_Arena]:
-    """The arenas after this one, up to itself."""
-    current = arena
-    for _ in range(_ARENAS_MAX):
-        following = int(current.words[(distance + _BIN_BYTES + _BINMAP_BYTES) // 8])
-        found = _arena(memory, following, distance)
-        if found is None:
-            return
-        yield found
-        if following == arena.base:
-            return
-        current = found
-
-
-def _ring(memory: RemoteMemory, main: _Arena) -> Iterator[_Arena]:
-    yield main
-    for arena in _followed(memory, main, main.bins - main.base):
-        if arena.base != main.base:
-            yield arena
+def _ring(memory: RemoteMemory, base: int, distance: int, looks: Iterator[int]) -> list[_Arena]:
+    """The arenas from the one at this address on, up to it again; [] if they do not lead there."""
+    ring: dict[int, _Arena] = {}
+    address = base
+    while address not in ring:
+        arena = _arena(memory, address, distance) if next(looks, None) is not None else None
+        if arena is None:
+            return []
+        ring[address] = arena
+        address = int(arena.words[(distance + _BIN_BYTES + _BINMAP_BYTES) // 8])
+    return list(ring.values()) if address == base else []
 
 
 def _leads_back(
@@ -198,13 +180,17 @@ def _leads_back(
 
 def variables(mappings: Sequence[Mapping]) -> Iterator[tuple[int, int]]:
     """Writable private mappings of files, with the zeroed variables behind them."""
+    left = _VARIABLES_MAX_BYTES
     for mapping, following in zip(mappings, [*mappings[1:], None], strict=True):
         if not (mapping.path.startswith("/") and mapping.writable and mapping.readable) or mapping.shared:
             continue
         end = mapping.end
         if following is not None and not following.path and following.start == end and following.writable:
             end = following.end
-        yield mapping.start, min(end, mapping.start + _DATA_MAX_BYTES)
+        end = min(end, mapping.start + min(_DATA_MAX_BYTES, left))
+        left -= end - mapping.start
+        if end > mapping.start:
+            yield mapping.start, end
 
 
 class _Reader:
@@ -223,6 +209,7 @@ class _Reader:
         # The last area that was found: most lists stay in one.
         self._recent = (0, 0)
         self._areas: set[tuple[int, int]] = set()
+        self._heaps: set[int] = set()
         self._bounds = np.array(self._writable, np.uint64).reshape(-1, 2)
         self._rings: list[tuple[int, int, int]] = []
         self._fast: list[int] = []
@@ -235,8 +222,9 @@ class _Reader:
         """Its areas, and where its lists begin: with the cache of the thread that made it."""
         distance = (arena.bins - arena.base) // _WORD
         top = int(arena.words[distance - 2])
-        is_main = not any(start <= arena.base < end for start, end in self._heaps_of(top))
-        areas = self._main_areas(top) if is_main else list(self._heaps_of(top))
+        heaps = self._heaps_of(top)
+        is_main = not any(start <= arena.base < end for start, end in heaps)
+        areas = self._main_areas(top) if is_main else heaps
         self._areas.update(areas)
         size = self._size(top)
         if size:
@@ -282,20 +270,21 @@ class _Reader:
             left_out=self._left_out,
         )
 
-    def _heaps_of(self, top: int) -> Iterator[tuple[int, int]]:
+    def _heaps_of(self, top: int) -> list[tuple[int, int]]:
         """The heaps of an arena that is not the main one, the last one first (heap_info.prev)."""
         heap = top & ~(_HEAP_BYTES - 1)
-        for _ in range(_ARENAS_MAX):
+        heaps: list[tuple[int, int]] = []
+        while heap and heap % _HEAP_BYTES == 0 and heap not in self._heaps and len(self._heaps) < _HEAPS_MAX:
             area = self._area(heap)
             if area is None or area[0] != heap:
-                return
-            yield area
+                break
+            self._heaps.add(heap)
+            heaps.append(area)
             try:
                 heap = self._memory.word(heap + _WORD)
             except OSError:
-                return
-            if not heap or heap % _HEAP_BYTES:
-                return
+                break
+        return heaps
 
     def _main_areas(self, top: int) -> list[tuple[int, int]]:
         area = self._area(top)
