@@ -184,7 +184,7 @@ class V8Inspector:
     def _talk(self, job: str, listener: Listener, order: Conversation) -> Iterator[Alive | Closing]:
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context(self._connection(listener)).fileno() for _ in range(2)]
-            yield from self._helpers.answers(
+            for answer in self._helpers.answers(
                 job,
                 order,
                 files,
@@ -192,7 +192,10 @@ class V8Inspector:
                 limit_s=order.limit_s + 1,
                 answers_max=2,
                 bytes_max=_ANSWER_MAX_BYTES,
-            )
+            ):
+                # The helper has its own: when that is closed, the process need not wait for us.
+                stack.close()
+                yield answer
 
     @contextlib.contextmanager
     def _connection(self, listener: Listener) -> Iterator[socket.socket]:

@@ -11,6 +11,7 @@ https://chromedevtools.github.io/devtools-protocol/v8/HeapProfiler/
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,7 @@ _TARGET = re.compile(r"wss?://[^/]{1,255}(/[0-9A-Za-z-]{1,64})")
 # Of these nothing is a function of the program.
 _INTERNAL = ("node:", "internal/")
 
-# The inspector closes itself when nobody is connected any more; `close` would wait for us.
+# `close` waits until nobody is connected any more, so it is not called while a request is answered.
 _SET_TIMER = """(() => {
   const other = typeof require === 'function' ? require : process.mainModule && process.mainModule.require;
   const inspector = (process.getBuiltinModule || other).call(process.mainModule, 'inspector');
@@ -173,11 +174,13 @@ class _Inspector:
     def __init__(self, files: Sequence[int], order: Conversation) -> None:
         deadline_s = time.monotonic() + order.limit_s
         listing = Connection(files[0], deadline_s, _ALL_MAX_BYTES).get(order.host, "/json/list")
+        os.close(files[0])
         targets = _decoded(listing, list[_Target])
         found = _TARGET.fullmatch(targets[0].web_socket_debugger_url) if targets else None
         if found is None:
             raise BadConversation("it has no target to inspect")
-        self._connection = Connection(files[1], deadline_s, _ALL_MAX_BYTES)
+        self._descriptor = files[1]
+        self._connection = Connection(self._descriptor, deadline_s, _ALL_MAX_BYTES)
         self._socket = WebSocket(self._connection, order.host, found[1], _MESSAGE_MAX_BYTES)
         self._number = 0
 
@@ -213,9 +216,15 @@ class _Inspector:
         return closer
 
     def close_by(self, closer: str) -> None:
-        """Have the process close its inspector now. Raises BadConversation."""
+        """Have the process close its inspector now. Raises BadConversation.
+
+        It closes the connection first, and we say nothing until then. Node.js (18, 20) uses memory that it
+        has freed, and crashes, if both ends close at the same time (WsHandler in src/inspector_socket.cc).
+        """
         self.ask("Runtime.callFunctionOn", objectId=closer, functionDeclaration=_CLOSE_NOW, silent=True)
-        self._socket.close()
+        self._socket.wait_for_close()
+        # Its main thread waits for that.
+        os.close(self._descriptor)
 
 
 def _sampled(inspector: _Inspector, order: Conversation) -> Alive:

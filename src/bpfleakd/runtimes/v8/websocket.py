@@ -14,7 +14,7 @@ import select
 import struct
 import time
 
-__all__ = ["BadConversation", "Connection", "WebSocket"]
+__all__ = ["BadConversation", "Closed", "Connection", "WebSocket"]
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _HEADER_MAX_BYTES = 16 << 10
@@ -28,6 +28,10 @@ _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 
 class BadConversation(Exception):
     """The other end does not answer, or says what it should not."""
+
+
+class Closed(BadConversation):
+    """The other end has closed the connection."""
 
 
 class Connection:
@@ -89,7 +93,7 @@ class Connection:
         except OSError as error:
             raise BadConversation(f"the connection broke: {error.strerror}") from error
         if not data:
-            raise BadConversation("it closed the connection")
+            raise Closed("it closed the connection")
         self._left_bytes -= len(data)
         if self._left_bytes < 0:
             raise BadConversation("its answers are too long")
@@ -147,16 +151,20 @@ class WebSocket:
             if first & _FIN:
                 return bytes(message)
 
-    def close(self) -> None:
-        """Say goodbye. Raises BadConversation."""
-        self._send(_CLOSE, b"")
+    def wait_for_close(self) -> None:
+        """Wait until the other end closes, and say nothing. Raises BadConversation if it does not."""
+        try:
+            while True:
+                self.receive()
+        except Closed:
+            return
 
     def _answer(self, opcode: int, size: int, *, is_whole: bool) -> None:
         if size > _CONTROL_MAX_BYTES or not is_whole or opcode not in (_CLOSE, _PING, _PONG):
             raise BadConversation("it sends what was not agreed on")
         data = self._connection.exactly(size)
         if opcode == _CLOSE:
-            raise BadConversation("it closed the connection")
+            raise Closed("it closed the connection")
         if opcode == _PING:
             self._send(_PONG, data)
 

@@ -80,8 +80,12 @@ def test_messages_in_both_directions(talking: tuple[WebSocket, Server], size: in
     assert websocket.receive() == b"b" * size + b"c"
     assert server.received() == (10, b"ping")
 
-    websocket.close()
-    assert server.received() == (8, b"")
+    server.send(b"late")
+    server.send(b"", opcode=8)
+    websocket.wait_for_close()
+    server.socket.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        server.socket.recv(1)
 
 
 @pytest.mark.parametrize(
