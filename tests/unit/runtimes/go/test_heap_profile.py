@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpfleakd.runtimes.go import heap_profile
+from bpfleakd.runtimes.go import bucket_list
 from bpfleakd.runtimes.go.heap_profile import HeapProfile
 from bpfleakd.runtimes.go.memory import ProcessMemory
 
@@ -162,9 +162,33 @@ def test_what_is_kept_of_a_program_is_limited(memory: ProcessMemory, monkeypatch
     profile = HeapProfile(memory, 4, (program.head, program.cycle, program.rate), buckets_max=3)
     assert len(profile.buckets().sizes) == 3
     assert profile.left_out == 1
-    monkeypatch.setattr(heap_profile, "_STACKS_LIMIT_BYTES", 32)
-    assert len(program.profile.buckets().sizes) == 2
-    assert program.profile.left_out == 1
+    # Stacks are counted after so many windows.
+    monkeypatch.setattr(bucket_list, "_STACKS_LIMIT_BYTES", 32)
+    monkeypatch.setattr(bucket_list, "_WINDOWS_MAX", 1)
+    far = Program(memory, room_bytes=2 << 20)
+    for stack in range(5):
+        far.add([stack + 1, 7], 10, 1, 0)
+        far.arena.bytes(bytes(300 << 10))
+    assert len(far.profile.buckets().sizes) == 2
+    assert far.profile.left_out == 1
+
+
+def test_stacks_are_told_apart_wherever_they_are(memory: ProcessMemory) -> None:
+    """The same stack is one, read now or later; the same words in another order or number are others."""
+    program = Program(memory)
+    stacks = [[1], [1, 1], [0, 1], [1, 0], [2, 1], [1, 2], [0], [0, 0], []]
+    for size in (10, 20):
+        for stack in stacks:
+            program.add(stack, size, 1, 0)
+    first = program.profile.buckets()
+    assert [list(program.profile.stack(one)) for one in first.stack_ids] == stacks[::-1]
+    assert first.rows.tolist() == list(range(len(stacks))) * 2
+    program.add([1, 2], 30, 1, 0)
+    program.add([9, 9], 30, 1, 0)
+    then = program.profile.buckets()
+    assert then.stack_ids[:-1] == first.stack_ids
+    assert program.profile.stack(then.stack_ids[-1]) == (9, 9)
+    assert then.stack_ids[then.rows[-1]] == first.stack_ids[stacks[::-1].index([1, 2])]
 
 
 def test_buckets_in_windows_that_are_not_whole(memory: ProcessMemory) -> None:
