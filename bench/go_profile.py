@@ -12,7 +12,8 @@ from bench.figures import Benchmark
 from bench.runner import run_alone
 from bench.targets import build_program
 from bpfleakd.process.mappings import read_mappings
-from bpfleakd.runtimes.go.program import GoProgram, open_go_program
+from bpfleakd.runtimes.go.program import GoProgram, find_go
+from bpfleakd.tracing.attaching.process_code import open_code
 from bpfleakd.tracing.go.profile import GoProfile
 
 __all__ = ["measure"]
@@ -87,7 +88,8 @@ def _answer(process: subprocess.Popen[str]) -> None:
 
 @contextlib.contextmanager
 def _opened(pid: int) -> Iterator[GoProgram]:
-    program = open_go_program(pid, read_mappings(pid))
+    code = open_code(pid, read_mappings(pid))
+    program = find_go(pid, code.mappings, code.opened).program
     assert program is not None
     with contextlib.closing(program):
         yield program

@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 import subprocess
+import sys
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,8 +17,13 @@ from typing import Any
 import pytest
 from bench.clean_programs import prometheus
 
+from bpfleakd.model.site import SiteKey
 from bpfleakd.process.mappings import read_mappings
-from bpfleakd.runtimes.go.program import GoProgram, open_go_program
+from bpfleakd.runtimes.go.pacer import Pacing
+from bpfleakd.runtimes.go.program import GoProgram, find_go
+from bpfleakd.table.site_table import COUNTERS
+from bpfleakd.tracing.attaching.process_code import open_code
+from bpfleakd.tracing.go.profile import GoProfile
 
 from .daemons import ControlFailed
 from .machine import cannot_run
@@ -32,6 +39,19 @@ FORMS: dict[str, list[str]] = {
     "stripped": ["-ldflags=-s -w"],
     "pie": ["-buildmode=pie", "-ldflags=-s -w"],
 }
+LIBRARY = {"library": ["-buildmode=c-shared", "-ldflags=-s -w"]}
+# A program in another language that loads a library of Go, and calls it as it is told.
+HOST = """
+import ctypes, sys
+print("ready", flush=True)
+for line in sys.stdin:
+    word, *rest = line.split()
+    if word == "load":
+        library = ctypes.CDLL(rest[0])
+    else:
+        getattr(library, word)(*(int(one) if one.isdigit() else one.encode() for one in rest))
+    print("ok", flush=True)
+"""
 
 
 def compilers() -> list[str]:
@@ -49,7 +69,7 @@ def built(program: str, form: str, go: str | None = None) -> Path:
     path = directory / f"{program}-{form}"
     with building_alone():
         directory.mkdir(parents=True, exist_ok=True)
-        command = [go, "build", "-o", path, *FORMS[form], f"./{program}"]
+        command = [go, "build", "-o", path, *(FORMS | LIBRARY)[form], f"./{program}"]
         done = subprocess.run(command, cwd=SOURCES / "go", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return path
@@ -67,13 +87,21 @@ class Service(Workload):
         return text
 
 
+class Obedient(Workload):
+    """A program that obeys lines, and answers each."""
+
+    def tell(self, *words: object) -> None:
+        self._write(" ".join(map(str, words)))
+        assert self._read_line(30) == "ok"
+
+
 @pytest.fixture
 def run() -> Iterator[Callable[..., Any]]:
     """A factory of running programs, which are killed at the end."""
     started: list[Workload] = []
 
-    def start(kind: type[Workload], path: Path) -> Workload:
-        started.append(kind([path]))
+    def start(kind: type[Workload], *command: Path | str) -> Workload:
+        started.append(kind(command))
         return started[-1]
 
     yield start
@@ -87,7 +115,8 @@ def opened() -> Iterator[Callable[[int], GoProgram]]:
     programs: list[GoProgram] = []
 
     def open_one(pid: int) -> GoProgram:
-        program = open_go_program(pid, read_mappings(pid))
+        code = open_code(pid, read_mappings(pid))
+        program = find_go(pid, code.mappings, code.opened).program
         assert program is not None
         programs.append(program)
         return program
@@ -169,6 +198,114 @@ def test_goroutines_by_place_and_reason(run, opened, go: str) -> None:
     assert statement.location is not None
     assert statement.location.endswith("service/main.go:65")
     assert reading.left_out == 0
+
+
+@pytest.mark.parametrize("go", compilers())
+def test_when_the_collector_runs(run, opened, go: str) -> None:
+    """As it is now, whether the environment or the program has set it."""
+    program = run(Obedient, built("pacing", "stripped", go))
+    pacer = opened(program.pid).pacer()
+    assert pacer is not None
+    assert pacer.read() == Pacing(100, None)
+    program.tell("percent", 37)
+    assert pacer.read() == Pacing(37, None)
+    program.tell("percent", -1)
+    assert pacer.read() == Pacing(None, None)
+    program.tell("limit", 1 << 30)
+    assert pacer.read() == Pacing(None, 1 << 30)
+
+
+def test_another_rate_is_no_growth(run, opened) -> None:
+    """Blocks count at the rate at which they were drawn, in both directions."""
+    program = run(Obedient, built("pacing", "stripped"))
+    profile = GoProfile(opened(program.pid), program.pid, time.monotonic_ns)
+
+    def live_bytes(rate: int, *step: object) -> int:
+        program.tell("rate", rate)
+        program.tell(*step)
+        program.tell("collect")
+        keys, counters = profile.read_now()
+        for key, row in zip(keys, counters.tolist(), strict=True):
+            functions = [frame.function for frame in profile.named_stack(key).stack.frames]
+            if "main.keep" in functions:
+                kept[key] = row[COUNTERS.index("live_bytes")]
+        return sum(kept.values())
+
+    kept: dict[SiteKey, int] = {}
+    assert live_bytes(1, "keep", 1000, 4096) == 1000 * 4096
+    assert live_bytes(RATE, "garbage", 10, 4096) == 1000 * 4096
+    assert abs(live_bytes(RATE, "keep", 64, 1 << 20) - 1000 * 4096 - (64 << 20)) < 10 << 20
+    before = sum(kept.values())
+    assert live_bytes(1, "keep", 100, 4096) == before + 100 * 4096
+    assert any("has changed the rate" in note for note in profile.notes)
+
+
+def test_a_heap_that_is_not_collected_does_not_leak(daemon, run) -> None:
+    """The collector is off: all that is known is that the memory grows."""
+    tracer = daemon(history={"leak_after_s": 10})
+    program = run(Obedient, built("pacing", "stripped"))
+    program.tell("percent", -1)
+    tracer.attach(program.pid)
+
+    def grown() -> dict[str, Any] | None:
+        program.tell("garbage", 20, 1 << 16)
+        report: dict[str, Any] = tracer.top(program.pid)
+        assert [site["function"] for site in report["sites"] if site["verdict"] == "leak"] == []
+        assert report["process_verdict"]["verdict"] != "leak"
+        return report if report["process"]["attached_s"] > 20 else None
+
+    report = wait_until(grown, 60)
+    assert re.search(
+        r"garbage collector is off \(GOGC=off, or .*\); its Go heap has not been collected for \d+s",
+        " ".join(report["process"]["notes"]),
+    )
+
+
+@pytest.mark.parametrize("go", compilers())
+def test_a_library_for_another_language(run, opened, tmp_path: Path, go: str) -> None:
+    """Its figures and names are those of pprof, as of a program."""
+    host = run(Obedient, sys.executable, "-c", HOST)
+    host.tell("load", built("library", "library", go))
+    host.tell("KeepGo", 3000, 4096)
+    host.tell("Collect")
+    host.tell("Profile", tmp_path / "profile")
+    text = (tmp_path / "profile").read_text()
+    program = opened(host.pid)
+    assert program.is_library
+    # Where it writes the profile it allocates, which the profile of then does not have.
+    assert of_pprof(text) - of_memory(program) == Counter()
+    ours = {
+        method.name for bucket in of_memory(program) for one in bucket[4] if (method := program.method(one))
+    }
+    assert "main.remember" in ours
+
+
+def test_a_library_that_is_loaded_later(daemon, run) -> None:
+    """The Go heap of a Python program, by the library's own books, beside C memory, which is recorded."""
+    tracer = daemon()
+    host = run(Obedient, sys.executable, "-c", HOST)
+    tracer.attach(host.pid)
+    host.tell("load", built("library", "library"))
+    host.tell("KeepGo", 500, 1 << 16)
+
+    def site_of(kind: str, function: str) -> dict[str, Any] | None:
+        host.tell("Collect")
+        for one in tracer.top(host.pid)["sites"]:
+            if one["kind"] == kind and function in [frame["function"] for frame in one["stack"]]:
+                return one
+        return None
+
+    # By then the tables of the library are there, too, by which its C code is walked.
+    go_site = wait_until(lambda: site_of("go-heap", "main.remember"), 60)
+    assert abs(go_site["live_bytes"] - (500 << 16)) < 5 * go_site["live_bytes_stderr"]
+    host.tell("KeepC", 300, 4096)
+    c_site = wait_until(lambda: site_of("heap", "runtime.asmcgocall"), 60)
+    assert (c_site["live_count"], c_site["live_bytes"], c_site["truncated"]) == (300, 300 * 4096, "go-stack")
+    process = tracer.process(host.pid)["process"]
+    assert process["mode"] == "exact"
+    assert any("of kind go-heap are estimates" in note for note in process["notes"])
+    tracer.detach(host.pid)
+    assert host.is_alive
 
 
 def test_a_leak_of_memory_and_of_goroutines(daemon, run) -> None:
@@ -264,6 +401,7 @@ def test_c_beside_moving_stacks(daemon, run) -> None:
     functions = [frame["function"] for frame in leak["stack"]]
     assert functions[0] == "malloc"
     assert functions[-1].startswith("runtime.asmcgocall")
+    assert leak["truncated"] == "go-stack"
     assert "_Cfunc_leak" in " ".join(filter(None, functions))
     assert leak["live_bytes"] == 4096 * leak["live_count"]
     assert program.is_alive

@@ -317,19 +317,24 @@ def _notes(traced: TracedProcess) -> tuple[str, ...]:
     """What is missing in the figures of a process."""
     silent = silent_note(traced.pid)
     of_go = traced.go.notes if traced.go is not None else ()
-    return (*traced.runtimes.notes, *of_go, *([silent] if silent else ()))
+    return (*traced.runtimes.notes, *of_go, *traced.attachment.go.unread, *([silent] if silent else ()))
 
 
 def _mode(traced: TracedProcess) -> str:
-    if traced.go is not None:
+    if _is_gos(traced):
         return GO_PROFILE_MODE
     if traced.attachment.is_inside:
         return TracingMode.INSIDE.value
     return (TracingMode.SAMPLED if traced.counters.was_sampled else TracingMode.EXACT).value
 
 
+def _is_gos(traced: TracedProcess) -> bool:
+    """Whether it is a Go program, rather than one with a library that Go made."""
+    return traced.go is not None and not traced.go.is_library
+
+
 def _interval_bytes(traced: TracedProcess) -> int | None:
-    if traced.go is not None:
+    if traced.go is not None and _is_gos(traced):
         return traced.go.rate_bytes or None
     return traced.counters.sample_interval_bytes or None
 

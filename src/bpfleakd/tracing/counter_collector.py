@@ -17,6 +17,7 @@ from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.process_slots import ProcessCounters
 from bpfleakd.kernel.skipped_runs import SkippedRuns
 from bpfleakd.model.site import SiteKey
+from bpfleakd.runtimes.go.program import find_more_go
 from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing.attaching.attach import Attacher
 from bpfleakd.tracing.recorded_state import RecordedState
@@ -143,10 +144,12 @@ class CounterCollector:
             return
         try:
             code = self._attacher.read_code(traced.pid)
+            go = find_more_go(traced.pid, code.mappings, code.opened, traced.attachment.go)
         except errors.NoSuchProcess:
             # It has just ended, which the next tick notices.
             return
         traced.symbolizer.update_mappings(code.mappings)
+        traced.follow_go(go, self._clock_ns)
         traced.follow_runtimes(self._maps, code.mappings, self._clock_ns())
         self._unwinding.follow(code, wait_s=0.0)
         traced.attachment = self._attacher.follow(traced.attachment, code, _LIBRARIES_WAIT_S)

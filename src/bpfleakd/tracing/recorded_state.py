@@ -137,7 +137,7 @@ class RecordedState:
             log.warning("space.not-watched", reason=error.message, hint=error.hint)
 
     def _follow_address_space(self, attachment: Attachment) -> None:
-        is_gos = is_gos_memory if attachment.go is not None else (lambda mapping: False)
+        is_gos = is_gos_memory if attachment.go.program is not None else (lambda mapping: False)
         self.address_maps.follow(attachment.process.id.pid, _mappings_of(attachment), is_gos)
 
 

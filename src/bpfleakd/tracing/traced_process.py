@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
@@ -30,6 +30,7 @@ from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import ProcessVerdict
 from bpfleakd.printable import printable
 from bpfleakd.process.mappings import read_mappings
+from bpfleakd.runtimes.go.program import FoundGo
 from bpfleakd.symbols.symbolizer import LOSS_REASONS as NAMING_LOSS_REASONS
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.table.address_map import AddressMap
@@ -344,6 +345,16 @@ class TracedProcess:
                 maps.set_python(self.pid, self.runtimes.frames.walk)
         self.runtimes.refresh_code(now_ns)
         self.runtimes.refresh(now_ns)
+
+    def follow_go(self, found: FoundGo, clock_ns: Callable[[], int]) -> None:
+        """Read the books of Go's runtime from now on, if there is one."""
+        self.attachment = replace(self.attachment, go=found)
+        if found.program is not None and self.go is None:
+            sees_c = bool(self.attachment.probes)
+            self.goroutines = GoroutineWatch(found.program, clock_ns(), self.verdicts.leak_after_s, clock_ns)
+            self.go = GoProfile(found.program, self.pid, clock_ns, sees_c=sees_c)
+            # Stacks that were named before it was known where Go begins.
+            self._named.clear()
 
     def _refresh_mappings(self, stacks: Iterable[RawStack], now_ns: int) -> None:
         addresses = {address for stack in stacks for address in stack.addresses}

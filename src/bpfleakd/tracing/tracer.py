@@ -319,8 +319,8 @@ class Tracer:
         except BaseException:
             self._state.forget(pins.id.pid)
             if attachment is not None:
-                if attachment.go is not None:
-                    attachment.go.close()
+                if attachment.go.program is not None:
+                    attachment.go.program.close()
                 self._attacher.release(attachment)
             self._attacher.discard(pins)
             raise

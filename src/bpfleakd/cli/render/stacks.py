@@ -26,6 +26,7 @@ _TRUNCATED = {
     StackEnd.NO_RULE: "the next frame has no unwind information",
     StackEnd.FRAME_POINTER_END: "the chain of frame pointers ends here; frames may be missing",
     StackEnd.TABLE_PENDING: "frames may be missing: an unwind table was not ready yet",
+    StackEnd.GO_STACK: "Go code called this; the goroutine's own stack is not walked",
     StackEnd.LOST: "the stack was not stored: the table of stacks was full",
 }
 

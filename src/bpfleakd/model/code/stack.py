@@ -28,6 +28,7 @@ class StackEnd(StrEnum):
     FRAME_POINTER_END = "frame-pointer-end"
     TABLE_PENDING = "table-pending"
     LOST = "lost"
+    GO_STACK = "go-stack"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,99 +1,251 @@
-"""A running Go program: its version, the variables of its runtime, and the names of its functions."""
+"""The Go code of a running process: its runtime, the variables of that, and the names of its functions.
+
+Go's runtime is in the program, or in a library that Go made for programs in other languages
+(`-buildmode=c-shared`). Plugins are libraries of Go code that use the runtime of the Go program.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TypeAlias
 
 from bpfleakd import errors
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.method import Method
+from bpfleakd.printable import printable
+from bpfleakd.process.mapped_files import FileKey, OpenedFile
 from bpfleakd.runtimes.go.goroutines import Goroutines
 from bpfleakd.runtimes.go.heap_profile import BUCKETS_MAX, HeapProfile
 from bpfleakd.runtimes.go.memory import ProcessMemory
+from bpfleakd.runtimes.go.pacer import Pacer, find_pacer
 from bpfleakd.runtimes.go.variables import Variables, find_variables
+from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.go.code import GoCode, read_go_code
 
-__all__ = ["GoProgram", "open_go_program"]
+__all__ = ["FoundGo", "GoModule", "GoProgram", "MappedFile", "find_go", "find_more_go"]
 
 _BUCKETS_CHECKED, _STACKS_CHECKED = 1000, 100
 # A stack may begin in C code, or in code made at run time.
 _STRANGE_SHARE = 0.2
 _INSTEAD = "its own heap profile, if it serves one (/debug/pprof/heap), shows what it keeps"
+# Where a library with a runtime of its own begins (runtime/rt0_linux_amd64.s); no other program has it.
+_LIBRARY_START = "_rt0_amd64_linux_lib"
+_PLUGINS_MAX = _LIBRARIES_MAX = 64
+_FILES_MAX = 4096
+
+MappedFile: TypeAlias = tuple[Mapping, OpenedFile]
+"""A file that is mapped to be executed, and open."""
+_of_others: BoundedCache[FileKey, bool] = BoundedCache(_FILES_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class GoModule:
+    """Go code of one file. `bias` is what is added to the addresses of the file, `name` the file's name."""
+
+    code: GoCode
+    bias: int
+    name: str
+    inode: int
+    image: ElfImage
+
+    def has(self, address: int) -> bool:
+        """Whether there is Go code of the file at an address."""
+        return self.code.module.text <= address - self.bias < self.code.module.end_of_text
 
 
 @dataclass(frozen=True, slots=True)
 class GoProgram:
-    """One process. `bias` is what is added to the addresses of its file, `module` its file's name."""
+    """The Go code of one process. `main` has the runtime; `is_library`: it was made for another program."""
 
-    code: GoCode
+    main: GoModule
     variables: Variables
     memory: ProcessMemory
-    bias: int
-    module: str
-    _image: ElfImage
+    is_library: bool = False
+    plugins: list[GoModule] = field(default_factory=list)
 
     def heap_profile(self, buckets_max: int = BUCKETS_MAX) -> HeapProfile:
         """The heap profile, of which nothing is read yet."""
-        bias, found = self.bias, self.variables
+        bias, found = self.main.bias, self.variables
         at = bias + found.buckets, bias + found.cycle, bias + found.rate
-        return HeapProfile(self.memory, self.code.layout.counters, at, buckets_max)
+        return HeapProfile(self.memory, self.main.code.layout.counters, at, buckets_max)
 
     @property
     def calls_c(self) -> bool:
         """Whether a package of the program calls C (cgo)."""
-        return self.code.table.has_name_with(b"._Cfunc_")
+        return self.main.code.table.has_name_with(b"._Cfunc_")
 
     @property
     def rate_address(self) -> int:
         """Where MemProfileRate is."""
-        return self.bias + self.variables.rate
+        return self.main.bias + self.variables.rate
+
+    def pacer(self) -> Pacer | None:
+        """What says when the collector runs; None if it is not known where that is."""
+        layout = self.main.code.layout
+        at = [self.main.bias + address for address in self.variables.pacers]
+        return find_pacer(self.memory, at, has_limit=layout.has_memory_limit)
 
     def goroutines(self) -> Goroutines | None:
         """Its goroutines; None if it is not known where they are."""
-        found = self.variables
+        found, bias = self.variables, self.main.bias
         if not (found.goroutines and found.goroutine_count):
             return None
-        reasons = self.bias + found.wait_reasons if found.wait_reasons else 0
-        at = self.bias + found.goroutines, self.bias + found.goroutine_count
+        reasons = bias + found.wait_reasons if found.wait_reasons else 0
+        at = bias + found.goroutines, bias + found.goroutine_count
         return Goroutines(self.memory, *at, reasons, self._is_entry)
+
+    def module_at(self, address: int) -> GoModule:
+        """The file whose Go code is at an address; `main` if it is in none."""
+        return next((module for module in self.plugins if module.has(address)), self.main)
 
     def function_at(self, address: int) -> Method | None:
         """The function that begins at an address."""
-        found = self.code.table.frames(address - self.bias)
+        module = self.module_at(address)
+        found = module.code.table.frames(address - module.bias)
         return found[-1] if found else None
 
     def function_around(self, address: int) -> str | None:
         """The name of the function that an address is in."""
-        found = self.code.table.find(address - self.bias)
+        module = self.module_at(address)
+        found = module.code.table.find(address - module.bias)
         return found.name if found else None
 
     def _is_entry(self, address: int) -> bool:
-        function = self.code.table.find(address - self.bias)
-        return function is not None and function.entry == address - self.bias
+        module = self.module_at(address)
+        function = module.code.table.find(address - module.bias)
+        return function is not None and function.entry == address - module.bias
 
     def method(self, return_address: int) -> Method | None:
         """The logical function that a return address of a recorded stack is of."""
-        found = self.code.table.logical_frame(return_address - 1 - self.bias)
+        module = self.module_at(return_address - 1)
+        found = module.code.table.logical_frame(return_address - 1 - module.bias)
         return found if found and found.name else None
 
     def has_code_at(self, address: int) -> bool:
         """Whether there is Go code at an address."""
-        return self.code.module.text <= address - self.bias < self.code.module.end_of_text
+        return self.module_at(address).has(address)
+
+    @property
+    def modules(self) -> tuple[GoModule, ...]:
+        """The files with its code."""
+        return (self.main, *self.plugins)
 
     def close(self) -> None:
         """Close what is open."""
         self.memory.close()
-        self._image.close()
+        for module in self.modules:
+            module.image.close()
 
 
-def open_go_program(pid: int, mappings: Sequence[Mapping]) -> GoProgram | None:
-    """Open what a process executes, if Go made it; None if not.
+@dataclass(frozen=True, slots=True)
+class FoundGo:
+    """The Go code of a process. `unread` says what there is that is not read, a sentence each."""
 
-    Raises TargetRefused if it is not understood, NoSuchProcess or AccessDenied.
+    program: GoProgram | None = None
+    unread: tuple[str, ...] = ()
+
+
+def find_go(pid: int, mappings: Sequence[Mapping], files: Iterable[MappedFile]) -> FoundGo:
+    """Find the Go code that a process has mapped; `files` are those it executes code of.
+
+    Raises TargetRefused if its program is Go's and not understood, NoSuchProcess or AccessDenied.
     """
+    program = _go_program(pid, mappings)
+    found = FoundGo(program)
+    try:
+        found = find_more_go(pid, mappings, files, found)
+        if found.program is not None:
+            _check(found.program)
+        return found
+    except BaseException as error:
+        if found.program is not None:
+            found.program.close()
+        if not isinstance(error, errors.BadElf):
+            raise
+        if program is None:
+            return _with_unread(replace(found, program=None), f"a Go heap is not visible: {error.message}")
+        raise _refused(pid, error.message) from error
+
+
+def find_more_go(
+    pid: int, mappings: Sequence[Mapping], files: Iterable[MappedFile], found: FoundGo
+) -> FoundGo:
+    """Add libraries of Go code among these files to what was found.
+
+    Raises NoSuchProcess, or NotYet if the process keeps its readers waiting.
+    """
+    known = {module.inode for module in found.program.modules} if found.program is not None else set()
+    for mapping, image in islice(_go_libraries(files, known), _LIBRARIES_MAX):
+        try:
+            found = _with_library(pid, found, _module(image, mapping.inode, mappings))
+        except (errors.BadElf, errors.AccessDenied, OSError) as error:
+            reason = str(error) if isinstance(error, OSError) else error.message
+            found = _with_unread(found, f"a Go heap is not visible: {reason}")
+        finally:
+            is_used = found.program is not None and any(m.image is image for m in found.program.modules)
+            if not is_used:
+                image.close()
+    return found
+
+
+def _with_library(pid: int, found: FoundGo, module: GoModule) -> FoundGo:
+    """Raises BadElf if it is not understood."""
+    program = found.program
+    if not _is_library(module.code):
+        if program is not None and len(program.plugins) < _PLUGINS_MAX:
+            program.plugins.append(module)
+        return found
+    if program is None:
+        return replace(found, program=_with_variables(module, pid))
+    words = (
+        f"the Go heap of {printable(module.name)} is not visible: of several Go runtimes in a process one is"
+        f" read, here that of {printable(program.main.name)}"
+    )
+    return _with_unread(found, words)
+
+
+def _is_library(code: GoCode) -> bool:
+    """Whether it is for programs in other languages, with a runtime of its own."""
+    return bool(code.table.named({_LIBRARY_START}))
+
+
+def _with_variables(module: GoModule, pid: int) -> GoProgram:
+    """Raises BadElf, NoSuchProcess or AccessDenied."""
+    code = module.code
+    variables = find_variables(module.image, code.table, code.module)
+    return GoProgram(module, variables, ProcessMemory(pid), is_library=_is_library(code))
+
+
+def _with_unread(found: FoundGo, words: str) -> FoundGo:
+    return found if words in found.unread else replace(found, unread=(*found.unread, words))
+
+
+def _refused(pid: int, reason: str) -> errors.TargetRefused:
+    return errors.TargetRefused(f"process {pid} is an unsupported Go program: {reason}", _INSTEAD)
+
+
+def _go_libraries(files: Iterable[MappedFile], known: Collection[int]) -> Iterator[tuple[Mapping, ElfImage]]:
+    """The files with Go code, each opened for good, but for those of `known` inodes."""
+    for mapping, file in files:
+        if mapping.inode in known or _of_others.get(file.key):
+            continue
+        try:
+            image = ElfImage.open(file.descriptor)
+        except (errors.BadElf, OSError):
+            continue
+        if image.is_go:
+            yield mapping, image
+        else:
+            image.close()
+            _of_others.put(file.key, True)
+
+
+def _go_program(pid: int, mappings: Sequence[Mapping]) -> GoProgram | None:
+    """What a process executes, if Go made it; None if not. Raises as find_go does."""
     path = f"/proc/{pid}/exe"
     try:
         image = ElfImage.open(path)
@@ -103,28 +255,23 @@ def open_go_program(pid: int, mappings: Sequence[Mapping]) -> GoProgram | None:
         if not image.is_go:
             image.close()
             return None
-        return _opened(pid, image, os.stat(path).st_ino, mappings)
+        module = _module(image, os.stat(path).st_ino, mappings)
+        return _with_variables(module, pid)
     except (errors.BadElf, OSError) as error:
         image.close()
-        reason = error.message if isinstance(error, errors.BadElf) else str(error)
-        raise errors.TargetRefused(
-            f"process {pid} is an unsupported Go program: {reason}", _INSTEAD
-        ) from error
+        raise _refused(pid, error.message if isinstance(error, errors.BadElf) else str(error)) from error
     except BaseException:
         image.close()
         raise
 
 
-def _opened(pid: int, image: ElfImage, inode: int, mappings: Sequence[Mapping]) -> GoProgram:
+def _module(image: ElfImage, inode: int, mappings: Sequence[Mapping]) -> GoModule:
+    """The Go code of a file where it is mapped. Raises BadElf."""
     code = read_go_code(image)
-    variables = find_variables(image, code.table, code.module)
     for mapping in mappings:
         vaddr = image.vaddr_of(mapping.offset)
         if mapping.executable and mapping.inode == inode and vaddr is not None:
-            module = os.path.basename(mapping.path)
-            program = GoProgram(code, variables, ProcessMemory(pid), mapping.start - vaddr, module, image)
-            _check(program)
-            return program
+            return GoModule(code, mapping.start - vaddr, os.path.basename(mapping.path), inode, image)
     raise errors.BadElf("its code is not mapped")
 
 
@@ -135,5 +282,4 @@ def _check(program: GoProgram) -> None:
     stacks = profile.some_stacks(_STACKS_CHECKED)
     strange = sum(not program.has_code_at(stack[0]) for stack in stacks if stack)
     if not profile.is_trustworthy or strange > _STRANGE_SHARE * len(stacks):
-        program.memory.close()
-        raise errors.BadElf(f"its heap profile does not look like that of {program.code.version}")
+        raise errors.BadElf(f"its heap profile does not look like that of {program.main.code.version}")

@@ -32,6 +32,10 @@ _GOROUTINE_COUNT = "runtime.forEachGRace", _LOAD_64, 0
 _GOROUTINES = "runtime.forEachGRace", _LOAD_64, 1
 _WAIT_REASONS = "runtime.waitReason.String", _ADDRESS, 0
 
+# gcController is one of the few whose address is taken there: which of them, the process tells (pacer).
+_PACER = "runtime.gcinit", _ADDRESS
+_PACERS_MAX = 8
+
 _FUNCTION_LIMIT_BYTES = 4096
 
 
@@ -40,7 +44,8 @@ class Variables:
     """Addresses of the file.
 
     `buckets` is mbuckets, `cycle` mProfCycle, `rate` MemProfileRate, `goroutines` and `goroutine_count`
-    allgptr and allglen, `wait_reasons` waitReasonStrings (0 where it was not found).
+    allgptr and allglen, `wait_reasons` waitReasonStrings (0 where it was not found). One of `pacers` is
+    gcController.
     """
 
     buckets: int
@@ -49,16 +54,20 @@ class Variables:
     goroutines: int
     goroutine_count: int
     wait_reasons: int
+    pacers: tuple[int, ...]
 
 
 def find_variables(image: ElfImage, table: LineTable, module: ModuleData) -> Variables:
     """Find the variables of a program. Raises `BadElf` if one is not found."""
     wanted = (_BUCKETS, _CYCLE, _RATE, _GOROUTINES, _GOROUTINE_COUNT, _WAIT_REASONS)
-    functions = table.named({name for name, _pattern, _index in wanted})
+    functions = table.named({_PACER[0], *(name for name, _pattern, _index in wanted)})
+
+    def find_all(name: str, pattern: re.Pattern[bytes]) -> list[int]:
+        function = functions.get(name)
+        return list(dict.fromkeys(_targets(image, function, pattern, module))) if function else []
 
     def find(name: str, pattern: re.Pattern[bytes], index: int) -> int:
-        function = functions.get(name)
-        found = list(dict.fromkeys(_targets(image, function, pattern, module))) if function else []
+        found = find_all(name, pattern)
         return found[index] if index < len(found) else 0
 
     variables = Variables(
@@ -68,6 +77,7 @@ def find_variables(image: ElfImage, table: LineTable, module: ModuleData) -> Var
         find(*_GOROUTINES),
         find(*_GOROUTINE_COUNT),
         find(*_WAIT_REASONS),
+        tuple(find_all(*_PACER)[:_PACERS_MAX]),
     )
     if not (variables.buckets and variables.cycle and variables.rate):
         raise BadElf(f"{image.name}: the variables of its heap profile were not found")

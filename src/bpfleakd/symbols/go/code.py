@@ -8,7 +8,7 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
 from bpfleakd.symbols.go.build_info import read_build_info
 from bpfleakd.symbols.go.layouts import FIRST_RELEASE, LAST_RELEASE, Layout, layout_of
-from bpfleakd.symbols.go.line_table import LineTable
+from bpfleakd.symbols.go.line_table import LineTable, pclntab_section
 from bpfleakd.symbols.go.module_data import ModuleData, read_module_data
 
 __all__ = ["GoCode", "go_lines", "read_go_code"]
@@ -41,5 +41,7 @@ def read_go_code(image: ElfImage) -> GoCode:
     if layout is None:
         first, last = ("{}.{}".format(*release) for release in (FIRST_RELEASE, LAST_RELEASE))
         raise BadElf(f"it was built with {info.version}; supported is Go {first} to {last}")
-    module = read_module_data(image, layout.functions_data)
-    return GoCode(info.version, layout, module, LineTable(image, module.text, module.functions_data))
+    section = pclntab_section(image)
+    module = read_module_data(image, section, layout.functions_data)
+    table = LineTable(image, section, module.text, module.functions_data)
+    return GoCode(info.version, layout, module, table)

@@ -20,13 +20,14 @@ class Layout:
     """`functions_data` is where moduledata has the address of go:func.*.
 
     `counters` is how many words the current part of a bucket's record has: allocs, frees and the bytes of
-    both; the bytes are left out since 1.27. Stacks have `stack_max` frames at most, unless
-    GODEBUG=profstackdepth says otherwise.
+    both; the bytes are left out since 1.27. `has_memory_limit`: the collector has one, since 1.19. Stacks
+    have `stack_max` frames at most, unless GODEBUG=profstackdepth says otherwise.
     """
 
     functions_data: int
     counters: int
     stack_max: int
+    has_memory_limit: bool
 
 
 def layout_of(release: tuple[int, int]) -> Layout | None:
@@ -37,4 +38,5 @@ def layout_of(release: tuple[int, int]) -> Layout | None:
         functions_data=304 if release < (1, 20) else 320 if release < (1, 27) else 344,
         counters=4 if release < (1, 27) else 2,
         stack_max=32 if release < (1, 23) else 128,
+        has_memory_limit=release >= (1, 19),
     )

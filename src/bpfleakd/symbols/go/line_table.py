@@ -9,9 +9,11 @@ makes no sense gives no name, and never an error but `BadElf` when it is opened.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +24,13 @@ from bpfleakd.errors import BadElf
 from bpfleakd.model.code.method import Method
 from bpfleakd.printable import printable, shortened
 
-__all__ = ["PCLNTAB_SECTIONS", "Function", "LineTable"]
+__all__ = ["Function", "LineTable", "pclntab_section"]
 
-PCLNTAB_SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
+_SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
+# Where the C linker puts it, among other things (c-shared, and position-independent programs with cgo).
+_AMONG_OTHERS = ".data.rel.ro"
+_BEGINNING = re.compile(rb"[\xf0\xf1]\xff\xff\xff\0\0\x01\x08")
+_ALIGNMENT_BYTES = 8
 
 # Go 1.18 and 1.20; the one of 1.20 is in use up to 1.27.
 _MAGICS = {0xFFFFFFF0: 40, 0xFFFFFFF1: 44}
@@ -67,14 +73,17 @@ class _Record:
 
 
 class LineTable:
-    """The table of one file. `text` is where its Go code begins, `functions_data` go:func.* (moduledata)."""
+    """The table of one file, in `section`.
 
-    def __init__(self, image: ElfImage, text: int, functions_data: int) -> None:
-        """Raises `BadElf` if there is no table, or one in an unknown form."""
+    `text` is where its Go code begins, `functions_data` go:func.* (moduledata).
+    """
+
+    def __init__(self, image: ElfImage, section: Section, text: int, functions_data: int) -> None:
+        """Raises `BadElf` if the table has an unknown form."""
         self._image = image
         self._text = text
         self._functions_data = functions_data
-        self._section = pclntab_section(image)
+        self._section = section
         header = self._read(0, _HEADER.size)
         if len(header) < _HEADER.size:
             raise BadElf(f"{image.name}: .gopclntab has no header")
@@ -258,12 +267,36 @@ class LineTable:
 
 
 def pclntab_section(image: ElfImage) -> Section:
-    """Return the section with the table. Raises `BadElf` if it does not exist."""
-    for name in PCLNTAB_SECTIONS:
+    """Return the section with the table, or the part of a section. Raises `BadElf` if it does not exist."""
+    for name in _SECTIONS:
         section = image.section(name)
         if section is not None and section.has_bytes:
             return section
-    raise BadElf(f"{image.name}: has no .gopclntab")
+    section = image.section(_AMONG_OTHERS)
+    at = _table_in(section) if section is not None else None
+    if section is None or at is None:
+        raise BadElf(f"{image.name}: has no .gopclntab")
+    header = replace(
+        section.header,
+        vaddr=section.vaddr + at,
+        file_offset=section.file_offset + at,
+        size_bytes=section.size_bytes - at,
+    )
+    return Section(section.name, header, section.file_header, section.source)
+
+
+def _table_in(section: Section) -> int | None:
+    """Where in a section a table begins: a header whose parts follow one another. None if there is none."""
+    data = section.data
+    for found in _BEGINNING.finditer(data):
+        at = found.start()
+        if at % _ALIGNMENT_BYTES or at + _HEADER.size > len(data):
+            continue
+        count, _files, _text, *parts = _HEADER.unpack_from(data, at)[5:]
+        in_order = all(before < after for before, after in pairwise([0, *parts, len(data) - at]))
+        if in_order and 0 < count <= _FUNCTIONS_MAX:
+            return at
+    return None
 
 
 def _words_at(data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.uint32]:

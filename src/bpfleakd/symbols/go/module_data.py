@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.elf.image import ElfImage
+from bpfleakd.elf.section import Section
 from bpfleakd.errors import BadElf
-from bpfleakd.symbols.go.line_table import pclntab_section
 
 __all__ = ["ModuleData", "read_module_data"]
 
@@ -42,10 +42,12 @@ class ModuleData:
     functions_data: int
 
 
-def read_module_data(image: ElfImage, gofunc: int) -> ModuleData:
-    """Find the module data of a file; `gofunc` is where in it go:func.* is. Raises `BadElf`."""
+def read_module_data(image: ElfImage, table: Section, gofunc: int) -> ModuleData:
+    """Find the module data of a file; `gofunc` is where in it go:func.* is. Raises `BadElf`.
+
+    `table` has .gopclntab.
+    """
     words = _Words(image)
-    table = pclntab_section(image)
     for vaddr in words.places_of(table.vaddr):
         names = words.at(vaddr + _FUNCTION_NAMES)
         if not table.vaddr < names < table.vaddr + table.size_bytes:
@@ -95,8 +97,9 @@ class _Words:
     def _relocations(self) -> NDArray[np.void]:
         """R_X86_64_RELATIVE of all sections, by address."""
         parts = [np.empty(0, _RELA)]
-        for section in self._image.sections:
-            if section.name.startswith(".rela") and section.size_bytes <= _RELOCATIONS_LIMIT_BYTES:
+        names = {name for name in self._image.section_names if name.startswith(".rela")}
+        for section in filter(None, map(self._image.section, sorted(names))):
+            if section.size_bytes <= _RELOCATIONS_LIMIT_BYTES:
                 data = section.data
                 rows = np.frombuffer(data[: len(data) // _RELA.itemsize * _RELA.itemsize], _RELA)
                 parts.append(rows[rows["type"] == _R_X86_64_RELATIVE])

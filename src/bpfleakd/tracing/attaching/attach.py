@@ -28,11 +28,10 @@ from bpfleakd.kernel.pins import PinnedSet, ProcessPins
 from bpfleakd.kernel.probes.announced import ARGUMENT_COUNTS
 from bpfleakd.kernel.probes.links import Linker, SampledPoint, close_all
 from bpfleakd.kernel.probes.operands import packed_operands
-from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.process import ProcessId, TracingMode, TracingRequest
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo, check_traceable, is_hosts_init, read_process
-from bpfleakd.runtimes.go.program import GoProgram, open_go_program
+from bpfleakd.runtimes.go.program import FoundGo, find_go
 from bpfleakd.tracing.attaching.attachment import (
     Attachment,
     LinkedFile,
@@ -147,9 +146,10 @@ class Attacher:
                 raise errors.NoSuchProcess(f"process {pid} has exited and its PID was reused")
             check_traceable(process, os.getpid(), os.uname().release, is_init=is_hosts_init(pid))
             code = self._reader.code_of(pid)
-            go = open_go_program(pid, code.mappings)
+            go = find_go(pid, code.mappings, code.opened)
+            is_gos = go.program is not None and not go.program.is_library
             try:
-                files = self._probed_files(process, code, request.mode, wait.wait_s, needed=go is None)
+                files = self._probed_files(process, code, request.mode, wait.wait_s, needed=not is_gos)
                 if wait.for_tables and not self._unwinding.build_ahead(code, _left_s(due_s)):
                     raise errors.NotYet(f"the unwind tables of process {pid} are still being built")
                 room = request.live_blocks or self._live_blocks
@@ -160,8 +160,8 @@ class Attacher:
                 making = _Making(process, pidfd, code, files, request)
                 return replace(self._link_all(making, room, due_s), go=go)
             except BaseException:
-                if go is not None:
-                    go.close()
+                if go.program is not None:
+                    go.program.close()
                 raise
         except BaseException:
             os.close(pidfd)
@@ -191,20 +191,21 @@ class Attacher:
         try:
             self._verify_links(attachment, opened)
             if pidfd != GONE:
-                attachment = replace(attachment, go=self._files_again(pid, kept.mappings))
+                attachment = replace(attachment, go=self._files_again(pid))
         except BaseException:
             self.release(attachment)
             raise
         return attachment
 
-    def _files_again(self, pid: int, kept: Sequence[Mapping]) -> GoProgram | None:
-        """Unwind a process that was attached to before; returns its Go program if it is one that lives."""
+    def _files_again(self, pid: int) -> FoundGo:
+        """Unwind a process that was attached to before; returns its Go code if it lives."""
         try:
-            self._unwinding.follow(self._reader.code_of(pid, _ADOPT_WAIT_S), wait_s=0.0)
-            return open_go_program(pid, kept)
+            code = self._reader.code_of(pid, _ADOPT_WAIT_S)
+            self._unwinding.follow(code, wait_s=0.0)
+            return find_go(pid, code.mappings, code.opened)
         except errors.BpfleakdError as error:
             log.info("files.not-adopted", pid=pid, reason=error.message)
-            return None
+            return FoundGo()
 
     def _verify_links(self, attachment: Attachment, opened: dict[int, list[int]]) -> None:
         is_alive = attachment.pidfd != GONE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bpfleakd import errors
 from bpfleakd.kernel.pins import ProcessPins
@@ -13,7 +13,7 @@ from bpfleakd.process.breakpoints import missing_breakpoints
 from bpfleakd.process.mapped_files import FileKey
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo
-from bpfleakd.runtimes.go.program import GoProgram
+from bpfleakd.runtimes.go.program import FoundGo
 from bpfleakd.tracing.attaching.probed_file import ProbedFile
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
 
@@ -55,7 +55,7 @@ class LinkedFile:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """An attached process. `pidfd` (or GONE), `links` and `go` (what Go made) are open."""
+    """An attached process. `pidfd` (or GONE), `links` and the program of `go` (what Go made) are open."""
 
     process: ProcessInfo
     pidfd: int
@@ -63,7 +63,7 @@ class Attachment:
     mappings: tuple[Mapping, ...]
     files: tuple[LinkedFile, ...]
     pins: ProcessPins
-    go: GoProgram | None = None
+    go: FoundGo = field(default_factory=FoundGo)
 
     @property
     def probes(self) -> tuple[ProbedFunction, ...]:

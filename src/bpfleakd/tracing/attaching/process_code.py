@@ -45,6 +45,11 @@ class ProcessCode:
     mappings: tuple[MemoryMapping, ...]
     files: Mapping[tuple[str, int], CodeFile]
 
+    @property
+    def opened(self) -> list[tuple[MemoryMapping, OpenedFile]]:
+        """The files, each with its first mapping."""
+        return [(code.mapping, code.file) for code in self.files.values()]
+
     def file_of(self, mapping: MemoryMapping) -> CodeFile | None:
         """The file whose code is mapped there; None if it is data, no file, or could not be opened."""
         return self.files.get((mapping.device, mapping.inode)) if mapping.executable else None

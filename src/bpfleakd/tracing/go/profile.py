@@ -6,9 +6,8 @@ Rules:
   - Its figures count from the program's start. Memory from before the attach does not count as growth.
   - A site has no single blocks, so their ages are unknown.
 
-A block of s bytes is in the sample with probability p = 1 - exp(-s / rate), and stands for 1/p blocks
-(runtime/pprof/protomem.go, scaleHeapSample), whatever the rate was when it was drawn. Blocks are drawn
-independently of one another: the variances are those of table/estimates.
+A sampled block stands for some others (sample_weights). Blocks are drawn independently of one another: the
+variances are those of table/estimates.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.stack import Frame, FrameKind, NamedStack, RawStack, Stack, StackEnd
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.printable import printable
-from bpfleakd.process.environment import read_environment
 from bpfleakd.runtimes.go.heap_profile import SampledBuckets
 from bpfleakd.runtimes.go.program import GoProgram
 from bpfleakd.table.estimates import BYTES_VARIANCE_UNIT, COUNT_VARIANCE_UNIT
 from bpfleakd.table.site_table import COUNTERS
-from bpfleakd.units import human_duration
+from bpfleakd.tracing.go.sample_weights import SampleWeights
+from bpfleakd.units import human_bytes, human_duration
 
 __all__ = ["GoProfile", "is_gos_allocator", "is_gos_memory", "without_guesses"]
 
@@ -44,6 +43,19 @@ _NO_PROFILE = (
 _NO_C = "allocations of C code (cgo) are not recorded: the allocator of this static program has no name"
 _OLD = "its Go heap has not been collected for {age}: its growth since then is not known yet"
 _OLD_S = 30.0
+_OFF = "its garbage collector is off (GOGC=off, or debug.SetGCPercent(-1))"
+_OFF_UNTIL = "its garbage collector waits until the program uses {limit} (GOGC=off, and a memory limit)"
+_TURNED_OFF = (
+    "its Go heap is not visible any more: the program has turned its heap profile off"
+    " (runtime.MemProfileRate)"
+)
+_RATE_CHANGED = (
+    "the program has changed the rate of its heap profile (runtime.MemProfileRate): blocks count at the rate"
+    " at which they were first seen"
+)
+_LIBRARY = (
+    "call sites of kind go-heap are estimates, as of a collection: they are of {module}'s own heap profile"
+)
 # The runtime collects at least every two minutes.
 _COLLECTIONS_ENOUGH, _YOUNG_NS = 5, 660 * _NS_PER_S
 _GARBAGE_SHARE_MAX = 10.0
@@ -67,8 +79,9 @@ class GoProfile:
         self._due_ns = 0
         self.rate_bytes = self._profile.rate_bytes
         """One block in about so many bytes is in the profile; 0: none."""
-        self.garbage_share = _garbage_share(pid)
-        """How much garbage the collector lets gather, as a part of what is live."""
+        self._pacer = program.pacer()
+        self._pacing = self._pacer.read() if self._pacer is not None else None
+        self._weights = SampleWeights()
         self._misses_c = not sees_c and program.calls_c
         self._cycle: int | None = None
         self._collections = self._told = 0
@@ -79,13 +92,38 @@ class GoProfile:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is missing of the heap, and what would give it."""
-        found = [] if self.rate_bytes else [_NO_PROFILE.format(pid=self._pid)]
-        age_s = (self._clock_ns() - self._collected_ns) / _NS_PER_S
-        if self.rate_bytes and age_s > _OLD_S:
-            found.append(_OLD.format(age=human_duration(age_s)))
+        found = []
+        if not self.rate_bytes:
+            found.append(_TURNED_OFF if self._known.any() else _NO_PROFILE.format(pid=self._pid))
+        elif self._program.is_library:
+            found.append(_LIBRARY.format(module=printable(self._program.main.name)))
+        if self.rate_bytes and self._weights.changed:
+            found.append(_RATE_CHANGED)
+        age_s, why = (self._clock_ns() - self._collected_ns) / _NS_PER_S, self._why_not_collected()
+        if self.rate_bytes and (why or age_s > _OLD_S):
+            found.append("; ".join((*why, _OLD.format(age=human_duration(age_s)))))
         if self._misses_c:
             found.append(_NO_C)
         return tuple(found)
+
+    def _why_not_collected(self) -> tuple[str, ...]:
+        pacing = self._pacing
+        if pacing is None or pacing.percent is not None:
+            return ()
+        if pacing.limit_bytes is None:
+            return (_OFF,)
+        return (_OFF_UNTIL.format(limit=human_bytes(pacing.limit_bytes)),)
+
+    @property
+    def is_library(self) -> bool:
+        """Whether Go's runtime is in a library of another program."""
+        return self._program.is_library
+
+    @property
+    def garbage_share(self) -> float:
+        """How much garbage the collector lets gather, as a part of what is live."""
+        percent = self._pacing.percent if self._pacing is not None else 100
+        return min((percent or 0) / 100, _GARBAGE_SHARE_MAX)
 
     @property
     def tells_too_little(self) -> bool:
@@ -125,6 +163,8 @@ class GoProfile:
     def read_now(self) -> Sites:
         """The sites with news since the last call."""
         self.rate_bytes = self._profile.rate_bytes
+        if self._pacer is not None:
+            self._pacing = self._pacer.read() or self._pacing
         buckets = self._profile.read()
         if buckets is None:
             return _NO_SITES
@@ -142,9 +182,9 @@ class GoProfile:
 
     def _counters(self, buckets: SampledBuckets) -> NDArray[np.int64]:
         """Estimates for the sites, a row each, columns COUNTERS."""
-        sizes, allocs = buckets.sizes.astype(np.float64), buckets.allocs.astype(np.float64)
-        weight = _weights(sizes, buckets.rate_bytes)
-        live = allocs - buckets.frees
+        self._weights.update(buckets)
+        sizes, weight = buckets.sizes.astype(np.float64), self._weights.live
+        live, allocated = (buckets.allocs - buckets.frees).astype(np.float64), self._weights.allocated
 
         def by_site(values: NDArray[np.float64]) -> NDArray[np.float64]:
             return np.minimum(np.bincount(buckets.rows, values, len(buckets.stack_ids)), _NUMBER_MAX)
@@ -156,8 +196,8 @@ class GoProfile:
         columns = (
             live_bytes,
             by_site(live * weight),
-            by_site(allocs * weight * sizes),
-            by_site(allocs * weight),
+            by_site(allocated * sizes),
+            by_site(allocated),
             np.zeros(len(live_bytes)),
             self._peaks,
             by_site(variance * sizes * sizes / BYTES_VARIANCE_UNIT),
@@ -175,32 +215,18 @@ class GoProfile:
         addresses = self._profile.stack(key.stack_id)
         frames = tuple(self._frame(address) for address in addresses)
         truncated = None if addresses else StackEnd.LOST
-        if len(addresses) >= self._program.code.layout.stack_max:
+        if len(addresses) >= self._program.main.code.layout.stack_max:
             truncated = StackEnd.DEPTH
         stack = Stack(frames, (None,) * len(frames), truncated)
         return NamedStack(stack, fingerprint(key.kind, stack), final=True)
 
     def _frame(self, address: int) -> Frame:
-        module = printable(self._program.module)
-        method = self._program.method(address)
+        module = self._program.module_at(address)
+        name, method = printable(module.name), self._program.method(address)
         if method is None:
-            return Frame(None, module, None, None, address, FrameKind.UNKNOWN)
-        vaddr = address - self._program.bias
-        return Frame(method.name, module, vaddr, method.location, address, FrameKind.NATIVE)
-
-
-def _garbage_share(pid: int) -> float:
-    """GOGC, in percent, 100 by default; `debug.SetGCPercent` is not visible."""
-    text = read_environment(pid).get(b"GOGC", b"100")
-    percent = 0 if text == b"off" else int(text) if re.fullmatch(rb"\d{1,9}", text) else 100
-    return min(percent / 100, _GARBAGE_SHARE_MAX)
-
-
-def _weights(sizes: NDArray[np.float64], rate_bytes: int) -> NDArray[np.float64]:
-    """How many blocks a sampled one of each size stands for."""
-    if rate_bytes <= 1:
-        return np.ones(len(sizes))
-    return 1 / np.maximum(-np.expm1(-sizes / rate_bytes), 1e-12)
+            return Frame(None, name, None, None, address, FrameKind.UNKNOWN)
+        vaddr = address - module.bias
+        return Frame(method.name, name, vaddr, method.location, address, FrameKind.NATIVE)
 
 
 # runtime/mem_linux.go and mem.go, and what they call.
@@ -232,9 +258,12 @@ _TO_C = re.compile(r"runtime\.asmcgocall(?:\.abi0)?")
 
 
 def without_guesses(stack: Stack) -> Stack:
-    """A stack of C code up to the Go function that called it: what the walk found beyond is a guess."""
+    """A stack of C code up to the Go function that called it: what the walk found beyond is a guess.
+
+    C runs on the system's stack, and the walk goes upwards only: the goroutine's stack lies below.
+    """
     for place, frame in enumerate(stack.frames):
         if frame.function and _TO_C.fullmatch(frame.function):
             end = place + 1
-            return Stack(stack.frames[:end], stack.build_ids[:end], stack.truncated or StackEnd.NO_RULE)
+            return Stack(stack.frames[:end], stack.build_ids[:end], StackEnd.GO_STACK)
     return stack

@@ -22,7 +22,8 @@ from bpfleakd.kernel.pins import ProcessPins
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import read_process
 from bpfleakd.runtimes.go.memory import ProcessMemory
-from bpfleakd.runtimes.go.program import open_go_program
+from bpfleakd.runtimes.go.program import find_go
+from bpfleakd.tracing.attaching.process_code import open_code
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
 
 __all__ = ["RATE_BYTES", "turn_off_profile", "turn_on_profile"]
@@ -102,7 +103,8 @@ def turn_off_profile(pins: ProcessPins) -> None:
 def _rate_address(pins: ProcessPins) -> int | None:
     """Where MemProfileRate of this process is now; None if it is not a Go program. Raises NoSuchProcess."""
     pid = pins.id.pid
-    program = open_go_program(pid, read_mappings(pid))
+    code = open_code(pid, read_mappings(pid))
+    program = find_go(pid, code.mappings, code.opened).program
     if read_process(pid).id != pins.id:
         if program is not None:
             program.close()

@@ -12,8 +12,6 @@ from bpfleakd.model.process import TracingRequest
 from bpfleakd.runtimes.detection import Detector
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.tracing.attaching.attachment import Attachment
-from bpfleakd.tracing.go.goroutines import GoroutineWatch
-from bpfleakd.tracing.go.profile import GoProfile
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.recorded_state import History
 from bpfleakd.tracing.runtimes import ProcessRuntimes
@@ -66,15 +64,10 @@ class Beginning:
         traced.runtimes = ProcessRuntimes(attachment.process, self._options.detectors)
         traced.suppressions = SiteSuppressions(self.suppressions)
         traced.charging = SiteCharging(self._options.charge_rules, identities)
-        if attachment.go is not None:
-            now_ns = self._clock_ns()
-            traced.goroutines = GoroutineWatch(
-                attachment.go, now_ns, self._options.leak_after_s, self._clock_ns
-            )
-            traced.go = GoProfile(attachment.go, pid, self._clock_ns, sees_c=bool(attachment.probes))
-            if not len(table):
-                # The program knows what it had before the attach.
-                table.begin_with(*traced.go.read_now())
+        traced.follow_go(attachment.go, self._clock_ns)
+        if traced.go is not None and not len(table):
+            # The program knows what it had before the attach.
+            table.begin_with(*traced.go.read_now())
         if not traced.is_gone:
             traced.follow_runtimes(self._maps, attachment.mappings, self._clock_ns())
             follow_code(traced, self._unwinding, self._clock_ns())

@@ -21,7 +21,13 @@ from bpfleakd.symbols.go.code import go_lines, read_go_code
 from bpfleakd.symbols.go.layouts import FIRST_RELEASE, LAST_RELEASE, layout_of
 from bpfleakd.symbols.go.line_table import pclntab_section
 
-_FLAGS = {"plain": [], "stripped": ["-ldflags=-s -w"], "pie": ["-buildmode=pie", "-ldflags=-s -w"]}
+_FLAGS = {
+    "plain": [],
+    "stripped": ["-ldflags=-s -w"],
+    "pie": ["-buildmode=pie", "-ldflags=-s -w"],
+    # As with cgo: the C linker puts all that is read-only after relocation into one section.
+    "pie-gcc": ["-buildmode=pie", "-ldflags=-s -w -linkmode=external"],
+}
 _SOURCE = Path(__file__).parents[3] / "workloads" / "go"
 
 
@@ -85,6 +91,7 @@ def test_the_variables_are_where_the_symbols_say() -> None:
     assert found.goroutines == symbols["runtime.allgptr"]
     assert found.goroutine_count == symbols["runtime.allglen"]
     assert found.wait_reasons == symbols["runtime.waitReasonStrings"]
+    assert symbols["runtime.gcController"] in found.pacers
 
 
 def test_a_version_that_is_not_known(tmp_path: Path) -> None:

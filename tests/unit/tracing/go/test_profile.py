@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 from dataclasses import replace
 from unittest import mock
 
@@ -15,6 +14,7 @@ from bpfleakd.model.code.method import Method
 from bpfleakd.model.code.stack import Frame, FrameKind, Stack, StackEnd
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.runtimes.go.heap_profile import SampledBuckets
+from bpfleakd.runtimes.go.pacer import Pacing
 from bpfleakd.table.estimates import bytes_stderr, count_stderr
 from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing.go.profile import GoProfile, is_gos_allocator, is_gos_memory, without_guesses
@@ -27,9 +27,11 @@ class Program:
     """A program with two sites, of which one has blocks of two sizes."""
 
     def __init__(self, rate: int = RATE) -> None:
-        self.code = mock.Mock()
-        self.code.layout.stack_max = 3
-        self.module, self.bias, self.calls_c = "shop", 0x1000, True
+        self.main = mock.Mock(bias=0x1000)
+        self.main.name = "shop"
+        self.main.code.layout.stack_max = 3
+        self.calls_c, self.is_library = True, False
+        self.pacing: Pacing | None = Pacing(100, None)
         self.profile = mock.Mock(rate_bytes=rate, damaged=0, left_out=0, cycle=5)
         self.profile.read.return_value = SampledBuckets(
             [7, 8],
@@ -42,6 +44,12 @@ class Program:
 
     def heap_profile(self) -> mock.Mock:
         return self.profile
+
+    def pacer(self) -> mock.Mock:
+        return mock.Mock(read=lambda: self.pacing)
+
+    def module_at(self, _address: int) -> mock.Mock:
+        return self.main
 
     def method(self, address: int) -> Method | None:
         return {0x2001: Method("main.a", file="/src/a.go", line=5), 0x2002: Method("main.b")}.get(address)
@@ -143,17 +151,52 @@ def test_what_is_old_or_missing_is_said() -> None:
     assert not profile.tells_too_little
 
 
+@pytest.mark.parametrize(("percent", "share"), [(100, 1.0), (50, 0.5), (None, 0.0), (999_999_999, 10.0)])
+def test_room_for_garbage(percent: int | None, share: float) -> None:
+    """As the runtime has it now; what makes no sense changes nothing."""
+    program = Program()
+    program.pacing = Pacing(percent, None)
+    profile = GoProfile(program, 23, lambda: 0)
+    assert profile.garbage_share == share
+    program.pacing = None
+    profile.read_now()
+    assert profile.garbage_share == share
+
+
 @pytest.mark.parametrize(
-    ("words", "share"),
-    [("", 1.0), ("GOGC=50", 0.5), ("GOGC=off", 0.0), ("GOGC=1e9", 1.0), ("GOGC=999999999", 10.0)],
+    ("limit_bytes", "words"),
+    [
+        (None, "its garbage collector is off (GOGC=off, or debug.SetGCPercent(-1)); its Go heap has not"),
+        (
+            1 << 30,
+            "its garbage collector waits until the program uses 1.00 GiB (GOGC=off, and a memory limit)",
+        ),
+    ],
 )
-def test_room_for_garbage(words: str, share: float) -> None:
-    """What the environment of a real process says."""
-    with subprocess.Popen(["sleep", "60"], env=dict([words.split("=")] if words else [])) as process:
-        try:
-            assert GoProfile(Program(), process.pid, lambda: 0).garbage_share == share
-        finally:
-            process.kill()
+def test_a_collector_that_does_not_run_is_said(limit_bytes: int | None, words: str) -> None:
+    """At once: nothing is known of what it keeps."""
+    program = Program()
+    program.pacing = Pacing(None, limit_bytes)
+    profile = GoProfile(program, 23, lambda: 0)
+    (note,) = profile.notes
+    assert note.startswith(words)
+    program.pacing = Pacing(100, None)
+    profile.read_now()
+    assert profile.notes == ()
+
+
+def test_a_profile_that_the_program_turns_off_is_said() -> None:
+    """What was live then stays as it was."""
+    program = Program()
+    profile = GoProfile(program, 23, lambda: 0)
+    before = figures(profile, 7)
+    program.profile.rate_bytes = 0
+    program.profile.read.return_value = replace(program.profile.read.return_value, rate_bytes=0)
+    assert profile.read_now()[0] == []
+    assert "the program has turned its heap profile off" in profile.notes[0]
+    program.profile.read.return_value = replace(program.profile.read.return_value, frees=np.array([7, 4, 0]))
+    after = figures(profile, 7)
+    assert after["live_bytes"] == pytest.approx(before["live_bytes"] / 2, abs=1)
 
 
 def test_a_stack_has_a_frame_for_each_logical_function() -> None:
@@ -216,5 +259,5 @@ def test_a_stack_of_c_ends_where_go_called_it() -> None:
     cut = without_guesses(stack)
     assert [frame.function for frame in cut.frames] == list(functions[:3])
     assert len(cut.build_ids) == 3
-    assert cut.truncated is StackEnd.NO_RULE
+    assert cut.truncated is StackEnd.GO_STACK
     assert without_guesses(Stack(frames[:2], (None,) * 2, None)).truncated is None
