@@ -100,7 +100,7 @@ def _sample(client: DaemonClient, arguments: argparse.Namespace) -> int:
 
 def _sample_words(price: HeapSamplePrice, arguments: argparse.Namespace) -> str:
     who = f"process {price.pid} ({printable(price.comm)})"
-    stop = "for an unknown time" if price.stops_s is None else f"for about {price.stops_s:.1f} s"
+    stop = "for an unknown time" if price.stops_s is None else f"for about {price.stops_s:.2f} s"
     then = f"samples allocations for {arguments.sample_s:g} s, then stops {stop} for a collection"
     if price.is_open:
         return f"the inspector of {who} is open at {price.address} and stays so; it {then}"

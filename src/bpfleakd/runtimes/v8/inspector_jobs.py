@@ -27,8 +27,8 @@ __all__ = ["CLOSE_JOB", "JOBS", "SAMPLE_JOB", "Alive", "AliveFunction", "Closing
 JOBS = ("sample_heap", "close_inspector")
 SAMPLE_JOB, CLOSE_JOB = (f"{__name__}:{job}" for job in JOBS)
 
-_MESSAGE_MAX_BYTES = 64 << 20
-_ALL_MAX_BYTES = 128 << 20
+_MESSAGE_MAX_BYTES = 16 << 20
+_ALL_MAX_BYTES = 32 << 20
 _FUNCTIONS_MAX = 500
 _TEXT_MAX = 1_024
 _TARGET = re.compile(r"wss?://[^/]{1,255}(/[0-9A-Za-z-]{1,64})")
