@@ -234,7 +234,7 @@ def test_stacks_are_those_of_the_machine(tracer: Daemon, tmp_path: Path) -> None
         whole += is_whole and expected == found
     assert right >= 0.99 * frames, f"{right} of {frames} frames"
     # Others lead through code that is a moment old, and end there.
-    assert whole >= STACKS // 4, f"{whole} of {STACKS} stacks are whole"
+    assert whole >= STACKS // 2, f"{whole} of {STACKS} stacks are whole"
 
 
 def go_on(program: subprocess.Popen) -> None:

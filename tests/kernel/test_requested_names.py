@@ -14,8 +14,9 @@ from .daemons import ControlFailed, Daemon
 from .java import java_agent, java_program
 from .waiting import PATIENCE, wait_until
 
-# All is compiled at its first call, with frame pointers.
-COMPILED = ("-Xmx64m", "-Xcomp", "-XX:TieredStopAtLevel=1", "-XX:+PreserveFramePointer")
+# The program's own methods are compiled at their first call, with frame pointers.
+OWN = "-XX:CompileCommand=compileonly,JavaLeaks*::*"
+COMPILED = ("-Xmx64m", "-Xcomp", "-XX:-Inline", "-XX:CompileCommand=quiet", OWN, "-XX:+PreserveFramePointer")
 
 
 def names(tracer: Daemon, pid: int, *options: str) -> dict[str, Any]:
