@@ -16,7 +16,7 @@ from bpfleakd.analysis.sampling_rate import MAX_SHIFT, MIN_SHIFT
 from bpfleakd.model.metrics import MetricLabel
 from bpfleakd.model.process import TracingMode
 from bpfleakd.paths import DEFAULT_SOCKET_PATH
-from bpfleakd.process.policy import Match, Policy, Rule
+from bpfleakd.process.policy.rules import Match, Policy, Rule
 
 __all__ = [
     "AttachMethod",

@@ -17,7 +17,7 @@ from bpfleakd.config import AttachMethod, Config, LogConfig, LogFormat, LogLevel
 from bpfleakd.config_file import load_config
 from bpfleakd.errors import ConfigError
 from bpfleakd.model.process import TracingMode
-from bpfleakd.process.policy import Match, Policy, Rule
+from bpfleakd.process.policy.rules import Match, Policy, Rule
 
 EXAMPLE = Path(__file__).parents[2] / "deploy/config.example.yaml"
 

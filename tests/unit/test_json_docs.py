@@ -19,12 +19,11 @@ from bpfleakd.model.address_space import (
     UseSummary,
 )
 from bpfleakd.model.blocks import BlockReport, BlocksReport, SiteBlocks
-from bpfleakd.model.check import Check, CheckStatus
 from bpfleakd.model.code.mapping import CodeMapping
 from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
 from bpfleakd.model.code.stack import Frame, FrameKind, StackEnd
 from bpfleakd.model.container import ContainerBill, ContainerKind, ContainerLine
-from bpfleakd.model.daemon import DaemonStats
+from bpfleakd.model.daemon import Check, CheckStatus, DaemonStats
 from bpfleakd.model.difference import ComparedState, DiffReport, SiteChange, SiteDifference
 from bpfleakd.model.groups import GroupedReport, SiteGroup
 from bpfleakd.model.history import StoredHistory, StoredSite

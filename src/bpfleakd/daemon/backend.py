@@ -21,6 +21,7 @@ from bpfleakd.analysis.suppressions import Suppressions
 from bpfleakd.config import AttachMethod as Wanted
 from bpfleakd.config import AutoConfig, Config
 from bpfleakd.config import Walker as WantedWalker
+from bpfleakd.daemon.report_keeper import ReportKeeper
 from bpfleakd.daemon.service_manager import systemd_directory
 from bpfleakd.daemon.supervision import Supervision
 from bpfleakd.daemon.symbolizers import Symbolizers
@@ -35,7 +36,6 @@ from bpfleakd.kernel.session import KernelSession
 from bpfleakd.model.daemon import DaemonStats, GuardStats
 from bpfleakd.model.metrics import MetricsSnapshot
 from bpfleakd.model.process import ProcessId, ProcessRow, ProcessState, TracingMode, TracingRequest
-from bpfleakd.model.report import LeakReport
 from bpfleakd.process.memory_sampler import own_resident_bytes
 from bpfleakd.queries.oom_kills import OomKills
 from bpfleakd.queries.overview import Overview
@@ -64,9 +64,7 @@ from bpfleakd.tracing.checkpoint import read_request
 from bpfleakd.tracing.descriptor_recording import DescriptorRecording, RecordedDescriptors
 from bpfleakd.tracing.go.profile_switch import turn_off_profile
 from bpfleakd.tracing.lifetime.beginning import TracingOptions
-from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.sampling import SamplingOptions
-from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.tracer import Tracer
 from bpfleakd.tracing.unwinding import Unwinding
 from bpfleakd.unwind import table_builder
@@ -276,7 +274,7 @@ class Backend:
         for name, reason in unexpected_fallbacks(kernel.passed_over, os.uname().release).items():
             log.warning("kernel.fallback", passed_over=name, reason=reason)
         self._tracer = tracer = self._new_tracer(kernel)
-        self._observe(kernel, tracer, _ReportKeeper(self._reports))
+        self._observe(kernel, tracer, ReportKeeper(self._reports))
         tracer.adopt(kernel.pins.processes(), replaced)
         self._supervision = Supervision(
             config, self._worker, self._tracer, self.watcher, loop, self._attached
@@ -327,7 +325,7 @@ class Backend:
             ),
         )
 
-    def _observe(self, kernel: KernelSession, tracer: Tracer, keeper: _ReportKeeper) -> None:
+    def _observe(self, kernel: KernelSession, tracer: Tracer, keeper: ReportKeeper) -> None:
         """Make what answers questions and keeps reports; it is told of all that the tracer does."""
         config = self._config
         reporter = Reporter(config.history.window_s, kernel.method)
@@ -344,21 +342,6 @@ class Backend:
         )
         # Victims of the kernel are marked before their last report is made.
         tracer.observers += [oom, descriptors, engine, self._queries, self._overview, keeper]
-
-
-class _ReportKeeper(TracingObserver):
-    """Stores the last report of each process."""
-
-    def __init__(self, reports: ReportStore) -> None:
-        self._reports = reports
-
-    def ended(self, traced: TracedProcess) -> None:
-        if traced.final is not None:
-            self.keep(traced.attachment.process.id, traced.final)
-
-    def keep(self, process: ProcessId, report: LeakReport) -> None:
-        """Store a report as of now."""
-        self._reports.keep(process, report, time.time())
 
 
 def _oom_events() -> OomEvents | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.peer import peer_of
 from bpfleakd.errors import BpfleakdError, DaemonUnreachable
-from bpfleakd.model.check import Check, CheckStatus
+from bpfleakd.model.daemon import Check, CheckStatus
 from bpfleakd.paths import DEFAULT_SOCKET_PATH
 from bpfleakd.symbols.libdw import libdw
 from bpfleakd.symbols.libiberty import demangler

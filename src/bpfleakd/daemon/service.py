@@ -33,8 +33,8 @@ from bpfleakd.model.selection import ProcessSelection
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 from bpfleakd.model.supervision import SupervisedProcess
 from bpfleakd.model.watching import WatchedProcess
+from bpfleakd.process.policy.selection import selected_pids
 from bpfleakd.process.reading.reads import reads
-from bpfleakd.process.selection import selected_pids
 from bpfleakd.queries.heap_types import read_types
 from bpfleakd.queries.process_queries import ProcessQueries
 from bpfleakd.queries.requested import heap_sample, heap_sample_price, with_new_names

@@ -19,9 +19,9 @@ from bpfleakd.kernel.process_events import ProcessEvents
 from bpfleakd.model.process_events import ProcessEventStats
 from bpfleakd.model.supervision import SupervisedProcess
 from bpfleakd.process.identity import read_labels
-from bpfleakd.process.policy import Subject
+from bpfleakd.process.policy.rules import Subject
+from bpfleakd.process.policy.subject import ProcSubject
 from bpfleakd.process.processes import ProcessStat, Scanner, list_processes, read_stat
-from bpfleakd.process.subject import ProcSubject
 from bpfleakd.supervision.growth_watcher import GrowthWatcher
 from bpfleakd.supervision.process_event_feed import ProcessEventFeed
 from bpfleakd.supervision.supervisor import Supervisor

@@ -1,12 +1,13 @@
-"""Figures on the daemon itself."""
+"""What the daemon says of itself, and of the machine that it runs on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from bpfleakd.model.process_events import ProcessEventStats
 
-__all__ = ["DaemonStats", "GuardStats"]
+__all__ = ["Check", "CheckStatus", "DaemonStats", "GuardStats"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +41,21 @@ class DaemonStats:
     processes_ended_total: int
     oom_kills_total: int = 0
     process_events: ProcessEventStats = field(default_factory=ProcessEventStats)
+
+
+class CheckStatus(StrEnum):
+    """The outcome of a check of this machine."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that this machine has or lacks; `way_out` is what to do about it, "" if nothing."""
+
+    name: str
+    status: CheckStatus
+    detail: str
+    way_out: str = ""

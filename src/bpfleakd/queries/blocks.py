@@ -22,9 +22,9 @@ from bpfleakd.model.report import SuppressedSites
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.address_map import LiveRegion
 from bpfleakd.table.blocks import BlockSelection, SelectedSite, even_shares
+from bpfleakd.tracing.address_space.regions import BLOCK_KINDS, regions_as_blocks
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.process_view import ProcessView
-from bpfleakd.tracing.regions import BLOCK_KINDS, regions_as_blocks
 from bpfleakd.tracing.traced_process import TracedProcess
 
 __all__ = ["Blocks", "narrowed", "without_suppressed"]

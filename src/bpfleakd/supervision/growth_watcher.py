@@ -24,7 +24,7 @@ import structlog
 from bpfleakd.model.process import ProcessId, TracingMode
 from bpfleakd.model.watching import WatchedProcess, WatchState, WatchSummary
 from bpfleakd.process.memory_sampler import read_anonymous_bytes
-from bpfleakd.process.policy import Decision
+from bpfleakd.process.policy.rules import Decision
 from bpfleakd.process.process import command_of
 from bpfleakd.supervision.descriptor_watch import DescriptorWatch
 from bpfleakd.supervision.growth_watch import Growth, GrowthOptions, GrowthWatch

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from bpfleakd.model.process import MANUAL, ProcessId, TracingMode
 from bpfleakd.model.supervision import SupervisionState
-from bpfleakd.process.policy import Decision, Rule
+from bpfleakd.process.policy.rules import Decision, Rule
 from bpfleakd.supervision.growth_watcher import Open
 
 __all__ = ["AT_ONCE", "Agenda", "ManagedProcess"]

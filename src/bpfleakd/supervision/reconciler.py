@@ -15,7 +15,7 @@ from bpfleakd import errors
 from bpfleakd.model.process import ProcessId, TracingMode, TracingRequest
 from bpfleakd.model.supervision import SupervisionState
 from bpfleakd.process.identity import effective_uid
-from bpfleakd.process.policy import Decision
+from bpfleakd.process.policy.rules import Decision
 from bpfleakd.supervision.growth_watcher import GrowthWatcher, Open
 from bpfleakd.supervision.managed_process import AT_ONCE, Agenda, ManagedProcess
 from bpfleakd.supervision.wasted_work import WastedWork

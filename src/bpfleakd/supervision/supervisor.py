@@ -21,7 +21,7 @@ from typing import Protocol
 from bpfleakd.model.process import MANUAL, TracingMode, TracingRequest
 from bpfleakd.model.process_events import ProcessChange, ProcessEvent
 from bpfleakd.model.supervision import SupervisionState
-from bpfleakd.process.policy import Decision, Policy, Subject
+from bpfleakd.process.policy.rules import Decision, Policy, Subject
 from bpfleakd.process.processes import ProcessStat
 from bpfleakd.supervision.growth_watcher import GrowthWatcher, Open
 from bpfleakd.supervision.managed_process import AT_ONCE, Agenda, ManagedProcess

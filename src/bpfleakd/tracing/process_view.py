@@ -14,8 +14,8 @@ from bpfleakd.model.code.stack import NamedStack
 from bpfleakd.model.site import SiteKey
 from bpfleakd.table.address_map import AddressMap
 from bpfleakd.table.block_sample import BlockSample
-from bpfleakd.tracing.address_maps import AddressMaps
-from bpfleakd.tracing.regions import regions_as_blocks
+from bpfleakd.tracing.address_space.address_maps import AddressMaps
+from bpfleakd.tracing.address_space.regions import regions_as_blocks
 from bpfleakd.tracing.traced_process import TracedProcess
 
 __all__ = ["ProcessView"]

@@ -3,7 +3,7 @@
 All of it outlives the daemon. The programs keep counting without one, so no count is missing; the next daemon
 does the rest:
   - reports of the address space wait in their ring; if some did not fit, the map is repaired
-    (address_maps.py);
+    (address_space/);
   - libraries that were loaded meanwhile are probed then; earlier blocks of their allocators are unknown;
   - a process that ended, or called exec, gets its last report then, with the names that can still be found;
   - a process without a daemon for so long that the programs stopped is attached to again.
@@ -24,8 +24,8 @@ from bpfleakd.model.process import TracingMode, TracingRequest
 from bpfleakd.model.site import SiteKey
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.table.site_table import SiteTable
-from bpfleakd.tracing.address_maps import AddressMaps
-from bpfleakd.tracing.address_space_feed import AddressSpaceFeed
+from bpfleakd.tracing.address_space.address_maps import AddressMaps
+from bpfleakd.tracing.address_space.feed import AddressSpaceFeed
 from bpfleakd.tracing.attaching.attachment import Attachment
 from bpfleakd.tracing.attaching.held_process import GONE
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_if_possible

@@ -16,7 +16,7 @@ from bpfleakd.kernel.pins import ProcessPins
 from bpfleakd.model.process import ProcessId, ProcessLabels, ProcessState, TracingRequest
 from bpfleakd.process.identity import read_labels
 from bpfleakd.symbols.symbolizer import Symbolizer
-from bpfleakd.tracing.address_maps import AddressMaps
+from bpfleakd.tracing.address_space.address_maps import AddressMaps
 from bpfleakd.tracing.attaching.attach import IMPATIENT, UNHURRIED, Attacher, AttachWait
 from bpfleakd.tracing.attaching.attachment import Attachment
 from bpfleakd.tracing.checkpoint import read_request, write_request

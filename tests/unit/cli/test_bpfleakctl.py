@@ -23,7 +23,7 @@ from bpfleakd.analysis.diff import compared
 from bpfleakd.cli import bpfleakctl
 from bpfleakd.model.address_space import AddressSpaceReport, JitModule
 from bpfleakd.model.blocks import BlocksReport
-from bpfleakd.model.check import Check, CheckStatus
+from bpfleakd.model.daemon import Check, CheckStatus
 from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.groups import GroupedReport, GroupKey
 from bpfleakd.model.process import ProcessLabels, TracingMode

@@ -15,8 +15,8 @@ from bpfleakd.cli.render.console import fitting_width, make_console
 from bpfleakd.cli.render.processes import processes_view, watched_view
 from bpfleakd.cli.render.report import reports_view
 from bpfleakd.cli.render.words import attached_line, detached_line, json_text, loss_lines
-from bpfleakd.model.check import Check, CheckStatus
 from bpfleakd.model.code.stack import StackEnd
+from bpfleakd.model.daemon import Check, CheckStatus
 from bpfleakd.model.process import ProcessState
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.model.watching import WatchState

@@ -10,7 +10,7 @@ import pytest
 
 from bpfleakd.daemon import doctor
 from bpfleakd.errors import KernelUnsupported
-from bpfleakd.model.check import Check, CheckStatus
+from bpfleakd.model.daemon import Check, CheckStatus
 
 from ..api.serving import FakeService, running
 from ..samples import some_stats

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpfleakd.model.process import TracingMode
-from bpfleakd.process.policy import Decision, Match, Policy, Rule
+from bpfleakd.process.policy.rules import Decision, Match, Policy, Rule
 
 OWN_PID = 4242
 EXACT, WATCH, OFF, AUTO = TracingMode.EXACT, TracingMode.WATCH, TracingMode.OFF, TracingMode.AUTO

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bpfleakd.model.process import ProcessId
 from bpfleakd.model.process_events import ProcessChange, ProcessEvent
+from bpfleakd.process.policy.subject import ProcSubject
 from bpfleakd.process.processes import ProcessStat, Scanner, list_processes, read_stat
-from bpfleakd.process.subject import ProcSubject
 
 from .proc_files import a_process
 

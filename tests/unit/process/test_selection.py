@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bpfleakd.model.selection import ProcessSelection
-from bpfleakd.process.selection import selected_pids
+from bpfleakd.process.policy.selection import selected_pids
 
 from .proc_files import a_process
 

@@ -9,7 +9,7 @@ import pytest
 
 from bpfleakd.model.process import ProcessId, TracingMode
 from bpfleakd.model.watching import WatchState
-from bpfleakd.process.policy import Decision
+from bpfleakd.process.policy.rules import Decision
 from bpfleakd.supervision.descriptor_watch import DescriptorWatch
 from bpfleakd.supervision.growth_watch import GrowthOptions
 from bpfleakd.supervision.growth_watcher import AutoOptions, Close, GrowthWatcher, Open

@@ -13,7 +13,7 @@ from bpfleakd import errors
 from bpfleakd.model.process import MANUAL, ProcessId, TracingMode, TracingRequest
 from bpfleakd.model.process_events import ProcessChange, ProcessEvent
 from bpfleakd.model.supervision import SupervisionState
-from bpfleakd.process.policy import Decision, Match, Policy, Rule
+from bpfleakd.process.policy.rules import Decision, Match, Policy, Rule
 from bpfleakd.process.processes import ProcessStat
 from bpfleakd.supervision.growth_watcher import Action, Close, Open
 from bpfleakd.supervision.supervisor import Supervisor

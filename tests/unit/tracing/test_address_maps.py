@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 from bpfleakd.kernel.address_space_events import AddressSpaceEvent, Syscall
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.tracing.address_maps import AddressMaps
+from bpfleakd.tracing.address_space.address_maps import AddressMaps
 
 PID, TID = 4_711, 4_712
 PAGE = 4096
 _PRIVATE_ANONYMOUS = 0x22
 _READ_WRITE = 3
+
+MODULE = "bpfleakd.tracing.address_space.address_maps"
 
 
 def no_arena(_pid: int, _size_bytes: int, _stack_id: int) -> bool:
@@ -176,8 +178,12 @@ def test_a_storm_is_cut_off_counted_and_repaired(monkeypatch):
     # Each change takes a second.
     clock = iter(range(0, 10**18, 10**9))
     maps = AddressMaps(lambda _pid, _stack_id: False, no_arena)
-    monkeypatch.setattr("bpfleakd.tracing.address_maps.time.thread_time_ns", lambda: next(clock))
-    monkeypatch.setattr("bpfleakd.tracing.address_maps.time.perf_counter_ns", lambda: next(clock))
+    monkeypatch.setattr(
+        "bpfleakd.tracing.address_space.address_maps.time.thread_time_ns", lambda: next(clock)
+    )
+    monkeypatch.setattr(
+        "bpfleakd.tracing.address_space.address_maps.time.perf_counter_ns", lambda: next(clock)
+    )
     for pid in (storm, calm):
         maps.follow(pid, ())
     maps.begin_reading()
@@ -195,7 +201,7 @@ def test_a_storm_is_cut_off_counted_and_repaired(monkeypatch):
     assert (maps.skipped(calm), maps.is_broken(calm)) == (0, False)
 
     real = [Mapping(2 * PAGE, 3 * PAGE, 0, "00:00", 0, "", True, True, False)]
-    monkeypatch.setattr("bpfleakd.tracing.address_maps.read_mappings", lambda _pid: real)
+    monkeypatch.setattr(f"{MODULE}.read_mappings", lambda _pid: real)
     maps.repair(storm, 22)
     assert not maps.is_broken(storm)
     space = maps.map_of(storm)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpfleakd.kernel.address_space_events import AddressSpaceEvent, Syscall
-from bpfleakd.tracing import address_space_feed
-from bpfleakd.tracing.address_maps import AddressMaps
-from bpfleakd.tracing.address_space_feed import AddressSpaceFeed
+from bpfleakd.tracing.address_space import feed
+from bpfleakd.tracing.address_space.address_maps import AddressMaps
+from bpfleakd.tracing.address_space.feed import AddressSpaceFeed
 
 from .doubles import Clock, FakeRecord
 
@@ -183,7 +183,7 @@ def test_a_record_that_cannot_be_written_is_removed() -> None:
 
 def test_a_map_too_large_to_be_written_at_each_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is written now and then, as one that has to be repaired."""
-    monkeypatch.setattr(address_space_feed, "_PIECES_MAX", 2)
+    monkeypatch.setattr(feed, "_PIECES_MAX", 2)
     ring, clock, record = Ring(), Clock(), CheckpointBlob()
     daemon = Daemon(ring, {23: record}, clock)
 

@@ -6,7 +6,7 @@ import argparse
 
 from bpfleakd.cli.render.words import json_text
 from bpfleakd.daemon.doctor import run_checks
-from bpfleakd.model.check import CheckStatus
+from bpfleakd.model.daemon import CheckStatus
 
 __all__ = ["add_parser", "run"]
 

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bpfleakd.model.check import Check, CheckStatus
+from bpfleakd.model.daemon import Check, CheckStatus
 from bpfleakd.printable import printable
 
 __all__ = ["checks_view"]

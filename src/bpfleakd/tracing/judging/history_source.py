@@ -12,7 +12,7 @@ from bpfleakd.model.site import SiteKey
 from bpfleakd.table.estimates import COUNT_VARIANCE_UNIT
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.table.survivors import Survivors, count_survivors
-from bpfleakd.tracing.regions import BLOCK_KINDS
+from bpfleakd.tracing.address_space.regions import BLOCK_KINDS
 from bpfleakd.verdicts.collected import as_of_collections
 from bpfleakd.verdicts.merged_histories import Units, summed
 from bpfleakd.verdicts.site_histories import SiteHistories, chosen

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from bpfleakd.model.process import TracingMode
 from bpfleakd.model.selection import ProcessSelection
-from bpfleakd.process.policy import Match, Policy, Rule
+from bpfleakd.process.policy.rules import Match, Policy, Rule
+from bpfleakd.process.policy.subject import ProcSubject
 from bpfleakd.process.processes import list_processes
-from bpfleakd.process.subject import ProcSubject
 
 __all__ = ["selected_pids"]
 

@@ -18,7 +18,7 @@ import structlog
 
 from bpfleakd.kernel.blob import Blob
 from bpfleakd.kernel.maps import Maps
-from bpfleakd.tracing.address_maps import AddressMapCheckpoint, AddressMaps
+from bpfleakd.tracing.address_space.address_maps import AddressMapCheckpoint, AddressMaps
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint
 
 __all__ = ["AddressSpaceFeed"]

@@ -1,0 +1,28 @@
+"""The last report of each process goes to the store of reports."""
+
+from __future__ import annotations
+
+import time
+
+from bpfleakd.model.process import ProcessId
+from bpfleakd.model.report import LeakReport
+from bpfleakd.state.reports import ReportStore
+from bpfleakd.tracing.observer import TracingObserver
+from bpfleakd.tracing.traced_process import TracedProcess
+
+__all__ = ["ReportKeeper"]
+
+
+class ReportKeeper(TracingObserver):
+    """Stores the last report of each process."""
+
+    def __init__(self, reports: ReportStore) -> None:
+        self._reports = reports
+
+    def ended(self, traced: TracedProcess) -> None:
+        if traced.final is not None:
+            self.keep(traced.attachment.process.id, traced.final)
+
+    def keep(self, process: ProcessId, report: LeakReport) -> None:
+        """Store a report as of now."""
+        self._reports.keep(process, report, time.time())
