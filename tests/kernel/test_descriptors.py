@@ -12,7 +12,7 @@ from .truth import expect_no_losses
 from .waiting import wait_until
 from .workloads import SOURCES, Workload
 
-FEW = 7
+EACH, FEW = 23, 7
 # Standard input, output and error, and a socket that listens.
 FROM_BEFORE = 4
 
@@ -52,6 +52,22 @@ def test_every_way_to_open_and_to_close(daemon, workload):
     for site in report["descriptor_sites"]:
         opened[function_of(site, {*truth})] += site["opened_count"]
     assert opened["by_socket"] == truth["by_socket"] + FEW
+
+
+def test_recording_begins_again_while_links_are_detached(daemon, workload):
+    """To detach them takes seconds, for which nobody waits."""
+    tracer = daemon(descriptors={"call_sites": "always"})
+    program = workload("opening")
+    tracer.attach(program.pid)
+    wait_until(lambda: tracer.events("descriptors.recorded"), 10)
+    tracer.detach(program.pid)
+    wait_until(lambda: not list(tracer.bpffs_dir.rglob("*sys_exit_socket")), 20)
+    tracer.attach(program.pid)
+    wait_until(lambda: len(tracer.events("descriptors.recorded")) == 2, 20)
+    truth = {name for name in program.step(1) if name.startswith("by_")}
+    wait_until(lambda: held(tracer, program.pid, truth)["by_socket"] == EACH, 30)
+    totals = tracer.top(program.pid)["descriptor_totals"]
+    assert (totals["earlier_count"], totals["other_count"]) == (FROM_BEFORE, 0)
 
 
 def expect_the_rest(tracer: Daemon, program: Workload) -> None:

@@ -141,9 +141,12 @@ class KernelSession:
         """
         self._space_links.want(wanted)
 
-    def watch_descriptors(self, wanted: bool) -> None:
-        """The same for calls that open and close descriptors, only while those of a process are recorded."""
-        self._descriptor_links.want(wanted)
+    def watch_descriptors(self, wanted: bool) -> bool:
+        """The same for calls that open and close descriptors, only while those of a process are recorded.
+
+        Returns whether they are linked: not yet, while former links are being detached.
+        """
+        return self._descriptor_links.want(wanted)
 
     def close(self, *, keep: bool) -> None:
         """Close everything. `keep`: programs and tables stay for the next daemon; else nothing is left."""

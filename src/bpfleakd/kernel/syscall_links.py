@@ -26,7 +26,8 @@ class SyscallLinks:
     """All of them or none. `program_fd` gives the descriptor of a program by its C function.
 
     `tracepoints` have the C function for each. With `may_miss`, those that the kernel does not have are left
-    out.
+    out, and while former links are still being detached there are none: linking would wait for a grace period
+    of the kernel before each of them.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class SyscallLinks:
         self._links: dict[str, int] = {}
         self._lock = threading.Lock()
         self._detaching: threading.Timer | None = None
+        self._is_closing = False
 
     def adopt(self) -> None:
         """Continue with those that an earlier daemon pinned, unless some are missing."""
@@ -57,19 +59,23 @@ class SyscallLinks:
         if missing:
             self._detach()
 
-    def want(self, wanted: bool) -> None:
-        """Link them now, or detach them soon. Raises KernelError if the tracepoints are unavailable."""
+    def want(self, wanted: bool) -> bool:
+        """Link them now, or detach them soon; whether they are linked.
+
+        Raises KernelError if the tracepoints are unavailable.
+        """
         if self._detaching is not None and wanted:
             self._detaching.cancel()
             self._detaching = None
         with self._lock:
-            is_linked = bool(self._links)
-            if wanted and not is_linked:
+            if wanted and not self._links and not (self._may_miss and self._is_closing):
                 self._link()
+            is_linked = bool(self._links)
         if not wanted and is_linked and self._detaching is None:
             self._detaching = threading.Timer(self._linger_s, self._detach_at_last)
             self._detaching.daemon = True
             self._detaching.start()
+        return is_linked
 
     def close(self) -> None:
         """Close the descriptors; what is pinned stays."""
@@ -107,8 +113,11 @@ class SyscallLinks:
         with self._lock:
             # Otherwise they were wanted again while the timer was on its way here.
             links = self._take() if self._detaching is threading.current_thread() else {}
-        # They may be linked anew meanwhile.
-        close_all(tuple(links.values()))
+            self._is_closing = True
+        try:
+            close_all(tuple(links.values()))
+        finally:
+            self._is_closing = False
 
     def _detach(self) -> None:
         close_all(tuple(self._take().values()))

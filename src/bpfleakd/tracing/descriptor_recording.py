@@ -44,14 +44,18 @@ class RecordedDescriptors(StrEnum):
 
 
 class DescriptorRecording(TracingObserver):
-    """`watch` links the programs to the system calls, or detaches them soon; it may raise KernelError."""
+    """`watch` links the programs to the system calls, or detaches them soon; whether they are linked.
 
-    def __init__(self, maps: Maps, watch: Callable[[bool], None], choice: RecordedDescriptors) -> None:
+    It may raise KernelError.
+    """
+
+    def __init__(self, maps: Maps, watch: Callable[[bool], bool], choice: RecordedDescriptors) -> None:
         self._maps = maps
         self._watch = watch
         self._choice = choice
         self._background = Background("descriptors", _LOOKS_MAX)
         self._grew_ns: dict[int, int] = {}
+        self._can_watch = True
 
     def collected(self, view: ProcessView) -> None:
         """Begin or end the recording of a process, and bring its call sites up to now."""
@@ -83,14 +87,17 @@ class DescriptorRecording(TracingObserver):
 
     def _begin(self, traced: TracedProcess, now_ns: int) -> None:
         pid = traced.pid
+        if not (self._can_watch and self._is_watched(True)):
+            # Not yet, or not at all: what was opened before would have no call site.
+            return
         limit = descriptor_limit(pid)
         try:
             self._maps.descriptors.begin(pid, min(limit or _ENTRIES_MAX, _ENTRIES_MAX))
         except OSError as error:
             log.warning("descriptors.not-recorded", pid=pid, reason=error.strerror)
+            self._watch_while_needed()
             return
         traced.descriptors.begin(now_ns)
-        self._watch_while_needed()
         log.info("descriptors.recorded", pid=pid, comm=traced.attachment.process.comm)
 
     def _end(self, traced: TracedProcess) -> None:
@@ -99,10 +106,15 @@ class DescriptorRecording(TracingObserver):
         self._watch_while_needed()
 
     def _watch_while_needed(self) -> None:
+        self._is_watched(bool(self._maps.descriptors.pids()))
+
+    def _is_watched(self, wanted: bool) -> bool:
         try:
-            self._watch(bool(self._maps.descriptors.pids()))
+            return self._watch(wanted)
         except errors.KernelError as error:
             log.warning("descriptors.not-watched", reason=error.message, hint=error.hint)
+            self._can_watch = False
+            return False
 
 
 def _opened_at(view: ProcessView) -> str:
