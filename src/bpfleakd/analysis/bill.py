@@ -6,6 +6,7 @@ The lines add up to the resident and swapped memory.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from bpfleakd.analysis.memory_parts import Part
 from bpfleakd.model.address_space import BillKind, BillLine, MemoryUse
 from bpfleakd.model.managed import AreaKind, ManagedHeap
 from bpfleakd.model.site import AllocationKind
+from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_rate
 
 __all__ = ["AllocatorBooks", "UnreadHeap", "bill", "growth_summary", "is_comparable"]
@@ -46,6 +48,8 @@ _WORDS = {
 }
 # The code cache is all of the code that Java compiles at run time.
 _AREA_LINES = {AreaKind.METASPACE: BillKind.METASPACE, AreaKind.CODE_CACHE: BillKind.JIT}
+# Pieces of shared memory that are named, and with how much of their names.
+_SHARED_MAX, _NAME_CHARS = 3, 40
 _OF_RUNTIMES = (BillKind.MANAGED_LIVE, BillKind.METASPACE)
 
 
@@ -92,7 +96,7 @@ def bill(
     for part in parts:
         kind = BillKind.PYTHON if part.kind is AllocationKind.PYTHON else _KINDS[part.use]
         sums[kind] += part.figures.resident_bytes + part.figures.swap_bytes
-    notes: dict[BillKind, str] = {}
+    notes: dict[BillKind, str] = {BillKind.SHARED: _shared_words(parts)}
     if books is not None:
         large = min(books.mapped_bytes, sums[BillKind.MMAP])
         _move(sums, BillKind.MMAP, BillKind.HEAP_LIVE, large)
@@ -169,6 +173,24 @@ def _untracked_bytes(parts: Sequence[Part]) -> int:
         for part in parts
         if part.use is MemoryUse.MMAP and part.kind is None
     )
+
+
+def _shared_words(parts: Sequence[Part]) -> str:
+    """The largest pieces of shared memory, by name."""
+    sizes: Counter[str] = Counter()
+    for part in parts:
+        if part.use is MemoryUse.SHARED:
+            sizes[part.name] += part.figures.resident_bytes + part.figures.swap_bytes
+    largest = [(name, size_bytes) for name, size_bytes in sizes.most_common(_SHARED_MAX) if size_bytes]
+    return ", ".join(f"{_shared_name(name)} {human_bytes(size_bytes)}" for name, size_bytes in largest)
+
+
+def _shared_name(path: str) -> str:
+    if path.startswith("/SYSV"):
+        return f"System V segment 0x{printable(path.removeprefix('/SYSV'))}"
+    if path == "/dev/zero":
+        return "shared anonymous memory"
+    return shortened(printable(path.removeprefix("/")), _NAME_CHARS)
 
 
 def _unread_words(unread: UnreadHeap) -> str:

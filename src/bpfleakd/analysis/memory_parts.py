@@ -39,12 +39,13 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Memory of one use and of one kind of call sites (None: not tracked)."""
+    """Memory of one use and of one kind of call sites (None: not tracked). Shared memory has a `name`."""
 
     use: MemoryUse
     kind: AllocationKind | None
     figures: Figures
     estimated: bool = False
+    name: str = ""
 
 
 def classify(
@@ -65,7 +66,8 @@ def classify(
         use = named_use(usage, executable)
         if use is not None:
             looks = None
-            parts.append(Part(use, None, _figures_of(usage)))
+            name = usage.mapping.path if use is MemoryUse.SHARED else ""
+            parts.append(Part(use, None, _figures_of(usage), name=name))
         else:
             looks = looks_of(usage, before[index], after[index], looks, stack_pointers)
             parts += _parts(usage, _pieces(usage, ranges, looks), count)

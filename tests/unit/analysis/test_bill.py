@@ -55,6 +55,21 @@ def test_each_line_has_its_part():
     }
 
 
+def test_the_largest_pieces_of_shared_memory_are_named():
+    """As they are called; what a program chose is made printable, and no longer than a line."""
+    names = {"/memfd:cache\x1b[2J": 9, "/SYSV0000beef": 8, "/dev/zero": 7, "/dev/shm/small": 1}
+    shared = [replace(part(MemoryUse.SHARED, mib), name=name) for name, mib in names.items()]
+    shared.append(replace(part(MemoryUse.SHARED, 2, swap=1), name="/memfd:cache\x1b[2J"))
+    (line,) = (line for line in bill([*PARTS, *shared], BOOKS, None) if line.kind is BillKind.SHARED)
+
+    assert line.bytes == 27 * MIB
+    assert line.note == (
+        "memfd:cache\\x1b[2J 11.0 MiB, System V segment 0x0000beef 8.00 MiB, shared anonymous memory 7.00 MiB"
+    )
+    (line,) = bill([replace(part(MemoryUse.SHARED, 1), name="/memfd:" + 300 * "x")], None, None)
+    assert len(line.note) < 60
+
+
 def test_the_metaspace_is_no_room_of_the_heap():
     """It is a line of its own, though the runtime takes it as it takes the heap."""
     areas = (
