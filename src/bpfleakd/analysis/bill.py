@@ -58,7 +58,7 @@ class AllocatorBooks:
     """What the allocator's own lists say, bytes in memory or swapped out.
 
     `mapped_bytes` are large blocks in separate mappings. `trimmable_bytes` is what malloc_trim(3) would
-    return, `pinned_bytes` what live blocks in the same pages hold. `left_out` lists could not be read.
+    return, `pinned_bytes` what live blocks in the same pages hold. `left_out` lists and chunks are missing.
     `tcmalloc_bytes` is what tcmalloc's page heap has committed, `tcmalloc_free_bytes` the free part of it.
     """
 
@@ -214,5 +214,5 @@ def _free_words(books: AllocatorBooks) -> str:
     if books.arenas > 8 and books.trimmable_bytes + books.pinned_bytes > books.arenas << 20:
         words += "; MALLOC_ARENA_MAX=2 keeps less"
     if books.left_out:
-        words += f"; at least that much: {books.left_out:,} lists changed or were too long"
+        words += f"; at least that much: {books.left_out:,} lists or chunks changed, or were too many"
     return words

@@ -75,7 +75,7 @@ class GlibcHeap:
 
     `areas` are the address ranges that they consist of (n x 2, uint64), large blocks with a mapping of their
     own apart (`mapped`, n x 2). `free` are the free chunks (n x 2: address and bytes) with their `kinds`.
-    `left_out` counts lists that changed while they were read, and chunks beyond FREE_CHUNKS_MAX.
+    `left_out` counts lists and chunks that changed while they were read, and lists beyond FREE_CHUNKS_MAX.
     """
 
     arenas: int
