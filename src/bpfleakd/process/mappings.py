@@ -10,10 +10,12 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.reading.reads import read_file
 from bpfleakd.process.reading.refusals import reading
 
-__all__ = ["mapped_file", "parse_mappings", "read_mappings"]
+__all__ = ["KnownMappings", "mapped_file", "parse_mappings", "read_mappings"]
 
 PROC = Path("/proc")
 _DELETED = " (deleted)"
+# 2,000 mappings or so; more are read anew each time, rather than kept.
+_KEPT_CHARS_MAX = 256 << 10
 
 
 def read_mappings(pid: int, proc: Path = PROC) -> tuple[Mapping, ...]:
@@ -21,13 +23,40 @@ def read_mappings(pid: int, proc: Path = PROC) -> tuple[Mapping, ...]:
 
     Raises NoSuchProcess, AccessDenied, or NotYet if the process keeps its readers waiting.
     """
+    return parse_mappings(_text(pid, proc))
+
+
+class KnownMappings:
+    """The mappings of a process: each call reads them, and parses them if they have changed.
+
+    Parsing takes eight times as long as reading. Raises as `read_mappings`.
+    """
+
+    def __init__(self, pid: int, proc: Path = PROC) -> None:
+        self._pid = pid
+        self._proc = proc
+        self._text = ""
+        self._mappings: tuple[Mapping, ...] = ()
+
+    def __call__(self) -> tuple[Mapping, ...]:
+        """The mappings now."""
+        text = _text(self._pid, self._proc)
+        if text == self._text:
+            return self._mappings
+        mappings = parse_mappings(text)
+        if len(text) <= _KEPT_CHARS_MAX:
+            self._text, self._mappings = text, mappings
+        return mappings
+
+
+def _text(pid: int, proc: Path) -> str:
     path = proc / str(pid) / "maps"
     with reading(pid, path):
         # Not read_text: a path may have a carriage return, which does not end a line.
         text = read_file(pid, path).decode(errors="surrogateescape")
     if not text:
         raise errors.NoSuchProcess(f"process {pid} no longer has any memory")
-    return parse_mappings(text)
+    return text
 
 
 def parse_mappings(text: str) -> tuple[Mapping, ...]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bpfleakd import errors
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.process.mappings import mapped_file, parse_mappings, read_mappings
+from bpfleakd.process.mappings import KnownMappings, mapped_file, parse_mappings, read_mappings
 
 from .proc_files import a_process
 
@@ -193,3 +193,22 @@ class TestMappedFile:
         for mapping in read_mappings(os.getpid()):
             if mapping.executable and mapping.inode:
                 assert os.stat(mapped_file(os.getpid(), mapping)).st_ino == mapping.inode
+
+
+def test_mappings_that_have_not_changed_are_the_same(tmp_path: Path) -> None:
+    """They are parsed again once one has; very many are not kept."""
+    maps = tmp_path / "23" / "maps"
+    maps.parent.mkdir()
+    maps.write_text(line_of(CODE))
+    known = KnownMappings(23, tmp_path)
+    first = known()
+    assert first == (CODE,)
+    assert known() is first
+    maps.write_text(line_of(CODE) + line_of(replace(CODE, start=0x7F00_0000_3000, end=0x7F00_0000_4000)))
+    assert len(known()) == 2
+    maps.write_text(line_of(CODE) * 5_000)
+    assert len(known()) == 5_000
+    assert known() is not known()
+    maps.write_text("")
+    with pytest.raises(errors.NoSuchProcess):
+        known()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.mapped_files import open_mapped
-from bpfleakd.process.mappings import read_mappings
+from bpfleakd.process.mappings import KnownMappings
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.v8.code import V8Code
@@ -63,7 +62,7 @@ class V8:
             return
         constants, self.version, layout = found
         heap = HeapObjects(memory, constants)
-        mappings = partial(read_mappings, pid)
+        mappings = KnownMappings(pid)
         self.code = V8Code(constants, FunctionReader(heap), ScriptLines(heap), mapping.path, mappings)
         self.live_heap = V8LiveHeap(memory, mappings, layout)
 
