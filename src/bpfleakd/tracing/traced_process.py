@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +36,7 @@ from bpfleakd.table.address_map import AddressMap
 from bpfleakd.table.block_sample import BlockSample
 from bpfleakd.table.census import SiteCensus, take_census
 from bpfleakd.table.site_table import SiteTable
+from bpfleakd.tracing.allocator_functions import AllocatorFunctions
 from bpfleakd.tracing.attaching.attachment import Attachment
 from bpfleakd.tracing.attaching.held_process import GONE
 from bpfleakd.tracing.descriptor_sites import DescriptorSites
@@ -69,8 +69,6 @@ _VTABLES_LIMIT_S = 2.0
 # The tables of a process that has ended are kept for so long for its names: a busy machine is slow.
 _LAST_NAMES_NS = 10 * _NS_PER_S
 _THREAD_NAMES_MAX = 4096
-# Of allocators, in memory: a process may map its library as often as it likes.
-_FUNCTIONS_MAX = 16_384
 # After libraries and generated code were followed, and after it was judged, in the time that it took.
 _LIBRARIES_PAUSE = 4
 _CODE_PAUSE = 4
@@ -151,7 +149,7 @@ class TracedProcess:
     _leaks_waiting: list[int] = field(default_factory=list, init=False)
     _mappings_due_ns: int = field(default=0, init=False)
     _named: OrderedDict[SiteKey, NamedStack] = field(default_factory=OrderedDict, init=False)
-    _functions: tuple[Attachment, list[int], list[int]] | None = field(default=None, init=False)
+    _functions: AllocatorFunctions | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.runtimes = ProcessRuntimes(self.attachment.process, {})
@@ -208,15 +206,9 @@ class TracedProcess:
         """Whether a stack goes through a function that allocates or frees, or through Go's own."""
         if self.go is not None and self.go.is_in_allocator(stack):
             return True
-        if self._functions is None or self._functions[0] is not self.attachment:
-            self._functions = self.attachment, *_functions_in_memory(self.attachment)
-        _attachment, starts, ends = self._functions
-        for place, address in enumerate(stack.addresses):
-            # A return address belongs to the call before it.
-            index = bisect_right(starts, address - (place > 0)) - 1
-            if index >= 0 and address - (place > 0) < ends[index]:
-                return True
-        return False
+        if self._functions is None or self._functions.attachment is not self.attachment:
+            self._functions = AllocatorFunctions(self.attachment)
+        return self._functions.are_in(stack)
 
     def leaks_to_announce(self, found: list[int], now_ns: int, pause_ns: int) -> list[int]:
         """The rows of leaks to log now: those `found` and those that waited, once in a pause."""
@@ -382,21 +374,3 @@ def _sampled(
 
 def _stack_end(mappings: Iterable[Mapping]) -> int | None:
     return next((mapping.end for mapping in mappings if mapping.path == "[stack]"), None)
-
-
-def _functions_in_memory(attachment: Attachment) -> tuple[list[int], list[int]]:
-    """Where functions that allocate or free begin and end, in order."""
-    ranges: dict[str | None, tuple[tuple[int, int], ...]] = {}
-    for file in attachment.files:
-        ranges[file.module] = (*ranges.get(file.module, ()), *file.ranges)
-    found: list[tuple[int, int]] = []
-    for mapping in attachment.mappings:
-        if mapping.executable and len(found) < _FUNCTIONS_MAX:
-            bias, size_bytes = mapping.start - mapping.offset, mapping.end - mapping.start
-            found += (
-                (start + bias, end + bias)
-                for start, end in ranges.get(mapping.path, ())
-                if mapping.offset <= start < mapping.offset + size_bytes
-            )
-    found.sort()
-    return [start for start, _end in found], [end for _start, end in found]

@@ -227,7 +227,7 @@ class TestLive:
 
     @pytest.mark.parametrize("options", [["-no-pie"], ["-pie", "-fPIE"]])
     def test_child_and_after_its_end(self, tmp_path: Path, options: list[str]) -> None:
-        """A program's own functions are named while it runs and, from its files, when it has ended."""
+        """A program's own functions are named while it runs, and when it has ended and its file is gone."""
         source = (
             "#include <stdio.h>\n"
             "static __attribute__((noinline)) void *here(void) { return __builtin_return_address(0); }\n"
@@ -249,6 +249,8 @@ class TestLive:
             late.update_mappings(mappings_of(child.pid))
             assert functions(symbolizer, main, returned) == ["main", "leak"]
             child.communicate("\n")
+        # As those of a container, whose file system goes with its last process.
+        path.unlink()
 
         assert functions(symbolizer, main + 1, main, returned)[::2] == ["main", "leak"]
         assert functions(late, main, returned) == ["main", "leak"]

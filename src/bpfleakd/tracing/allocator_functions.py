@@ -1,0 +1,48 @@
+"""Where the functions of a process' allocators are in its memory, and which stacks go through one."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from bpfleakd.model.code.stack import RawStack
+from bpfleakd.tracing.attaching.attachment import Attachment
+
+__all__ = ["AllocatorFunctions"]
+
+# A process may map the library of an allocator as often as it likes.
+_FUNCTIONS_MAX = 16_384
+
+
+class AllocatorFunctions:
+    """Those of the files of an `attachment`, where they are mapped as of it."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        self.attachment = attachment
+        self._starts, self._ends = _functions_in_memory(attachment)
+
+    def are_in(self, stack: RawStack) -> bool:
+        """Whether a stack goes through one of them."""
+        for place, address in enumerate(stack.addresses):
+            # A return address belongs to the call before it.
+            index = bisect_right(self._starts, address - (place > 0)) - 1
+            if index >= 0 and address - (place > 0) < self._ends[index]:
+                return True
+        return False
+
+
+def _functions_in_memory(attachment: Attachment) -> tuple[list[int], list[int]]:
+    """Where functions that allocate or free begin and end, in order."""
+    ranges: dict[str | None, tuple[tuple[int, int], ...]] = {}
+    for file in attachment.files:
+        ranges[file.module] = (*ranges.get(file.module, ()), *file.ranges)
+    found: list[tuple[int, int]] = []
+    for mapping in attachment.mappings:
+        if mapping.executable and len(found) < _FUNCTIONS_MAX:
+            bias, size_bytes = mapping.start - mapping.offset, mapping.end - mapping.start
+            found += (
+                (start + bias, end + bias)
+                for start, end in ranges.get(mapping.path, ())
+                if mapping.offset <= start < mapping.offset + size_bytes
+            )
+    found.sort()
+    return [start for start, _end in found], [end for _start, end in found]
