@@ -93,7 +93,14 @@ def uses_of_numbers(
         for group, those in targets.items()
     }
     wanted = {inode for those in inodes.values() for inode in those}
-    sockets = {inode: one for inode, one in _sockets(pid, proc) if inode in wanted} if wanted else {}
+    sockets: dict[int, _Socket] = {}
+    for inode, one in _sockets(pid, proc) if wanted else ():
+        if inode in sockets and one.protocol == "unix":
+            # A name with line breaks looks like further sockets: which of these is real cannot be told.
+            if sockets[inode].protocol == "unix":
+                sockets[inode] = sockets[inode]._replace(local="")
+        elif inode in wanted:
+            sockets[inode] = one
     return {
         group: Counter(_words(target) for target in those if not _SOCKET.fullmatch(target))
         + _socket_words(inodes[group], sockets)

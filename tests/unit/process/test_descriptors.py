@@ -95,6 +95,23 @@ local.bind({str(tmp_path / "s")!r})
         }
 
 
+def test_a_name_that_looks_like_other_sockets(tmp_path):
+    """A program cannot say where the sockets of others go to: a name may have line breaks."""
+    script = f"""
+os.chdir({str(tmp_path)!r})
+server = socket.create_server(("127.0.0.1", 0))
+told = server.getsockname()[1]
+real, forger = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+real.bind("r")
+inodes = [os.stat(one.fileno()).st_ino for one in (real, server)]
+lines = [f"0: 2 0 0 1 1 {{inode}} @f" for inode in inodes]
+forger.bind("\\n".join(["n", *lines, ""]))
+"""
+    with child(script) as (pid, port):
+        uses = uses_of(pid, _STANDARD, 100)
+        assert uses == {f"tcp sockets at 127.0.0.1:{port}": 1, "unix sockets": 1, "unix sockets at n": 1}
+
+
 def test_a_sample_of_many():
     """As large a part of each kind as there is."""
     script = """
