@@ -54,10 +54,13 @@ def _since_s(pid: int, before_ns: int) -> float:
 
 
 def _cpu_ns(pid: int) -> int:
-    """Processor time of the daemon and of its helpers."""
+    """Processor time of the daemon and of the process that reads for it."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
-    children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    return sum(map(process_cpu_ns, [pid, *children]))
+    children = [child for task in tasks for child in (task / "children").read_text().split()]
+    readers = [
+        child for child in children if b"reading/server.py" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+    return sum(map(process_cpu_ns, [pid, *map(int, readers)]))
 
 
 def _resident_mb(pid: int) -> float:

@@ -42,6 +42,9 @@ LISTS = struct.Struct("=3Q")
 FOUND = struct.Struct("=4Q")
 ELEMENT_BYTES = 32
 _FORWARD, _BACK = 2, 3
+# Of two elements: where the first leads to, and what is before the second.
+_LINKS = struct.Struct("=16xQ32xQ")
+_FEW = 3
 _GATHERED_MAX = 1024  # UIO_MAXIOV
 # Beyond the end of user space.
 _NOWHERE = 1 << 62
@@ -104,8 +107,16 @@ class Words:
         room = min(most, self._room(3 * len(ends)))
         found = array.array("Q")
         broken = 0
+        rest: list[int] = []
         while ends and len(found) + 2 * len(ends) <= room:
             count = len(ends)
+            if count <= _FEW:
+                # One after the other: what is done for all at once is done for each step.
+                ring = ends.pop(), forwards.pop(), backs.pop()
+                is_broken, going = self._follow_ring(pid, *ring, found, room)
+                broken += is_broken
+                rest += going
+                continue
             at = FOUND.size + ELEMENT_BYTES * len(found)
             addresses = array.array("Q", forwards + backs)
             got = self.read_into(pid, at, addresses, ELEMENT_BYTES)
@@ -134,8 +145,30 @@ class Words:
                     for those in (ends, after, before)
                 )
             forwards, backs = after, before
-        rest = [number for ring in zip(ends, forwards, backs, strict=True) for number in ring]
-        return self._finish(found, broken, len(ends), rest)
+        rest += [number for ring in zip(ends, forwards, backs, strict=True) for number in ring]
+        return self._finish(found, broken, len(rest) // 3, rest)
+
+    def _follow_ring(
+        self, pid: int, end: int, forward: int, back: int, found: array.array[int], room: int
+    ) -> tuple[bool, list[int]]:
+        """Follow one of these; whether it is broken, and from where it goes on if there is no room."""
+        read, local, remote, view = self._read, self._local, self._remote, self._view
+        remote[1] = remote[3] = ELEMENT_BYTES
+        local[0], local[1] = self._base + FOUND.size + ELEMENT_BYTES * len(found), 2 * ELEMENT_BYTES
+        while len(found) + 2 <= room:
+            remote[0], remote[2] = forward, back
+            if read(pid, self._local_at, 1, self._remote_at, 2, 0) != 2 * ELEMENT_BYTES:
+                return True, []
+            after, before = _LINKS.unpack_from(view, local[0] - self._base)
+            found.append(forward)
+            found.append(back)
+            if forward == back or after == back:
+                return False, []
+            if after == end or before == end:
+                return True, []
+            local[0] += 2 * ELEMENT_BYTES
+            forward, back = after, before
+        return False, [end, forward, back]
 
     def chains(self, request: bytes) -> int:
         """Follow lists that go forward only, all at once, to 0: each is its first element.
