@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
+from typing import IO
 
 __all__ = ["Listener", "TcpSockets"]
 
@@ -72,9 +73,8 @@ class TcpSockets:
     def listeners(self) -> list[Listener]:
         """All sockets that listen in its network namespace."""
         own = self._own_inodes()
-        return [
-            Listener(*row.local, row.inode, row.inode in own) for row in self._rows() if row.state == _LISTEN
-        ]
+        rows = self._rows(only_listening=True)
+        return [Listener(*row.local, row.inode, row.inode in own) for row in rows]
 
     def has_accepted(self, connection: socket.socket) -> bool:
         """Whether the process itself is at the other end of a connection."""
@@ -102,20 +102,32 @@ class TcpSockets:
                 found.add(int(link[1]))
         return frozenset(found)
 
-    def _rows(self) -> Iterator[_Row]:
+    def _rows(self, *, only_listening: bool = False) -> Iterator[_Row]:
         for name in ("tcp", "tcp6"):
             try:
-                with (self._directory / "net" / name).open(encoding="ascii", errors="replace") as table:
-                    text = table.read(_TABLE_BYTES_MAX)
+                table = (self._directory / "net" / name).open("rb")
             except FileNotFoundError:
                 if name == "tcp":
                     raise
                 continue
-            for line in text.splitlines()[1:]:
-                columns = line.split()
-                if len(columns) > _INODE:
-                    state, inode = int(columns[_STATE], 16), int(columns[_INODE])
-                    yield _Row(_decoded(columns[_LOCAL]), _decoded(columns[_REMOTE]), state, inode)
+            with table:
+                for row in _parsed(table):
+                    if only_listening and row.state != _LISTEN:
+                        # The kernel lists those that listen first: a server has many others.
+                        break
+                    yield row
+
+
+def _parsed(table: IO[bytes]) -> Iterator[_Row]:
+    left_bytes = _TABLE_BYTES_MAX
+    for line in table:
+        left_bytes -= len(line)
+        if left_bytes < 0:
+            return
+        columns = line.decode("ascii", "replace").split()
+        if len(columns) > _INODE and columns[0] != "sl":
+            state, inode = int(columns[_STATE], 16), int(columns[_INODE])
+            yield _Row(_decoded(columns[_LOCAL]), _decoded(columns[_REMOTE]), state, inode)
 
 
 def _endpoint(name: tuple[str, int]) -> _Endpoint:
