@@ -39,7 +39,10 @@ FORMS: dict[str, list[str]] = {
     "stripped": ["-ldflags=-s -w"],
     "pie": ["-buildmode=pie", "-ldflags=-s -w"],
 }
-LIBRARY = {"library": ["-buildmode=c-shared", "-ldflags=-s -w"]}
+LIBRARIES = {
+    "library": ["-buildmode=c-shared", "-ldflags=-s -w"],
+    "plugin": ["-buildmode=plugin"],
+}
 # A program in another language that loads a library of Go, and calls it as it is told.
 HOST = """
 import ctypes, sys
@@ -69,7 +72,7 @@ def built(program: str, form: str, go: str | None = None) -> Path:
     path = directory / f"{program}-{form}"
     with building_alone():
         directory.mkdir(parents=True, exist_ok=True)
-        command = [go, "build", "-o", path, *(FORMS | LIBRARY)[form], f"./{program}"]
+        command = [go, "build", "-o", path, *(FORMS | LIBRARIES)[form], f"./{program}"]
         done = subprocess.run(command, cwd=SOURCES / "go", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return path
@@ -252,7 +255,7 @@ def test_a_heap_that_is_not_collected_does_not_leak(daemon, run) -> None:
         report: dict[str, Any] = tracer.top(program.pid)
         assert [site["function"] for site in report["sites"] if site["verdict"] == "leak"] == []
         assert report["process_verdict"]["verdict"] != "leak"
-        return report if report["process"]["attached_s"] > 20 else None
+        return report if report["process"]["attached_s"] > 12 else None
 
     report = wait_until(grown, 60)
     assert re.search(
@@ -278,6 +281,20 @@ def test_a_library_for_another_language(run, opened, tmp_path: Path, go: str) ->
         method.name for bucket in of_memory(program) for one in bucket[4] if (method := program.method(one))
     }
     assert "main.remember" in ours
+
+
+@pytest.mark.parametrize("go", compilers())
+def test_a_plugin_has_names(run, opened, go: str) -> None:
+    """Go code in another file, which uses the program's runtime."""
+    program = run(Obedient, built("plugs", "plain", go))
+    program.tell("load", built("plugged", "plugin", go))
+    program.tell("keep", 500, 1 << 16)
+    program.tell("collect")
+    # Nearly all stacks begin in the plugin.
+    found = opened(program.pid)
+    assert [module.name for module in found.modules] == ["plugs-plain", "plugged-plugin"]
+    names = {method.name for bucket in of_memory(found) for one in bucket[4] if (method := found.method(one))}
+    assert {"example.org/shop/plugged.remember", "main.main"} <= names
 
 
 def test_a_library_that_is_loaded_later(daemon, run) -> None:

@@ -181,7 +181,8 @@ def find_more_go(
     known = {module.inode for module in found.program.modules} if found.program is not None else set()
     for mapping, image in islice(_go_libraries(files, known), _LIBRARIES_MAX):
         try:
-            found = _with_library(pid, found, _module(image, mapping.inode, mappings))
+            like = found.program.main.code if found.program is not None else None
+            found = _with_library(pid, found, _module(image, mapping.inode, mappings, like))
         except (errors.BadElf, errors.AccessDenied, OSError) as error:
             reason = str(error) if isinstance(error, OSError) else error.message
             found = _with_unread(found, f"a Go heap is not visible: {reason}")
@@ -265,9 +266,11 @@ def _go_program(pid: int, mappings: Sequence[Mapping]) -> GoProgram | None:
         raise
 
 
-def _module(image: ElfImage, inode: int, mappings: Sequence[Mapping]) -> GoModule:
-    """The Go code of a file where it is mapped. Raises BadElf."""
-    code = read_go_code(image)
+def _module(
+    image: ElfImage, inode: int, mappings: Sequence[Mapping], program: GoCode | None = None
+) -> GoModule:
+    """The Go code of a file where it is mapped, of a plugin of `program` if any. Raises BadElf."""
+    code = read_go_code(image, program)
     for mapping in mappings:
         vaddr = image.vaddr_of(mapping.offset)
         if mapping.executable and mapping.inode == inode and vaddr is not None:

@@ -32,16 +32,22 @@ def go_lines(image: ElfImage) -> LineTable | None:
         return None
 
 
-def read_go_code(image: ElfImage) -> GoCode:
-    """Read a file that Go made. Raises `BadElf` with what is not known about it."""
+def read_go_code(image: ElfImage, program: GoCode | None = None) -> GoCode:
+    """Read a file that Go made. Raises `BadElf` with what is not known about it.
+
+    A plugin does not state its version, which is that of the `program`: others are refused by its runtime.
+    """
     info = read_build_info(image)
-    if info is None:
+    if info is not None:
+        version, layout = info.version, layout_of(info.release) if info.release else None
+    elif program is not None:
+        version, layout = program.version, program.layout
+    else:
         raise BadElf("its file does not state the Go version that built it, as Go 1.18 and later do")
-    layout = layout_of(info.release) if info.release else None
     if layout is None:
         first, last = ("{}.{}".format(*release) for release in (FIRST_RELEASE, LAST_RELEASE))
-        raise BadElf(f"it was built with {info.version}; supported is Go {first} to {last}")
+        raise BadElf(f"it was built with {version}; supported is Go {first} to {last}")
     section = pclntab_section(image)
     module = read_module_data(image, section, layout.functions_data)
     table = LineTable(image, section, module.text, module.functions_data)
-    return GoCode(info.version, layout, module, table)
+    return GoCode(version, layout, module, table)

@@ -25,6 +25,7 @@ from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.printable import printable
 from bpfleakd.runtimes.go.heap_profile import SampledBuckets
 from bpfleakd.runtimes.go.program import GoProgram
+from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.table.estimates import BYTES_VARIANCE_UNIT, COUNT_VARIANCE_UNIT
 from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing.go.sample_weights import SampleWeights
@@ -60,6 +61,7 @@ _LIBRARY = (
 _COLLECTIONS_ENOUGH, _YOUNG_NS = 5, 660 * _NS_PER_S
 _GARBAGE_SHARE_MAX = 10.0
 _NUMBER_MAX = float(1 << 62)
+_FRAMES_MAX = 16_384
 
 Sites = tuple[list[SiteKey], NDArray[np.int64]]
 _NO_SITES: Sites = ([], np.zeros((0, len(COUNTERS)), np.int64))
@@ -87,6 +89,8 @@ class GoProfile:
         self._collections = self._told = 0
         self._began_ns = self._collected_ns = clock_ns()
         self._peaks = np.zeros(0)
+        # Stacks have most of their frames in common.
+        self._frames: BoundedCache[int, Frame] = BoundedCache(_FRAMES_MAX)
         self._known = _NO_SITES[1]
 
     @property
@@ -213,7 +217,7 @@ class GoProfile:
     def named_stack(self, key: SiteKey) -> NamedStack:
         """The stack of a site; it has a frame for each logical function."""
         addresses = self._profile.stack(key.stack_id)
-        frames = tuple(self._frame(address) for address in addresses)
+        frames = tuple(self._frames.get(address) or self._frame(address) for address in addresses)
         truncated = None if addresses else StackEnd.LOST
         if len(addresses) >= self._program.main.code.layout.stack_max:
             truncated = StackEnd.DEPTH
@@ -224,9 +228,12 @@ class GoProfile:
         module = self._program.module_at(address)
         name, method = printable(module.name), self._program.method(address)
         if method is None:
-            return Frame(None, name, None, None, address, FrameKind.UNKNOWN)
-        vaddr = address - module.bias
-        return Frame(method.name, name, vaddr, method.location, address, FrameKind.NATIVE)
+            frame = Frame(None, name, None, None, address, FrameKind.UNKNOWN)
+        else:
+            vaddr = address - module.bias
+            frame = Frame(method.name, name, vaddr, method.location, address, FrameKind.NATIVE)
+        self._frames.put(address, frame)
+        return frame
 
 
 # runtime/mem_linux.go and mem.go, and what they call.

@@ -210,6 +210,10 @@ def test_a_stack_has_a_frame_for_each_logical_function() -> None:
         (None, None, None),
     ]
     assert named.stack.truncated is StackEnd.DEPTH
+    # Stacks share their frames: a program has thousands of stacks, and few places.
+    again = GoProfile(program, 23, lambda: 0)
+    first, second = (again.named_stack(SiteKey(AllocationKind.GO_HEAP, number)) for number in (7, 8))
+    assert all(one is other for one, other in zip(first.stack.frames, second.stack.frames, strict=True))
     program.profile.stack.return_value = ()
     assert (
         GoProfile(program, 23, lambda: 0).named_stack(SiteKey(AllocationKind.GO_HEAP, 7)).stack.truncated
