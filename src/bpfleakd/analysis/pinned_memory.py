@@ -36,15 +36,24 @@ class Pinning(NamedTuple):
 
 def pinned_pages(start: int, present: NDArray[np.bool_], free: NDArray[np.uint64]) -> PinnedPages:
     """Of the pages from `start` on, those `present`; the free chunks (n x 2) are in order of addresses."""
-    edges = np.arange(len(present) + 1, dtype=np.int64) * _PAGE_BYTES
+    free_bytes = np.zeros(len(present), np.int64)
+    pages = np.flatnonzero(present)
+    if not len(free) or not len(pages):
+        return PinnedPages(start, free_bytes)
+    # Of a large heap little may be in memory: the edges of those pages.
+    is_edge = np.zeros(len(present) + 1, bool)
+    is_edge[pages] = is_edge[pages + 1] = True
+    numbers = np.cumsum(is_edge, dtype=np.int32)
+    edges = np.flatnonzero(is_edge) * _PAGE_BYTES
     first = free[:, 0].astype(np.int64) - start
     sizes = free[:, 1].astype(np.int64)
     before = np.concatenate([[0], np.cumsum(sizes)])
     chunk = np.searchsorted(first, edges, side="right") - 1
-    reached = np.where(chunk >= 0, np.minimum(edges - first[chunk], sizes[chunk]), 0) if len(free) else 0
+    reached = np.where(chunk >= 0, np.minimum(edges - first[chunk], sizes[chunk]), 0)
     free_before = before[np.maximum(chunk, 0)] + reached
-    in_page = np.diff(np.broadcast_to(free_before, edges.shape))
-    return PinnedPages(start, np.where(present & (in_page < _PAGE_BYTES), np.maximum(in_page, 0), 0))
+    in_page = free_before[numbers[pages + 1] - 1] - free_before[numbers[pages] - 1]
+    free_bytes[pages] = np.where(in_page < _PAGE_BYTES, np.maximum(in_page, 0), 0)
+    return PinnedPages(start, free_bytes)
 
 
 def pinning_sites(
