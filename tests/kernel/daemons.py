@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from bpfleakd.api.client import DaemonClient
+from bpfleakd.errors import BpfleakdError
 
 from .kernel_objects import KernelObjects, objects_held_by, objects_pinned_below, wait_until_gone
 from .waiting import PATIENCE, wait_until
@@ -204,10 +205,13 @@ class Daemon:
 
     def attach_with_tables(self, pid: int, *options: str) -> None:
         """Attach and have all unwind tables: a slow machine may take longer for them than an attach waits."""
+        while self._attach_lacks_tables(pid, *options):
+            self.detach(pid)
+
+    def _attach_lacks_tables(self, pid: int, *options: str) -> bool:
         before = self.log.count("unwind.not-ready")
         self.attach(pid, *options)
-        if self.log.count("unwind.not-ready") > before:
-            wait_until(lambda: self.process(pid)["process"]["attached_s"] > 10 * PATIENCE, 20)
+        return self.log.count("unwind.not-ready") > before
 
     def detach(self, pid: int) -> None:
         self.note_objects()
@@ -268,8 +272,8 @@ class Daemon:
         if not self.socket.exists():
             return False
         try:
-            self.ps()
-        except ControlFailed as failure:
+            DaemonClient(self.socket).processes()
+        except BpfleakdError as failure:
             self._refusal = str(failure)
             return False
         return True

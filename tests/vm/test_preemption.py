@@ -10,15 +10,21 @@ from collections import Counter
 
 import pytest
 
+from bpfleakd.kernel.programs import AttachMethod, WalkerKind
+
+from ..kernel.conftest import place_of_daemon, running_daemon
 from ..kernel.daemons import Daemon, DaemonFailed
 from ..kernel.machine import cannot_run
+from ..kernel.test_methods_of_kernels import best_method, best_walker
 from ..kernel.truth import expect_ledger, expect_no_losses, names
 
 THREADS = 48
 SITES = 32
 # Of each thread.
-BLOCKS = int(os.environ.get("PREEMPTION_BLOCKS", "40"))
+BLOCKS = int(os.environ.get("PREEMPTION_BLOCKS", "100"))
 INTERVAL_BYTES = 4096
+# The daemon's exit code if the kernel has not got a way to attach.
+UNSUPPORTED = 10
 # An estimate is not that many standard errors wrong.
 FAR = 6.0
 
@@ -28,26 +34,45 @@ def depth_of(site: int) -> int:
     return site * 7 % 24
 
 
-@pytest.fixture
-def tracing(daemon):
-    """A factory of daemons; a kernel that has not got the way to attach cannot run the test."""
-
-    def start(method: str, walker: str, **configuration: object) -> Daemon:
-        try:
-            return daemon(attach_method=method, walker=walker, **configuration)
-        except DaemonFailed as failure:
-            if failure.exit_code == 10:  # KernelUnsupported
-                cannot_run(f"this kernel has no {method} with {walker}")
-            raise
-
-    return start
+# What the daemon takes by itself, and every way there is.
+WAYS = [("auto", "auto"), *((method, walker) for method in AttachMethod for walker in WalkerKind)]
 
 
-@pytest.mark.parametrize("walker", ["may_goto", "tail_calls"])
-@pytest.mark.parametrize("method", ["session", "multi", "perf"])
-def test_every_count_size_and_frame_is_right(tracing, workload, method, walker):
-    """However often the threads preempt each other, whatever they are attached by."""
-    tracer = tracing(method, walker)
+@pytest.fixture(
+    scope="module",
+    params=WAYS,
+    ids=lambda pair: "-".join(pair),
+)
+def tracer(request, tmp_path_factory):
+    """One daemon for all tests with one way to attach and one walker; not every kernel has each."""
+    method, walker = request.param
+    directory, bpffs_dir, configuration = place_of_daemon(tmp_path_factory)
+    configuration |= {
+        "attach_method": method,
+        "walker": walker,
+        "sampling": {"interval_bytes": INTERVAL_BYTES},
+    }
+    try:
+        with running_daemon(directory, bpffs_dir, configuration) as running:
+            yield running
+    except DaemonFailed as failure:
+        if failure.exit_code == UNSUPPORTED:
+            cannot_run(f"this kernel has no {method} with {walker}")
+        raise
+
+
+def test_the_best_way_is_taken(tracer):
+    """The one asked for; otherwise nothing better was passed over but for what this kernel has not got."""
+    configured = tracer.configuration["attach_method"], tracer.configuration["walker"]
+    (loaded,) = tracer.events("kernel.loaded")
+    print("attached by", loaded["method"], "with", loaded["walker"])
+    best = best_method(), best_walker()
+    assert (loaded["method"], loaded["walker"]) == (best if configured == ("auto", "auto") else configured)
+    assert tracer.events("kernel.fallback") == []
+
+
+def test_every_count_size_and_frame_is_right(tracer, workload):
+    """However often the threads preempt each other."""
     program = workload("preempted", THREADS)
     tracer.attach_with_tables(program.pid)
 
@@ -63,40 +88,31 @@ def test_every_count_size_and_frame_is_right(tracing, workload, method, walker):
     expect_ledger_of_nothing(tracer, program)
 
 
-@pytest.mark.parametrize("method", ["session", "multi", "perf"])
-def test_what_is_sampled_is_right(tracing, workload, method):
-    """Estimates are near the truth, and nothing is left when all is freed."""
-    tracer = tracing(method, "auto", sampling={"interval_bytes": INTERVAL_BYTES})
-    program = workload("preempted", THREADS)
-    tracer.attach_with_tables(program.pid, "--mode", "sampled")
+def test_a_second_process_is_right_and_what_is_sampled(tracer, workload):
+    """The second one has shared probes, where its kernel has any; both run on the same processor.
 
-    ledger = program.step(BLOCKS, timeout_s=300)
+    Of the first one blocks are sampled: estimates are near the truth, and nothing is left when all is freed.
+    """
+    sampled, exact = (workload("preempted", THREADS // 2) for _ in range(2))
+    tracer.attach_with_tables(sampled.pid, "--mode", "sampled")
+    tracer.attach_with_tables(exact.pid)
 
-    report = tracer.top_after_tick(program.pid)
+    for program in (sampled, exact):
+        program.start_step(BLOCKS)
+    truth, ledger = (program.finish_step(timeout_s=300) for program in (sampled, exact))
+
+    report = tracer.top_after_tick(exact.pid)
+    expect_no_losses(report)
+    expect_ledger(report, ledger)
+    expect_stacks(report)
+    report = tracer.top_after_tick(sampled.pid)
     expect_no_losses(report)
     expect_stacks(report)
     process = report["process"]
     for figure in ("live_bytes", "live_count"):
-        assert abs(process[figure] - ledger[figure]) <= FAR * process[f"{figure}_stderr"] + 1
-    expect_ledger_of_nothing(tracer, program)
-
-
-def test_a_second_process_shares_probes(tracing, workload):
-    """By tracing events; both run on the same processor."""
-    tracer = tracing("auto", "auto")
-    programs = [workload("preempted", THREADS // 2) for _ in range(2)]
-    for program in programs:
-        tracer.attach_with_tables(program.pid)
-
-    for program in programs:
-        program.start_step(BLOCKS)
-    ledgers = [program.finish_step(timeout_s=300) for program in programs]
-
-    for program, ledger in zip(programs, ledgers, strict=True):
-        report = tracer.top_after_tick(program.pid)
-        expect_no_losses(report)
-        expect_ledger(report, ledger)
-        expect_stacks(report)
+        assert abs(process[figure] - truth[figure]) <= FAR * process[f"{figure}_stderr"] + 1
+    for program in (sampled, exact):
+        expect_ledger_of_nothing(tracer, program)
 
 
 def expect_stacks(report: dict) -> None:

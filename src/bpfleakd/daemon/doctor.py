@@ -94,13 +94,13 @@ def run_checks(
 
 
 def _kernel(release: str) -> Check:
-    from bpfleakd.kernel.programs import check_release
+    from bpfleakd.kernel.programs import check_release, numbers_of
 
     try:
         check_release(release)
     except BpfleakdError as error:
         return Check("kernel", FAIL, error.message, error.hint)
-    version = tuple(int(part) for part in re.findall(r"\d+", release)[:3])
+    version = numbers_of(release)
     if version < _OLDEST_TRIED:
         return Check(
             "kernel", WARN, f"{release}: bpfleakd was tested on Linux 6.1 and later", "try it and see"

@@ -31,6 +31,7 @@ __all__ = [
     "check_release",
     "continuations_of",
     "lasting_programs",
+    "numbers_of",
     "programs_of",
     "shared_programs_of",
     "since",
@@ -70,7 +71,7 @@ _SINCE: Mapping[str, tuple[int, int]] = {
 def check_release(release: str) -> None:
     """Raises KernelUnsupported for a kernel that is too old, before anything is loaded into it."""
     oldest = _SINCE[AttachMethod.PERF]
-    if _version(release) < oldest:
+    if numbers_of(release) < oldest:
         raise errors.KernelUnsupported(
             f"{release} is too old: bpfleakd needs Linux {since(AttachMethod.PERF)} or newer",
             "boot a newer kernel; docs/limits.md lists what each one offers",
@@ -84,12 +85,13 @@ def since(name: str) -> str:
 
 def unexpected_fallbacks(passed_over: Mapping[str, str], release: str) -> dict[str, str]:
     """Of what was passed over, by name and with the reason: that which Linux has in this release."""
-    version = _version(release)
+    version = numbers_of(release)
     return {name: reason for name, reason in passed_over.items() if version >= _SINCE[name]}
 
 
-def _version(release: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", release)[:2])
+def numbers_of(release: str) -> tuple[int, ...]:
+    """The first three numbers of a kernel's release, or as many as it has: (6, 18, 15)."""
+    return tuple(int(part) for part in re.findall(r"\d+", release)[:3])
 
 
 class Covered(StrEnum):

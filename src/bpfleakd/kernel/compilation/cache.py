@@ -9,7 +9,8 @@ from bpfleakd.kernel.file_cache import FileCache
 
 __all__ = ["CompileCache"]
 
-_KEPT = 4
+# More than there are ways to attach times walkers, so that a change of them to and fro needs no compiler.
+_KEPT = 8
 _BYTES_MAX = 16 << 20
 
 

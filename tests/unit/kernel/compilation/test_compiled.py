@@ -71,12 +71,12 @@ def test_nothing_is_kept_without_a_directory():
 
 def test_the_oldest_go(cache, tmp_path):
     """Each version of the sources has a file of its own."""
-    for number in range(6):
+    for number in range(10):
         cache.write(f"{number}", PROGRAMS)
         os.utime(tmp_path / "cache" / "bpfleakd" / f"programs-{number}.json", (number, number))
     cache.write("last", PROGRAMS)
     kept = sorted(path.name for path in (tmp_path / "cache" / "bpfleakd").iterdir())
-    assert kept == ["programs-3.json", "programs-4.json", "programs-5.json", "programs-last.json"]
+    assert kept == [*(f"programs-{number}.json" for number in range(3, 10)), "programs-last.json"]
 
 
 @pytest.mark.parametrize(
