@@ -9,6 +9,7 @@
  *     flood threads   makes threads that allocate and end
  *     flood stacks    allocates from as many call stacks as there is room for, and many more
  *     flood page F    has a variable, so to say, that is a page of file F, and maps memory all the time
+ *     flood late F    opens file F; at each SIGUSR1 maps it to execute it, and allocates from new code
  *     flood files D   maps all files of a directory to execute them, and goes on mapping one of them
  */
 #define _GNU_SOURCE
@@ -22,6 +23,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PAGE 4096ul
@@ -147,6 +149,37 @@ static void have_page(const char *file)
 	}
 }
 
+/* malloc(101), called from generated code, so that the mappings have to be read again for its stack. */
+static void allocate_from_new_code(void)
+{
+	/* push rbp; mov rbp, rsp; mov rax, rdi; mov edi, 101; call rax; pop rbp; ret */
+	static const unsigned char code[] = {0x55, 0x48, 0x89, 0xe5, 0x48, 0x89, 0xf8, 0xbf, 101,
+					     0,    0,    0,    0xff, 0xd0, 0x5d, 0xc3};
+	void *place = mmap(NULL, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *(*call)(void *(*)(size_t)) = (void *(*)(void *(*)(size_t)))place;
+
+	memcpy(place, code, sizeof(code));
+	KEEP(call(malloc));
+}
+
+static void map_late(const char *path)
+{
+	const struct timespec tenth = {.tv_nsec = 100000000};
+	int file = open(path, O_RDONLY);
+	sigset_t signals;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &signals, NULL);
+	for (;;) {
+		KEEP(malloc(101));
+		if (sigtimedwait(&signals, NULL, &tenth) == SIGUSR1) {
+			mmap(NULL, PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, 0);
+			allocate_from_new_code();
+		}
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -166,6 +199,8 @@ int main(int argc, char **argv)
 		map_files(argv[2]);
 	if (!strcmp(what, "page") && argc > 2)
 		have_page(argv[2]);
+	if (!strcmp(what, "late") && argc > 2)
+		map_late(argv[2]);
 	if (!strcmp(what, "pieces"))
 		cut_into_pieces(NULL);
 	if (!strcmp(what, "mmap")) {
@@ -175,6 +210,6 @@ int main(int argc, char **argv)
 			pthread_create(&thread, NULL, map_and_unmap, NULL);
 		map_and_unmap(NULL);
 	}
-	fprintf(stderr, "flood mmap|pieces|exec|fork|threads|stacks|page FILE|files DIRECTORY\n");
+	fprintf(stderr, "flood mmap|pieces|exec|fork|threads|stacks|page FILE|late FILE|files DIRECTORY\n");
 	return 2;
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -69,6 +70,21 @@ def test_a_server_that_never_answers(silent_flood: Path, tracer: Daemon, bystand
             bystander.program.step(23)
             bystander.tracer.top_after_tick(bystander.program.pid)
         assert "does not answer" in reason_of(tracer, pid)
+
+
+def test_code_that_comes_later_and_never_answers(
+    silent_flood: Path, flood: Path, tracer: Daemon, bystander: Bystander
+) -> None:
+    """A traced process maps a file whose second open never returns: it stays traced, nobody waits."""
+    with expect_left_alone(bystander), attackers(flood, "late", silent_flood) as (pid,):
+        wait_until(lambda: (tracer.supervised(pid) or {}).get("state") == "traced", 30)
+        deadline_s = time.monotonic() + HOSTILE_S
+        while time.monotonic() < deadline_s:
+            os.kill(pid, signal.SIGUSR1)
+            bystander.program.step(23)
+            bystander.tracer.top_after_tick(bystander.program.pid)
+            tracer.top(pid)
+        assert (tracer.supervised(pid) or {}).get("state") == "traced"
 
 
 def test_memory_that_never_answers(

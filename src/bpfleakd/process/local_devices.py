@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import select
 
-__all__ = ["LocalDevices"]
+__all__ = ["LocalDevices", "device_number"]
 
 _TYPES = frozenset(
     (
@@ -59,6 +59,15 @@ class LocalDevices:
             parts.append(part)
         lines = b"".join(parts).decode(errors="surrogateescape").splitlines()
         self._devices = frozenset(device for line in lines if (device := _local_device(line)) is not None)
+
+
+def device_number(device: str) -> int:
+    """Parse the two hexadecimal numbers in /proc/PID/maps; -1 for anything else."""
+    major, _, minor = device.partition(":")
+    try:
+        return os.makedev(int(major, 16), int(minor, 16))
+    except ValueError:
+        return -1
 
 
 def _local_device(line: str) -> int | None:

@@ -7,6 +7,7 @@ Rules:
 - Results shared beyond that are stored by content: `FileContent.digest` stands for bytes that cannot change
   any more. A file of another user is copied into sealed memory first, since it could change between the
   digest and the next reading.
+- Files of other file systems than the local ones are opened by a thread: their server may never answer.
 - A file is checked and used through the same descriptor: through `descriptor_path`, never by its name again.
 """
 
@@ -22,11 +23,20 @@ from typing import NamedTuple
 
 from bpfleakd.errors import BadElf
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.process.local_devices import LocalDevices
+from bpfleakd.process.local_devices import LocalDevices, device_number
 from bpfleakd.process.mappings import mapped_file
 from bpfleakd.process.rooted_open import open_below, reopen_regular
+from bpfleakd.process.slow_files import SlowFiles
 
-__all__ = ["FileContent", "FileKey", "OpenedFile", "open_mapped", "open_of_root", "open_unchanged"]
+__all__ = [
+    "FileContent",
+    "FileKey",
+    "OpenedFile",
+    "open_mapped",
+    "open_mapped_at_once",
+    "open_of_root",
+    "open_unchanged",
+]
 
 # The maximum to copy: each process reads larger files of other users for itself.
 COPIED_BYTES_MAX = 64 << 20
@@ -120,8 +130,18 @@ class OpenedFile:
             os.close(descriptor)
 
 
-def open_mapped(pid: int, mapping: Mapping, owner: str, proc: Path = Path("/proc")) -> OpenedFile:
-    """Open the very file that is mapped, on behalf of the process `owner`. Raises OSError."""
+def open_mapped(pid: int, mapping: Mapping, owner: str) -> OpenedFile:
+    """Open the very file that is mapped, on behalf of the process `owner`.
+
+    Raises OSError: TimeoutError if its file system has not answered soon; then it may have when asked again.
+    """
+    if device_number(mapping.device) in _devices:
+        return open_mapped_at_once(pid, mapping, owner)
+    return _slow_files.open(pid, mapping, owner)
+
+
+def open_mapped_at_once(pid: int, mapping: Mapping, owner: str, proc: Path = Path("/proc")) -> OpenedFile:
+    """The same, however long the file system takes to answer. Raises OSError."""
     path = mapped_file(pid, mapping, proc)
     if path.startswith(f"{proc}/{pid}/map_files/"):
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -135,8 +155,16 @@ def open_mapped(pid: int, mapping: Mapping, owner: str, proc: Path = Path("/proc
     return opened
 
 
+_slow_files = SlowFiles(open_mapped_at_once)
+
+
 def open_unchanged(mapping: Mapping, owner: str) -> OpenedFile:
-    """Open what a process that has ended had mapped, if its name is still that file's. Raises OSError."""
+    """Open what a process that has ended had mapped, if its name is still that file's. Raises OSError.
+
+    Not on file systems whose server may not answer: then the look-up of the name would wait for ever.
+    """
+    if device_number(mapping.device) not in _devices:
+        raise FileNotFoundError(2, "it is on no local file system", mapping.path)
     opened = OpenedFile(open_below("/", mapping.path), owner)
     device = f"{os.major(opened.key.device):02x}:{os.minor(opened.key.device):02x}"
     if (opened.key.inode, device) != (mapping.inode, mapping.device):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -22,8 +21,8 @@ FILES_MAX = 4_096
 class ProcessFiles:
     """Opens what is mapped. `unreadable` counts the files that could not be opened; it is tried again.
 
-    `open_file` opens the file of a mapping, or raises OSError; `owner` stands for the process, and
-    `debug_in_root` finds debug files that only it sees, if there are any.
+    `open_file` opens the file of a mapping, or raises OSError; TimeoutError if it may be opened later.
+    `owner` stands for the process, and `debug_in_root` finds debug files that only it sees, if there are any.
     """
 
     def __init__(
@@ -75,10 +74,14 @@ class ProcessFiles:
         return self._modules.get(key)
 
     def _open(self, mapping: Mapping) -> OpenedFile:
-        with contextlib.suppress(OSError):
+        try:
             opened = self._open_file(mapping)
             # The name of a deleted file may belong to another file: the library was upgraded.
             if opened.key.inode == mapping.inode:
                 return opened
+        except TimeoutError:
+            raise
+        except OSError:
+            pass
         # The process may have ended, and its files under /proc with it.
         return open_unchanged(mapping, self._owner)

@@ -7,21 +7,21 @@ thread does, which may wait as long as necessary.
 Rules:
 - Files of the local file systems of this machine (local_devices.py) are not waited for.
 - One thread a process; those that hang use up the turns of other processes with such files, and of no others.
-- An answer holds for a while: it says nothing of a server that answers at first and then does not.
+- An answer holds for a while. It says nothing of a server that answers at first and then does not: what is
+  opened later is left out then (slow_files.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
 from bpfleakd import errors
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.process.local_devices import LocalDevices
-from bpfleakd.process.mapped_files import open_mapped
+from bpfleakd.process.local_devices import LocalDevices, device_number
+from bpfleakd.process.mapped_files import open_mapped_at_once
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.tracing.background import Background
 
@@ -40,7 +40,7 @@ class FileSystems:
 
     def __init__(
         self,
-        touch: Callable[[int, Mapping, str], object] = open_mapped,
+        touch: Callable[[int, Mapping, str], object] = open_mapped_at_once,
         is_local: Callable[[int], bool] | None = None,
     ) -> None:
         self._touch = touch
@@ -71,7 +71,7 @@ class FileSystems:
         """One mapping of code for each file system that could keep us waiting."""
         found: dict[str, Mapping] = {}
         for mapping in mappings:
-            if mapping.executable and mapping.inode and not self._is_local(_device_number(mapping.device)):
+            if mapping.executable and mapping.inode and not self._is_local(device_number(mapping.device)):
                 found.setdefault(mapping.device, mapping)
         return list(found.values())
 
@@ -87,12 +87,3 @@ class FileSystems:
                 self._touch(pid, mapping, owner)
             with self._lock:
                 self._answered_s.put((owner, mapping.device), time.monotonic())
-
-
-def _device_number(device: str) -> int:
-    """Parse the two hexadecimal numbers in /proc/PID/maps; -1 for anything else."""
-    major, _, minor = device.partition(":")
-    try:
-        return os.makedev(int(major, 16), int(minor, 16))
-    except ValueError:
-        return -1
