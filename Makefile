@@ -23,7 +23,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: ## Install packages, mount tracefs and bpffs, make .venv (as root; FOR=run, demo, test, vm or bench)
+setup: ## Install packages, mount tracefs and bpffs, make .venv (as root; FOR=run, demo, image, test, vm or bench)
 	@$(if $(filter setup,$(MAKECMDGOALS)),,SETUP_QUIET=yes) scripts/setup $(FOR)
 
 .PHONY: demo
@@ -105,7 +105,7 @@ test-distributions: setup ## Set-up, demo and tests on another Debian's user spa
 	@set -e; for each in $(DISTRIBUTIONS); do scripts/test-distributions $$each; done
 
 .PHONY: test-image
-test-image: FOR := vm
+test-image: FOR := image
 test-image: setup ## Build the image, run it as Kubernetes would, wait for the verdict on a leak (as root)
 	scripts/test-image
 
