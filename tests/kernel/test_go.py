@@ -230,14 +230,15 @@ def test_another_rate_is_no_growth(run, opened) -> None:
         keys, counters = profile.read_now()
         for key, row in zip(keys, counters.tolist(), strict=True):
             functions = [frame.function for frame in profile.named_stack(key).stack.frames]
-            if "main.keep" in functions:
+            # Only what it allocates itself: the runtime may begin a collection inside it.
+            if functions[:1] == ["main.keep"]:
                 kept[key] = row[COUNTERS.index("live_bytes")]
         return sum(kept.values())
 
     kept: dict[SiteKey, int] = {}
     assert live_bytes(1, "keep", 1000, 4096) == 1000 * 4096
     assert live_bytes(RATE, "garbage", 10, 4096) == 1000 * 4096
-    assert abs(live_bytes(RATE, "keep", 64, 1 << 20) - 1000 * 4096 - (64 << 20)) < 10 << 20
+    assert abs(live_bytes(RATE, "keep", 64, 1 << 20) - 1000 * 4096 - (64 << 20)) < 16 << 20
     before = sum(kept.values())
     assert live_bytes(1, "keep", 100, 4096) == before + 100 * 4096
     assert any("has changed the rate" in note for note in profile.notes)
