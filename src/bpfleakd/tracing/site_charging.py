@@ -3,6 +3,8 @@
 Rules:
   - A site's identity is its fingerprint, which is made of names, not of addresses. It is settled once all its
     frames have names, and kept then, also over a restart: code of a JIT may be gone by that time.
+  - Until then it is provisional: what has the same names so far is the same site, as reports show it. The JIT
+    may write its names late, or never: such a site is looked at again after pauses that double.
   - A function of a stripped file is identified by where it begins, which its call frame information says.
   - Naming a stack takes up to a millisecond, so some are settled at each evaluation, the largest first.
   - Callers are learnt from the busiest sites, again and again, without names.
@@ -34,6 +36,8 @@ _DEPTH = 16
 _GIVEN_BACK_MIN = 4
 _HELD_SHARE = 0.1
 _SETTLED_AT_ONCE = 32
+# Evaluations between two looks at a site that lacks names.
+_PAUSE_MIN, _PAUSE_MAX = 2, 64
 # More sites than this come from one place: each is checked again at each evaluation.
 _IDENTITIES_MAX = 4_096
 
@@ -50,6 +54,15 @@ class SiteIdentity:
     function: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Provisional:
+    """The identity of a site by the names that it has so far; evaluations are counted from the first on."""
+
+    identity: SiteIdentity
+    pause: int
+    due: int
+
+
 class SiteCharging:
     """The identities of the sites of one process (some from an earlier daemon), and what its wrappers are."""
 
@@ -61,6 +74,8 @@ class SiteCharging:
         self._stacks: dict[SiteKey, tuple[int, ...]] = {}
         self._given_back: set[SiteKey] = set()
         self._identities = dict(identities or {})
+        self._provisional: dict[SiteKey, _Provisional] = {}
+        self._evaluations = 0
 
     @property
     def identities(self) -> dict[SiteKey, SiteIdentity]:
@@ -97,19 +112,32 @@ class SiteCharging:
         )
 
     def unsettled(self, table: SiteTable, rows: NDArray[np.intp]) -> list[SiteKey]:
-        """Some of the sites in these rows, the first first, whose identity is not settled yet."""
-        if len(self._identities) >= _IDENTITIES_MAX:
-            return []
+        """Some of the sites in these rows, the first first, whose identity is to be looked at now."""
+        self._evaluations += 1
         keys = table.keys
-        found = (keys[row] for row in rows.tolist() if keys[row] not in self._identities)
+        found = (keys[row] for row in rows.tolist() if self._is_due(keys[row]))
         return [key for key, _ in zip(found, range(_SETTLED_AT_ONCE), strict=False)]
 
+    def _is_due(self, key: SiteKey) -> bool:
+        known = self._provisional.get(key)
+        if known is not None:
+            return known.due <= self._evaluations
+        has_room = len(self._identities) + len(self._provisional) < _IDENTITIES_MAX
+        return has_room and key not in self._identities
+
     def settle(self, named: dict[SiteKey, NamedStack]) -> None:
-        """Store the identities of sites that have all their names."""
+        """Store the identities of these sites: for good if they have all their names."""
         for key, site in named.items():
-            if site.final and site.stack.frames:
-                fingerprint = self.fingerprint(key) or site.fingerprint
-                self._identities[key] = SiteIdentity(fingerprint, *self._charged_function(key, site.stack))
+            if not site.stack.frames or site.stack.pending:
+                continue
+            fingerprint = self.fingerprint(key) or site.fingerprint
+            identity = SiteIdentity(fingerprint, *self._charged_function(key, site.stack))
+            before = self._provisional.pop(key, None)
+            if site.final:
+                self._identities[key] = identity
+            else:
+                pause = min(2 * before.pause, _PAUSE_MAX) if before else _PAUSE_MIN
+                self._provisional[key] = _Provisional(identity, pause, self._evaluations + pause)
 
     def _charged_function(self, key: SiteKey, stack: Stack) -> tuple[str | None, str | None]:
         frame = self.charged(key, stack.frames)
@@ -129,5 +157,6 @@ class SiteCharging:
         )
 
     def _by_row(self, table: SiteTable) -> list[tuple[int, SiteKey, SiteIdentity]]:
-        rows = ((table.row_of(key), key, known) for key, known in self._identities.items())
+        known = self._identities | {key: one.identity for key, one in self._provisional.items()}
+        rows = ((table.row_of(key), key, identity) for key, identity in known.items())
         return [each for each in rows if each[0] >= 0]

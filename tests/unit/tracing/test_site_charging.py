@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from bpfleakd.model.code.stack import Frame, FrameKind, NamedStack, RawStack, Stack, StackEnd
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.table.site_table import SiteTable
@@ -30,15 +32,38 @@ def table_of(*rows: tuple[int, int, int, int]) -> SiteTable:
 
 
 def test_sites_of_the_same_name_are_one() -> None:
-    """Those with the same fingerprint, once all their names are known."""
+    """Those with the same fingerprint, even if some names are still missing: by those that are known."""
     table, charging = table_of((9, 9, 9, 9), (9, 9, 9, 9), (9, 9, 9, 9)), SiteCharging()
     charging.settle({heap(1): named(MALLOC, 0x31, fingerprint="a")})
-    charging.settle({heap(3): named(MALLOC, 0x91, fingerprint="a", final=False)})
     assert charging.units(table) is None
-    charging.settle({heap(3): named(MALLOC, 0x91, fingerprint="a")})
+    charging.settle({heap(3): named(MALLOC, 0x91, fingerprint="a", final=False)})
+    assert leads(charging, table) == [0, 1, 0]
+    charging.settle({heap(3): named(MALLOC, 0x91, fingerprint="late")})
+    assert charging.units(table) is None
+    assert charging.identities.keys() == {heap(1), heap(3)}
+
+
+def test_names_that_never_come_make_nobody_else_wait() -> None:
+    """Code of an unknown JIT: such sites are looked at ever more rarely, and the others get their turn."""
+    count = 40
+    table, charging = table_of(*[(9, 9, 9, 9)] * count), SiteCharging()
+    rows = np.arange(count)
+    seen: list[set[int]] = []
+    for _ in range(20):
+        wanted = charging.unsettled(table, rows)
+        seen.append({key.stack_id for key in wanted})
+        charging.settle({key: named(MALLOC, 0x31, fingerprint="?", final=False) for key in wanted})
+    assert seen[0] | seen[1] == set(range(1, count + 1))
+    assert [1 in looked for looked in seen].count(True) == 4
+    assert leads(charging, table) == [0] * count
+    assert charging.identities == {}
+
+
+def leads(charging: SiteCharging, table: SiteTable) -> list[int]:
+    """The row that stands for each row."""
     units = charging.units(table)
     assert units is not None
-    assert units.lead.tolist() == [0, 1, 0]
+    return units.lead.tolist()
 
 
 def nameless(*places: tuple[int, int], build_id: str = "c0ffee") -> NamedStack:
