@@ -276,6 +276,13 @@ def test_python_recursion(tracer, run):
     expect_order(site, ["session_keep", *["descend", "sessions_call"] * turns, "Py_RunMain"])
 
 
+def test_a_language_that_is_only_recognised(tracer, run):
+    """Its call sites are C functions, which the process' notes state."""
+    program = run("/usr/bin/perl", "-e", '$| = 1; print "ready\\n"; <STDIN>;')
+    tracer.attach(program.pid)
+    assert any("does not read Perl" in note for note in tracer.top(program.pid)["process"]["notes"])
+
+
 def test_recursion_deeper_than_a_stack_is_kept(tracer, run):
     """Of 60 turns the innermost frames are kept, the figures are exact, and the cut is called by its name."""
     program = run(*python_command())

@@ -15,6 +15,7 @@ from bpfleakd.runtimes.cpython.runtime import detect_cpython
 from bpfleakd.runtimes.dotnet.runtime import detect_dotnet
 from bpfleakd.runtimes.jvm.runtime import detect_jvm
 from bpfleakd.runtimes.runtime import NotStarted, Runtime
+from bpfleakd.runtimes.unread import OTHER, detect_unread
 from bpfleakd.runtimes.v8.runtime import detect_v8
 from bpfleakd.sandbox.helpers import Helpers
 
@@ -33,6 +34,7 @@ def detectors(helpers: Helpers) -> dict[str, Detector]:
         "CPython": detect_cpython,
         "JVM": detect_jvm,
         "V8": partial(detect_v8, helpers),
+        OTHER: detect_unread,
     }
 
 

@@ -1,0 +1,77 @@
+"""Runtimes that bpfleakd recognises and does not read: their call sites are functions of the interpreter.
+
+Whoever sees such a list of C functions should know why, and what would give more. The flags named here were
+tried: Erlang 25, PHP 8.2.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.process.process import ProcessInfo
+
+__all__ = ["OTHER", "Unread", "detect_unread"]
+
+OTHER = "other"
+"""The name of them all: a process has one at most."""
+
+_DELAYED = "; objects count as live until its garbage collector frees them"
+
+# By the name of the program, or of the library where other programs have the language built in. A program
+# that could run scripts (an editor with Perl) is not meant.
+_LANGUAGES = {
+    "Erlang": (
+        r"beam(?:\.smp)?",
+        "; started with ERL_FLAGS='+JPperf true', it writes a perf map, which names Erlang's" + _DELAYED,
+    ),
+    "Lua": (r"lua(?:jit)?[\d.-]*(?:beta\d+)?|libluajit-.*\.so.*", _DELAYED),
+    "Mono": (r"mono(?:-sgen)?|libmonosgen-.*\.so.*", _DELAYED),
+    "Perl": (r"perl[\d.]*", ""),
+    "PHP": (
+        r"php(?:-fpm|-cgi)?[\d.]*|libphp[\d.]*\.so",
+        "; PHP takes memory by chunks of 2 MiB, and whoever needs the next one is shown as its call site:"
+        " with USE_ZEND_ALLOC=0 in its environment, each value is a block",
+    ),
+    "R": (r"libR\.so", _DELAYED),
+    "Ruby": (r"ruby[\d.]*", _DELAYED),
+    "Tcl": (r"(?:tclsh|wish)[\d.]*", ""),
+}
+_PATTERN = re.compile("|".join(f"(?P<{name}>{pattern})" for name, (pattern, _) in _LANGUAGES.items()))
+
+
+class Unread:
+    """One of them: nothing but the note that says so. `version` is the language."""
+
+    name = OTHER
+    methods = None
+    frames = None
+    code_tables = ()
+    code = None
+    live_heap = None
+    allocations = None
+    types = None
+
+    def __init__(self, language: str) -> None:
+        self.version = language
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the call sites are, and what would give more."""
+        more = _LANGUAGES[self.version][1]
+        return (f"bpfleakd does not read {self.version}: call sites are functions of its runtime{more}",)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def detect_unread(process: ProcessInfo, mappings: Sequence[Mapping]) -> Unread | None:
+    """The first of these languages that a process runs; None if it runs none."""
+    paths = (process.exe, *(mapping.path for mapping in mappings if mapping.executable))
+    for name in dict.fromkeys(map(os.path.basename, paths)):
+        found = _PATTERN.fullmatch(name)
+        if found is not None and found.lastgroup is not None:
+            return Unread(found.lastgroup)
+    return None
