@@ -105,6 +105,7 @@ def test_a_victim_that_is_only_watched_gets_its_bill(daemon, workload, tmp_path)
     assert (entry["state"], entry["comm"], entry["sites"]) == ("oom", "growing", 0)
     report = json.loads(tracer.control("reports", "--show", entry["id"], "--json"))
     assert report["process"]["mode"] == "watch"
+    assert report["oom"]["bill"], report["oom"]["bill_missing"]
     assert report["oom"]["bill"][0]["kind"] == "heap_live"
     assert report["oom"]["bill"][0]["bytes"] > LIMIT_BYTES / 4
     assert kept_of(tracer, other.pid) is None

@@ -32,7 +32,7 @@ class OomKill:
     """What a report has of the kill: the kernel's figures at that moment, and the last bill before it.
 
     `bill`, `growth_summary` and `container` are as in AddressSpaceReport, made `bill_age_s` before the kill;
-    None where there was no time for one.
+    None where there is none. `bill_missing` is why there is none, or none of the last change.
     """
 
     anon_bytes: int | None
@@ -43,3 +43,4 @@ class OomKill:
     bill_age_s: float | None = None
     growth_summary: str | None = None
     container: ContainerBill | None = None
+    bill_missing: str | None = None

@@ -2,8 +2,9 @@
 
 A process that is being killed has no memory that could be read: what is kept is from before. A bill is made
 when the anonymous memory has changed by a tenth since the last one, and never for more than a small share of
-the time; so a process that grows has a few, the later the fewer. One that has grown by half since its last
-bill gets another in any case: it may be killed before the time for it has come.
+the time; so a process that grows has a few, the later the fewer. One that has grown by half, since its last
+bill or since it was seen first, gets another at once, as long as a reserve for that lasts: it may be killed
+before the time for it has come. Why there is none is kept as well.
 """
 
 from __future__ import annotations
@@ -12,19 +13,31 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
 
 from bpfleakd import errors
 from bpfleakd.model.address_space import BillLine
 from bpfleakd.model.container import ContainerBill
 from bpfleakd.model.process import ProcessId
+from bpfleakd.units import human_bytes
 
 __all__ = ["Bill", "LastBills"]
+
+log = structlog.get_logger()
 
 _CHANGE = 0.1
 _GROWN = 1.5
 # A smaller process is not killed for lack of memory.
 _BYTES_MIN = 4 << 20
 _KEPT_MAX = 256
+_SEEN_MAX = 4096
+# For processes that have grown by half: a second, which comes back at ten times the share.
+_RESERVE_NS = 1_000_000_000
+_RESERVE_SHARES = 10
+
+_Kept = TypeVar("_Kept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +57,11 @@ class LastBills:
         self._share = share
         self._clock_ns = clock_ns
         self._due_ns = 0
+        self._reserve_ns = _RESERVE_NS
+        self._reserve_at_ns = clock_ns()
+        self._first_bytes: OrderedDict[ProcessId, int] = OrderedDict()
         self._bills: OrderedDict[ProcessId, Bill] = OrderedDict()
+        self._missing: OrderedDict[ProcessId, str] = OrderedDict()
 
     def note(
         self,
@@ -53,29 +70,66 @@ class LastBills:
         make: Callable[[], tuple[tuple[BillLine, ...], ContainerBill | None]],
     ) -> None:
         """Take in how much memory a process has now; `make` makes its bill."""
+        if process not in self._first_bytes:
+            _keep(self._first_bytes, process, anonymous_bytes, _SEEN_MAX)
         known = self._bills.get(process)
         before_bytes = known.anonymous_bytes if known is not None else 0
         if anonymous_bytes < _BYTES_MIN or abs(anonymous_bytes - before_bytes) < _CHANGE * before_bytes:
             return
         began_ns = self._clock_ns()
-        has_grown = known is not None and anonymous_bytes >= _GROWN * before_bytes
-        if began_ns < self._due_ns and not has_grown:
+        if began_ns < self._due_ns and not (
+            anonymous_bytes >= _GROWN * (before_bytes or self._first_bytes[process])
+            and self._has_reserve(began_ns)
+        ):
+            _keep(self._missing, process, "bills had used up the time that they may take", _KEPT_MAX)
             return
         try:
             lines, container = make()
-        except (errors.BpfleakdError, OSError):
-            # It has just ended.
-            return
-        self._due_ns = began_ns + round((self._clock_ns() - began_ns) / self._share)
-        self._bills[process] = Bill(began_ns, anonymous_bytes, lines, container)
-        self._bills.move_to_end(process)
-        while len(self._bills) > _KEPT_MAX:
-            self._bills.popitem(last=False)
+        except (errors.BpfleakdError, OSError) as error:
+            self._failed(process, error)
+        else:
+            self._missing.pop(process, None)
+            _keep(self._bills, process, Bill(began_ns, anonymous_bytes, lines, container), _KEPT_MAX)
+        took_ns = self._clock_ns() - began_ns
+        if began_ns < self._due_ns:
+            self._reserve_ns -= took_ns
+        self._due_ns = began_ns + round(took_ns / self._share)
 
     def get(self, process: ProcessId) -> Bill | None:
         """The last bill of a process, if there is one."""
         return self._bills.get(process)
 
+    def missing(self, process: ProcessId) -> str | None:
+        """Why a process has no bill, or none of its last change; None if nothing is missing."""
+        if process in self._missing or process in self._bills:
+            return self._missing.get(process)
+        if process in self._first_bytes:
+            return f"it had less than {human_bytes(_BYTES_MIN)} of anonymous memory when it was last read"
+        return "its memory had not been read before"
+
     def take(self, process: ProcessId) -> Bill | None:
         """The last bill of a process that is gone, which is forgotten with that."""
+        self._first_bytes.pop(process, None)
+        self._missing.pop(process, None)
         return self._bills.pop(process, None)
+
+    def _has_reserve(self, now_ns: int) -> bool:
+        come_back_ns = round((now_ns - self._reserve_at_ns) * self._share * _RESERVE_SHARES)
+        self._reserve_ns = min(_RESERVE_NS, self._reserve_ns + come_back_ns)
+        self._reserve_at_ns = now_ns
+        return self._reserve_ns > 0
+
+    def _failed(self, process: ProcessId, error: Exception) -> None:
+        reason = str(error)
+        is_new = self._missing.get(process) != reason
+        _keep(self._missing, process, reason, _KEPT_MAX)
+        if is_new and not isinstance(error, errors.NoSuchProcess):
+            log.info("process.bill-not-made", pid=process.pid, reason=reason)
+
+
+def _keep(kept: OrderedDict[ProcessId, _Kept], process: ProcessId, value: _Kept, limit: int) -> None:
+    """Put in the newest; the oldest goes where there are too many."""
+    kept[process] = value
+    kept.move_to_end(process)
+    while len(kept) > limit:
+        kept.popitem(last=False)

@@ -100,7 +100,8 @@ class OomKills(TracingObserver):
     def ending(self, view: ProcessView) -> None:
         """Mark a victim, before its last report is made."""
         traced = view.traced
-        bill = self._traced_bills.take(traced.attachment.process.id)
+        process = traced.attachment.process.id
+        missing, bill = self._traced_bills.missing(process), self._traced_bills.take(process)
         if traced.state is not ProcessState.EXITED:
             return
         self._read()
@@ -108,7 +109,7 @@ class OomKills(TracingObserver):
         if victim is not None:
             self.total += 1
             traced.state = ProcessState.OOM
-            traced.oom = _kill(victim, bill)
+            traced.oom = _kill(victim, bill, missing)
 
     def ended(self, traced: TracedProcess) -> None:
         """Tell of a victim, with what it held most of."""
@@ -125,6 +126,7 @@ class OomKills(TracingObserver):
             anon_bytes=traced.oom.anon_bytes,
             sites=[_site_words(site) for site in sites],
             bill=_bill_words(traced.oom),
+            bill_missing=traced.oom.bill_missing,
         )
 
     # Of watched ones
@@ -149,7 +151,8 @@ class OomKills(TracingObserver):
 
     def _tell_of_watched(self, victim: OomVictim, process: ProcessId, anonymous_bytes: int) -> None:
         self.total += 1
-        kill = _kill(victim, self._watched_bills.take(process))
+        missing = self._watched_bills.missing(process)
+        kill = _kill(victim, self._watched_bills.take(process), missing)
         comm = victim.comm or _comm(self._proc, process.pid)
         report = LeakReport(_nothing_traced(process, comm), (), {}, oom=kill)
         self._keep(process, report)
@@ -160,6 +163,7 @@ class OomKills(TracingObserver):
             traced=False,
             anon_bytes=anonymous_bytes if kill.anon_bytes is None else kill.anon_bytes,
             bill=_bill_words(kill),
+            bill_missing=kill.bill_missing,
         )
 
     def _read(self) -> None:
@@ -186,7 +190,7 @@ def _comm(proc: Path, pid: int) -> str:
         return ""
 
 
-def _kill(victim: OomVictim, bill: Bill | None) -> OomKill:
+def _kill(victim: OomVictim, bill: Bill | None, missing: str | None) -> OomKill:
     return OomKill(
         anon_bytes=victim.anon_bytes,
         file_bytes=victim.file_bytes,
@@ -196,6 +200,7 @@ def _kill(victim: OomVictim, bill: Bill | None) -> OomKill:
         bill_age_s=round(max(0, victim.at_ns - bill.at_ns) / 1e9, 3) if bill is not None else None,
         growth_summary=growth_summary(bill.lines) if bill is not None else None,
         container=bill.container if bill is not None else None,
+        bill_missing=missing,
     )
 
 

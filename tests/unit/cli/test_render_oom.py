@@ -45,6 +45,14 @@ def test_what_is_not_known_is_not_said():
     assert oom_lines(OomKill(None, None, None, None)) == ["killed by the kernel because memory had run out"]
 
 
+def test_why_there_is_no_bill():
+    """Or none that is newer."""
+    none = OomKill(None, None, None, None, bill_missing="its memory had not been read before")
+    assert oom_lines(none)[1:] == ["no bill of its memory: its memory had not been read before"]
+    older = replace(KILL, bill_missing="it does not answer")
+    assert oom_lines(older)[2] == "no later bill of its memory: it does not answer"
+
+
 def test_a_victim_that_was_watched_has_no_call_sites():
     """And says why."""
     process = a_process(state=ProcessState.OOM, mode="watch", live_bytes=0, live_count=0, allocated_count=0)

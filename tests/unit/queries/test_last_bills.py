@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from structlog.testing import capture_logs
+
 from bpfleakd import errors
 from bpfleakd.model.address_space import BillKind, BillLine
 from bpfleakd.model.process import ProcessId
@@ -56,6 +58,59 @@ def test_a_process_that_has_grown_by_half_gets_a_bill_at_once():
     for size in (40, 60, 40, 60, 40, 60, 90):
         world.note(size * MIB, pause_ns=1_000_000)
     assert world.made == 3
+
+
+def test_a_first_bill_does_not_wait_for_those_of_others():
+    """A process that has grown by half since it was seen first gets one at once; others wait for their turn."""
+    world = World()
+    world.note(40 * MIB)
+    for other, size in ((ProcessId(29, 1), 3 * MIB), (ProcessId(31, 1), 50 * MIB)):
+        world.note(size, other, pause_ns=0)
+        assert world.bills.get(other) is None
+    world.note(6 * MIB, ProcessId(29, 1), pause_ns=0)
+    world.note(74 * MIB, ProcessId(31, 1), pause_ns=0)
+    assert world.bills.take(ProcessId(29, 1)).anonymous_bytes == 6 * MIB
+    assert "used up the time" in world.bills.missing(ProcessId(31, 1))
+    assert world.bills.take(ProcessId(31, 1)) is None
+
+
+def test_those_that_grow_by_half_have_a_reserve():
+    """A second of bills at once; then a tenth of the time."""
+    world = World()
+    world.note(40 * MIB)
+    for pid in range(1, 201):
+        world.note(4 * MIB, ProcessId(pid, 1), pause_ns=0)
+        world.note(8 * MIB, ProcessId(pid, 1), pause_ns=0)
+    assert 100 < world.made <= 115
+    made = world.made
+    for pid in range(301, 501):
+        world.note(4 * MIB, ProcessId(pid, 1), pause_ns=5_000_000)
+        world.note(8 * MIB, ProcessId(pid, 1), pause_ns=5_000_000)
+    assert 20 <= world.made - made <= 25
+
+
+def test_why_there_is_no_bill():
+    """Each reason, and none when there is a bill of the last change."""
+    world = World()
+    missing = world.bills.missing
+    assert missing(SHOP) == "its memory had not been read before"
+    world.note(3 * MIB)
+    assert missing(SHOP) == "it had less than 4.00 MiB of anonymous memory when it was last read"
+
+    def silent():
+        raise errors.NotYet("its memory does not answer")
+
+    with capture_logs() as logs:
+        for _ in range(3):
+            world.now_ns += 2_000_000_000
+            world.bills.note(SHOP, 40 * MIB, silent)
+    assert missing(SHOP) == "its memory does not answer"
+    assert [(event["event"], event["pid"]) for event in logs] == [("process.bill-not-made", SHOP.pid)]
+    world.note(40 * MIB)
+    assert missing(SHOP) is None
+    world.note(50 * MIB)
+    assert "used up the time" in missing(SHOP)
+    assert world.bills.get(SHOP).anonymous_bytes == 40 * MIB
 
 
 def test_a_process_that_ends_meanwhile_keeps_its_last_bill():

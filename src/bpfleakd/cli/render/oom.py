@@ -25,6 +25,9 @@ def oom_lines(kill: OomKill) -> list[str]:
     if kill.bill and kill.bill_age_s is not None:
         spent = ", ".join(map(_words, kill.bill[:_BILL_LINES]))
         lines.append(f"{human_duration(kill.bill_age_s)} before: {spent}")
+    if kill.bill_missing:
+        what = "no later bill of its memory" if kill.bill else "no bill of its memory"
+        lines.append(f"{what}: {printable(kill.bill_missing)}")
     if kill.growth_summary:
         lines.append(printable(kill.growth_summary))
     if kill.container:
