@@ -22,7 +22,8 @@ What happens in the first seconds that a process is seen is its warm-up, and not
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -37,8 +38,9 @@ _STRETCHES = 8
 _SCALES = (1, 3, 12)
 # The judged one, as many before it, and the unfinished one.
 _SLOTS = 2 * _STRETCHES + 1
-_JUDGED = slice(-1 - _STRETCHES, -1)
-_QUARTERS = 4
+# Of one window: lowest and highest.
+_LEVEL = 2 * _SLOTS
+_QUARTER = _STRETCHES // 4
 _QUARTER_SHARE = 0.1
 # The probability of such an order of eight stretches without a trend: six of 28 pairs may be the wrong way.
 _P_MAX = 0.01
@@ -46,6 +48,7 @@ _P_MAX = 0.01
 _PRESENT_MIN = 5
 _LOWEST, _HIGHEST = 0, 1
 _NO_READING = -1
+_EMPTY = array("q", [_NO_READING]) * _SLOTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,8 @@ class GrowthWatch:
         self._options = options
         self._warm_s = began_s + options.warmup_s
         self._bytes = 0
-        # Lowest and highest of each stretch of each window, the newest last.
-        self._extremes = np.full((len(_SCALES), _SLOTS, 2), _NO_READING, np.int64)
+        # Of each window the lowest of each stretch, the newest last; then the highest. numpy is slow here.
+        self._extremes = array("q", [_NO_READING]) * (len(_SCALES) * _LEVEL)
         self._numbers: list[int | None] = [None] * len(_SCALES)
         self._growths: list[Growth | None] = [None] * len(_SCALES)
 
@@ -107,51 +110,53 @@ class GrowthWatch:
         self._bytes = anonymous_bytes
         if now_s < self._warm_s:
             return
+        extremes = self._extremes
         for level, scale in enumerate(_SCALES):
             number = int(now_s // (self._options.stretch_s * scale))
             before = self._numbers[level]
             if number != before:
                 self._numbers[level] = number
                 self._begin_stretch(level, min(_SLOTS, number - before) if before is not None else _SLOTS)
-            newest = self._extremes[level, -1]
-            if newest[_LOWEST] == _NO_READING or anonymous_bytes < newest[_LOWEST]:
-                newest[_LOWEST] = anonymous_bytes
-            if anonymous_bytes > newest[_HIGHEST]:
-                newest[_HIGHEST] = anonymous_bytes
+            lowest = level * _LEVEL + _SLOTS - 1
+            if extremes[lowest] == _NO_READING or anonymous_bytes < extremes[lowest]:
+                extremes[lowest] = anonymous_bytes
+            if anonymous_bytes > extremes[lowest + _SLOTS]:
+                extremes[lowest + _SLOTS] = anonymous_bytes
             growth = self._growths[level]
             if growth is not None and anonymous_bytes < growth.from_bytes:
                 self._growths[level] = None
 
     def _begin_stretch(self, level: int, passed: int) -> None:
-        extremes = self._extremes[level]
-        extremes[: _SLOTS - passed] = extremes[passed:].copy()
-        extremes[_SLOTS - passed :] = _NO_READING
-        if passed == _SLOTS or self._is_judgeable(level):
-            self._growths[level] = self._verdict_engine(level)
+        for start in (level * _LEVEL, level * _LEVEL + _SLOTS):
+            end = start + _SLOTS
+            self._extremes[start:end] = self._extremes[start + passed : end] + _EMPTY[:passed]
+        floors = self._judged(level, _LOWEST)
+        if passed == _SLOTS or _is_judgeable(floors):
+            self._growths[level] = self._verdict_engine(level, floors)
 
-    def _is_judgeable(self, level: int) -> bool:
-        """Whether there are readings enough; otherwise the last verdict stands."""
-        quarters = np.split(self._extremes[level, _JUDGED, _LOWEST] != _NO_READING, _QUARTERS)
-        return all(quarter.any() for quarter in quarters) and sum(map(np.sum, quarters)) >= _PRESENT_MIN
+    def _judged(self, level: int, which: int) -> array[int]:
+        first = level * _LEVEL + which * _SLOTS + _SLOTS - 1 - _STRETCHES
+        return self._extremes[first : first + _STRETCHES]
 
-    def _verdict_engine(self, level: int) -> Growth | None:
-        stretches = self._extremes[level, _JUDGED]
-        present = stretches[:, _LOWEST] != _NO_READING
-        floors = stretches[present, _LOWEST].tolist()
+    def _verdict_engine(self, level: int, all_floors: array[int]) -> Growth | None:
+        floors = [floor for floor in all_floors if floor != _NO_READING]
         if not floors:
             return None
         required = max(self._options.min_bytes, self._options.min_share * floors[0])
         # Nearly all processes end here, nearly always: what follows costs a hundred times as much.
-        if floors[-1] - floors[0] < required / 2 or not (
-            _rises_all_the_way(stretches[:, _LOWEST], min) and _rises_all_the_way(stretches[:, _HIGHEST], max)
-        ):
+        if floors[-1] - floors[0] < required / 2:
+            return None
+        all_ceilings = self._judged(level, _HIGHEST)
+        if not (_rises_all_the_way(all_floors, min) and _rises_all_the_way(all_ceilings, max)):
             return None
         window_s = self._options.window_s * _SCALES[level]
-        times_s = np.flatnonzero(present) * (window_s / _STRETCHES)
+        times_s = np.array([place for place, floor in enumerate(all_floors) if floor != _NO_READING])
+        times_s = times_s * (window_s / _STRETCHES)
+        ceilings = [ceiling for ceiling in all_ceilings if ceiling != _NO_READING]
         floor = trend(times_s, floors)
         if (
             floor.p_increase > _P_MAX
-            or trend(times_s, stretches[present, _HIGHEST]).p_increase > _P_MAX
+            or trend(times_s, ceilings).p_increase > _P_MAX
             or floor.slope_per_s * window_s < required
             or floors[-1] - self._highest_before(level) < required / 2
         ):
@@ -164,13 +169,29 @@ class GrowthWatch:
         for longer in range(level, len(_SCALES)):
             # In stretches of the longer window, rounded up.
             judged = -(-_STRETCHES * _SCALES[level] // _SCALES[longer])
-            highest = max(highest, int(self._extremes[longer, : -1 - judged, _HIGHEST].max()))
+            first = longer * _LEVEL + _SLOTS
+            highest = max(highest, *self._extremes[first : first + _SLOTS - 1 - judged])
         return highest
 
 
-def _rises_all_the_way(figures: np.ndarray, extreme: Callable[[list[int]], int]) -> bool:
+def _is_judgeable(floors: Sequence[int]) -> bool:
+    """Whether there are readings enough in these stretches; otherwise the last verdict stands."""
+    missing = floors.count(_NO_READING)
+    if missing == 0:
+        return True
+    return _STRETCHES - missing >= _PRESENT_MIN and all(
+        max(quarter) != _NO_READING for quarter in _quarters(floors)
+    )
+
+
+def _rises_all_the_way(figures: Sequence[int], extreme: Callable[[Iterable[int]], int]) -> bool:
     """Whether each quarter's extreme is higher than the last one's, by a tenth of the whole rise."""
-    quarters = np.split(figures, _QUARTERS)
-    extremes = [extreme(quarter[quarter != _NO_READING].tolist()) for quarter in quarters]
+    extremes = [
+        extreme(figure for figure in quarter if figure != _NO_READING) for quarter in _quarters(figures)
+    ]
     least = _QUARTER_SHARE * (extremes[-1] - extremes[0])
     return least > 0 and all(late - early >= least for early, late in pairwise(extremes))
+
+
+def _quarters(figures: Sequence[int]) -> list[Sequence[int]]:
+    return [figures[first : first + _QUARTER] for first in range(0, _STRETCHES, _QUARTER)]

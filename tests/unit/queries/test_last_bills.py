@@ -61,7 +61,7 @@ def test_a_process_that_has_grown_by_half_gets_a_bill_at_once():
 
 
 def test_a_first_bill_does_not_wait_for_those_of_others():
-    """A process that has grown by half since it was seen first gets one at once; others wait for their turn."""
+    """One that has grown by half since it was seen first gets one at once; others wait for their turn."""
     world = World()
     world.note(40 * MIB)
     for other, size in ((ProcessId(29, 1), 3 * MIB), (ProcessId(31, 1), 50 * MIB)):

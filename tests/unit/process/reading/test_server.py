@@ -8,7 +8,7 @@ from bpfleakd.process.reading.server import Took
 
 
 def test_work_is_not_waiting():
-    """However long it takes: who had the processor meanwhile is not the business of the process that is read."""
+    """However long it takes: the process that is read has no part in it."""
     for _ in range(50):
         took = Took()
         until_ns = time.thread_time_ns() + 2_000_000
