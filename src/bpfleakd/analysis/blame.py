@@ -47,10 +47,12 @@ _WRAPPER = re.compile(
 _EXTENSION = re.compile(r"[^.]+(?:\.cpython-\d+[\w-]*|\.abi3)\.so")
 # Rust's; in C++ these are namespaces of programs. Unlike C++ names, Rust's have no argument list.
 _RUST_LIBRARY = re.compile(
-    r"<?(?:alloc|core|std|hashbrown)::.*"
+    r"<?(?:&(?:mut )?|\*(?:const|mut) |dyn )*(?:(?:alloc|core|std|hashbrown)::.*"
     # Methods of built-in types: <str>::repeat, <[T]>::to_vec, <u8 as alloc::slice::hack::ConvertVec>::to_vec.
-    r"|<(?:str|\[[^\]]*\]|char|bool|[iu](?:8|16|32|64|128|size)|f(?:32|64))(?: as [^>]*)?>::.*"
+    r"|(?:str|\[[^\]]*\]|char|bool|[iu](?:8|16|32|64|128|size)|f(?:32|64))(?: as [^>]*)?>::.*)"
 )
+# Where Rust's own code lies, also that for types of a program: <shop::Order as SpecToString>::spec_to_string.
+_RUST_SOURCE = re.compile(r"(?:/rustc/[0-9a-f]+/)?library/(?:alloc|core|std)/src/.*")
 
 # Go's: package path, function. Servers and the like (net, os) are excluded: they are responsible for what
 # they keep.
@@ -111,6 +113,9 @@ def _is_tool(frame: Frame, allocators_file: str | None) -> bool:
     if not frame.function:
         return False
     if frame.kind is FrameKind.NATIVE and _GO_LIBRARY.fullmatch(frame.function):
+        return True
+    # An inlined function's location is its own; a whole function may lack the entries of what it inlined.
+    if frame.inlined and frame.location and _RUST_SOURCE.fullmatch(frame.location):
         return True
     name, arguments = _split(_CLONE.sub("", frame.function))
     if _WRAPPER.fullmatch(name):

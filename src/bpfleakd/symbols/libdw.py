@@ -10,20 +10,34 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_right
-from collections.abc import Iterator
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_ssize_t, c_uint, c_uint64, c_void_p
+from collections.abc import Callable, Iterable, Iterator
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    byref,
+    c_char_p,
+    c_int,
+    c_size_t,
+    c_ssize_t,
+    c_uint,
+    c_uint64,
+    c_void_p,
+    py_object,
+)
 from functools import cache
 from typing import Any
 
 __all__ = ["DwarfLines", "libdw"]
 
 _DWARF_C_READ = 0
-_TAG_INLINED, _TAG_SUBPROGRAM = 0x1D, 0x2E
+_TAG_BLOCK, _TAG_INLINED, _TAG_SUBPROGRAM = 0x0B, 0x1D, 0x2E
 _AT_LINKAGE_NAME, _AT_MIPS_LINKAGE_NAME, _AT_CALL_FILE, _AT_CALL_LINE = 0x6E, 0x2007, 0x58, 0x59
 
 # More inlined functions at one address are those of a file made to have them.
 _SCOPES_MAX = 256
 _UNITS_MAX = 200_000
+_FUNCTIONS_MAX = 1_000_000
+_GO_ON, _ABORT = 0, 1
 
 
 class _Die(ctypes.Structure):
@@ -32,6 +46,15 @@ class _Die(ctypes.Structure):
 
 class _Attribute(ctypes.Structure):
     _fields_ = (("code", c_uint), ("form", c_uint), ("value", c_void_p), ("cu", c_void_p))
+
+
+def _visit(die: Any, visit: Callable[[Any], int]) -> int:
+    return visit(die)
+
+
+# What the library calls for each function. Made at the import: a helper can make no code once it is locked.
+_Visitor = CFUNCTYPE(c_int, POINTER(_Die), py_object)
+_visitor = _Visitor(_visit)
 
 
 @cache
@@ -51,6 +74,11 @@ def libdw() -> Any | None:
         ("dwarf_ranges", c_ssize_t, (die, c_ssize_t, number, number, number)),
         ("dwarf_getscopes", c_int, (die, c_uint64, POINTER(die))),
         ("dwarf_getscopes_die", c_int, (die, POINTER(die))),
+        ("dwarf_getfuncs", c_ssize_t, (die, _Visitor, py_object, c_ssize_t)),
+        ("dwarf_child", c_int, (die, die)),
+        ("dwarf_siblingof", c_int, (die, die)),
+        ("dwarf_haspc", c_int, (die, c_uint64)),
+        ("dwarf_dieoffset", c_uint64, (die,)),
         ("dwarf_tag", c_int, (die,)),
         ("dwarf_diename", c_char_p, (die,)),
         ("dwarf_attr_integrate", POINTER(_Attribute), (die, c_uint, POINTER(_Attribute))),
@@ -67,6 +95,21 @@ def libdw() -> Any | None:
     return library
 
 
+class _Index:
+    """Where the entry of an address is, by ranges that do not overlap: (low, high, offset of the entry)."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        self._ranges = sorted(ranges)
+        self._lows = [low for low, _high, _offset in self._ranges]
+
+    def get(self, vaddr: int) -> int | None:
+        """The offset of the entry that has this address."""
+        place = bisect_right(self._lows, vaddr) - 1
+        if place < 0 or vaddr >= self._ranges[place][1]:
+            return None
+        return self._ranges[place][2]
+
+
 class DwarfLines:
     """The DWARF of one open file, which stays the caller's."""
 
@@ -79,7 +122,9 @@ class DwarfLines:
         self._dwarf = library.dwarf_begin(descriptor, _DWARF_C_READ)
         if not self._dwarf:
             raise OSError(22, "no DWARF")
-        self._units: tuple[list[int], list[tuple[int, int]]] | None = None
+        self._units: _Index | None = None
+        # The functions of a unit, by its offset.
+        self._functions: dict[int, _Index] = {}
         # Passed to C by address: what it points to has to live.
         self._free = ctypes.CDLL(None).free
         self._free.argtypes = (c_void_p,)
@@ -113,12 +158,50 @@ class DwarfLines:
             self._library.dwarf_end(dwarf)
 
     def _scopes(self, unit: _Die, vaddr: int) -> Iterator[_Die]:
-        """The scopes around an address as they lie in the code, innermost first."""
+        """The scopes around an address as they lie in the code, innermost first, up to the function."""
         for scope in self._array(lambda found: self._library.dwarf_getscopes(byref(unit), vaddr, found), 1):
             # Those further out are where an inlined function was defined, not where it was put.
             yield from self._array(
                 lambda found, scope=scope: self._library.dwarf_getscopes_die(byref(scope), found), _SCOPES_MAX
             )
+            return
+        # The library passes over namespaces, in which rustc and clang put functions.
+        yield from self._scopes_in_namespace(unit, vaddr)
+
+    def _scopes_in_namespace(self, unit: _Die, vaddr: int) -> list[_Die]:
+        at = self._library.dwarf_dieoffset(byref(unit))
+        if at not in self._functions:
+            self._functions[at] = _Index(self._functions_of(unit))
+        function, scope = self._functions[at].get(vaddr), _Die()
+        if function is None or not self._library.dwarf_offdie(self._dwarf, function, byref(scope)):
+            return []
+        scopes = [scope]
+        while len(scopes) < _SCOPES_MAX and (inner := self._scope_in(scopes[-1], vaddr)) is not None:
+            scopes.append(inner)
+        return scopes[::-1]
+
+    def _functions_of(self, unit: _Die) -> list[tuple[int, int, int]]:
+        """The ranges of all functions of a unit, however deep they lie in namespaces and types."""
+        found: list[tuple[int, int, int]] = []
+
+        def visit(die: Any) -> int:
+            offset = self._library.dwarf_dieoffset(die)
+            found.extend((low, high, offset) for low, high in self._ranges_of(die))
+            return _GO_ON if len(found) < _FUNCTIONS_MAX else _ABORT
+
+        self._library.dwarf_getfuncs(byref(unit), _visitor, visit, 0)
+        return found
+
+    def _scope_in(self, outer: _Die, vaddr: int) -> _Die | None:
+        """The block or inlined function directly inside this one that has the address."""
+        inner = _Die()
+        status = self._library.dwarf_child(byref(outer), byref(inner))
+        while status == 0:
+            is_scope = self._library.dwarf_tag(byref(inner)) in (_TAG_BLOCK, _TAG_INLINED)
+            if is_scope and self._library.dwarf_haspc(byref(inner), vaddr) > 0:
+                return inner
+            status = self._library.dwarf_siblingof(byref(inner), byref(inner))
+        return None
 
     def _array(self, get: Any, count_max: int) -> list[_Die]:
         found = POINTER(_Die)()
@@ -162,32 +245,30 @@ class DwarfLines:
     def _unit_at(self, vaddr: int, unit: _Die) -> bool:
         """Find the unit of an address by the units' own ranges: clang writes no .debug_aranges."""
         if self._units is None:
-            ranges = sorted(self._ranges())
-            self._units = [low for low, _high, _unit in ranges], [(high, at) for _low, high, at in ranges]
-        lows, others = self._units
-        place = bisect_right(lows, vaddr) - 1
-        if place < 0 or vaddr >= others[place][0]:
-            return False
-        return bool(self._library.dwarf_offdie(self._dwarf, others[place][1], byref(unit)))
+            self._units = _Index(self._ranges_of_units())
+        offset = self._units.get(vaddr)
+        return offset is not None and bool(self._library.dwarf_offdie(self._dwarf, offset, byref(unit)))
 
-    def _ranges(self) -> Iterator[tuple[int, int, int]]:
+    def _ranges_of_units(self) -> Iterator[tuple[int, int, int]]:
         offset, following, header_bytes = 0, c_uint64(), c_size_t()
-        base, low, high = c_uint64(), c_uint64(), c_uint64()
         for _number in range(_UNITS_MAX):
             if self._library.dwarf_nextcu(
                 self._dwarf, offset, byref(following), byref(header_bytes), None, None, None
             ):
                 return
-            at, die, position = offset + header_bytes.value, _Die(), 0
+            at, die = offset + header_bytes.value, _Die()
             if self._library.dwarf_offdie(self._dwarf, at, byref(die)):
-                while True:
-                    position = self._library.dwarf_ranges(
-                        byref(die), position, byref(base), byref(low), byref(high)
-                    )
-                    if position <= 0:
-                        break
-                    yield low.value, high.value, at
+                yield from ((low, high, at) for low, high in self._ranges_of(byref(die)))
             offset = following.value
+
+    def _ranges_of(self, die: Any) -> Iterator[tuple[int, int]]:
+        """The addresses of an entry: each range's first and the one after its last."""
+        position, base, low, high = 0, c_uint64(), c_uint64(), c_uint64()
+        while True:
+            position = self._library.dwarf_ranges(die, position, byref(base), byref(low), byref(high))
+            if position <= 0:
+                return
+            yield low.value, high.value
 
 
 def _located(file: str | None, line: int) -> str | None:

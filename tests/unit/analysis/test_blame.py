@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,10 @@ def test_files_that_are_no_tools(module: str) -> None:
         "alloc::raw_vec::finish_grow",
         "alloc::raw_vec::finish_grow (.llvm.1234567890)",
         "<alloc::vec::Vec<shop::Item> as core::clone::Clone>::clone",
+        "<&mut alloc::string::String as core::fmt::Write::write_fmt::SpecWriteFmt>::spec_write_fmt",
+        "<&dyn core::ops::function::Fn<(), Output = i32> as core::ops::function::FnOnce<()>>::call_once",
+        "<&str as alloc::string::ToString>::to_string",
+        "<u8 as alloc::vec::spec_from_elem::SpecFromElem>::from_elem",
         "core::ops::function::FnOnce::call_once{{vtable.shim}}",
         "hashbrown::raw::RawTable<T>::reserve_rehash",
         "__rust_alloc",
@@ -118,6 +123,15 @@ def test_files_that_are_no_tools(module: str) -> None:
 def test_functions_that_are_tools_wherever_they_are(function: str) -> None:
     """Wrappers and library templates, compiled into the program or inlined, work for their callers."""
     assert is_passed_over(native(function))
+
+
+def test_code_of_rusts_library_for_a_type_of_the_program() -> None:
+    """It was inlined from there; the program's own implementation lies elsewhere."""
+    name = "<shop::Cart as alloc::string::SpecToString>::spec_to_string"
+    in_library = "/rustc/59807616e1fa/library/alloc/src/string.rs:2940"
+    assert is_passed_over(replace(native(name), inlined=True, location=in_library))
+    assert not is_passed_over(replace(native(name), inlined=True, location="src/library/alloc.rs:7"))
+    assert not is_passed_over(replace(native(name), inlined=False, location=in_library))
 
 
 @pytest.mark.parametrize(
