@@ -50,6 +50,27 @@ def test_freed_memory_is_told_from_live_blocks(tracer, workload, attached):
     assert "4 arenas of glibc" in bill["heap_free"]["note"]
 
 
+@pytest.mark.parametrize("tunables", ["", "glibc.malloc.hugetlb=1"])
+def test_arenas_with_free_chunks_of_nearly_all_sizes(tracer, tunables):
+    """Hardly a list is empty, heaps lie behind each other, and huge pages cut mappings: nothing is lost."""
+    environment = ["MALLOC_ARENA_MAX=2", f"GLIBC_TUNABLES={tunables}"]
+    program = Workload(["env", *environment, build("crowded")])
+    try:
+        ledger = program.step(1)
+        tracer.attach(program.pid)
+        bill, report = bill_of(tracer, program.pid)
+    finally:
+        program.kill()
+
+    assert "2 arenas of glibc" in bill["heap_free"]["note"]
+    assert ledger["free_bytes"] - MIB <= bill["heap_free"]["bytes"] <= ledger["free_bytes"] + CACHED_MAX
+    live = ledger["arena_bytes"] - ledger["free_bytes"] + ledger["large_bytes"]
+    assert live - CACHED_MAX <= bill["heap_live"]["bytes"] <= live + MIB
+    assert sum(line["bytes"] for line in report["bill"]) == pytest.approx(
+        report["resident_bytes"] + report["swap_bytes"], rel=0.05
+    )
+
+
 def test_growth_without_a_leak_is_called_what_it_is(tracer, workload):
     """A sentence says that the allocator keeps freed memory, and what malloc_trim gives back is right."""
     program = workload("fragmented")

@@ -53,8 +53,12 @@ def classify(
     owners: Iterable[tuple[int, int, Owner]] = (),
     stack_pointers: Sequence[int] = (),
     count: _Counter = lambda _start, _end: None,
+    memory_devices: frozenset[str] = frozenset(),
 ) -> list[Part]:
-    """The parts of an address space. `usages` and `owners` (start, end, owner) are in order of addresses."""
+    """The parts of an address space. `usages` and `owners` (start, end, owner) are in order of addresses.
+
+    `memory_devices` are the file systems whose files are memory, as the mappings name them.
+    """
     # [vsyscall] is the kernel's, at an address that no process owns.
     usages = [usage for usage in usages if usage.mapping.path != "[vsyscall]"]
     executable = executable_memory_files(usages)
@@ -63,7 +67,7 @@ def classify(
     before = [None, *usages[:-1]]
     after = [*usages[1:], None]
     for index, (usage, ranges) in enumerate(zip(usages, _by_mapping(usages, owners), strict=True)):
-        use = named_use(usage, executable)
+        use = named_use(usage, executable, memory_devices)
         if use is not None:
             looks = None
             name = usage.mapping.path if use is MemoryUse.SHARED else ""

@@ -2,7 +2,8 @@
 
 Rules:
   - Named mappings are classified by name: [heap], [stack], files, memory files (memfd, shm, System V). A
-    memory file that is executable anywhere, and .NET's doublemapper, are JIT.
+    memory file that is executable anywhere, and .NET's doublemapper, are JIT. Shared mappings of files in
+    tmpfs or hugetlbfs, by their device, are memory files. Anonymous huge pages have a name and no file.
   - Anonymous memory is classified by its owner: the allocator's is heap, that of a call site of kind commit,
     mmap or thread-stack has that use. Without access it is reserved, executable it is JIT.
   - Mappings from before the attach have no owner. Three uses are recognised by appearance, which is a guess:
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bpfleakd.model.address_space import MappingUsage, MemoryUse
+from bpfleakd.model.code.mapping import HUGE_PAGES
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.table.regions import Owner, Special, kind_of
 
@@ -46,8 +48,12 @@ def executable_memory_files(usages: Iterable[MappingUsage]) -> frozenset[tuple[s
     )
 
 
-def named_use(usage: MappingUsage, executable_files: frozenset[tuple[str, int]]) -> MemoryUse | None:
-    """The use by a mapping's name; None for anonymous memory."""
+def named_use(
+    usage: MappingUsage,
+    executable_files: frozenset[tuple[str, int]],
+    memory_devices: frozenset[str] = frozenset(),
+) -> MemoryUse | None:
+    """The use by a mapping's name; None for anonymous memory. Files of `memory_devices` are in memory."""
     path = usage.mapping.path
     if path == "[heap]":
         return MemoryUse.HEAP
@@ -60,6 +66,10 @@ def named_use(usage: MappingUsage, executable_files: frozenset[tuple[str, int]])
         if path.startswith(decoration):
             return use
     if not path or path.startswith("[anon:"):
+        return None
+    if usage.shared and (path.startswith(HUGE_PAGES) or usage.mapping.device in memory_devices):
+        return MemoryUse.SHARED
+    if path.startswith(HUGE_PAGES):
         return None
     return MemoryUse.VDSO if path.startswith("[") else MemoryUse.FILES
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.process.heap_books.glibc_heap import FREE_CHUNKS_MAX, read_glibc_heap
 from bpfleakd.process.heap_books.tcmalloc_heap import TcmallocHeap, read_tcmalloc_heap
+from bpfleakd.process.memory_file_systems import memory_devices
 from bpfleakd.process.memory_groups import (
     CGROUP,
     narrowest_group,
@@ -282,6 +284,7 @@ class MemoryBreakdown:
             space.ranges() if space is not None else (),
             stack_pointers(pid, self._proc),
             Pagemap(pid, self._proc).count,
+            memory_devices(pid, smaps.usages, self._proc),
         )
 
 
@@ -301,12 +304,13 @@ def _books_of(heap: TcmallocHeap) -> AllocatorBooks:
 def _resident_bytes(ranges: Sequence[tuple[int, int]], smaps: Smaps) -> int:
     """What of these ranges is in memory: their share of the mappings that they lie in."""
     resident = 0.0
+    starts = [start for start, _end in ranges]
     for usage in smaps.usages:
-        mapping = usage.mapping
-        inside = sum(end - start for start, end in ranges if mapping.start <= start < mapping.end)
-        if inside:
-            whole = usage.resident_bytes + usage.swap_bytes
-            resident += whole * min(1.0, inside / (mapping.end - mapping.start))
+        first, last = usage.mapping.start, usage.mapping.end
+        # They are in order, and do not overlap.
+        some = ranges[max(0, bisect_right(starts, first) - 1) : bisect_left(starts, last)]
+        inside = sum(max(0, min(end, last) - max(start, first)) for start, end in some)
+        resident += (usage.resident_bytes + usage.swap_bytes) * inside / (last - first)
     return round(resident)
 
 

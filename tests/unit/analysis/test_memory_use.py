@@ -45,6 +45,20 @@ def test_names_tell_the_use(path, use):
     assert named_use(a_usage(path=path), frozenset()) is use
 
 
+def test_shared_files_in_memory_are_shared_memory():
+    """By the device; what is private of them are a program or its library, and a file."""
+    devices = frozenset(["00:01"])
+    assert named_use(a_usage(path="/run/cache", shared=True), frozenset(), devices) is MemoryUse.SHARED
+    assert named_use(a_usage(path="/run/cache", shared=True), frozenset()) is MemoryUse.FILES
+    assert named_use(a_usage(path="/tmp/program"), frozenset(), devices) is MemoryUse.FILES
+
+
+def test_huge_pages_are_anonymous_whatever_they_are_called():
+    """Their path is not that of a file."""
+    assert named_use(a_usage(path="/anon_hugepage"), frozenset()) is None
+    assert named_use(a_usage(path="/anon_hugepage", shared=True), frozenset()) is MemoryUse.SHARED
+
+
 def test_what_grows_down_is_a_stack():
     """Whatever it is called."""
     assert named_use(a_usage(flags={"gd"}), frozenset()) is MemoryUse.THREAD_STACKS

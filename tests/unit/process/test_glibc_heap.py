@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -96,6 +97,41 @@ def test_an_arena_with_a_list_of_free_chunks(memory: Counted) -> None:
     assert found == {first: 64, second: 64, third: 32, fourth: 32}
 
 
+@pytest.mark.parametrize(
+    ("empty", "torn", "is_found"), [(2, 0, True), (2, 2, True), (1, 0, False), (2, 3, False)]
+)
+def test_an_arena_without_room_in_its_bins(memory: Counted, empty: int, torn: int, is_found: bool) -> None:
+    """Two of 127 bins are empty, two others change just now."""
+    forged = Forged(1)
+    forged.follow(0, 0)
+    for bin_number in range(127 - empty):
+        chunk = forged.chunks + 16 * bin_number
+        forged.write(chunk, 1, 32)
+        forged.write(forged.head(0, bin_number), 2, chunk)
+        forged.write(
+            forged.head(0, bin_number), 3, forged.head(0, bin_number) if bin_number < torn else chunk
+        )
+    heap = read_glibc_heap(memory, forged.mappings())
+    assert (heap is not None) == is_found
+
+
+def test_mappings_that_were_cut_are_one(memory: Counted) -> None:
+    """By madvise or mlock: a chunk reaches over the cut."""
+    forged = Forged(1)
+    forged.follow(0, 0)
+    head, chunk = forged.head(0, 5), forged.chunks + 16
+    for word, value in ((1, 2048 | 1), (2, head), (3, head)):
+        forged.write(chunk, word, value)
+        forged.write(head, 2 + (word == 3), chunk)
+    file, whole = forged.mappings()
+    cut = whole.start + 1024
+    heap = read_glibc_heap(memory, [file, replace(whole, end=cut), replace(whole, start=cut)])
+    assert heap is not None
+    assert heap.areas.tolist() == [[whole.start, whole.end]]
+    assert [chunk, 2048] in heap.free.tolist()
+    assert heap.left_out == 0
+
+
 def test_a_ring_of_arenas_that_leads_past_its_beginning(memory: Counted) -> None:
     """No ring, and not followed again and again."""
     forged = Forged(ARENAS)
@@ -114,7 +150,7 @@ def test_bins_and_chunks_that_lead_anywhere(memory: Counted) -> None:
         for bin_number in range(60):
             head, chunk = forged.head(number, bin_number), forged.chunks + 16 * int(random.integers(100))
             forged.write(head, 2, chunk)
-            forged.write(head, 3, int(random.integers(1 << 62)) if bin_number % 2 else chunk)
+            forged.write(head, 3, 16 * int(random.integers(1 << 40)) if bin_number % 2 else chunk)
         forged.write(forged.base(number), FAST, forged.chunks)
     for place in range(CHUNK_BYTES // 8 - 4):
         forged.write(forged.chunks, place, forged.chunks + 16 * int(random.integers(120)))

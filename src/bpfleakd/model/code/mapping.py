@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CodeMapping", "Mapping"]
+__all__ = ["HUGE_PAGES", "CodeMapping", "Mapping"]
+
+HUGE_PAGES = "/anon_hugepage"
+"""The path of anonymous memory in huge pages (MAP_HUGETLB)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,45 +1,31 @@
 """What glibc's malloc has got from the kernel, and what of it is free: read from outside as the process runs.
 
-The arenas form a ring (`malloc_state.next`) that begins with `main_arena`, a variable of libc without a
-symbol. It is found by its bins: an empty bin's list head points to itself, as if it were a chunk that begins
-16 bytes before its first pointer, and most of the 127 bins are empty. Nothing depends on the version but the
-distance from the arena's beginning to its bins, for which the closed ring is the proof. Source: glibc's
-malloc/malloc.c and malloc/arena.c, 2.26 to 2.41.
-
-Lists change while they are read: what does not fit is left out and counted.
+Source: glibc's malloc/malloc.c and malloc/arena.c, 2.26 to 2.41. Lists change while they are read: what does
+not fit is left out and counted.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.code.mapping import HUGE_PAGES, Mapping
+from bpfleakd.process.heap_books.glibc_arenas import BEHIND_BINS_BYTES, BINS, Arena, arenas_of
 from bpfleakd.process.remote_memory import ListElements, RemoteMemory
 
-__all__ = ["FREE_CHUNKS_MAX", "FreeKind", "GlibcHeap", "read_glibc_heap", "variables"]
+__all__ = ["FREE_CHUNKS_MAX", "FreeKind", "GlibcHeap", "read_glibc_heap"]
 
 FREE_CHUNKS_MAX = 200_000
-# Arenas that are looked at in all, and heaps of all arenas: a process may make up as many as it likes.
-_LOOKS_MAX = 4_096
+# Heaps of all arenas: a process may make up as many as it likes.
 _HEAPS_MAX = 16_384
 _WORD = 8
-_BINS = 127
-_BIN_BYTES = 2 * 8 * _BINS
-_BINMAP_BYTES = 16
 _FAST_BINS = 10
-# From the beginning of malloc_state to its bins: since 2.27, and before it had `have_fastchunks`.
-_BINS_AT = (112, 104)
-# malloc_state up to `max_system_mem`, and all bins.
-_BEHIND_BINS_BYTES = _BIN_BYTES + _BINMAP_BYTES + 5 * _WORD
-_EMPTY_BINS_MIN = 40
 _HEAD = struct.Struct("<2Q")
 _FLAGS = 7
 _IS_MMAPPED = 2
@@ -50,9 +36,6 @@ _THREAD_CACHES = {0x290: 128, 0x250: 64}
 _CACHE_LISTS = 64
 # heap_info lies at the beginning of 64 MiB that are aligned to their size.
 _HEAP_BYTES = 64 << 20
-# Variables of a file, and of all.
-_DATA_MAX_BYTES = 16 << 20
-_VARIABLES_MAX_BYTES = 256 << 20
 
 
 class FreeKind(IntEnum):
@@ -61,12 +44,6 @@ class FreeKind(IntEnum):
     LISTED = 0
     CACHED = 1
     TOP = 2
-
-
-class _Arena(NamedTuple):
-    base: int
-    bins: int
-    words: NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +67,7 @@ def read_glibc_heap(
     memory: RemoteMemory, mappings: Sequence[Mapping], *, chunks_max: int = FREE_CHUNKS_MAX
 ) -> GlibcHeap | None:
     """The arenas of the process; None if it has none, as with another allocator or C library."""
-    arenas = _arenas(memory, mappings)
+    arenas = arenas_of(memory, mappings)
     if not arenas:
         return None
     reader = _Reader(memory, mappings, chunks_max)
@@ -98,64 +75,6 @@ def read_glibc_heap(
         reader.read_arena(arena)
     reader.read_lists()
     return reader.result(len(arenas))
-
-
-def _arenas(memory: RemoteMemory, mappings: Sequence[Mapping]) -> list[_Arena]:
-    """The ring that begins in the variables of libc, or of a static program; [] without one."""
-    looks = iter(range(_LOOKS_MAX))
-    for start, end in variables(mappings):
-        try:
-            words = np.frombuffer(memory.read(start, end - start), np.uint64)
-        except OSError:
-            continue
-        heads = start + _WORD * np.arange(len(words), dtype=np.uint64) - np.uint64(2 * _WORD)
-        own = (words[:-1] == heads[:-1]) & (words[1:] == heads[:-1])
-        places = np.flatnonzero(own)
-        for first in _crowds(places):
-            for distance in _BINS_AT:
-                ring = _ring(memory, start + _WORD * first - distance, distance, looks)
-                if ring:
-                    return ring
-    return []
-
-
-def _crowds(places: NDArray[np.intp]) -> Iterator[int]:
-    """Words where 127 list heads may begin, most of which point to themselves."""
-    if len(places) < _EMPTY_BINS_MIN:
-        return
-    for place in places[: len(places) - _EMPTY_BINS_MIN + 1].tolist():
-        ahead = np.searchsorted(places, place + 2 * _BINS) - np.searchsorted(places, place)
-        if ahead >= _EMPTY_BINS_MIN:
-            # Those before the first empty one are not: the ring shows where they begin.
-            yield from (place - 2 * skipped for skipped in range(_BINS))
-            return
-
-
-def _arena(memory: RemoteMemory, base: int, distance: int) -> _Arena | None:
-    """malloc_state at this address; None if it cannot be one."""
-    if base % 8 or base <= 0:
-        return None
-    try:
-        words = np.frombuffer(memory.read(base, distance + _BEHIND_BINS_BYTES), np.uint64)
-    except OSError:
-        return None
-    top, following = int(words[distance // 8 - 2]), int(words[(distance + _BIN_BYTES + _BINMAP_BYTES) // 8])
-    if top % 16 not in (0, 8) or following % 8 or not following:
-        return None
-    return _Arena(base, base + distance, words)
-
-
-def _ring(memory: RemoteMemory, base: int, distance: int, looks: Iterator[int]) -> list[_Arena]:
-    """The arenas from the one at this address on, up to it again; [] if they do not lead there."""
-    ring: dict[int, _Arena] = {}
-    address = base
-    while address not in ring:
-        arena = _arena(memory, address, distance) if next(looks, None) is not None else None
-        if arena is None:
-            return []
-        ring[address] = arena
-        address = int(arena.words[(distance + _BIN_BYTES + _BINMAP_BYTES) // 8])
-    return list(ring.values()) if address == base else []
 
 
 def _leads_back(
@@ -178,19 +97,17 @@ def _leads_back(
     return leads_back(forward, back) | leads_back(back, forward)
 
 
-def variables(mappings: Sequence[Mapping]) -> Iterator[tuple[int, int]]:
-    """Writable private mappings of files, with the zeroed variables behind them."""
-    left = _VARIABLES_MAX_BYTES
-    for mapping, following in zip(mappings, [*mappings[1:], None], strict=True):
-        if not (mapping.path.startswith("/") and mapping.writable and mapping.readable) or mapping.shared:
-            continue
-        end = mapping.end
-        if following is not None and not following.path and following.start == end and following.writable:
-            end = following.end
-        end = min(end, mapping.start + min(_DATA_MAX_BYTES, left))
-        left -= end - mapping.start
-        if end > mapping.start:
-            yield mapping.start, end
+def _joined(mappings: Iterable[Mapping]) -> list[tuple[int, int]]:
+    """Start and end; neighbours of one kind are one: madvise(2), mlock(2) and their like cut mappings."""
+    joined: list[tuple[int, int]] = []
+    path = ""
+    for mapping in mappings:
+        if joined and joined[-1][1] == mapping.start and path == mapping.path:
+            joined[-1] = joined[-1][0], mapping.end
+        else:
+            joined.append((mapping.start, mapping.end))
+        path = mapping.path
+    return joined
 
 
 class _Reader:
@@ -198,12 +115,14 @@ class _Reader:
 
     def __init__(self, memory: RemoteMemory, mappings: Sequence[Mapping], chunks_max: int) -> None:
         self._memory = memory
-        self._writable = [
-            (mapping.start, mapping.end)
+        self._writable = _joined(
+            mapping
             for mapping in mappings
-            if mapping.writable and mapping.readable and not mapping.path.startswith("/")
-        ]
-        self._heap = [(m.start, m.end) for m in mappings if m.path == "[heap]"]
+            if mapping.writable
+            and mapping.readable
+            and (not mapping.path.startswith("/") or mapping.path.startswith(HUGE_PAGES))
+        )
+        self._heap = _joined(mapping for mapping in mappings if mapping.path == "[heap]")
         self._chunks_max = chunks_max
         self._starts = [start for start, _ in self._writable]
         # The last area that was found: most lists stay in one.
@@ -218,25 +137,25 @@ class _Reader:
         self._free: list[NDArray[np.uint64]] = []
         self._left_out = 0
 
-    def read_arena(self, arena: _Arena) -> None:
+    def read_arena(self, arena: Arena) -> None:
         """Its areas, and where its lists begin: with the cache of the thread that made it."""
         distance = (arena.bins - arena.base) // _WORD
         top = int(arena.words[distance - 2])
-        heaps = self._heaps_of(top)
-        is_main = not any(start <= arena.base < end for start, end in heaps)
+        heaps = self._heaps_of(arena.base, top)
+        is_main = not heaps
         areas = self._main_areas(top) if is_main else heaps
         self._areas.update(areas)
         size = self._size(top)
         if size:
             self._free.append(np.array([[top, size, FreeKind.TOP]], np.uint64))
-        bins = arena.words[distance : distance + 2 * _BINS].reshape(-1, 2).tolist()
+        bins = arena.words[distance : distance + 2 * BINS].reshape(-1, 2).tolist()
         for number, (first, last) in enumerate(bins):
             head = arena.bins + (number - 1) * 2 * _WORD
             if first != head:
                 self._rings.append((head, first, last))
         self._fast += filter(None, arena.words[distance - 2 - _FAST_BINS : distance - 2].tolist())
         # The cache of the thread that was here first is the first chunk: in the heap, or behind malloc_state.
-        first_chunks = [start for start, _ in self._heap] if is_main else [arena.bins + _BEHIND_BINS_BYTES]
+        first_chunks = [start for start, _ in self._heap] if is_main else [arena.bins + BEHIND_BINS_BYTES]
         for address in first_chunks:
             self._read_cache(-(-address // 16) * 16)
 
@@ -270,17 +189,18 @@ class _Reader:
             left_out=self._left_out,
         )
 
-    def _heaps_of(self, top: int) -> list[tuple[int, int]]:
-        """The heaps of an arena that is not the main one, the last one first (heap_info.prev)."""
+    def _heaps_of(self, arena: int, top: int) -> list[tuple[int, int]]:
+        """The heaps of an arena, the last one first (heap_info: ar_ptr, prev); [] of the main one."""
         heap = top & ~(_HEAP_BYTES - 1)
         heaps: list[tuple[int, int]] = []
         while heap and heap % _HEAP_BYTES == 0 and heap not in self._heaps and len(self._heaps) < _HEAPS_MAX:
             area = self._area(heap)
-            if area is None or area[0] != heap:
-                break
-            self._heaps.add(heap)
-            heaps.append(area)
             try:
+                if area is None or self._memory.word(heap) != arena:
+                    break
+                self._heaps.add(heap)
+                # The kernel joins it with a heap behind it, and with any other anonymous memory.
+                heaps.append((heap, min(area[1], heap + _HEAP_BYTES)))
                 heap = self._memory.word(heap + _WORD)
             except OSError:
                 break
@@ -355,8 +275,7 @@ class _Reader:
 
     def _mapped(self) -> list[tuple[int, int]]:
         """Large blocks: mappings that are, from their beginning on, chunks with IS_MMAPPED."""
-        areas = {start for start, _end in self._areas}
-        others = [(start, end) for start, end in self._writable if start not in areas]
+        others = list(self._outside_areas())
         try:
             heads = self._memory.gather([start for start, _end in others], _HEAD.size)
         except OSError:
@@ -377,3 +296,19 @@ class _Reader:
                     except OSError:
                         break
         return found
+
+    def _outside_areas(self) -> Iterator[tuple[int, int]]:
+        """What is writable and not of the areas."""
+        areas = iter(sorted(self._areas))
+        area = next(areas, None)
+        for start, end in self._writable:
+            at = start
+            while area is not None and area[0] < end:
+                if at < area[0]:
+                    yield at, area[0]
+                at = max(at, area[1])
+                if area[1] > end:
+                    break
+                area = next(areas, None)
+            if at < end:
+                yield at, end

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.process.heap_books.glibc_heap import variables
+from bpfleakd.process.heap_books.glibc_arenas import variables
 from bpfleakd.process.remote_memory import RemoteMemory
 
 __all__ = ["TcmallocHeap", "read_tcmalloc_heap"]

@@ -1,0 +1,49 @@
+"""File systems whose files are memory and nothing else, as a process has them mounted: tmpfs and hugetlbfs.
+
+Their devices have no name of their own: the table of mounts tells (proc_pid_mountinfo(5)). A file system that
+the process has unmounted is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from bpfleakd.model.address_space import MappingUsage
+from bpfleakd.process.reading.reads import read_file
+
+__all__ = ["memory_devices"]
+
+PROC = Path("/proc")
+_TYPES = frozenset(("tmpfs", "ramfs", "hugetlbfs"))
+# A process may mount as often as it likes: some 100,000 mounts.
+_BYTES_MAX = 8 << 20
+# The major number of file systems without a device.
+_NO_DEVICE = "00:"
+
+
+def memory_devices(pid: int, usages: Iterable[MappingUsage], proc: Path = PROC) -> frozenset[str]:
+    """The devices of such file systems, as in /proc/PID/maps, if one of these mappings may belong to one."""
+    if not any(
+        usage.shared and usage.mapping.device.startswith(_NO_DEVICE) and usage.mapping.path.startswith("/")
+        for usage in usages
+    ):
+        return frozenset()
+    try:
+        mounts = read_file(pid, proc / str(pid) / "mountinfo", _BYTES_MAX)
+    except OSError:
+        return frozenset()
+    lines = mounts.decode(errors="surrogateescape").split("\n")
+    return frozenset(device for line in lines if (device := _memory_device(line)) is not None)
+
+
+def _memory_device(line: str) -> str | None:
+    """36 35 0:27 / /run rw,nosuid shared:5 - tmpfs tmpfs rw,size=4000k"""
+    fields, _, rest = line.partition(" - ")
+    if rest.partition(" ")[0] not in _TYPES:
+        return None
+    try:
+        major, minor = map(int, fields.split(" ", 3)[2].split(":"))
+    except (IndexError, ValueError):
+        return None
+    return f"{major:02x}:{minor:02x}"
