@@ -149,6 +149,11 @@ verdicts-hard: FOR := test
 verdicts-hard: setup ## The same on a busy machine, sampled, and with a daemon that is killed; writes docs/verdicts.md (as root)
 	$(PYTHON) -m bench.verdicts --hard $(VERDICTS_ARGS)
 
+.PHONY: verdicts-inside
+verdicts-inside: FOR := test
+verdicts-inside: setup ## The same, sampled inside the programs, for 10 minutes; writes docs/verdicts.md (as root)
+	$(PYTHON) -m bench.verdicts --inside --seconds 600 $(VERDICTS_ARGS)
+
 .PHONY: healthy
 healthy: FOR := bench
 healthy: setup ## Trace programs that do not leak, under load, for 5 minutes; writes docs/verdicts.md (as root)

@@ -38,15 +38,16 @@ class Launcher:
         return ["env", *assignments, *self.prefix, *map(str, command)]
 
 
-def inside(_directory: Path) -> Launcher:
-    """Our own library, which announces a block in 512 KiB while a daemon is attached."""
+def inside(_directory: Path, interval_bytes: int | None = None) -> Launcher:
+    """Our own library: it announces a block in `interval_bytes`, 512 KiB if None, to an attached daemon."""
     build = _INSIDE.parent / "build" / "inside"
     made = subprocess.run(
         ["make", "--silent", "-C", _INSIDE, f"BUILD={build}"], capture_output=True, text=True, check=False
     )
     if made.returncode:
         raise NotHere(f"libbpfleak.so cannot be built: {made.stderr}")
-    return Launcher(preload=(build / "libbpfleak.so",))
+    variables = {} if interval_bytes is None else {"BPFLEAK_SAMPLE_INTERVAL": str(interval_bytes)}
+    return Launcher(preload=(build / "libbpfleak.so",), variables=variables)
 
 
 def heaptrack(directory: Path) -> Launcher:

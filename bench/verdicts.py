@@ -1,7 +1,8 @@
 """The verdicts on programs whose truth is known: `make verdicts` writes it to docs/verdicts.md.
 
 Every program of tests/workloads/verdicts, built in every way, is traced for a minute. All programs of a way
-run side by side, since they mostly sleep. With `--hard` one way is traced under conditions that make it hard.
+run side by side, since they mostly sleep. With `--hard` one way is traced under conditions that make it hard,
+with `--inside` by the sampler inside the program.
 `bench.healthy` is about real programs.
 """
 
@@ -22,6 +23,7 @@ from typing import Any
 from tests.kernel.workloads import BUILD as BUILD_ROOT
 from tests.kernel.workloads import SOURCES as SOURCES_ROOT
 
+from bench import launchers
 from bench.documents import rewritten
 from bench.tracing import RunningDaemon, ended_with_us
 from bpfleakd.model.process import TracingMode
@@ -45,9 +47,12 @@ class _Condition:
     mode: TracingMode = TracingMode.EXACT
     configuration: dict[str, Any] = field(default_factory=dict)
     kill_every_s: float | None = None
+    # Of the sampler inside the program.
+    interval_bytes: int | None = None
 
 
 _PLAIN = _Condition("")
+_INSIDE = _Condition("one block in 32 KiB, inside", mode=TracingMode.INSIDE, interval_bytes=32 << 10)
 _HARD = (
     _Condition("four busy loops", busy_loops=4),
     _Condition("sampled", mode=TracingMode.SAMPLED),
@@ -89,11 +94,14 @@ def main() -> int:
     parser.add_argument("--ways", nargs="+", default=_WAYS, choices=_WAYS, help="of building the programs")
     conditions = f"only {_HARD_WAY}, under these conditions: {', '.join(_names(_HARD))}"
     parser.add_argument("--hard", nargs="*", metavar="CONDITION", help=conditions)
+    parser.add_argument("--inside", action="store_true", help=f"only {_HARD_WAY}, {_INSIDE.name}")
     arguments = parser.parse_args()
     subprocess.run(["make", "--silent", "-C", _SOURCES, f"BUILD={_BUILD}", "all"], check=True)
     programs = sorted(path.stem for path in _SOURCES.glob("*.json") if arguments.only in path.stem)
     runs = [(way, _PLAIN) for way in arguments.ways]
-    if arguments.hard is not None:
+    if arguments.inside:
+        runs = [(_HARD_WAY, _INSIDE)]
+    elif arguments.hard is not None:
         runs = [(_HARD_WAY, one) for one in _HARD if one.name in (arguments.hard or _names(_HARD))]
     results = [
         result
@@ -108,6 +116,8 @@ def main() -> int:
         rewritten("docs/verdicts.md", "make verdicts", text)
     if not arguments.only and columns == list(_names(_HARD)):
         rewritten("docs/verdicts.md", "make verdicts-hard", text)
+    if not arguments.only and arguments.inside:
+        rewritten("docs/verdicts.md", "make verdicts-inside", text)
     return 0 if all(result.is_right for result in results) else 1
 
 
@@ -116,10 +126,16 @@ def _names(conditions: Sequence[_Condition]) -> tuple[str, ...]:
 
 
 def _of_way(programs: Sequence[str], way: str, condition: _Condition, seconds: float) -> Iterator[_Result]:
+    launcher = launchers.Launcher()
+    if condition.interval_bytes:
+        launcher = launchers.inside(_BUILD, condition.interval_bytes)
     with RunningDaemon(**condition.configuration) as daemon, contextlib.ExitStack() as stack:
         for _ in range(condition.busy_loops):
             stack.enter_context(_busy_loop())
-        running = [(name, *stack.enter_context(_running(_BUILD / f"{name}-{way}"))) for name in programs]
+        running = [
+            (name, *stack.enter_context(_running(launcher.command([_BUILD / f"{name}-{way}"]))))
+            for name in programs
+        ]
         for _name, process, pid in running:
             daemon.client.attach(pid, condition.mode)
             process.stdin.write("\n")
@@ -155,10 +171,10 @@ def _kill_again_and_again(daemon: RunningDaemon, every_s: float, seconds: float)
 
 
 @contextlib.contextmanager
-def _running(program: Path) -> Iterator[tuple[subprocess.Popen, int]]:
+def _running(command: Sequence[str]) -> Iterator[tuple[subprocess.Popen, int]]:
     """The program, and the process of it to be watched."""
     pipe = subprocess.PIPE
-    process = subprocess.Popen(ended_with_us(program), stdin=pipe, stdout=pipe, text=True)
+    process = subprocess.Popen(ended_with_us(*command), stdin=pipe, stdout=pipe, text=True)
     assert process.stdout
     pid = int(process.stdout.readline().split()[1])
     try:

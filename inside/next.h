@@ -47,7 +47,8 @@ struct next_allocator {
 	bool can_align;
 };
 
-extern struct next_allocator next;
+/* Hidden: a call jumps through it without a look at the table of symbols. */
+extern struct next_allocator next __attribute__((visibility("hidden")));
 
 /* Look the functions up. False: this thread is about to do so. */
 bool find_next_allocator(void);

@@ -33,8 +33,8 @@ struct sampler {
 	bool is_resolving;
 };
 
-extern _Thread_local struct sampler sampler __attribute__((tls_model("initial-exec")));
-extern uint64_t sample_interval;
+extern _Thread_local struct sampler sampler __attribute__((tls_model("initial-exec"), visibility("hidden")));
+extern uint64_t sample_interval __attribute__((visibility("hidden")));
 
 static inline uint64_t sampled_bytes(size_t size)
 {
@@ -44,11 +44,11 @@ static inline uint64_t sampled_bytes(size_t size)
 /* Count a block down. False: a mark may be on it, which has_mark() tells. */
 static inline bool count_down(size_t size)
 {
-	uint64_t bytes = sampled_bytes(size), left = sampler.left;
+	uint64_t left;
 
-	if (__builtin_expect(bytes > left, 0))
+	if (__builtin_expect(__builtin_sub_overflow(sampler.left, sampled_bytes(size), &left), 0))
 		return false;
-	sampler.left = left - bytes;
+	sampler.left = left;
 	return true;
 }
 

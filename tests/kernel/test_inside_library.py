@@ -48,12 +48,29 @@ def test_a_program_gets_what_it_asked_for(interval_bytes):
     stress(str(library()), interval_bytes)
 
 
-@pytest.mark.parametrize("allocator", ["libjemalloc.so.2", "libtcmalloc_minimal.so.4"])
-def test_other_allocators_are_called_as_ever(allocator):
-    """The library is in front of one that was preloaded as well."""
+@pytest.mark.parametrize("is_behind", [True, False])
+@pytest.mark.parametrize("allocator", ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"])
+def test_other_allocators_are_called_as_ever(allocator, is_behind):
+    """The library is in front of one that was preloaded as well, or is bypassed by it."""
     if not (LIBRARIES / allocator).exists():
         cannot_run(f"{allocator} is not installed (make setup FOR=test)")
-    stress(f"{library()}:{LIBRARIES / allocator}", 4_096, STRESS_OTHER_ALLOCATOR="yes")
+    order = [library(), LIBRARIES / allocator][:: 1 if is_behind else -1]
+    stress(":".join(map(str, order)), 4_096, STRESS_OTHER_ALLOCATOR=allocator)
+
+
+@pytest.mark.parametrize(
+    "allocator", [None, "libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"]
+)
+def test_calls_before_its_constructor_and_after_all_others_are_right(allocator):
+    """A program's preinit functions come before constructors of libraries."""
+    if allocator and not (LIBRARIES / allocator).exists():
+        cannot_run(f"{allocator} is not installed (make setup FOR=test)")
+    preloaded = f"{library()}:{LIBRARIES / allocator}" if allocator else str(library())
+    environment = {**os.environ, "LD_PRELOAD": preloaded, "BPFLEAK_SAMPLE_INTERVAL": "1024"}
+    done = subprocess.run(
+        [inside_program("early")], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "main\n", "")
 
 
 def test_what_it_prints_is_nothing():
