@@ -72,11 +72,13 @@ def test_a_server_that_never_answers(silent_flood: Path, tracer: Daemon, bystand
         assert "does not answer" in reason_of(tracer, pid)
 
 
+@pytest.mark.parametrize("silent", ["silent_flood", "silent_page"])
 def test_code_that_comes_later_and_never_answers(
-    silent_flood: Path, flood: Path, tracer: Daemon, bystander: Bystander
+    silent: str, flood: Path, tracer: Daemon, bystander: Bystander, request: pytest.FixtureRequest
 ) -> None:
-    """A traced process maps a file whose second open never returns: it stays traced, nobody waits."""
-    with expect_left_alone(bystander), attackers(flood, "late", silent_flood) as (pid,):
+    """A traced process maps a file whose second open, or first read, never returns: it stays traced."""
+    file: Path = request.getfixturevalue(silent)
+    with expect_left_alone(bystander), attackers(flood, "late", file) as (pid,):
         wait_until(lambda: (tracer.supervised(pid) or {}).get("state") == "traced", 30)
         deadline_s = time.monotonic() + HOSTILE_S
         while time.monotonic() < deadline_s:

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeAlias
 
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.probe import ProbedFunction
-from bpfleakd.process.mappings import mapped_file
+from bpfleakd.process.mapped_files import OpenedFile, open_mapped
 from bpfleakd.process.remote_memory import RemoteMemory
 
-__all__ = ["missing_breakpoints"]
+__all__ = ["OpenFile", "missing_breakpoints"]
 
 PROC = Path("/proc")
 _INT3 = 0xCC
 
 
+OpenFile: TypeAlias = Callable[[int, Mapping, str], OpenedFile]
+"""Opens the file of a mapping of a process, for its owner."""
+
+
 def missing_breakpoints(
-    pid: int, probes: Iterable[ProbedFunction], mappings: Iterable[Mapping], proc: Path = PROC
+    pid: int,
+    probes: Iterable[ProbedFunction],
+    mappings: Iterable[Mapping],
+    proc: Path = PROC,
+    open_file: OpenFile = open_mapped,
 ) -> list[ProbedFunction]:
     """Return the probes at whose addresses the process executes what is in the file.
 
@@ -30,7 +39,7 @@ def missing_breakpoints(
         return [
             probe
             for probe in probes
-            if any(_is_missing(memory, pid, probe, each, proc) for each in _places(probe, mappings))
+            if any(_is_missing(memory, pid, probe, each, open_file) for each in _places(probe, mappings))
         ]
     return []
 
@@ -42,13 +51,12 @@ def _places(probe: ProbedFunction, mappings: Iterable[Mapping]) -> Iterator[Mapp
             yield mapping
 
 
-def _is_missing(memory: RemoteMemory, pid: int, probe: ProbedFunction, mapping: Mapping, proc: Path) -> bool:
+def _is_missing(
+    memory: RemoteMemory, pid: int, probe: ProbedFunction, mapping: Mapping, open_file: OpenFile
+) -> bool:
     try:
-        file_fd = os.open(mapped_file(pid, mapping, proc), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            instruction = os.pread(file_fd, 1, probe.offset)
-        finally:
-            os.close(file_fd)
+        file = open_file(pid, mapping, str(pid))
+        instruction = os.pread(file.descriptor, 1, probe.offset)
         return instruction != bytes([_INT3]) and instruction == memory.read(
             mapping.start + probe.offset - mapping.offset, 1
         )

@@ -7,24 +7,29 @@ Rules:
 - Results shared beyond that are stored by content: `FileContent.digest` stands for bytes that cannot change
   any more. A file of another user is copied into sealed memory first, since it could change between the
   digest and the next reading.
-- Files of other file systems than the local ones are opened by a thread: their server may never answer.
+- Files of other file systems than the local ones are opened and copied by a thread (slow_files.py,
+  file_copies.py): their server may never answer. Readers get the copy; only probes need the file itself.
+- Nothing here asks a file server for attributes; fstat(2) does, so it is the thread's, too.
 - A file is checked and used through the same descriptor: through `descriptor_path`, never by its name again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from bpfleakd.errors import BadElf
 from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.process.file_copies import copy_of_slow_file, is_slow, sealed_copy
 from bpfleakd.process.local_devices import LocalDevices, device_number
-from bpfleakd.process.mappings import mapped_file
+from bpfleakd.process.mappings import mapped_by_address
+from bpfleakd.process.program_file import program_of
+from bpfleakd.process.reading.reads import reads
 from bpfleakd.process.rooted_open import open_below, reopen_regular
 from bpfleakd.process.slow_files import SlowFiles
 
@@ -35,7 +40,9 @@ __all__ = [
     "open_mapped",
     "open_mapped_at_once",
     "open_of_root",
+    "open_program",
     "open_unchanged",
+    "rest",
 ]
 
 # The maximum to copy: each process reads larger files of other users for itself.
@@ -96,22 +103,37 @@ class FileContent:
 
 
 class OpenedFile:
-    """A regular file, open for reading. It is closed with the last reference to it."""
+    """A regular file, open for reading. It is closed with the last reference to it.
+
+    `descriptor` reads its bytes: of the file, or of a copy of it.
+    """
 
     def __init__(self, descriptor: int, owner: str) -> None:
         """Take a descriptor, which this object owns; `owner` is the process it belongs to."""
-        self.descriptor = descriptor
+        self.descriptor = self._file = descriptor
         status = os.fstat(descriptor)
         self.key = FileKey(*_identity(status), "" if _is_roots(status) else owner)
 
     @property
     def descriptor_path(self) -> str:
         """A path that opens this very file, in this process and while this object is there."""
-        return f"/proc/self/fd/{self.descriptor}"
+        return f"/proc/self/fd/{self._file}"
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether reading `descriptor` reads a copy."""
+        return self.descriptor != self._file
+
+    def copy(self) -> None:
+        """Read from a copy from now on: it takes as long as the file's server likes. Raises OSError."""
+        self.descriptor = copy_of_slow_file(self._file, self.key.size_bytes, self.key.owner)
 
     def content(self, *, with_digest: bool = True) -> FileContent:
         """The bytes. Raises OSError, and BadElf if the file is written meanwhile."""
         size_bytes = self.key.size_bytes
+        if self.is_copied:
+            digest = _digest(self.descriptor, size_bytes) if with_digest else None
+            return FileContent(os.dup(self.descriptor), digest, is_stable=True)
         if self.key.is_shared:
             digest = _digest(self.descriptor, size_bytes) if with_digest else None
             content = FileContent(os.dup(self.descriptor), digest, is_stable=True)
@@ -121,12 +143,16 @@ class OpenedFile:
             return content
         if size_bytes > COPIED_BYTES_MAX:
             return FileContent(os.dup(self.descriptor), None, is_stable=False)
-        copy = _sealed_copy(self.descriptor, size_bytes)
+        try:
+            copy = sealed_copy("mapped-file", self.descriptor, size_bytes)
+        except EOFError:
+            raise BadElf("the file is being written") from None
         return FileContent(copy, _digest(copy, size_bytes) if with_digest else None, is_stable=True)
 
     def __del__(self) -> None:
-        descriptor, self.descriptor = getattr(self, "descriptor", -1), -1
-        if descriptor >= 0:
+        descriptors = {getattr(self, "descriptor", -1), getattr(self, "_file", -1)} - {-1}
+        self.descriptor = self._file = -1
+        for descriptor in descriptors:
             os.close(descriptor)
 
 
@@ -141,21 +167,48 @@ def open_mapped(pid: int, mapping: Mapping, owner: str) -> OpenedFile:
 
 
 def open_mapped_at_once(pid: int, mapping: Mapping, owner: str, proc: Path = Path("/proc")) -> OpenedFile:
-    """The same, however long the file system takes to answer. Raises OSError."""
-    path = mapped_file(pid, mapping, proc)
-    if path.startswith(f"{proc}/{pid}/map_files/"):
-        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    """The same, of a file system that answers. Raises OSError; TimeoutError if the process keeps us waiting.
+
+    The link in map_files takes the lock of the process' memory map, which the process may hold.
+    """
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        way = reads()
+        handle = way.open(pid, mapped_by_address(pid, mapping, proc), os.O_PATH)
         try:
             return OpenedFile(reopen_regular(handle), owner)
         finally:
-            os.close(handle)
+            way.close(handle)
     opened = OpenedFile(open_below(proc / str(pid) / "root", mapping.path), owner)
     if opened.key.inode != mapping.inode:
         raise FileNotFoundError(2, "another file has its name", mapping.path)
     return opened
 
 
-_slow_files = SlowFiles(open_mapped_at_once)
+def _copied(pid: int, mapping: Mapping, owner: str) -> OpenedFile:
+    """In a thread: whatever is asked of the server is asked here."""
+    opened = open_mapped_at_once(pid, mapping, owner)
+    if is_slow(opened.descriptor):
+        opened.copy()
+    return opened
+
+
+_slow_files = SlowFiles(_copied)
+
+
+def rest() -> None:
+    """Close files of slow file systems that nobody has asked for lately."""
+    _slow_files.rest()
+
+
+def open_program(pid: int, mappings: Iterable[Mapping], owner: str) -> OpenedFile | None:
+    """Open the program that a process executes; None if it maps no code of it. Raises OSError."""
+    program = program_of(pid)
+    for mapping in mappings:
+        if mapping.executable and mapping.inode == program[1]:
+            opened = open_mapped(pid, mapping, owner)
+            if opened.key[:2] == program:
+                return opened
+    return None
 
 
 def open_unchanged(mapping: Mapping, owner: str) -> OpenedFile:
@@ -197,20 +250,3 @@ def _digest(descriptor: int, size_bytes: int) -> bytes | None:
         return None
     with open(f"/proc/self/fd/{descriptor}", "rb", buffering=0) as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_DIGEST_BYTES)).digest()
-
-
-def _sealed_copy(descriptor: int, size_bytes: int) -> int:
-    copy = os.memfd_create("mapped-file", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        done = 0
-        while done < size_bytes:
-            part = os.sendfile(copy, descriptor, done, size_bytes - done)
-            if part == 0:
-                raise BadElf("the file is being written")
-            done += part
-        seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(copy, fcntl.F_ADD_SEALS, seals)
-    except BaseException:
-        os.close(copy)
-        raise
-    return copy

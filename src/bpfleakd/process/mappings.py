@@ -10,7 +10,7 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.reading.reads import read_file
 from bpfleakd.process.reading.refusals import reading
 
-__all__ = ["KnownMappings", "mapped_file", "parse_mappings", "read_mappings"]
+__all__ = ["KnownMappings", "mapped_by_address", "mapped_file", "parse_mappings", "read_mappings"]
 
 PROC = Path("/proc")
 _DELETED = " (deleted)"
@@ -64,14 +64,19 @@ def parse_mappings(text: str) -> tuple[Mapping, ...]:
     return tuple(mapping for line in text.split("\n") if (mapping := _parse(line)))
 
 
-def mapped_file(pid: int, mapping: Mapping, proc: Path = PROC) -> str:
-    """A path that opens the very file that is mapped: also one deleted, replaced or in a container.
+def mapped_by_address(pid: int, mapping: Mapping, proc: Path = PROC) -> str:
+    """The link to the very file that is mapped: also one deleted, replaced or in a container.
 
-    /proc/PID/map_files needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN; /proc/PID/root is the way without.
+    To open it needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
     """
-    by_address = proc / str(pid) / "map_files" / f"{mapping.start:x}-{mapping.end:x}"
+    return str(proc / str(pid) / "map_files" / f"{mapping.start:x}-{mapping.end:x}")
+
+
+def mapped_file(pid: int, mapping: Mapping, proc: Path = PROC) -> str:
+    """A path that opens what is mapped; /proc/PID/root is the way without the rights to the link."""
+    by_address = mapped_by_address(pid, mapping, proc)
     if os.path.lexists(by_address) and os.access(by_address, os.R_OK):
-        return str(by_address)
+        return by_address
     return str(proc / str(pid) / "root" / mapping.path.lstrip("/"))
 
 

@@ -1,7 +1,8 @@
 """Opens files whose file system may not answer (FUSE, NFS): a thread does, and callers wait briefly.
 
-An open that is not answered ends only with SIGKILL or with the server. Rules:
-- Whoever asks waits `WAIT_S` at most, and gets TimeoutError then. Who asks again gets what the thread opened.
+An open or read that is not answered ends only with the server. Rules:
+- Whoever asks waits `WAIT_S` at most, and gets TimeoutError then. Who asks again gets what the thread opened;
+  so does everyone who asks within `_KEPT_S`, since an attach asks until all files of the process are there.
 - A process that keeps callers waiting for too long is not waited for any more for a while (patience.py).
 - One thread at a time opens for a process, `THREADS_MAX` for all.
 """
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.process.reading.patience import Patience
+from bpfleakd.process.reading.patience import Patience, instance_now
 
 __all__ = ["SlowFiles"]
 
@@ -23,7 +24,7 @@ T = TypeVar("T")
 
 WAIT_S = 0.05
 THREADS_MAX = 16
-# What nobody has fetched by then is closed.
+# What nobody has asked for since then is closed.
 _KEPT_S = 60.0
 
 
@@ -31,11 +32,11 @@ class _Opening(Generic[T]):
     """An open(2) in a thread of its own, and what came of it."""
 
     def __init__(self, open_file: Callable[[], T]) -> None:
-        self._open_file = open_file
+        self.asked_s = time.monotonic()
+        self._open_file: Callable[[], T] | None = open_file
         self._file: T | None = None
         self._error: OSError | None = None
         self._done = threading.Event()
-        self._done_s = 0.0
         threading.Thread(target=self._run, name="slow-open", daemon=True).start()
 
     def wait(self, wait_s: float) -> bool:
@@ -43,9 +44,9 @@ class _Opening(Generic[T]):
         return self._done.wait(wait_s)
 
     @property
-    def is_forgotten(self) -> bool:
-        """Whether nobody has come for it."""
-        return self._done.is_set() and time.monotonic() - self._done_s > _KEPT_S
+    def has_failed(self) -> bool:
+        """Whether there will be no file."""
+        return self._done.is_set() and self._file is None
 
     def result(self) -> T:
         """The file, once it is done. Raises OSError."""
@@ -55,48 +56,76 @@ class _Opening(Generic[T]):
 
     def _run(self) -> None:
         try:
+            assert self._open_file is not None
             self._file = self._open_file()
         except OSError as error:
             self._error = error
         finally:
-            self._done_s = time.monotonic()
+            self._open_file = None
             self._done.set()
 
 
 class SlowFiles(Generic[T]):
-    """`open_file` opens the file of a mapping of a process, for its owner. Any thread may call it."""
+    """`open_file` opens the file of a mapping of a process, for its owner. Any thread may call it.
 
-    def __init__(self, open_file: Callable[[int, Mapping, str], T]) -> None:
+    `instance_of` tells processes with one pid apart.
+    """
+
+    def __init__(
+        self,
+        open_file: Callable[[int, Mapping, str], T],
+        instance_of: Callable[[int], str | None] = instance_now,
+    ) -> None:
         self._open_file = open_file
-        self._patience = Patience()
+        self._instance_of = instance_of
+        self._patience = Patience(instance_of=instance_of)
         self._lock = threading.Lock()
         self._openings: dict[tuple[str, str, int], _Opening[T]] = {}
 
     def open(self, pid: int, mapping: Mapping, owner: str) -> T:
         """Open it. Raises OSError; TimeoutError as long as it is not answered."""
-        file = (owner, mapping.device, mapping.inode)
+        file = (self._instance_of(pid) or owner, mapping.device, mapping.inode)
         with self._lock:
-            opening = self._openings.get(file) or self._begun(file, pid, mapping)
-            if opening is None or not self._is_done(opening, pid):
-                raise TimeoutError(errno.ETIMEDOUT, f"the file system of {mapping.path} does not answer")
-            del self._openings[file]
+            opening = self._openings.get(file) or self._begun(file, pid, mapping, owner)
+        if opening is None or not self._is_done(opening, pid):
+            raise TimeoutError(errno.ETIMEDOUT, f"the file system of {mapping.path} does not answer")
+        opening.asked_s = time.monotonic()
+        if opening.has_failed:
+            with self._lock:
+                self._openings.pop(file, None)
         return opening.result()
+
+    def rest(self) -> None:
+        """Close what nobody has asked for lately."""
+        if not self._openings:
+            return
+        due_s = time.monotonic() - _KEPT_S
+        with self._lock:
+            self._openings = {
+                file: each
+                for file, each in self._openings.items()
+                if each.asked_s > due_s or not each.wait(0.0)
+            }
 
     def _is_done(self, opening: _Opening[T], pid: int) -> bool:
         """Wait for it, unless the process has kept us waiting for too long."""
-        if self._patience.is_silent(pid):
-            return opening.wait(0.0)
+        if opening.wait(0.0):
+            return True
+        with self._lock:
+            if self._patience.is_silent(pid):
+                return False
         began_s = time.monotonic()
         is_done = opening.wait(WAIT_S)
-        self._patience.wait(pid, time.monotonic() - began_s)
+        with self._lock:
+            self._patience.wait(pid, time.monotonic() - began_s)
         return is_done
 
-    def _begun(self, file: tuple[str, str, int], pid: int, mapping: Mapping) -> _Opening[T] | None:
+    def _begun(
+        self, file: tuple[str, str, int], pid: int, mapping: Mapping, owner: str
+    ) -> _Opening[T] | None:
         """None if threads wait for this process, or too many for others."""
-        owner = file[0]
-        self._openings = {key: each for key, each in self._openings.items() if not each.is_forgotten}
         waiting = [key for key, each in self._openings.items() if not each.wait(0.0)]
-        if len(waiting) >= THREADS_MAX or any(key[0] == owner for key in waiting):
+        if len(waiting) >= THREADS_MAX or any(key[0] == file[0] for key in waiting):
             return None
         opening = self._openings[file] = _Opening(lambda: self._open_file(pid, mapping, owner))
         return opening

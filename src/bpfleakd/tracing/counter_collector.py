@@ -20,6 +20,7 @@ from bpfleakd.model.site import SiteKey
 from bpfleakd.runtimes.go.program import find_more_go
 from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing.attaching.attach import Attacher
+from bpfleakd.tracing.attaching.process_code import not_yet
 from bpfleakd.tracing.recorded_state import RecordedState
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.traced_processes import TracedProcesses
@@ -154,6 +155,8 @@ class CounterCollector:
         self._unwinding.follow(code, wait_s=0.0)
         traced.attachment = self._attacher.follow(traced.attachment, code, _LIBRARIES_WAIT_S)
         log.info("process.libraries-changed", pid=traced.pid, mappings=len(code.mappings))
+        if code.unanswered:
+            raise not_yet(code)
 
     def _follow_changed_libraries(self, traced: TracedProcess, changes: int) -> None:
         """A process that maps libraries without end waits, the longer the more that takes."""

@@ -8,7 +8,9 @@ import pytest
 
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
-from bpfleakd.process.breakpoints import missing_breakpoints
+from bpfleakd.process.breakpoints import OpenFile, missing_breakpoints
+
+from ..symbols.opening import open_file
 
 PID = 23
 START = 0x4000
@@ -36,13 +38,18 @@ def proc(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def opener(proc: Path) -> OpenFile:
+    """Opens what is below the root of the process."""
+    return lambda pid, mapping, owner: open_file(proc / str(pid) / "root" / mapping.path[1:], owner)
+
+
 def write_memory(proc: Path, code: bytes) -> None:
     (proc / str(PID) / "mem").write_bytes(bytes(START) + code.ljust(4096, b"\0"))
 
 
 def test_breakpoints_that_are_there_are_not_missing(proc):
     """Each has taken the place of an instruction."""
-    assert missing_breakpoints(PID, map(probe, OFFSETS), [MAPPING], proc) == []
+    assert missing_breakpoints(PID, map(probe, OFFSETS), [MAPPING], proc, opener(proc)) == []
 
 
 def test_an_instruction_of_the_file_is_a_missing_breakpoint(proc):
@@ -50,13 +57,13 @@ def test_an_instruction_of_the_file_is_a_missing_breakpoint(proc):
     memory = bytearray(CODE)
     memory[OFFSETS[0]] = 0xCC
     write_memory(proc, memory)
-    assert missing_breakpoints(PID, map(probe, OFFSETS), [MAPPING], proc) == [probe(OFFSETS[1])]
+    assert missing_breakpoints(PID, map(probe, OFFSETS), [MAPPING], proc, opener(proc)) == [probe(OFFSETS[1])]
 
 
 def test_what_cannot_be_told_is_not_missing(proc):
     """A library that is not mapped any more, a process that has ended, a file that is gone."""
     write_memory(proc, CODE)
-    assert missing_breakpoints(PID, map(probe, OFFSETS), [], proc) == []
-    assert missing_breakpoints(PID + 1, map(probe, OFFSETS), [MAPPING], proc) == []
+    assert missing_breakpoints(PID, map(probe, OFFSETS), [], proc, opener(proc)) == []
+    assert missing_breakpoints(PID + 1, map(probe, OFFSETS), [MAPPING], proc, opener(proc)) == []
     (proc / str(PID) / "root/lib/libc.so").unlink()
-    assert missing_breakpoints(PID, map(probe, OFFSETS), [MAPPING], proc) == []
+    assert missing_breakpoints(PID, map(probe, OFFSETS), [MAPPING], proc, opener(proc)) == []

@@ -43,15 +43,15 @@ def server() -> Iterator[Server]:
 def test_a_file_that_is_answered_is_there_at_once(server: Server) -> None:
     """So is an error."""
     server.answers.set()
-    files = SlowFiles(server.open_file)
+    files = slow_files(server)
     assert files.open(PID, FILE, "one") == FILE.path
     with pytest.raises(FileNotFoundError):
-        files.open(PID, replace(FILE, path="/gone"), "one")
+        files.open(PID, replace(FILE, path="/gone", inode=24), "one")
 
 
 def test_what_comes_late_is_kept_for_whoever_asks_again(server: Server) -> None:
     """It is asked for once."""
-    files = SlowFiles(server.open_file)
+    files = slow_files(server)
     for _ in range(3):
         with pytest.raises(TimeoutError):
             files.open(PID, FILE, "one")
@@ -62,7 +62,7 @@ def test_what_comes_late_is_kept_for_whoever_asks_again(server: Server) -> None:
 
 def test_a_silent_server_costs_little_and_only_its_process(server: Server) -> None:
     """One thread a process, so many in all."""
-    files = SlowFiles(server.open_file)
+    files = slow_files(server)
     for inode in range(20):
         with pytest.raises(TimeoutError):
             files.open(PID, replace(FILE, inode=inode + 1), "one")
@@ -71,6 +71,37 @@ def test_a_silent_server_costs_little_and_only_its_process(server: Server) -> No
         with pytest.raises(TimeoutError):
             files.open(PID, FILE, f"other {number}")
     assert server.opens == THREADS_MAX
+
+
+def test_an_answer_is_kept_for_who_asks_again(server: Server) -> None:
+    """An attach asks until all files of the process are there; an error is asked for again."""
+    server.answers.set()
+    files = slow_files(server)
+    for _ in range(3):
+        assert files.open(PID, FILE, "one") == FILE.path
+    files.rest()
+    assert files.open(PID, FILE, "one") == FILE.path
+    assert server.opens == 1
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            files.open(PID, replace(FILE, path="/gone", inode=24), "one")
+    assert server.opens == 3
+
+
+def test_another_process_with_the_pid_gets_no_file_of_the_first(server: Server) -> None:
+    """Device numbers are used again, too."""
+    server.answers.set()
+    instance = "2@1"
+    files = SlowFiles(server.open_file, instance_of=lambda _pid: instance)
+    assert files.open(PID, FILE, str(PID)) == FILE.path
+    instance = "2@2"
+    assert files.open(PID, FILE, str(PID)) == FILE.path
+    assert server.opens == 2
+
+
+def slow_files(server: Server) -> SlowFiles[str]:
+    """Processes are told apart by their owners."""
+    return SlowFiles(server.open_file, instance_of=lambda _pid: None)
 
 
 def _opened(files: SlowFiles[str], owner: str) -> str | None:

@@ -17,7 +17,7 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.method import Method
 from bpfleakd.printable import printable
-from bpfleakd.process.mapped_files import FileKey, OpenedFile
+from bpfleakd.process.mapped_files import FileKey, OpenedFile, open_program
 from bpfleakd.runtimes.go.goroutines import Goroutines
 from bpfleakd.runtimes.go.heap_profile import BUCKETS_MAX, HeapProfile
 from bpfleakd.runtimes.go.memory import ProcessMemory
@@ -247,17 +247,20 @@ def _go_libraries(files: Iterable[MappedFile], known: Collection[int]) -> Iterat
 
 def _go_program(pid: int, mappings: Sequence[Mapping]) -> GoProgram | None:
     """What a process executes, if Go made it; None if not. Raises as find_go does."""
-    path = f"/proc/{pid}/exe"
     try:
-        image = ElfImage.open(path)
+        file = open_program(pid, mappings, str(pid))
+        image = ElfImage.open(file.descriptor) if file is not None else None
+    except TimeoutError as error:
+        raise errors.NotYet(f"the program of process {pid} is still being read") from error
     except OSError as error:
         raise errors.NoSuchProcess(f"process {pid} has ended, or has no executable file") from error
+    if file is None or image is None:
+        return None
     try:
         if not image.is_go:
             image.close()
             return None
-        module = _module(image, os.stat(path).st_ino, mappings)
-        return _with_variables(module, pid)
+        return _with_variables(_module(image, file.key.inode, mappings), pid)
     except (errors.BadElf, OSError) as error:
         image.close()
         raise _refused(pid, error.message if isinstance(error, errors.BadElf) else str(error)) from error

@@ -29,6 +29,7 @@ from bpfleakd.kernel.probes.announced import ARGUMENT_COUNTS
 from bpfleakd.kernel.probes.links import Linker, SampledPoint, close_all
 from bpfleakd.kernel.probes.operands import packed_operands
 from bpfleakd.model.process import ProcessId, TracingMode, TracingRequest
+from bpfleakd.process import mapped_files
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo, check_traceable, is_hosts_init, read_process
 from bpfleakd.runtimes.go.program import FoundGo, find_go
@@ -229,8 +230,9 @@ class Attacher:
         self._linker.drop_unused()
 
     def poll(self) -> None:
-        """Finish what the kernel needed time for."""
+        """Finish what the kernel needed time for, and close what nobody needs any more."""
         self._linker.sweep()
+        mapped_files.rest()
 
     def follow(self, attachment: Attachment, code: ProcessCode, wait_s: float = SEARCH_WAIT_S) -> Attachment:
         """Probe the allocators that have come with new libraries.
@@ -273,8 +275,8 @@ class Attacher:
         return attachment
 
     def read_code(self, pid: int) -> ProcessCode:
-        """The code of a process now, for `follow`; raises as CodeReader.code_of."""
-        return self._reader.code_of(pid)
+        """The code of a process now, for `follow`; raises as CodeReader.code_so_far."""
+        return self._reader.code_so_far(pid)
 
     def stop(self, attachment: Attachment) -> None:
         """Stop recording and take the breakpoints out; the tables stay to be read."""
@@ -312,7 +314,7 @@ class Attacher:
         log_refused(process.id.pid, files)
         parts = parts_of(files, mode)
         if needed and not any(file.has_allocator or file.sampled for file in parts):
-            raise no_allocator(process, files)
+            raise no_allocator(process, files, code)
         return parts
 
     def _clear(self, pid: int, pins: ProcessPins) -> None:

@@ -6,25 +6,27 @@ points, unwind tables, names.
 
 from __future__ import annotations
 
-import contextlib
-import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
 
+from bpfleakd import errors
 from bpfleakd.model.code.mapping import Mapping as MemoryMapping
 from bpfleakd.process.mapped_files import OpenedFile, open_mapped
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import instance_of
+from bpfleakd.process.program_file import program_of
 from bpfleakd.tracing.attaching.file_systems import WAIT_S, FileSystems
 
-__all__ = ["CodeFile", "CodeReader", "ProcessCode", "open_code"]
+__all__ = ["CodeFile", "CodeReader", "ProcessCode", "not_yet", "open_code"]
 
 log = structlog.get_logger()
 
 # Of one process; Chromium and LibreOffice have some 300.
 _FILES_MAX = 1024
+_PAUSE_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +40,16 @@ class CodeFile:
 
 @dataclass(frozen=True, slots=True)
 class ProcessCode:
-    """`owner` stands for the process; `files` are by device and inode, and open as long as this is kept."""
+    """`owner` stands for the process; `files` are by device and inode, and open as long as this is kept.
+
+    `unanswered` is the path of a file whose file system has not answered yet, "" if there is none.
+    """
 
     pid: int
     owner: str
     mappings: tuple[MemoryMapping, ...]
     files: Mapping[tuple[str, int], CodeFile]
+    unanswered: str = ""
 
     @property
     def opened(self) -> list[tuple[MemoryMapping, OpenedFile]]:
@@ -66,9 +72,23 @@ class CodeReader:
 
         Raises NoSuchProcess, AccessDenied, and NotYet if a file system does not answer within `wait_s`.
         """
+        due_s = time.monotonic() + wait_s
+        while (code := self.code_so_far(pid, wait_s)).unanswered:
+            if time.monotonic() >= due_s:
+                raise not_yet(code)
+            time.sleep(_PAUSE_S)
+        return code
+
+    def code_so_far(self, pid: int, wait_s: float = WAIT_S) -> ProcessCode:
+        """The same without the files that are still being read: see `unanswered`."""
         owner, mappings = instance_of(pid), read_mappings(pid)
         self._file_systems.expect_answers(pid, owner, mappings, wait_s)
         return _opened(pid, owner, mappings)
+
+
+def not_yet(code: ProcessCode) -> errors.NotYet:
+    """What to raise if an answer is needed."""
+    return errors.NotYet(f"{code.unanswered} is still being read, or its file system does not answer")
 
 
 def open_code(pid: int, mappings: Iterable[MemoryMapping]) -> ProcessCode:
@@ -82,20 +102,23 @@ def _opened(pid: int, owner: str, mappings: tuple[MemoryMapping, ...]) -> Proces
     for mapping in mappings:
         if mapping.executable and mapping.inode:
             first.setdefault((mapping.device, mapping.inode), mapping)
-    program, files = _program_inode(pid), dict[tuple[str, int], CodeFile]()
+    program, files, unanswered = _program_inode(pid), dict[tuple[str, int], CodeFile](), ""
     for inode, mapping in first.items():
         if len(files) >= _FILES_MAX:
             log.warning("code.left-out", pid=pid, path=mapping.path, reason="it maps too many files")
             break
-        with contextlib.suppress(OSError):
+        try:
             file = open_mapped(pid, mapping, owner)
             files[inode] = CodeFile(file, mapping, file.key[:2] == program)
-    return ProcessCode(pid, owner, mappings, files)
+        except TimeoutError:
+            unanswered = mapping.path
+        except OSError:
+            continue
+    return ProcessCode(pid, owner, mappings, files, unanswered)
 
 
 def _program_inode(pid: int) -> tuple[int, int] | None:
     try:
-        status = os.stat(f"/proc/{pid}/exe")
+        return program_of(pid)
     except OSError:
         return None
-    return status.st_dev, status.st_ino

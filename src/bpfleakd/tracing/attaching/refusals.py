@@ -10,8 +10,10 @@ import structlog
 from bpfleakd import errors
 from bpfleakd.elf.image import EM_X86_64, ElfImage
 from bpfleakd.process.allocators import ALLOCATORS
+from bpfleakd.process.mapped_files import open_program
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.tracing.attaching.probed_file import ProbedFile
+from bpfleakd.tracing.attaching.process_code import ProcessCode
 
 __all__ = ["link_error", "log_refused", "no_allocator"]
 
@@ -25,9 +27,9 @@ def log_refused(pid: int, files: Sequence[ProbedFile]) -> None:
             log.warning("probes.refused", pid=pid, count=len(file.refused), reasons=file.refused[:4])
 
 
-def no_allocator(process: ProcessInfo, files: Sequence[ProbedFile]) -> errors.TargetError:
+def no_allocator(process: ProcessInfo, files: Sequence[ProbedFile], code: ProcessCode) -> errors.TargetError:
     """Why there is nothing to probe in a process, in whose `files` it was looked for."""
-    return _unverified(process, files) or _unknown_allocator(process)
+    return _unverified(process, files) or _unknown_allocator(process, code)
 
 
 def _unverified(process: ProcessInfo, files: Sequence[ProbedFile]) -> errors.NoAllocator | None:
@@ -41,10 +43,13 @@ def _unverified(process: ProcessInfo, files: Sequence[ProbedFile]) -> errors.NoA
     )
 
 
-def _unknown_allocator(process: ProcessInfo) -> errors.TargetError:
+def _unknown_allocator(process: ProcessInfo, code: ProcessCode) -> errors.TargetError:
     pid = process.id.pid
     try:
-        with ElfImage.open(f"/proc/{pid}/exe") as image:
+        program = open_program(pid, code.mappings, code.owner)
+        if program is None:
+            raise errors.BadElf("its program is not mapped")
+        with ElfImage.open(program.descriptor) as image:
             machine, is_bare = image.machine, image.is_static and image.section(".symtab") is None
     except errors.BadElf:
         machine, is_bare = EM_X86_64, False

@@ -1,0 +1,118 @@
+"""Copies of files in memory that nobody can change any more (memfd_create(2), sealed).
+
+Copies of files of slow file systems have limits: of a file, of a process, of all together. What is in use is
+counted by looking at our open descriptors, so that no copy is forgotten, whoever keeps it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import threading
+import time
+
+__all__ = ["copy_of_slow_file", "is_slow", "sealed_copy"]
+
+OWN_BYTES_MAX = 256 << 20
+ALL_BYTES_MAX = 512 << 20
+# A server that is as slow as that keeps a thread busy.
+COPY_S = 30.0
+_PART_BYTES = 1 << 20
+_DESCRIPTORS = "/proc/self/fd"
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+
+# File systems of the kernel's own, in any mount namespace (linux/magic.h). An overlay may lie over FUSE.
+_KERNELS_OWN = frozenset(
+    (
+        0xEF53,  # ext2, ext3, ext4
+        0x58465342,  # xfs
+        0x9123683E,  # btrfs
+        0xF2F52010,  # f2fs
+        0x2FC12FC1,  # zfs
+        0xCA451A4E,  # bcachefs
+        0x01021994,  # tmpfs
+        0x73717368,  # squashfs
+        0xE0F5E1E2,  # erofs
+    )
+)
+_STATFS_BYTES = 120
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_counting = threading.Lock()
+
+
+def is_slow(descriptor: int) -> bool:
+    """Whether reading a file may wait for a server; asking may, too. Raises OSError."""
+    # os.fstatvfs leaves f_type out, with which struct statfs begins.
+    buffer = ctypes.create_string_buffer(_STATFS_BYTES)
+    if _libc.fstatfs(descriptor, buffer):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return int.from_bytes(buffer.raw[:8], "little") not in _KERNELS_OWN
+
+
+def copy_of_slow_file(descriptor: int, size_bytes: int, owner: str) -> int:
+    """Copy a file for the process `owner`, and return the copy. Waits as long as the server of the file does.
+
+    Raises OSError: EFBIG if it is larger than any copy may be, ENOSPC if there are too many copies.
+    """
+    if size_bytes > OWN_BYTES_MAX:
+        raise OSError(errno.EFBIG, "it is too large to be copied, and its file system may not answer")
+    name = f"slow-file:{owner}"
+    with _counting:
+        _refuse_too_many(name, size_bytes)
+        copy = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        # It counts from now on.
+        os.ftruncate(copy, size_bytes)
+    try:
+        _fill(copy, descriptor, size_bytes, time.monotonic() + COPY_S)
+    except EOFError:
+        os.close(copy)
+        raise OSError(errno.EIO, "the file is being written") from None
+    except BaseException:
+        os.close(copy)
+        raise
+    return copy
+
+
+def sealed_copy(name: str, descriptor: int, size_bytes: int) -> int:
+    """Copy so many bytes of a file, and return the copy. Raises OSError, and EOFError if it is shorter."""
+    copy = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        _fill(copy, descriptor, size_bytes)
+    except BaseException:
+        os.close(copy)
+        raise
+    return copy
+
+
+def _fill(copy: int, descriptor: int, size_bytes: int, deadline_s: float = float("inf")) -> None:
+    done = 0
+    while done < size_bytes:
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(errno.ETIMEDOUT, "its file system takes too long to answer")
+        part = os.sendfile(copy, descriptor, done, min(_PART_BYTES, size_bytes - done))
+        if part == 0:
+            raise EOFError
+        done += part
+    fcntl.fcntl(copy, fcntl.F_ADD_SEALS, _SEALS)
+
+
+def _refuse_too_many(name: str, wanted_bytes: int) -> None:
+    """Raises OSError if a copy of this name would be too much for its process, or for all."""
+    sizes: dict[int, int] = {}
+    own: set[int] = set()
+    for number in os.listdir(_DESCRIPTORS):
+        with contextlib.suppress(OSError):
+            link = os.readlink(f"{_DESCRIPTORS}/{number}")
+            if link.startswith("/memfd:slow-file:"):
+                status = os.fstat(int(number))
+                sizes[status.st_ino] = status.st_size
+                if link == f"/memfd:{name} (deleted)":
+                    own.add(status.st_ino)
+    own_bytes = sum(sizes[inode] for inode in own)
+    if own_bytes + wanted_bytes > OWN_BYTES_MAX or sum(sizes.values()) + wanted_bytes > ALL_BYTES_MAX:
+        raise OSError(errno.ENOSPC, "too much of slow file systems is copied already")
