@@ -27,3 +27,4 @@ def test_a_flood_of_one_process_disturbs_no_other(
         deadline_s = time.monotonic() + HOSTILE_S
         while time.monotonic() < deadline_s:
             bystander.program.step(23)
+            bystander.tracer.top_after_tick(bystander.program.pid)

@@ -125,8 +125,15 @@ class OpenedFile:
         return self.descriptor != self._file
 
     def copy(self) -> None:
-        """Read from a copy from now on: it takes as long as the file's server likes. Raises OSError."""
+        """Read from a copy from now on: it takes as long as the file's server likes. Raises OSError.
+
+        Who closes a FUSE file waits for the server, too. So that is done here, and what stays open is only
+        a handle (O_PATH), of whose end no server learns.
+        """
         self.descriptor = copy_of_slow_file(self._file, self.key.size_bytes, self.key.owner)
+        opened, self._file = self._file, os.open(self.descriptor_path, os.O_PATH | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):
+            os.close(opened)
 
     def content(self, *, with_digest: bool = True) -> FileContent:
         """The bytes. Raises OSError, and BadElf if the file is written meanwhile."""
