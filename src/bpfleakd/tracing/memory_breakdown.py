@@ -44,6 +44,7 @@ log = structlog.get_logger()
 PROC = Path("/proc")
 # Allocators with books that are read (process/heap_books); the loader's functions are probed as well.
 _READ_ALLOCATORS = frozenset({"glibc", "tcmalloc", "ld.so"})
+_UNREAD_LIBRARIES = ("jemalloc", "mimalloc")
 # About 50 ms.
 _CHUNKS_AT_ATTACH = 20_000
 
@@ -194,7 +195,7 @@ class MemoryBreakdown:
         parts, books = self._parts(pid, smaps, space), self._books(pid, smaps, _CHUNKS_AT_ATTACH)
         container = self._container_bill(pid, attached_s)
         process = self._processes.get(pid)
-        unread = _unread_heap(process.unread) if process is not None else None
+        unread = _unread_heap(process.unread if process is not None else _mapped_unread(smaps))
         if process is None or process.first_bill is None:
             return bill(parts, books, managed, unread=unread), container
         return self._bill(process, parts, books, managed, unread, attached_s), container
@@ -290,6 +291,12 @@ class MemoryBreakdown:
 
 def _unread(allocators: Collection[str]) -> tuple[str, ...]:
     return tuple(sorted(set(allocators) - _READ_ALLOCATORS))
+
+
+def _mapped_unread(smaps: Smaps) -> tuple[str, ...]:
+    """Those of a process whose files nobody has opened, by the names of its libraries."""
+    names = {usage.mapping.path.rpartition("/")[2] for usage in smaps.usages}
+    return tuple(each for each in _UNREAD_LIBRARIES if any(name.startswith(f"lib{each}") for name in names))
 
 
 def _unread_heap(allocators: tuple[str, ...], recorded_bytes: int = 0) -> UnreadHeap | None:

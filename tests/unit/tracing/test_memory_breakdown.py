@@ -143,6 +143,26 @@ def test_a_process_that_could_not_be_read_at_the_attach_has_no_growth(program, t
     assert {use.virtual_growth_bytes for use in report_of(spaces, program.pid).uses} == {0}
 
 
+def test_a_process_that_is_only_watched_has_an_allocator_without_books(tmp_path: Path):
+    """Known by its library's name: what may be its memory is unknown, and no mapping of the program's."""
+    library = tmp_path / "libjemalloc.so.2"
+    library.write_bytes(bytes(PAGE))
+    maps_it = f"import mmap; file = open({str(library)!r}, 'r+b'); kept = mmap.mmap(file.fileno(), 0)\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", maps_it + _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.readline()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        lines, _container = MemoryBreakdown().quick_bill(process.pid)
+        process.kill()
+    bill = {line.kind: line for line in lines}
+    assert BillKind.MMAP not in bill
+    assert bill[BillKind.UNKNOWN].bytes >= 101 * PAGE
+    assert "jemalloc, whose books cannot be read" in bill[BillKind.UNKNOWN].note
+
+
 def test_growth_is_counted_from_when_the_runtime_told(program):
     """What it holds was there before; what comes afterwards is growth."""
     spaces = MemoryBreakdown()
