@@ -9,6 +9,7 @@ Rules:
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import stat
 import struct
@@ -40,13 +41,22 @@ def open_below(root: str | os.PathLike[str], path: str | PurePosixPath, *, follo
         os.close(handle)
 
 
-def open_directory_below(root: str | os.PathLike[str], path: str | PurePosixPath) -> int:
-    """A descriptor (O_PATH) of a directory by its path below `root`. Raises OSError."""
+def open_directory_below(root: str | os.PathLike[str], path: str | PurePosixPath, uid: int) -> int:
+    """A descriptor (O_PATH) of a directory by its path below `root`, to make files there for a user.
+
+    The user may have mounted any directory of the host at this path, in a namespace of their own. So it is
+    refused unless they could make the files themselves. Raises OSError.
+    """
     root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return _openat2(root_fd, str(path).lstrip("/"), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = _openat2(root_fd, str(path).lstrip("/"), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     finally:
         os.close(root_fd)
+    status = os.fstat(directory)
+    if uid not in (0, status.st_uid) and not status.st_mode & stat.S_IWOTH:
+        os.close(directory)
+        raise PermissionError(errno.EACCES, "its user may not write there", str(path))
+    return directory
 
 
 def reopen_regular(handle: int) -> int:

@@ -79,7 +79,8 @@ class JavaAttach:
     @contextlib.contextmanager
     def _temporary(self) -> Iterator[int]:
         """Open the target's /tmp. Raises OSError."""
-        directory = open_directory_below(self._proc / str(self._process.id.pid) / "root", _TEMPORARY)
+        root = self._proc / str(self._process.id.pid) / "root"
+        directory = open_directory_below(root, _TEMPORARY, self._process.uid)
         try:
             yield directory
         finally:

@@ -62,7 +62,8 @@ class JavaPerfMap:
     @contextlib.contextmanager
     def _directory(self) -> Iterator[int]:
         try:
-            directory = open_directory_below(self._proc / str(self._process.id.pid) / "root", "tmp")
+            root = self._proc / str(self._process.id.pid) / "root"
+            directory = open_directory_below(root, "tmp", self._process.uid)
         except OSError as error:
             raise AttachError(f"its /tmp cannot be opened: {error.strerror}") from error
         try:
