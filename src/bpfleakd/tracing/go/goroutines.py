@@ -3,11 +3,13 @@
 Rules:
   - Goroutines that were started by the same `go` statement are one row of a table like that of call sites, a
     block each with the bytes of its stack. So a leak of goroutines is judged as one of memory is.
-  - They are counted every 5 s, and in no more than a hundredth of the time.
+  - They are counted every 5 s, and in no more than a hundredth of the time: the processor's, since a busy
+    machine makes a reading take long that costs little.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import blake2b
@@ -34,16 +36,25 @@ _LEAKS_NAMED = 3
 
 
 class GoroutineWatch:
-    """The goroutines of one program since `began_ns`. `clock_ns` is CLOCK_MONOTONIC."""
+    """The goroutines of one program since `began_ns`.
+
+    `clock_ns` is CLOCK_MONOTONIC, `spent_ns` the processor time of the thread that reads.
+    """
 
     def __init__(
-        self, program: GoProgram, began_ns: int, leak_after_s: float, clock_ns: Callable[[], int]
+        self,
+        program: GoProgram,
+        began_ns: int,
+        leak_after_s: float,
+        clock_ns: Callable[[], int],
+        spent_ns: Callable[[], int] = time.thread_time_ns,
     ) -> None:
         self._program = program
         self._goroutines = program.goroutines()
         self._table = SiteTable(began_ns)
         self._verdicts = SiteVerdicts(leak_after_s)
         self._clock_ns = clock_ns
+        self._spent_ns = spent_ns
         self._due_ns = 0
         self._places: dict[SiteKey, StartPlace] = {}
         self._started: dict[SiteKey, tuple[int, int]] = {}
@@ -72,11 +83,11 @@ class GoroutineWatch:
         """Count them, if it is time to."""
         if self._goroutines is None or now_ns < self._due_ns:
             return
-        began_ns = self._clock_ns()
+        before_ns = self._spent_ns()
         reading = self._goroutines.read()
         if reading is not None:
             self._take(now_ns, reading)
-        took_ns = self._clock_ns() - began_ns
+        took_ns = self._spent_ns() - before_ns
         self._due_ns = now_ns + max(_PAUSE_NS, round(took_ns / _SHARE))
 
     def _take(self, now_ns: int, reading: GoroutineReading) -> None:
@@ -127,8 +138,8 @@ class GoroutineWatch:
         statement = self._program.method(place.go_address)
         function = self._program.function_at(place.function_address)
         verdict = self._verdicts.of(row, count, self._table.counters(key).allocated_count)
-        past_ns = max(self._table.began_ns, self._table.updated_ns - _WINDOW_NS)
-        grown, window_s = count - self._count_at(row, past_ns), (self._table.updated_ns - past_ns) / _NS_PER_S
+        past_ns, past_count = self._past(row)
+        grown, window_s = count - past_count, (self._table.updated_ns - past_ns) / _NS_PER_S
         started_in = statement.name if statement else None
         started_at = statement.location if statement else None
         reason = verdict.reason
@@ -152,10 +163,18 @@ class GoroutineWatch:
             reason=reason,
         )
 
-    def _count_at(self, row: int, time_ns: int) -> int:
+    def _past(self, row: int) -> tuple[int, int]:
+        """A time a minute before the last reading, or that of the reading before it, and the count then."""
+        newest_ns = self._table.updated_ns
+        past_ns = max(self._table.began_ns, newest_ns - _WINDOW_NS)
         if not len(self._table.timeline):
-            return 0
-        return round(float(self._table.timeline.at(time_ns, len(self._table)).low_count[row]))
+            return past_ns, 0
+        figures = self._table.timeline.at(past_ns, len(self._table))
+        if figures.end_ns >= newest_ns and figures.start_ns < past_ns:
+            # Nothing was read since, as of a program with so many that they are counted seldom.
+            past_ns = figures.start_ns
+            figures = self._table.timeline.at(past_ns, len(self._table))
+        return past_ns, round(float(figures.low_count[row]))
 
 
 def _key(place: StartPlace) -> SiteKey:

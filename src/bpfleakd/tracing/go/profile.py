@@ -1,8 +1,8 @@
 """The heap of a Go program as call sites: counters from its own heap profile, and its stacks with names.
 
 Rules:
-  - It is checked every 5 s, in at most a fiftieth of the time, and read if the program has collected since:
-    live figures are those of then.
+  - It is checked every 5 s, in at most a fiftieth of the processor's time, and read if the program has
+    collected since: live figures are those of then.
   - Its figures count from the program's start. Memory from before the attach does not count as growth.
   - A site has no single blocks, so their ages are unknown.
 
@@ -13,6 +13,7 @@ variances are those of table/estimates.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -71,11 +72,21 @@ class GoProfile:
     """The profile of a program, which this object owns."""
 
     def __init__(
-        self, program: GoProgram, pid: int, clock_ns: Callable[[], int], *, sees_c: bool = True
+        self,
+        program: GoProgram,
+        pid: int,
+        clock_ns: Callable[[], int],
+        *,
+        sees_c: bool = True,
+        spent_ns: Callable[[], int] = time.thread_time_ns,
     ) -> None:
-        """`sees_c`: what C allocates is recorded. `clock_ns` is CLOCK_MONOTONIC."""
+        """`sees_c`: what C allocates is recorded.
+
+        `clock_ns` is CLOCK_MONOTONIC, `spent_ns` the processor time of the thread that reads.
+        """
         self._pid = pid
         self._clock_ns = clock_ns
+        self._spent_ns = spent_ns
         self._program = program
         self._profile = program.heap_profile()
         self._due_ns = 0
@@ -158,9 +169,9 @@ class GoProfile:
         """The sites, if it is time to look and there may be news; otherwise none."""
         if now_ns < self._due_ns:
             return _NO_SITES
-        began_ns = self._clock_ns()
+        before_ns = self._spent_ns()
         found = self.read_now()
-        took_ns = self._clock_ns() - began_ns
+        took_ns = self._spent_ns() - before_ns
         self._due_ns = now_ns + max(_PAUSE_NS, round(took_ns / _SHARE))
         return found
 

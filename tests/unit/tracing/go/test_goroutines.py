@@ -70,6 +70,44 @@ def test_a_pool_that_was_filled_before_is_none() -> None:
     assert {group.count for group in watch.groups()} == {5000, 8}
 
 
+def test_many_that_are_counted_seldom() -> None:
+    """By what counting costs the processor; growth is that since the reading before, if that was long ago."""
+    program, clock, spent = Program(), Clock(), Clock()
+    watch = GoroutineWatch(program, clock.now_ns, 45.0, clock, spent)
+    began_ns = clock.now_ns
+
+    def read() -> GoroutineReading:
+        spent.go_on(0.8)
+        seconds = (clock.now_ns - began_ns) // 1_000_000_000
+        program.states[SERVE] = Counter({"chan send": 100 + 20 * seconds})
+        return program._read()
+
+    program.reader.read.side_effect = read
+    for _ in range(401):
+        watch.read(clock.now_ns)
+        clock.go_on(1)
+    assert program.reader.read.call_count == 6
+    (leak,) = watch.leaks
+    assert (leak.grown_count, leak.grown_in_s) == (1600, 80.0)
+    assert leak.reason.startswith("goroutine leak: 1,600 more in 1m20s, ")
+
+
+def test_a_reading_that_waits_for_a_processor_costs_nothing() -> None:
+    """The next is as near as ever."""
+    program, clock, spent = Program(), Clock(), Clock()
+    watch = GoroutineWatch(program, clock.now_ns, 45.0, clock, spent)
+
+    def read() -> GoroutineReading:
+        clock.go_on(2)
+        return program._read()
+
+    program.reader.read.side_effect = read
+    for _ in range(4):
+        watch.read(clock.now_ns)
+        clock.go_on(5)
+    assert program.reader.read.call_count == 4
+
+
 def test_they_are_counted_every_five_seconds() -> None:
     """And not when nothing can be read."""
     program, clock = Program(), Clock()

@@ -111,9 +111,9 @@ def test_only_sites_with_news_are_told() -> None:
 
 
 def test_a_reading_that_took_long_is_followed_by_a_long_pause() -> None:
-    """No program takes more than a fiftieth of the tracing loop."""
+    """No program takes more than a fiftieth of the tracing loop's processor time."""
     program = Program()
-    profile = GoProfile(program, 23, mock.Mock(side_effect=[0, 0, NS_PER_S, 0, 0, 0]))
+    profile = GoProfile(program, 23, lambda: 0, spent_ns=mock.Mock(side_effect=[0, NS_PER_S, 0, 0]))
     program.profile.cycle = None
     profile.read(NS_PER_S)
     profile.read(50 * NS_PER_S)
