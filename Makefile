@@ -122,6 +122,15 @@ verify-stacks: FOR := test
 verify-stacks: setup ## Compare thousands of stacks with gdb's, frame by frame (VERIFY_STACKS=1000 a program)
 	VERIFY_STACKS=$(VERIFY_STACKS) $(PYTHON) -m pytest tests/kernel/test_stacks_against_gdb.py -v -rP $(PYTEST_ARGS)
 
+# Stacks of each interpreter.
+VERIFY_PYTHON_STACKS ?= 1000
+
+.PHONY: verify-python-stacks
+verify-python-stacks: FOR := test
+verify-python-stacks: setup ## Compare thousands of Python stacks with sys._getframe, on CPython 3.9 to 3.14 (as root)
+	scripts/unpack-pythons build/pythons
+	VERIFY_PYTHON_STACKS=$(VERIFY_PYTHON_STACKS) $(PYTHON) -m pytest tests/kernel/test_python_stacks.py -v -rP $(PYTEST_ARGS)
+
 # For how long each of six is watched.
 HEALTHY_S ?= 600
 

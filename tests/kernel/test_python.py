@@ -9,126 +9,30 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from .daemons import Daemon
+from .python_paths import INTERPRETERS, PROGRAMS, SYSTEM, Paths, compared, running
 from .waiting import wait_until
-from .workloads import SOURCES
 
-PROGRAMS = SOURCES / "runtimes" / "python"
 BLOCKS = 300
-SYSTEM = "/usr/bin/python3"
-# Where pyenv and python.org's images put theirs.
-OTHERS = sorted(Path("/root/.pyenv/versions").glob("3.*/bin/python3"), key=str)
-SUPPORTED = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
-INTERPRETERS = [SYSTEM, *(str(path) for path in OTHERS if path.parts[-3].startswith(SUPPORTED))]
-
 # What this program frees while it runs: code that exec compiles has lost its name when it is shown.
 UNNAMED_SHARE = 0.15
-
-
-@dataclass
-class Paths:
-    """paths.py, running: it allocates when it is told, and then says what it did."""
-
-    process: subprocess.Popen[str]
-    ledger: dict[int, list[list[Any]]] = field(default_factory=dict)
-
-    @property
-    def pid(self) -> int:
-        return self._pid
-
-    def ready(self) -> Paths:
-        self._pid = int(self._line())
-        return self
-
-    def allocate(self) -> None:
-        self._go_on()
-        while (line := self._line()) != "end":
-            size_bytes, frames = json.loads(line)
-            # A bytearray ends with a NUL.
-            self.ledger[size_bytes + 1] = frames
-
-    def _line(self) -> str:
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        assert line, "the program has ended"
-        return line.strip()
-
-    def _go_on(self) -> None:
-        assert self.process.stdin
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
 
 
 @pytest.fixture
 def run() -> Iterator[Callable[..., Paths]]:
     """A factory of running programs, which end with the test."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*command: str | Path) -> Paths:
-        started.append(
-            subprocess.Popen(
-                list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-        )
-        return Paths(started[-1]).ready()
-
-    yield start
-    for process in started:
-        process.kill()
-        # Closes the pipes, and waits.
-        process.communicate()
+    with ExitStack() as programs:
+        yield lambda *command: programs.enter_context(running(*command))
 
 
 def paths(run: Callable[..., Paths], *prefix: str, count: int = BLOCKS, seed: int = 1) -> Paths:
     return run(*prefix, PROGRAMS / "paths.py", count, seed)
-
-
-@dataclass
-class Compared:
-    """How the stacks of blocks compare with what the program says of them."""
-
-    equal: int = 0
-    incomplete: int = 0
-    wrong: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
-    missing: int = 0
-
-
-def compared(tracer: Daemon, program: Paths) -> Compared:
-    """Of every block in the ledger, the Python frames of its stack."""
-    stacks = {}
-    for site in tracer.blocks(program.pid, "--limit", 100_000)["sites"]:
-        for block in site["blocks"]:
-            stacks[block["size_bytes"]] = site["stack"]
-    result = Compared()
-    for size_bytes, expected in program.ledger.items():
-        if size_bytes not in stacks:
-            result.missing += 1
-            continue
-        frames = [frame for frame in stacks[size_bytes] if frame["kind"] == "interpreted"]
-        found = [[frame["function"], line_of(frame)] for frame in frames]
-        if found == expected:
-            result.equal += 1
-        elif is_part_of(found, expected):
-            result.incomplete += 1
-        else:
-            result.wrong.append((expected, found))
-    return result
-
-
-def line_of(frame: dict[str, Any]) -> int | None:
-    return int(frame["location"].rpartition(":")[2]) if frame["location"] else None
-
-
-def is_part_of(found: list[Any], expected: list[Any]) -> bool:
-    """Whether every frame that has a name is one that is expected, in this order."""
-    rest = iter(expected)
-    return all(frame in rest for frame in found if frame[0] is not None)
 
 
 @pytest.mark.parametrize("interpreter", INTERPRETERS)
@@ -136,7 +40,7 @@ def test_frames_are_the_programs_own(daemon, run, interpreter: str) -> None:
     """Function and line of every frame, through generators, callbacks of C, classes, threads and tasks."""
     program = paths(run, interpreter)
     tracer = daemon()
-    tracer.attach(program.pid)
+    tracer.attach_with_tables(program.pid)
     program.allocate()
     result = compared(tracer, program)
     assert result.wrong == []
@@ -150,7 +54,7 @@ def test_both_walkers_pass_python_frames(daemon, run, walker: str) -> None:
     """The older one in several programs."""
     program = paths(run, SYSTEM, count=100, seed=2)
     tracer = daemon(walker=walker)
-    tracer.attach(program.pid)
+    tracer.attach_with_tables(program.pid)
     program.allocate()
     result = compared(tracer, program)
     assert (result.wrong, result.missing) == ([], 0)
@@ -164,7 +68,7 @@ def test_in_a_pid_namespace(daemon, run) -> None:
     tracer = daemon()
     inside = only_child_of(program.process.pid)
     program._pid = inside
-    tracer.attach(inside)
+    tracer.attach_with_tables(inside)
     program.allocate()
     result = compared(tracer, program)
     assert (result.wrong, result.missing) == ([], 0)
@@ -180,7 +84,7 @@ def test_names_outlive_daemon_and_process(daemon, run) -> None:
     """The next daemon reads them again, and keeps those of a process that ends."""
     program = paths(run, SYSTEM, count=50, seed=4)
     tracer = daemon()
-    tracer.attach(program.pid)
+    tracer.attach_with_tables(program.pid)
     program.allocate()
     before = compared(tracer, program)
     tracer.kill()

@@ -1,15 +1,17 @@
 """Allocates at the end of random call paths, and says which Python frames each block has.
 
-    python3 paths.py COUNT SEED
+    python3 paths.py COUNT SEED [keep-code]
 
 Prints the pid and waits for a line; then makes COUNT blocks of different sizes, and prints a line of JSON
 for each: the size, and function and line of every frame by sys._getframe, innermost first. Then it waits for
 another line.
+With keep-code, code that is compiled on the way stays, and has a name later.
 A hop does something with its frame and calls the next; the last one allocates. Runs on CPython 3.9 to 3.14.
 """
 
 import asyncio
 import contextlib
+import contextvars
 import ctypes
 import functools
 import json
@@ -18,11 +20,13 @@ import random
 import re
 import sys
 import threading
+import weakref
 
 FIRST_BYTES = 200_000
 STEP_BYTES = 16
 
 kept = []
+kept_code = []
 ledger = []
 path = []
 
@@ -197,7 +201,10 @@ def recursion(depth=5):
 
 
 def evaluated():
-    exec(compile("def made_up():\n\n    step()\nmade_up()", "made.py", "exec"), {"step": step})
+    code = compile("def made_up():\n\n    step()\nmade_up()", "made.py", "exec")
+    if "keep-code" in sys.argv:
+        kept_code.append(code)
+    exec(code, {"step": step})
 
 
 def callback():
@@ -238,6 +245,173 @@ def tasks():
         loop.close()
 
 
+def resumed():
+    """A chain of awaits that was suspended: the event loop goes on with all of it."""
+
+    async def inner():
+        await asyncio.sleep(0)
+        step()
+
+    async def middle():
+        await asyncio.wait_for(asyncio.shield(inner()), 60)
+        await inner_again()
+
+    async def inner_again():
+        await asyncio.sleep(0)
+
+    async def outer():
+        await middle()
+
+    in_event_loop(outer())
+
+
+def awaiting_chain():
+    async def chain(depth):
+        if depth:
+            await chain(depth - 1)
+        else:
+            await asyncio.sleep(0)
+            step()
+
+    in_event_loop(chain(6))
+
+
+def async_generator():
+    async def values():
+        await asyncio.sleep(0)
+        step()
+        yield 1
+
+    async def outer():
+        async with async_context():
+            async for _ in values():
+                pass
+
+    @contextlib.asynccontextmanager
+    async def async_context():
+        await asyncio.sleep(0)
+        yield
+
+    in_event_loop(outer())
+
+
+def scheduled():
+    async def outer():
+        done = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(lambda: (step(), done.set_result(1)))
+        await done
+
+    in_event_loop(outer())
+
+
+def in_event_loop(coroutine):
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(coroutine)
+    finally:
+        loop.close()
+
+
+def class_body():
+    class Body:
+        step()
+
+
+def metaclass():
+    class Meta(type):
+        def __new__(cls, name, bases, space):
+            step()
+            return super().__new__(cls, name, bases, space)
+
+    Meta("Made", (), {})
+
+
+def finalizer():
+    class Dropped:
+        def __del__(self):
+            step()
+
+    Dropped()
+
+
+def weak_callback():
+    class Dropped:
+        pass
+
+    one = Dropped()
+    reference = weakref.ref(one, lambda _: step())
+    del one
+    return reference
+
+
+def json_hook():
+    json.loads('{"a": {"b": 1}, "c": 2}', object_hook=lambda pairs: step() if "c" in pairs else pairs)
+
+
+def c_sort():
+    order = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    done = []
+
+    def compare(_one, _other):
+        if not done:
+            done.append(1)
+            step()
+        return 0
+
+    ctypes.CDLL(None).qsort((ctypes.c_int * 2)(1, 2), 2, 4, order(compare))
+
+
+def in_context():
+    contextvars.copy_context().run(step)
+
+
+def decorated():
+    def decorator(function):
+        @functools.wraps(function)
+        def wrapper(*arguments, **more):
+            return function(*arguments, **more)
+
+        return wrapper
+
+    @decorator
+    @decorator
+    def function():
+        step()
+
+    function()
+
+
+def deep_recursion():
+    recursion(12)
+
+
+def thrown():
+    def values():
+        try:
+            yield
+        except ValueError:
+            step()
+            yield
+
+    generator = values()
+    next(generator)
+    generator.throw(ValueError())
+
+
+def delegated_send():
+    def inner():
+        yield (yield)
+        step()
+
+    def outer():
+        yield from inner()
+
+    generator = outer()
+    next(generator)
+    generator.send(1)
+    next(generator, None)
+
+
 def in_thread():
     thread = threading.Thread(target=step)
     thread.start()
@@ -270,7 +444,20 @@ HOPS = [
     error,
     coroutine,
     in_thread,
+    class_body,
+    metaclass,
+    finalizer,
+    weak_callback,
+    json_hook,
+    c_sort,
+    in_context,
+    decorated,
+    deep_recursion,
+    thrown,
+    delegated_send,
 ]
+# One at the outer end: no event loop runs inside another.
+LOOPS = [tasks, resumed, awaiting_chain, async_generator, scheduled]
 
 
 def main():
@@ -280,9 +467,8 @@ def main():
     chance = random.Random(seed)
     for number in range(count):
         path[:] = [chance.choice(HOPS) for _ in range(chance.randrange(6))]
-        # No event loop runs inside another.
         if number % 10 == 0:
-            path.append(tasks)
+            path.append(LOOPS[number // 10 % len(LOOPS)])
         step()
     for size_bytes, found in ledger:
         print(json.dumps([size_bytes, found]))
