@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from .daemons import ControlFailed, Daemon
-from .java import java_program
+from .java import java_home, java_program
 from .waiting import PATIENCE, wait_until
 
 # Like any service that has a limit of memory; so collections are frequent.
@@ -122,6 +122,26 @@ def test_types_on_request(tracer: Daemon, leaking: Callable[..., int]) -> None:
     assert before["live_bytes"] == 24 * before["live_count"]
     assert after["change_count"] == after["live_count"] - before["live_count"]
     assert not Path(f"/proc/{pid}/root/tmp/.attach_pid{pid}").exists()
+
+
+def test_who_is_asked_and_nothing_is_left(tracer: Daemon, leaking: Callable[..., int]) -> None:
+    """The price is said first; afterwards nothing is recorded, and the recording's file is gone.
+
+    How many samples there are is up to the JVM, and may be none in so short a time.
+    """
+    pid = leaking("map")
+    tracer.attach(pid)
+    wait_until(lambda: tracer.top(pid)["managed"] is not None, 60 * PATIENCE)
+
+    with pytest.raises(ControlFailed, match=r"sample allocations for 2 s, and then be stopped for about"):
+        tracer.control("types", "--pid", pid, "--who", "--for", "2s")
+    report = json.loads(tracer.control("types", "--pid", pid, "--who", "--for", "2s", "--yes", "--json"))
+
+    check = [java_home() / "bin/jcmd", str(pid), "JFR.check"]
+    assert "No available recordings" in subprocess.check_output(check, text=True)
+    assert list(Path("/proc", str(pid), "root/tmp").glob("bpfleakd-*.jfr")) == []
+    assert report["sampled_s"] >= 2
+    assert report["samples"] == sum(row["samples"] for row in report["survivors"])
 
 
 # Its classes at /mnt, a /tmp of its own, a user of its own, pid 1.

@@ -61,6 +61,7 @@ from bpfleakd.model.scan import (
 )
 from bpfleakd.model.site import AllocationKind, ThreadShare
 from bpfleakd.model.supervision import SupervisedProcess, SupervisionState
+from bpfleakd.model.survivors import Survivor, SurvivorLine, SurvivorsPrice, SurvivorsReport
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.model.watching import WatchedProcess, WatchState
 
@@ -73,6 +74,10 @@ _TYPES = [
     TypeRow,
     TypesPrice,
     TypesReport,
+    Survivor,
+    SurvivorLine,
+    SurvivorsPrice,
+    SurvivorsReport,
     AddressSpaceReport,
     AwaitedVerdicts,
     BillLine,

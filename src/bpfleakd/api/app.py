@@ -151,6 +151,8 @@ def create_app(
             ("names", "POST", requested.request_names),
             ("heap-sample", "GET", requested.heap_sample_price),
             ("heap-sample", "POST", requested.heap_sample),
+            ("survivors", "GET", requested.survivors_price),
+            ("survivors", "POST", requested.survivors),
         ):
             routes.append(_route(f"/v1/processes/{{pid}}/{name}", method, handler))
     return Starlette(

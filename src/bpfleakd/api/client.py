@@ -40,6 +40,7 @@ from bpfleakd.model.scan import ScanReport
 from bpfleakd.model.selection import ProcessSelection
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 from bpfleakd.model.supervision import SupervisedProcess
+from bpfleakd.model.survivors import SurvivorsPrice, SurvivorsReport
 from bpfleakd.model.watching import WatchedProcess
 from bpfleakd.paths import DEFAULT_SOCKET_PATH
 
@@ -225,6 +226,16 @@ class DaemonClient:
         query = urlencode({"sample_s": f"{sample_s:.3f}"})
         timeout_s = max(self._timeout_s, _SCAN_TIMEOUT_S)
         return self._request("POST", f"/v1/processes/{pid}/heap-sample?{query}", HeapSample, timeout_s)
+
+    def survivors_price(self, pid: int) -> SurvivorsPrice:
+        """Return what it takes to sample who allocates what stays alive in a managed heap."""
+        return self._request("GET", f"/v1/processes/{pid}/survivors", SurvivorsPrice)
+
+    def survivors(self, pid: int, *, sample_s: float) -> SurvivorsReport:
+        """Have the runtime of a process sample for so long who allocates what stays alive."""
+        query = urlencode({"sample_s": f"{sample_s:.3f}"})
+        timeout_s = max(self._timeout_s, _SCAN_TIMEOUT_S)
+        return self._request("POST", f"/v1/processes/{pid}/survivors?{query}", SurvivorsReport, timeout_s)
 
     def history(self, pid: int, *, limit: int | None = None) -> StoredHistory:
         """Return what the verdicts on the `limit` first call sites (all for None) are made of."""

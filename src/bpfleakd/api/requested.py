@@ -78,6 +78,16 @@ class Requested:
         log_who_asked("heap-sample", pid, request)
         return json_answer(await self._service.heap_sample(pid, sample_s=sample_s))
 
+    async def survivors_price(self, request: Request) -> Response:
+        only_parameters(request)
+        return json_answer(await self._service.survivors_price(pid_of(request)))
+
+    async def survivors(self, request: Request) -> Response:
+        only_parameters(request, "sample_s")
+        pid, sample_s = pid_of(request), seconds(request, "sample_s", HEAP_SAMPLE_S, HEAP_SAMPLE_MAX_S)
+        log_who_asked("survivors", pid, request)
+        return json_answer(await self._service.survivors(pid, sample_s=sample_s))
+
 
 def log_who_asked(what: str, pid: int, request: Request) -> None:
     """Log the user behind a request that changes something."""

@@ -23,6 +23,7 @@ from bpfleakd.model.scan import ScanReport
 from bpfleakd.model.selection import ProcessSelection
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 from bpfleakd.model.supervision import SupervisedProcess
+from bpfleakd.model.survivors import SurvivorsPrice, SurvivorsReport
 from bpfleakd.model.watching import WatchedProcess
 
 __all__ = [
@@ -192,6 +193,14 @@ class Service(Protocol):
 
     async def heap_sample(self, pid: int, *, sample_s: float) -> HeapSample:
         """Sample its heap through its inspector, which is open meanwhile."""
+        ...
+
+    async def survivors_price(self, pid: int) -> SurvivorsPrice:
+        """Return what it takes to sample who allocates what stays alive."""
+        ...
+
+    async def survivors(self, pid: int, *, sample_s: float) -> SurvivorsReport:
+        """Have its runtime sample who allocates what stays alive, and what holds that."""
         ...
 
     async def history(

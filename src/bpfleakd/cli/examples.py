@@ -40,6 +40,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "which objects fill the heap; asks first, because it stops the process",
         ),
         ("bpfleakctl types 1234 --yes --json", "the same in a script"),
+        ("bpfleakctl types 1234 --who", "Java: who allocates what stays alive, and what holds it"),
         ("bpfleakctl types 1234 --inspector", "Node.js: which functions allocate what stays alive"),
     ),
     "names": (

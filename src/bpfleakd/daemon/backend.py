@@ -44,6 +44,7 @@ from bpfleakd.queries.report import Reporter
 from bpfleakd.queries.verdict_engine import VerdictEngine
 from bpfleakd.runtimes.detection import detectors
 from bpfleakd.runtimes.dotnet import line_jobs, stream_jobs
+from bpfleakd.runtimes.jvm import recording_jobs
 from bpfleakd.runtimes.v8 import inspector_jobs
 from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.state.reports import ReportStore
@@ -77,7 +78,7 @@ log = structlog.get_logger()
 _Part = TypeVar("_Part")
 
 # What helpers do.
-_JOBS = (naming_jobs, points, table_builder, stream_jobs, line_jobs, inspector_jobs)
+_JOBS = (naming_jobs, points, table_builder, stream_jobs, line_jobs, inspector_jobs, recording_jobs)
 
 # The part of the time that may go into naming the sites of the metrics, and how old they may be.
 _SNAPSHOT_SHARE = 0.003

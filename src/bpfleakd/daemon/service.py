@@ -32,6 +32,7 @@ from bpfleakd.model.scan import ScanReport
 from bpfleakd.model.selection import ProcessSelection
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 from bpfleakd.model.supervision import SupervisedProcess
+from bpfleakd.model.survivors import SurvivorsPrice, SurvivorsReport
 from bpfleakd.model.watching import WatchedProcess
 from bpfleakd.process.policy.selection import selected_pids
 from bpfleakd.process.reading.reads import reads
@@ -39,6 +40,7 @@ from bpfleakd.queries.heap_types import read_types
 from bpfleakd.queries.process_queries import ProcessQueries
 from bpfleakd.queries.requested import heap_sample, heap_sample_price, with_new_names
 from bpfleakd.queries.scans import PendingScan, ScanOptions
+from bpfleakd.queries.survivors import sampled_survivors, survivors_price
 from bpfleakd.runtimes.runtime import RuntimeFailure
 from bpfleakd.suppressions import read_suppressions
 from bpfleakd.tracing.attaching.attach import IMPATIENT, PATIENT
@@ -238,6 +240,15 @@ class DaemonService:
         async with self._sampling:
             comm, runtime, sampler = await self._ask(lambda queries: queries.heap_sampler(pid))
             return await asyncio.to_thread(heap_sample, pid, comm, runtime, sampler, sample_s)
+
+    async def survivors_price(self, pid: int) -> SurvivorsPrice:
+        comm, runtime, sampler = await self._ask(lambda queries: queries.survivor_sampler(pid))
+        return await asyncio.to_thread(survivors_price, pid, comm, runtime, sampler)
+
+    async def survivors(self, pid: int, *, sample_s: float) -> SurvivorsReport:
+        async with self._sampling:
+            comm, runtime, sampler = await self._ask(lambda queries: queries.survivor_sampler(pid))
+            return await asyncio.to_thread(sampled_survivors, pid, comm, runtime, sampler, sample_s)
 
     async def history(
         self, pid: int, *, limit: int | None, site: str | None = None, survivors: bool = True

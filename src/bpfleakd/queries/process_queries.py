@@ -34,8 +34,9 @@ from bpfleakd.queries.report import Reporter, sorted_sites
 from bpfleakd.queries.requested import names_report, perf_map_of, sampler_of
 from bpfleakd.queries.scan_reply import ScanReply
 from bpfleakd.queries.scans import PendingScan, ScanOptions, reachable_sites, scan_report
+from bpfleakd.queries.survivors import survivor_sampler_of
 from bpfleakd.queries.verdict_engine import VerdictEngine
-from bpfleakd.runtimes.runtime import HeapSampler, PerfMapWriter, TypeCount, TypeSource
+from bpfleakd.runtimes.runtime import HeapSampler, PerfMapWriter, SurvivorSampler, TypeCount, TypeSource
 from bpfleakd.tracing.background import Background
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.process_view import ProcessView
@@ -251,6 +252,11 @@ class ProcessQueries(TracingObserver):
         """The name of a process, its runtime and what samples that. Raises NotAttached, TargetRefused."""
         traced = self._processes.find_with_memory(pid)
         return traced.attachment.process.comm, *sampler_of(traced)
+
+    def survivor_sampler(self, pid: int) -> tuple[str, str, SurvivorSampler]:
+        """The same for what samples who allocates what stays alive. Raises NotAttached, TargetRefused."""
+        traced = self._processes.find_with_memory(pid)
+        return traced.attachment.process.comm, *survivor_sampler_of(traced)
 
     def is_pending(self, pid: int) -> bool:
         """Whether names that an answer about a process lacked are still to come."""

@@ -32,7 +32,7 @@ def detectors(helpers: Helpers) -> dict[str, Detector]:
     return {
         ".NET": partial(detect_dotnet, helpers),
         "CPython": detect_cpython,
-        "JVM": detect_jvm,
+        "JVM": partial(detect_jvm, helpers),
         "V8": partial(detect_v8, helpers),
         OTHER: detect_unread,
     }

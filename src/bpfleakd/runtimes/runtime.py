@@ -32,7 +32,12 @@ __all__ = [
     "Runtime",
     "RuntimeFailure",
     "SampledHeap",
+    "SampledLine",
     "SampledRuntime",
+    "SampledSurvivor",
+    "SampledSurvivors",
+    "SurvivorSampler",
+    "SurvivorsRuntime",
     "TypeCount",
     "TypeSource",
 ]
@@ -217,6 +222,54 @@ class SampledRuntime(Protocol):
 
     @property
     def sampler(self) -> HeapSampler: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SampledLine:
+    """A frame: a method with its class, and a line, 0 if it is unknown."""
+
+    method: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampledSurvivor:
+    """Samples of objects of one type that a stack (innermost first) allocated and that are alive.
+
+    `held_by` are the fields and arrays that lead to one of them, from the root inwards.
+    """
+
+    type: str
+    samples: int
+    stack: Sequence[SampledLine]
+    held_by: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledSurvivors:
+    """Those with most samples, the `samples` of all, and how long allocations were sampled."""
+
+    survivors: Sequence[SampledSurvivor]
+    samples: int
+    sampled_s: float
+
+
+class SurvivorSampler(Protocol):
+    """Has a runtime sample who allocates what stays alive, and what holds that, on request only."""
+
+    def stops_s(self) -> float | None:
+        """How long the search for holders will stop the process, in seconds, about; None if unknown."""
+
+    def sample(self, seconds: float) -> SampledSurvivors:
+        """Sample for so long. Waits for the process. Raises RuntimeFailure."""
+
+
+@runtime_checkable
+class SurvivorsRuntime(Protocol):
+    """A runtime that can sample so; None if this version of it cannot."""
+
+    @property
+    def survivors(self) -> SurvivorSampler | None: ...
 
 
 class NotStarted(Exception):

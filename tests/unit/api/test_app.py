@@ -36,6 +36,7 @@ from bpfleakd.model.requested import (
 )
 from bpfleakd.model.selection import ProcessSelection
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
+from bpfleakd.model.survivors import Survivor, SurvivorLine, SurvivorsPrice, SurvivorsReport
 
 from ..samples import (
     HOSTILE,
@@ -743,3 +744,18 @@ def test_what_is_asked_of_a_runtime():
     assert service.calls[-1] == ("heap_sample", 23, 2.0)
     assert ask(service, "POST", "/v1/processes/23/heap-sample?sample_s=301").status == 400
     assert ask(service, "POST", "/v1/processes/23/names", read_only=True).status in (404, 405)
+
+
+def test_who_allocates_what_stays_alive():
+    """The price is GET, sampling is POST, with a limit, and not over TCP."""
+    line = SurvivorLine("Sessions.remember", 34)
+    row = Survivor("shop.Order", 3, 0.75, line.function, line.line, ("Sessions.KNOWN",), (line,))
+    price = SurvivorsPrice(23, "java", "JVM", 0.5)
+    service = FakeService(survivors_price=price, survivors=SurvivorsReport(23, "java", "JVM", 2.0, 4, (row,)))
+
+    assert ask(service, "GET", "/v1/processes/23/survivors").json["stops_s"] == 0.5
+    answer = ask(service, "POST", "/v1/processes/23/survivors?sample_s=2")
+    assert answer.json["survivors"][0]["stack"] == [{"function": "Sessions.remember", "line": 34}]
+    assert service.calls[-1] == ("survivors", 23, 2.0)
+    assert ask(service, "POST", "/v1/processes/23/survivors?sample_s=301").status == 400
+    assert ask(service, "POST", "/v1/processes/23/survivors", read_only=True).status in (404, 405)

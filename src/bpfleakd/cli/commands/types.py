@@ -1,6 +1,7 @@
 """`bpfleakctl types`: the objects of a managed heap by type; counting them may stop the process.
 
-Node.js does not tell types, but which functions allocate what stays alive, through its inspector.
+Who allocates what stays alive is sampled on request: by Java's Flight Recorder, which also tells what holds
+it, or through the inspector of Node.js, which does not tell types.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from bpfleakd.cli.waiting import waiting
 from bpfleakd.errors import AccessDenied
 from bpfleakd.model.managed import TypesPrice
 from bpfleakd.model.requested import HeapSamplePrice
+from bpfleakd.model.survivors import SurvivorsPrice
 from bpfleakd.printable import printable
 
 __all__ = ["add_parser", "run"]
@@ -37,7 +39,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--no-stop", action="store_true", help="count while it runs, if the runtime supports it (Python)"
     )
-    parser.add_argument(
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument(
+        "--who",
+        action="store_true",
+        help="sample who allocates what stays alive, and what holds it (Java); asks first",
+    )
+    who.add_argument(
         "--inspector",
         action="store_true",
         help="sample the heap of Node.js by function; opens its inspector meanwhile, which asks first",
@@ -48,7 +56,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=duration_s,
         default=HEAP_SAMPLE_S,
         metavar="TIME",
-        help=f"with --inspector: how long ({HEAP_SAMPLE_S:.0f}s; at most {HEAP_SAMPLE_MAX_S:.0f}s)",
+        help=f"how long to sample ({HEAP_SAMPLE_S:.0f}s; at most {HEAP_SAMPLE_MAX_S:.0f}s)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
     parser.set_defaults(run=run)
@@ -60,6 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     client = DaemonClient(arguments.socket)
     if arguments.inspector:
         return _sample(client, arguments)
+    if arguments.who:
+        return _survivors(client, arguments)
     stop = not arguments.no_stop
     if stop and not arguments.yes and not _agreed(client.types_price(arguments.pid)):
         return 1
@@ -96,6 +106,33 @@ def _sample(client: DaemonClient, arguments: argparse.Namespace) -> int:
     console = make_console()
     console.print(heap_sample_view(sample, width=fitting_width(console)))
     return 0
+
+
+def _survivors(client: DaemonClient, arguments: argparse.Namespace) -> int:
+    """Say what it costs, ask, and print a row a type and allocating stack, or JSON."""
+    if not arguments.yes and not _confirmed(
+        _survivors_words(client.survivors_price(arguments.pid), arguments.sample_s)
+    ):
+        return 1
+    with waiting(f"sampling the heap of {arguments.pid}"):
+        report = client.survivors(arguments.pid, sample_s=arguments.sample_s)
+    if arguments.json:
+        print(json_text(report))
+        return 0
+    from bpfleakd.cli.render.console import fitting_width, make_console
+    from bpfleakd.cli.render.survivors import survivors_view
+
+    console = make_console()
+    console.print(survivors_view(report, width=fitting_width(console)))
+    return 0
+
+
+def _survivors_words(price: SurvivorsPrice, sample_s: float) -> str:
+    stop = "for an unknown time" if price.stops_s is None else f"for about {price.stops_s:.1f} s"
+    return (
+        f"process {price.pid} ({printable(price.comm)}) will load its Flight Recorder, which keeps some MB, "
+        f"sample allocations for {sample_s:g} s, and then be stopped {stop}, for a search for what holds them"
+    )
 
 
 def _sample_words(price: HeapSamplePrice, arguments: argparse.Namespace) -> str:

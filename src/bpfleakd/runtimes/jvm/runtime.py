@@ -22,9 +22,14 @@ from bpfleakd.runtimes.jvm.methods import JavaFrames, JavaMethods
 from bpfleakd.runtimes.jvm.names import JavaNames
 from bpfleakd.runtimes.jvm.perf_data import PerfData
 from bpfleakd.runtimes.jvm.perf_map import JavaPerfMap
+from bpfleakd.runtimes.jvm.survivors import JavaSurvivors
+from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.unwind.table import UnwindTable
 
 __all__ = ["JavaRuntime", "detect_jvm"]
+
+# The first whose recordings take the settings of single events on request.
+_SURVIVORS_SINCE = 17
 
 
 class JavaRuntime:
@@ -34,7 +39,9 @@ class JavaRuntime:
     frames = None
     allocations = None
 
-    def __init__(self, process: ProcessInfo, memory: RemoteMemory, found: Machine | Unsupported) -> None:
+    def __init__(
+        self, helpers: Helpers, process: ProcessInfo, memory: RemoteMemory, found: Machine | Unsupported
+    ) -> None:
         """`memory` is taken over. Raises OSError if the process has ended."""
         self._memory = memory
         self._reason = str(found) if isinstance(found, Unsupported) else None
@@ -46,6 +53,7 @@ class JavaRuntime:
         flags = found.flags if isinstance(found, Unsupported) else found.layout.flags
         attach = JavaAttach(process, partial(read_flag, memory, flags))
         self.perf_map = JavaPerfMap(process, attach)
+        self.survivors: JavaSurvivors | None = None
         if isinstance(found, Unsupported):
             return
         self.version = found.version
@@ -56,6 +64,8 @@ class JavaRuntime:
             counters = PerfData(memory, found.layout.perf_start, found.layout.perf_end)
             self.live_heap = JavaLiveHeap(counters.read)
         self.types = JavaTypes(attach, self._heap_bytes)
+        if _major(self.version) >= _SURVIVORS_SINCE:
+            self.survivors = JavaSurvivors(helpers, process, attach, self._heap_bytes)
 
     @property
     def code_tables(self) -> Sequence[UnwindTable]:
@@ -92,7 +102,12 @@ class JavaRuntime:
         self._memory.close()
 
 
-def detect_jvm(process: ProcessInfo, mappings: Sequence[Mapping]) -> JavaRuntime | None:
+def _major(version: str) -> int:
+    number = version.partition(".")[0].partition("+")[0]
+    return int(number) if number.isdecimal() else 0
+
+
+def detect_jvm(helpers: Helpers, process: ProcessInfo, mappings: Sequence[Mapping]) -> JavaRuntime | None:
     """The machine of a process; None if there is none, or the process has ended."""
     library = find_library(mappings)
     if library is None:
@@ -116,4 +131,4 @@ def detect_jvm(process: ProcessInfo, mappings: Sequence[Mapping]) -> JavaRuntime
     except OSError:
         memory.close()
         return None
-    return JavaRuntime(process, memory, found)
+    return JavaRuntime(helpers, process, memory, found)
