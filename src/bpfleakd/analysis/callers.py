@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from bpfleakd.analysis.blame import blamed_frame
 from bpfleakd.model.code.stack import Frame
@@ -100,6 +101,8 @@ def charged_frame(
     allocators_file = frames[0].module if frames else None
     chosen = blamed_frame([frame for frame in outer if not _is_skipped(frame, rules)], allocators_file)
     chosen = chosen or blamed_frame(outer, allocators_file)
+    if not rules.stop:
+        return chosen
     return next((frame for frame in _up_to(frames, chosen) if _is_one_of(frame, rules.stop)), chosen)
 
 
@@ -109,11 +112,19 @@ def _ends(frames: Sequence[Frame]) -> list[int]:
 
 
 def _is_skipped(frame: Frame, rules: ChargeRules) -> bool:
-    is_allocating = frame.function is not None and bool(_ALLOCATING.fullmatch(frame.function))
+    is_allocating = frame.function is not None and _is_allocating(frame.function)
     return is_allocating or _is_one_of(frame, rules.skip)
 
 
+@lru_cache(maxsize=1024)
+def _is_allocating(function: str) -> bool:
+    # Reports ask for the same few functions again and again.
+    return bool(_ALLOCATING.fullmatch(function))
+
+
 def _is_one_of(frame: Frame, patterns: Sequence[str]) -> bool:
+    if not patterns:
+        return False
     return frame.function is not None and any(fnmatchcase(frame.function, pattern) for pattern in patterns)
 
 

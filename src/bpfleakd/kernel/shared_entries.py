@@ -45,6 +45,8 @@ class SharedEntries:
         counts: Counter[int] = Counter()
         for keys, values in bpf.map_batches(self._fds["unproven_frees"], np.dtype("u8"), abi.UNPROVEN_FREES):
             idle = values["first_ns"] < before_ns
+            if not idle.any():
+                continue
             pids, places = np.unique(_processes_of(keys[idle]), return_inverse=True)
             sums = np.zeros(len(pids), np.uint64)
             np.add.at(sums, places, values["count"][idle])

@@ -110,7 +110,8 @@ class ProcessRuntimes:
     def charge_blocks(self, stack_of_block: Callable[[int], RawStack | None]) -> None:
         """Find the functions that allocated the blocks that grow with what stays alive."""
         source = self.heap_runtime.allocations if self.heap_runtime else None
-        if isinstance(source, HolderSource):
+        # Most processes have none, and the check of a protocol is slow: this runs at every tick.
+        if source is not None and isinstance(source, HolderSource):
             source.charge(stack_of_block)
 
     @property
