@@ -43,7 +43,7 @@ class _Socket(NamedTuple):
 
 def count_descriptors(pid: int, proc: Path = PROC) -> int | None:
     """How many a process has open; None if it has ended."""
-    directory = proc / str(pid) / "fd"
+    directory = f"{proc}/{pid}/fd"
     try:
         return os.stat(directory).st_size or len(os.listdir(directory))
     except OSError:

@@ -131,6 +131,8 @@ class GrowthWatch:
             end = start + _SLOTS
             self._extremes[start:end] = self._extremes[start + passed : end] + _EMPTY[:passed]
         floors = self._judged(level, _LOWEST)
+        if self._growths[level] is None and _is_level(floors, self._options.min_bytes / 2):
+            return
         if passed == _SLOTS or _is_judgeable(floors):
             self._growths[level] = self._verdict_engine(level, floors)
 
@@ -172,6 +174,12 @@ class GrowthWatch:
             first = longer * _LEVEL + _SLOTS
             highest = max(highest, *self._extremes[first : first + _SLOTS - 1 - judged])
         return highest
+
+
+def _is_level(floors: Sequence[int], rise_min: float) -> bool:
+    """Whether there is no rise by so much since the first, or second; then there is no growth, either."""
+    first = floors[0] if floors[0] != _NO_READING else floors[1]
+    return first != _NO_READING and max(floors) - first < rise_min
 
 
 def _is_judgeable(floors: Sequence[int]) -> bool:
