@@ -577,6 +577,8 @@ struct thread {
 	/* The state that Python has of the thread, and its thread id as it says there; 0: not known. */
 	__u64 python_state;
 	__u64 python_thread_id;
+	/* Its interpreter, which is the only one; 0: there are several. */
+	__u64 python_interpreter;
 	struct walk_scratch scratch;
 	struct stack stack;
 };

@@ -7,7 +7,9 @@
  * left out, as in Python's own tracebacks; those of extensions stay.
  *
  * The thread is told by its id, not by who holds the interpreter's lock: code that has let go of it allocates too.
- * The state found is remembered with the thread, and holds as long as it has the same thread id.
+ * The state found is remembered with the thread, and holds as long as it has the same thread id and its interpreter
+ * is the only one. A thread has a state in each interpreter that it has run: those with frames are taken one after the
+ * other, the newest interpreter first, since the list begins with it and the older one called it.
  *
  * Each call does one thing, a state of the list or a frame, so that the walk's own loop bounds all of it. Whatever
  * cannot be read, or is not of the type `code`, ends the Python frames of this walk, and the native ones go on.
@@ -99,23 +101,42 @@ static __always_inline void enter_frames(struct python *python, volatile struct 
 static __always_inline void enter_loop(struct thread *thread, struct python *python,
 				       volatile struct walk_state *walk)
 {
-	u64 state = thread->python_state;
+	u64 state = thread->python_state, newest;
 
 	if (walk->python.states_seen) {
 		walk->python.run_depth = 0;
 		walk->python.phase = walk->python.frame ? PYTHON_RUN : PYTHON_GIVEN_UP;
+		if (!walk->python.frame && walk->python.interpreter) {
+			/* The loop is that of another interpreter. */
+			walk->python.state = read_python_word(walk->python.state + python->thread_next);
+			walk->python.phase = PYTHON_SEARCH;
+		}
 		return;
 	}
 	walk->python.states_seen = 1;
-	if (state && thread_id_in(python, state) == thread->python_thread_id) {
+	walk->python.interpreter = 0;
+	newest = read_python_word(python->runtime + python->interpreters_head);
+	if (state && newest == thread->python_interpreter &&
+	    thread_id_in(python, state) == thread->python_thread_id) {
 		enter_frames(python, walk, state);
 		return;
 	}
 	thread->python_state = 0;
-	walk->python.interpreter = read_python_word(python->runtime + python->interpreters_head);
-	walk->python.state =
-		walk->python.interpreter ? read_python_word(walk->python.interpreter + python->threads_head) : 0;
+	walk->python.interpreter = newest;
+	walk->python.state = newest ? read_python_word(newest + python->threads_head) : 0;
 	walk->python.phase = PYTHON_SEARCH;
+}
+
+/* Remember the state of the thread, and its interpreter if there is no other: then it is the first and the last one. */
+static __always_inline void note_state(struct thread *thread, struct python *python, u64 interpreter, u64 state,
+				       u64 thread_id)
+{
+	bool is_only = interpreter == read_python_word(python->runtime + python->interpreters_head) &&
+		       !read_python_word(interpreter + python->interpreter_next);
+
+	thread->python_state = state;
+	thread->python_thread_id = thread_id;
+	thread->python_interpreter = is_only ? interpreter : 0;
 }
 
 static __always_inline void search_state(struct thread *thread, struct python *python,
@@ -136,10 +157,11 @@ static __always_inline void search_state(struct thread *thread, struct python *p
 	}
 	thread_id = thread_id_in(python, state);
 	if (thread_id && tid_of(python, thread_id) == python_tid(python)) {
-		thread->python_state = state;
-		thread->python_thread_id = thread_id;
+		note_state(thread, python, walk->python.interpreter, state, thread_id);
 		enter_frames(python, walk, state);
-		return;
+		if (walk->python.frame)
+			return;
+		walk->python.phase = PYTHON_SEARCH;
 	}
 	walk->python.state = read_python_word(state + python->thread_next);
 }

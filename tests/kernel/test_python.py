@@ -75,6 +75,30 @@ def test_in_a_pid_namespace(daemon, run) -> None:
     assert result.equal >= (1 - UNNAMED_SHARE) * 50
 
 
+def test_an_interpreter_inside_the_interpreter(daemon, run) -> None:
+    """Each has its own frames on the same thread; those outside are whole, before and after."""
+    tracer = daemon()
+    for interpreter in INTERPRETERS:
+        expect_frames_inside(tracer, run(interpreter, PROGRAMS / "interpreters.py", 40))
+
+
+def expect_frames_inside(tracer: Daemon, program: Paths) -> None:
+    """Fail unless interpreters.py has the right frames, in the one interpreter and in the other."""
+    tracer.attach_with_tables(program.pid)
+
+    def functions(size_bytes: int) -> list[str | None]:
+        sites = tracer.blocks(program.pid, "--limit", 100_000)["sites"]
+        sizes = {block["size_bytes"]: site["stack"] for site in sites for block in site["blocks"]}
+        # A bytearray ends with a NUL.
+        return [frame["function"] for frame in sizes[size_bytes + 1] if frame["kind"] == "interpreted"]
+
+    program.allocate()
+    assert functions(20_001) == ["keep", "outside", "main", "<module>"]
+    assert functions(20_003) == ["inside", "calls_inside", "<module>", "enter", "main", "<module>"]
+    program.allocate()
+    assert functions(20_005) == ["keep", "outside", "main", "<module>"]
+
+
 def only_child_of(pid: int) -> int:
     (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(child)
