@@ -65,7 +65,8 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def mapped(path: Path, *, start: int = 0x7000_0000_0000, code: bool = True) -> Mapping:
     """A mapping that this process has not got: the file is then found by its path."""
     status = path.stat()
-    return Mapping(start, start + 0x1000, 0, "fe:01", status.st_ino, str(path), True, False, code)
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    return Mapping(start, start + 0x1000, 0, device, status.st_ino, str(path), True, False, code)
 
 
 @pytest.fixture
