@@ -122,8 +122,9 @@ static void *work(void *unused)
 			resize_block(block);
 		else
 			drop_block(block);
-		if (round % 20 == 0) {
-			struct timespec pause = {.tv_nsec = 2000000};
+		/* Few enough for the ring of their events while a slow machine starts a daemon. */
+		if (round % 80 == 0) {
+			struct timespec pause = {.tv_nsec = 8000000};
 
 			if (!mappings[mapping].address)
 				map_pages(mapping);
