@@ -157,16 +157,16 @@ class DwarfLines:
         if dwarf:
             self._library.dwarf_end(dwarf)
 
-    def _scopes(self, unit: _Die, vaddr: int) -> Iterator[_Die]:
+    def _scopes(self, unit: _Die, vaddr: int) -> list[_Die]:
         """The scopes around an address as they lie in the code, innermost first, up to the function."""
-        for scope in self._array(lambda found: self._library.dwarf_getscopes(byref(unit), vaddr, found), 1):
-            # Those further out are where an inlined function was defined, not where it was put.
-            yield from self._array(
-                lambda found, scope=scope: self._library.dwarf_getscopes_die(byref(scope), found), _SCOPES_MAX
-            )
-            return
-        # The library passes over namespaces, in which rustc and clang put functions.
-        yield from self._scopes_in_namespace(unit, vaddr)
+        innermost = self._array(lambda found: self._library.dwarf_getscopes(byref(unit), vaddr, found), 1)
+        if not innermost:
+            # The library passes over namespaces, in which rustc and clang put functions.
+            return self._scopes_in_namespace(unit, vaddr)
+        # Those further out are where an inlined function was defined, not where it was put.
+        return self._array(
+            lambda found: self._library.dwarf_getscopes_die(byref(innermost[0]), found), _SCOPES_MAX
+        )
 
     def _scopes_in_namespace(self, unit: _Die, vaddr: int) -> list[_Die]:
         at = self._library.dwarf_dieoffset(byref(unit))
