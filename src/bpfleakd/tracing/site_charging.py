@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,16 +115,18 @@ class SiteCharging:
     def unsettled(self, table: SiteTable, rows: NDArray[np.intp]) -> list[SiteKey]:
         """Some of the sites in these rows, the first first, whose identity is to be looked at now."""
         self._evaluations += 1
+        has_room = len(self._identities) + len(self._provisional) < _IDENTITIES_MAX
+        due = {key for key, known in self._provisional.items() if known.due <= self._evaluations}
+        if not has_room and not due:
+            return []
         keys = table.keys
-        found = (keys[row] for row in rows.tolist() if self._is_due(keys[row]))
+        found = (
+            keys[row] for row in rows.tolist() if keys[row] in due or (has_room and self._is_new(keys[row]))
+        )
         return [key for key, _ in zip(found, range(_SETTLED_AT_ONCE), strict=False)]
 
-    def _is_due(self, key: SiteKey) -> bool:
-        known = self._provisional.get(key)
-        if known is not None:
-            return known.due <= self._evaluations
-        has_room = len(self._identities) + len(self._provisional) < _IDENTITIES_MAX
-        return has_room and key not in self._identities
+    def _is_new(self, key: SiteKey) -> bool:
+        return key not in self._identities and key not in self._provisional
 
     def settle(self, named: dict[SiteKey, NamedStack]) -> None:
         """Store the identities of these sites: for good if they have all their names."""
@@ -157,6 +160,7 @@ class SiteCharging:
         )
 
     def _by_row(self, table: SiteTable) -> list[tuple[int, SiteKey, SiteIdentity]]:
-        known = self._identities | {key: one.identity for key, one in self._provisional.items()}
-        rows = ((table.row_of(key), key, identity) for key, identity in known.items())
+        provisional = ((key, one.identity) for key, one in self._provisional.items())
+        known = chain(self._identities.items(), provisional)
+        rows = ((table.row_of(key), key, identity) for key, identity in known)
         return [each for each in rows if each[0] >= 0]
