@@ -64,41 +64,40 @@ def copy_of_slow_file(descriptor: int, size_bytes: int, owner: str) -> int:
     name = f"slow-file:{owner}"
     with _counting:
         _refuse_too_many(name, size_bytes)
-        copy = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        copy = _new_copy(name)
         # It counts from now on.
         os.ftruncate(copy, size_bytes)
     try:
-        _fill(copy, descriptor, size_bytes, time.monotonic() + COPY_S)
+        return _filled(copy, descriptor, size_bytes, time.monotonic() + COPY_S)
     except EOFError:
-        os.close(copy)
         raise OSError(errno.EIO, "the file is being written") from None
-    except BaseException:
-        os.close(copy)
-        raise
-    return copy
 
 
 def sealed_copy(name: str, descriptor: int, size_bytes: int) -> int:
     """Copy so many bytes of a file, and return the copy. Raises OSError, and EOFError if it is shorter."""
-    copy = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    return _filled(_new_copy(name), descriptor, size_bytes)
+
+
+def _new_copy(name: str) -> int:
+    return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+
+def _filled(copy: int, descriptor: int, size_bytes: int, deadline_s: float = float("inf")) -> int:
+    """The copy with all bytes, sealed; it is closed if that fails."""
     try:
-        _fill(copy, descriptor, size_bytes)
+        done = 0
+        while done < size_bytes:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(errno.ETIMEDOUT, "its file system takes too long to answer")
+            part = os.sendfile(copy, descriptor, done, min(_PART_BYTES, size_bytes - done))
+            if part == 0:
+                raise EOFError
+            done += part
+        fcntl.fcntl(copy, fcntl.F_ADD_SEALS, _SEALS)
     except BaseException:
         os.close(copy)
         raise
     return copy
-
-
-def _fill(copy: int, descriptor: int, size_bytes: int, deadline_s: float = float("inf")) -> None:
-    done = 0
-    while done < size_bytes:
-        if time.monotonic() > deadline_s:
-            raise TimeoutError(errno.ETIMEDOUT, "its file system takes too long to answer")
-        part = os.sendfile(copy, descriptor, done, min(_PART_BYTES, size_bytes - done))
-        if part == 0:
-            raise EOFError
-        done += part
-    fcntl.fcntl(copy, fcntl.F_ADD_SEALS, _SEALS)
 
 
 def _refuse_too_many(name: str, wanted_bytes: int) -> None:

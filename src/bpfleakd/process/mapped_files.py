@@ -138,13 +138,10 @@ class OpenedFile:
     def content(self, *, with_digest: bool = True) -> FileContent:
         """The bytes. Raises OSError, and BadElf if the file is written meanwhile."""
         size_bytes = self.key.size_bytes
-        if self.is_copied:
-            digest = _digest(self.descriptor, size_bytes) if with_digest else None
-            return FileContent(os.dup(self.descriptor), digest, is_stable=True)
-        if self.key.is_shared:
+        if self.is_copied or self.key.is_shared:
             digest = _digest(self.descriptor, size_bytes) if with_digest else None
             content = FileContent(os.dup(self.descriptor), digest, is_stable=True)
-            if _identity(os.fstat(self.descriptor)) != self.key[:-1]:
+            if not self.is_copied and _identity(os.fstat(self.descriptor)) != self.key[:-1]:
                 content.close()
                 raise BadElf("the file is being written")
             return content
