@@ -21,10 +21,20 @@ __all__ = ["asset_response", "flamegraph_response", "page_response"]
 
 _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".txt": "text/plain"}
 _ASSETS = (
+    "api.js",
+    "elements.js",
     "flamegraph.css",
     "flamegraph.js",
+    "flames.js",
+    "growth.js",
+    "overview.js",
     "page.css",
     "page.js",
+    "process.js",
+    "resources.js",
+    "site.js",
+    "state.js",
+    "words.js",
     "vendor/LICENSES.txt",
     "vendor/flamegraph.css",
     "vendor/flamegraph.js",

@@ -1,0 +1,17 @@
+// Answers of the daemon, from /v1.
+
+export async function get(path) {
+  const answer = await fetch(path, { headers: { accept: "application/json" } });
+  const body = await answer.json();
+  if (!answer.ok) throw new Error(body.error ? body.error.message : answer.statusText);
+  return body;
+}
+
+// Parts of a view that another version of the daemon, or a process that has ended, does not have.
+export async function getIfThere(path) {
+  try {
+    return await get(path);
+  } catch {
+    return null;
+  }
+}

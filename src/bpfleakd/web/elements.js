@@ -1,0 +1,82 @@
+// Elements of which views are made. Answers of the daemon become text, never markup.
+
+import { bytes, count, readable, shortName } from "./words.js";
+
+export function element(name, attributes, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (value !== null && value !== undefined) made.setAttribute(key, value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+export function badge(verdict) {
+  return verdict ? element("span", { class: "badge " + verdict }, verdict) : null;
+}
+
+// A name that may be broken after a namespace or a class, and nowhere else; the whole of it as a tooltip.
+export function nameElement(name, width = 60) {
+  const pieces = shortName(name, width).split(/(?<=::|\.)/);
+  return element("span", { class: "function", title: readable(name) },
+    ...pieces.flatMap((piece, index) => (index ? [element("wbr"), piece] : [piece])));
+}
+
+// Columns are [heading, class, cell of a row]; `href` of a row is where a click on it leads. The first column is
+// the link, for keys and screen readers.
+export function table(caption, columns, rows, href) {
+  const head = element("tr", {}, ...columns.map(([title, kind]) => element("th", { class: kind, scope: "col" }, title)));
+  const body = rows.map((row) => {
+    const target = href && href(row);
+    const cells = columns.map(([title, kind, cell], index) => {
+      const content = [cell(row)].flat();
+      return element("td", { class: kind, "data-title": title },
+        ...(target && index === 0 ? [element("a", { href: target }, ...content)] : content));
+    });
+    return element("tr", target ? { "data-href": target } : {}, ...cells);
+  });
+  return element("table", {}, element("caption", {}, caption), element("thead", {}, head), element("tbody", {}, ...body));
+}
+
+export function facts(...pairs) {
+  return element("ul", { class: "facts" },
+    ...pairs.filter(([, value]) => value !== null && value !== undefined && value !== "")
+      .map(([name, value]) => element("li", {}, name + " ", element("b", {}, value))));
+}
+
+export function spark(values) {
+  const space = "http://www.w3.org/2000/svg";
+  const picture = document.createElementNS(space, "svg");
+  picture.setAttribute("role", "img");
+  picture.setAttribute("aria-label", values && values.length > 1
+    ? `live bytes from ${bytes(values[0])} to ${bytes(values.at(-1))}` : "no history");
+  picture.setAttribute("class", "spark");
+  picture.setAttribute("viewBox", "0 0 100 20");
+  picture.setAttribute("preserveAspectRatio", "none");
+  if (values && values.length > 1) {
+    const most = Math.max(...values, 1);
+    const step = 100 / (values.length - 1);
+    const path = document.createElementNS(space, "path");
+    path.setAttribute("d", "M" + values.map((v, i) => `${(i * step).toFixed(1)} ${(19 - 18 * v / most).toFixed(1)}`)
+      .join("L"));
+    path.setAttribute("vector-effect", "non-scaling-stroke");
+    picture.append(path);
+  }
+  return picture;
+}
+
+export function losses(all) {
+  const seen = Object.entries(all || {}).filter(([, number]) => number > 0);
+  if (!seen.length) return element("p", { class: "faint" }, "Nothing was missed.");
+  return element("p", { class: "loss" }, "Missed: " + seen.map(([why, n]) => `${why} ${count(n)}`).join(", ") + ".");
+}
+
+// What is drawn needs a width and its place in the document, which a view gets when all of it is there.
+export function whenShown(place, draw) {
+  new ResizeObserver((_, observer) => {
+    if (place.clientWidth > 0) {
+      observer.disconnect();
+      draw();
+    }
+  }).observe(place);
+}

@@ -1,0 +1,75 @@
+// Figures and names as people read them.
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+export function bytes(number) {
+  if (number === null || number === undefined) return "–";
+  let unit = 0;
+  while (Math.abs(number) >= 1023.5 && unit < UNITS.length - 1) {
+    number /= 1024;
+    unit += 1;
+  }
+  return (unit === 0 ? String(Math.round(number)) : number.toPrecision(3)) + " " + UNITS[unit];
+}
+
+export function rate(number) {
+  if (number === null || number === undefined) return "–";
+  if (Math.abs(number) < 0.5) return "0 B/s";
+  return (number > 0 ? "+" : "−") + bytes(Math.abs(number)) + "/s";
+}
+
+export function count(number) {
+  return number === null || number === undefined ? "–" : Math.round(number).toLocaleString("en");
+}
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]]) {
+    if (seconds >= 2 * length) return (seconds / length).toFixed(1) + " " + unit;
+  }
+  return Math.round(seconds) + " s";
+}
+
+export function clock(time_s) {
+  return new Date(1000 * time_s).toTimeString().slice(0, 8);
+}
+
+// As the CLI has them: what the C++ library calls the types that everybody knows by other names.
+const EVERYDAY_NAMES = [
+  ["std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >", "std::string"],
+  ["std::basic_string_view<char, std::char_traits<char> >", "std::string_view"],
+  ["std::__cxx11::", "std::"],
+];
+
+export function readable(name) {
+  for (const [long, short] of EVERYDAY_NAMES) name = name.replaceAll(long, short);
+  return name;
+}
+
+// Without its parameters, and with as many classes and namespaces, from the right, as fit.
+export function shortName(name, width) {
+  name = readable(name);
+  if (name.length <= width) return name;
+  const bare = name.replace(/(?<=[^:(]|operator\(\))\([^()]*\)(?: const)?$/, "");
+  if (bare.length <= width) return bare;
+  const parts = bare.replace(/(?<=.)<[^<>]*(?:<[^<>]*>[^<>]*)*>/g, "<…>").split(/(?<=::|\.)/);
+  let short = parts.pop();
+  while (parts.length && parts.at(-1).length + short.length + 1 <= width) short = parts.pop() + short;
+  return parts.length ? "…" + short : short;
+}
+
+export function placeName(site) {
+  return site.type || (site.location || site.module || "").split("/").pop();
+}
+
+const LIMITS = { cgroup: "its control group", "address-space": "RLIMIT_AS", data: "RLIMIT_DATA",
+  host: "the machine's memory" };
+
+export function limitWords(verdict) {
+  if (!verdict || !verdict.limit || !verdict.limit_reached_s) return null;
+  return `${duration(verdict.limit_reached_s)} (${LIMITS[verdict.limit.kind]}, ${bytes(verdict.limit.limit_bytes)})`;
+}
+
+export function shareWords(shares) {
+  return shares.map((share) => `${Math.round(100 * share.share)} % ${share.what}`).join(", ");
+}
