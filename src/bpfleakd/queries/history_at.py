@@ -60,7 +60,7 @@ def figures_at(
     if not len(table.timeline):
         raise errors.NoSuchTime(f"there is no reading of process {pid} yet", "try again in a second")
     time_ns = table.began_ns if ago_s is None else now_ns - round(ago_s * _NS_PER_S)
-    past = table.timeline.at(time_ns, len(table))
+    past = table.past(time_ns)
     return LiveFigures(
         "start" if ago_s is None else f"{human_duration(ago_s)} ago",
         round((time_ns - table.began_ns) / _NS_PER_S, 3),

@@ -206,7 +206,7 @@ class Reporter:
 
     def _growth(self, table: SiteTable, history: History) -> float | None:
         """Bytes per second; None while that is not known."""
-        window_ns = growth_window_ns(table.timeline.edges_ns, self._window_s)
+        window_ns = growth_window_ns(table.read_ns, self._window_s)
         return growth_bytes_per_s(history, *window_ns) if window_ns else None
 
     def _look_at(self, traced: TracedProcess, row: int, key: SiteKey) -> _Ranked:

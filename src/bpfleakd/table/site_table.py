@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.history import History
 from bpfleakd.table.table_checkpoint import TableCheckpoint, keys_of, texts_of
-from bpfleakd.table.timeline import Timeline
+from bpfleakd.table.timeline import PastFigures, Timeline
 
 __all__ = ["COUNTERS", "SiteTable"]
 
@@ -70,6 +70,7 @@ class SiteTable:
         self.heap_allocated_bytes = 0
         """What all sites of the heap have allocated."""
         self.gaps_ns: list[tuple[int, int]] = []
+        self._is_in_gap = False
         self._knows_all = self._knows_total = knows_past
 
     def __len__(self) -> int:
@@ -83,6 +84,8 @@ class SiteTable:
         if not self._knows_all and not len(self.timeline):
             # What there is was there by now, not when somebody set out to read it.
             self.began_ns, self.timeline = now_ns, Timeline(now_ns)
+        if self._is_in_gap:
+            self._end_gap(now_ns)
         new = self._add_new(now_ns, keys)
         rows = np.fromiter((self._rows[key] for key in keys), np.intp, len(keys))
         before = self._counters[rows]
@@ -219,8 +222,32 @@ class SiteTable:
         """Total time without readings since the recording began."""
         return sum(end_ns - start_ns for start_ns, end_ns in self.gaps_ns) / 1e9
 
+    @property
+    def read_ns(self) -> NDArray[np.int64]:
+        """The edges of the timeline at which something was read: those that are in no gap."""
+        edges_ns = self.timeline.edges_ns
+        unread = [(edges_ns > start_ns) & (edges_ns < end_ns) for start_ns, end_ns in self.gaps_ns]
+        return edges_ns[~np.logical_or.reduce(unread)] if unread else edges_ns
+
+    def past(self, time_ns: int) -> PastFigures:
+        """The figures of all sites at a time; in a gap those of its end. ValueError without readings."""
+        for start_ns, end_ns in self.gaps_ns:
+            if start_ns < time_ns <= end_ns:
+                return replace(self.timeline.at(end_ns, len(self)), start_ns=start_ns)
+        return self.timeline.at(time_ns, len(self))
+
+    def _end_gap(self, now_ns: int) -> None:
+        """A gap ends with the first reading after it."""
+        self._is_in_gap = False
+        if now_ns > self.updated_ns:
+            self.gaps_ns[-1] = self.updated_ns, now_ns
+            self.timeline.leave_gap(now_ns)
+
     def _note_gap(self, before: list[tuple[int, int]], now_ns: int) -> None:
-        gaps_ns = [*before, (self.updated_ns, max(self.updated_ns, now_ns))]
+        self._is_in_gap = True
+        # A daemon that ended before its first reading did not end the gap.
+        ended = [gap_ns for gap_ns in before if gap_ns[1] <= self.updated_ns]
+        gaps_ns = [*ended, (self.updated_ns, max(self.updated_ns, now_ns))]
         while len(gaps_ns) > _GAPS_MAX:
             # The oldest two become one, as long as both together.
             (start_ns, end_ns), (later_ns, last_ns) = gaps_ns[:2]

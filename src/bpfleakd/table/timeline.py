@@ -10,6 +10,8 @@ Rules:
     narrowest together for their age. So the resolution is a part of the age, whatever the age.
   - A bin keeps the sites that changed in it, 24 bytes each, with what they had before it. Of the others the
     least is what they had after it, which is found going back from now.
+  - Time without readings has bins, too, of equal width and at most `GAP_BINS_MAX`: what changed in it is in
+    the first reading after it, but blocks that live are known by when they were born.
   - At most `BINS_MAX` bins; fewer, but at least `BINS_MIN`, where they keep more than `CELLS_MAX` changes.
   - A reading costs what has changed.
 """
@@ -26,12 +28,22 @@ from numpy.typing import NDArray
 
 from bpfleakd.table.table_checkpoint import TimelineCheckpoint, packed, unpacked
 
-__all__ = ["BINS_MAX", "BINS_MIN", "BIN_NS", "CELLS_MAX", "PastFigures", "Timeline", "TimelineColumns"]
+__all__ = [
+    "BINS_MAX",
+    "BINS_MIN",
+    "BIN_NS",
+    "CELLS_MAX",
+    "GAP_BINS_MAX",
+    "PastFigures",
+    "Timeline",
+    "TimelineColumns",
+]
 
 BIN_NS = 1_000_000_000
 BINS_MIN = 32
 BINS_MAX = 64
 CELLS_MAX = 2_000_000
+GAP_BINS_MAX = 12
 
 _NS_PER_S = 1_000_000_000
 
@@ -120,6 +132,13 @@ class Timeline:
         newest.born_count[places] += allocated_count - self._allocated_count[rows]
         self._live_bytes[rows], self._live_count[rows] = live_bytes, live_count
         self._allocated_count[rows] = allocated_count
+
+    def leave_gap(self, now_ns: int) -> None:
+        """Nothing was read since the last bin, until the reading at `now_ns` that is taken in next."""
+        start_ns = int(self.edges_ns[-1])
+        parts = min(GAP_BINS_MAX, (now_ns - start_ns) // BIN_NS)
+        for part in range(1, parts):
+            self._begin(start_ns + (now_ns - start_ns) * part // parts)
 
     def at(self, time_ns: int, sites: int) -> PastFigures:
         """The bin that a time is in, for the first `sites` rows; the first or newest if it is in none.

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.table.table_checkpoint import TableCheckpoint, packed
+from bpfleakd.table.timeline import GAP_BINS_MAX
+from bpfleakd.verdicts.growth import growth_bytes_per_s, growth_window_ns
 
 S = 1_000_000_000
 KEYS = [SiteKey(AllocationKind.HEAP, 23), SiteKey(AllocationKind.MMAP, 23), SiteKey(AllocationKind.HEAP, 29)]
@@ -42,15 +44,42 @@ def columns(table: SiteTable, *keys: SiteKey) -> list[list[list[float]]]:
 
 
 def test_a_table_goes_on_where_it_was() -> None:
-    """With the same history as one that was never written down, but for a bin that is longer."""
+    """With the same history as one that was never written down; the time between has bins without changes."""
     before = leaking(SiteTable(0), range(1, 31))
     table = leaking(SiteTable.restored(kept(before), 40 * S), range(40, 51))
     through = leaking(leaking(SiteTable(0), range(1, 31)), range(40, 51))
-    assert table.timeline.edges_ns.tolist() == through.timeline.edges_ns.tolist()
-    assert columns(table, *KEYS) == columns(through, *KEYS)
+    edges_ns, gap_ns = table.timeline.edges_ns.tolist(), [second * S for second in range(31, 40)]
+    assert edges_ns == sorted([*through.timeline.edges_ns.tolist(), *gap_ns])
+    for mine, others in zip(columns(table, *KEYS), columns(through, *KEYS), strict=True):
+        assert [row for index, row in enumerate(mine) if not 30 <= index < 39] == others
+    low_bytes, low_count, births = columns(table, *KEYS)
+    assert (low_bytes[30:39], low_count[30:39]) == ([low_bytes[29]] * 9, [low_count[29]] * 9)
+    assert births[30:39] == [[0.0] * len(KEYS)] * 9
     assert table.totals == through.totals
     assert table.total_history.points == through.total_history.points
     assert table.began_ns == 0
+
+
+def test_a_gap_has_no_readings() -> None:
+    """Growth is that from one reading to another, and the figures of a time in it are those of its end."""
+    table = leaking(SiteTable.restored(kept(leaking(SiteTable(0), range(1, 11))), 39 * S), range(40, 51))
+    assert (table.read_ns // S).tolist() == [*range(11), *range(40, 51)]
+    window_ns = growth_window_ns(table.read_ns, 20)
+    assert window_ns == (10 * S, 50 * S)
+    assert growth_bytes_per_s(table.history(KEYS[0]), *window_ns) == pytest.approx(101)
+    past = table.past(25 * S)
+    assert (past.start_ns, past.end_ns) == (10 * S, 40 * S)
+    assert past.low_bytes[0] == 101 * 40
+    assert table.past(5 * S).end_ns == 5 * S
+
+
+def test_a_gap_that_no_reading_ended() -> None:
+    """The next daemon was killed, too, before it read: it is one gap."""
+    before = leaking(SiteTable(0), range(1, 11))
+    unread = SiteTable.restored(kept(before), 20 * S)
+    table = leaking(SiteTable.restored(kept(unread), 30 * S), range(31, 33))
+    assert table.gaps_ns == [(10 * S, 31 * S)]
+    assert len(table.timeline) == 10 + GAP_BINS_MAX + 1
 
 
 def test_a_gap_is_a_gap() -> None:
@@ -69,7 +98,7 @@ def test_a_site_that_was_not_kept_seems_to_have_been_as_it_is() -> None:
     table = leaking(SiteTable.restored(kept(before, 1), 40 * S), range(40, 44))
     low_bytes, low_count, births = columns(table, KEYS[0], KEYS[1])
     assert {row[0] for row in low_bytes[:30]} == {101.0 * 40}
-    assert [row[0] for row in births] == [0.0] * 31 + [7.0] * 3
+    assert [row[0] for row in births] == [0.0] * (31 + 9) + [7.0] * 3
     assert [row[1] for row in low_count[:30]] == [float(second) for second in range(1, 31)]
     assert table.history(KEYS[0]).at(5 * S) == 101 * 40
     new = SiteKey(AllocationKind.HEAP, 101)
@@ -81,7 +110,7 @@ def test_a_site_that_is_new_after_a_whole_table_had_nothing() -> None:
     """All others were written down."""
     before = leaking(SiteTable(0), range(1, 31), KEYS[:2])
     table = leaking(SiteTable.restored(kept(before), 40 * S), range(40, 41))
-    assert columns(table, KEYS[2])[0] == [[0.0]] * 30 + [[101.0 * 40]]
+    assert columns(table, KEYS[2])[0] == [[0.0]] * (30 + 9) + [[101.0 * 40]]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bpfleakd.model.site import SiteKey
 from bpfleakd.table.estimates import COUNT_VARIANCE_UNIT
+from bpfleakd.table.gaps import bins_in_gaps, births_in_gaps, least_in_gaps
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.table.survivors import Survivors, count_survivors
 from bpfleakd.tracing.address_space.regions import BLOCK_KINDS
@@ -119,11 +120,13 @@ def _histories(
     there = (of_survivors >= rows[0]) & (of_survivors <= rows[-1])
     there &= rows[np.minimum(index, len(rows) - 1)] == of_survivors
     live_count, live_bytes = survivors.matrices(np.where(there, index, -1), len(rows))
+    edges_ns = table.timeline.edges_ns
+    gaps = bins_in_gaps(edges_ns, table.gaps_ns)
     return SiteHistories(
         columns.ends_s,
-        columns.low_bytes,
-        columns.low_count,
-        columns.born_count,
+        least_in_gaps(columns.low_bytes, live_bytes, gaps),
+        least_in_gaps(columns.low_count, live_count, gaps),
+        births_in_gaps(columns.born_count, live_count, gaps, edges_ns),
         counters[:, COUNTERS.index("live_bytes")].astype(np.float64),
         counters[:, COUNTERS.index("live_count")].astype(np.float64),
         live_count,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import numpy as np
 import pytest
 
@@ -110,12 +112,96 @@ def test_what_was_announced_is_not_announced_again() -> None:
     assert [world.announced() for _ in range(3)] == [[], [], []]
 
 
-def test_a_gap_that_is_longer_than_what_was_read() -> None:
-    """Then all begins anew: a verdict would be on what nobody saw."""
+@pytest.mark.parametrize(("lives_s", "gap_s"), [((30, 5), 60), ((6, 6, 6, 6), 20), ((12, 3), 300)])
+def test_gaps_that_are_longer_than_what_was_read(lives_s: tuple[int, ...], gap_s: int) -> None:
+    """The blocks show that it went on leaking, and when."""
     world = World()
-    world.go_on(30)
-    with pytest.raises(ValueError, match="no readings for"):
-        world.restart(gap_s=60)
+    for life_s in lives_s[:-1]:
+        world.go_on(life_s)
+        world.restart(gap_s)
+    world.go_on(lives_s[-1])
+    assert world.verdicts() == [Verdict.LEAK] * 3
+    assert "not read for" in world.traced.verdicts.of(0, 120, 120).reason
+
+
+def _verdict_after_gap(
+    read: Callable[[int], tuple[int, int]], born_s: Callable[[int], Iterable[int]]
+) -> Verdict:
+    """Of a site of blocks of 10,000 bytes: live and allocated ones by second, and the births of the live.
+
+    Read for 20 s, not for 100 s, and again for 20 s.
+    """
+    world = World(sites=1)
+
+    def go_on() -> None:
+        for _ in range(20):
+            world.clock.go_on(1)
+            live, allocated = read((world.clock() - world.began_ns) // S)
+            rows = counter_rows([(10_000 * live, live, 10_000 * allocated, allocated)])
+            world.traced.table.update(world.clock(), world.sites, rows)
+            world.keeper.keep(world.traced)
+
+    go_on()
+    world.keeper.keep(world.traced, now=True)
+    world.restart(gap_s=100)
+    go_on()
+    now_s = (world.clock() - world.began_ns) // S
+    rows = [(10_000, 10_000, world.began_ns + born * S, 23, 1, 0) for born in born_s(now_s)]
+    assert len(rows) == read(now_s)[0]
+    world.traced.verdicts.compute(world.traced.table, [np.array(rows, LIVE_BLOCK)], world.clock)
+    return world.traced.verdicts.of(0, *read(now_s)).verdict
+
+
+def test_a_jump_within_a_gap_is_no_leak() -> None:
+    """All blocks of the gap were born in one second of it, beside a few before and after."""
+    few = (1, 5, 8, 12, 16, 125, 130, 135)
+
+    def read(second: int) -> tuple[int, int]:
+        count = sum(born <= second for born in few) + (500 if second >= 70 else 0)
+        return count, count
+
+    def born_s(now_s: int) -> Iterable[int]:
+        return [*few, *[70] * 500]
+
+    assert _verdict_after_gap(read, born_s) is not Verdict.LEAK
+
+
+@pytest.mark.parametrize("life_s", [3, 15])
+def test_what_comes_and_goes_within_a_gap_is_no_leak(life_s: int) -> None:
+    """A constant number of blocks, of which those of now were born in the last seconds."""
+
+    def read(second: int) -> tuple[int, int]:
+        return 100 * min(second, life_s), 100 * second
+
+    def born_s(now_s: int) -> Iterable[int]:
+        return [born for born in range(now_s - life_s + 1, now_s + 1) for _ in range(100)]
+
+    assert _verdict_after_gap(read, born_s) in (Verdict.CHURN, Verdict.PLATEAU)
+
+
+def test_a_queue_that_is_longer_at_each_reading_is_no_leak() -> None:
+    """It fills for 47 s and is emptied: by chance its readings rise, but the blocks are young."""
+
+    def read(second: int) -> tuple[int, int]:
+        return 10 * (second % 47), 10 * second
+
+    def born_s(now_s: int) -> Iterable[int]:
+        return [born for born in range(now_s - now_s % 47 + 1, now_s + 1) for _ in range(10)]
+
+    assert _verdict_after_gap(read, born_s) is not Verdict.LEAK
+
+
+def test_a_leak_among_blocks_that_come_and_go() -> None:
+    """Two of a hundred blocks a second stay; what was not read does not hide them."""
+
+    def read(second: int) -> tuple[int, int]:
+        return 98 * min(second, 3) + 2 * second, 100 * second
+
+    def born_s(now_s: int) -> Iterable[int]:
+        young = [born for born in range(now_s - 2, now_s + 1) for _ in range(98)]
+        return young + [born for born in range(1, now_s + 1) for _ in range(2)]
+
+    assert _verdict_after_gap(read, born_s) is Verdict.LEAK
 
 
 def test_many_sites_do_not_take_more_room() -> None:
