@@ -8,12 +8,13 @@ The runtime places buckets side by side in chunks. So memory is read in windows,
 looked at as if a bucket began there, and the list then chooses which of them are buckets.
 
 The memory is the program's own, and anything may be in it: the list ends at a limit, and at what was seen
-before.
+before. A reading takes a bounded part of the processor's time; the next one continues where it stopped.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -33,9 +34,9 @@ _WINDOW_BYTES, _PAGE_BYTES = 256 << 10, 4096
 # The longest bucket that begins in a window is read with it.
 _BUCKET_BYTES = (_HEADER_WORDS + _DEPTH_MAX) * _WORD_BYTES
 _WINDOWS_MAX, _CANDIDATES_MAX = 32, 200_000
-# What a program can make the daemon keep, and how long it can hold it up.
+# What a program can make the daemon keep, and what a reading may take of the processor.
 _STACKS_LIMIT_BYTES = 64 << 20
-_WALK_LIMIT_S = 1.0
+_WALK_LIMIT_NS = 1_000_000_000
 _CHECKED_EVERY = 256
 _SIZE_MAX = 1 << 47
 
@@ -54,8 +55,17 @@ class BucketList:
     those at a limit.
     """
 
-    def __init__(self, memory: ProcessMemory, head: int, buckets_max: int) -> None:
-        """`head` is the address of mbuckets. At most `buckets_max` are read."""
+    def __init__(
+        self,
+        memory: ProcessMemory,
+        head: int,
+        buckets_max: int,
+        spent_ns: Callable[[], int] = time.thread_time_ns,
+    ) -> None:
+        """`head` is the address of mbuckets. At most `buckets_max` are read.
+
+        `spent_ns` is the processor time of the thread that reads.
+        """
         self.records = np.zeros(0, np.uint64)
         self.sizes = np.zeros(0, np.int64)
         self.rows = np.zeros(0, np.intp)
@@ -63,7 +73,10 @@ class BucketList:
         self._memory = memory
         self._head_at = head
         self._buckets_max = buckets_max
+        self._spent_ns = spent_ns
         self._last = 0
+        # Where readings stopped for want of time, the last of them at the end.
+        self._rest: list[int] = []
         self._known: set[int] = set()
         self._stacks = _Stacks()
 
@@ -83,19 +96,34 @@ class BucketList:
         """Some of the stacks that were read."""
         return [self.stack(stack_id) for stack_id in self.stack_ids[:count]]
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a reading stopped for want of time: the next one continues it."""
+        return bool(self._rest)
+
     def read_new(self) -> bool:
-        """Read the list from its head to the first known bucket; returns whether there were new ones."""
-        head = address = self._memory.number(self._head_at) or 0
-        before, deadline_s = len(self), time.monotonic() + _WALK_LIMIT_S
-        while address and address != self._last and address not in self._known:
-            if time.monotonic() > deadline_s or self._stacks.size_bytes >= _STACKS_LIMIT_BYTES:
-                self.left_out += 1
-                break
-            address = self._read_some(address, deadline_s)
+        """Read the list from its head to the first known bucket, then what earlier readings had no time for.
+
+        Returns whether there were new buckets.
+        """
+        head = self._memory.number(self._head_at) or 0
+        before, end_ns = len(self), self._spent_ns() + _WALK_LIMIT_NS
+        if head != self._last:
+            self._rest.append(head)
         self._last = head
+        while self._rest:
+            if self._stacks.size_bytes >= _STACKS_LIMIT_BYTES:
+                self.left_out += 1
+                self._rest.clear()
+                break
+            address = self._read_some(self._rest.pop(), end_ns)
+            if address:
+                self._rest.append(address)
+            if self._spent_ns() >= end_ns:
+                break
         return len(self) > before
 
-    def _read_some(self, address: int, deadline_s: float) -> int:
+    def _read_some(self, address: int, end_ns: int) -> int:
         """Read buckets from an address on, in so many windows; returns the next address, 0 at the end."""
         windows, known = _Windows(self._memory), self._known
         found: list[int] = []
@@ -109,9 +137,11 @@ class BucketList:
                 if not windows.read(address):
                     self.broken += 1
                     address = 0
-            elif len(found) >= room or (not len(found) % _CHECKED_EVERY and time.monotonic() > deadline_s):
+            elif len(found) >= room:
                 self.left_out += 1
                 address = 0
+            elif found and not len(found) % _CHECKED_EVERY and self._spent_ns() >= end_ns:
+                break
             else:
                 take(address)
                 known.add(address)

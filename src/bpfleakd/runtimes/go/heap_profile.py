@@ -88,9 +88,9 @@ class HeapProfile:
         return self._buckets.some_stacks(count)
 
     def read(self) -> SampledBuckets | None:
-        """The profile, if it may have changed since the last call."""
+        """The profile, if it may have changed since the last call, or that was not read to its end."""
         cycle = self._memory.number(self._at[1], 4)
-        if cycle is None or not self._is_news(cycle):
+        if cycle is None or not (self._is_news(cycle) or self._buckets.is_unfinished):
             return None
         return self.buckets()
 
@@ -149,7 +149,7 @@ class HeapProfile:
 
     @property
     def left_out(self) -> int:
-        """How many readings ended at a limit (of buckets, of memory, of time)."""
+        """How many readings ended at a limit, of buckets or of memory."""
         return self._buckets.left_out
 
     @property

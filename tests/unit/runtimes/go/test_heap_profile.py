@@ -173,6 +173,32 @@ def test_what_is_kept_of_a_program_is_limited(memory: ProcessMemory, monkeypatch
     assert far.profile.left_out == 1
 
 
+def test_a_reading_without_time_is_continued(memory: ProcessMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the next one, even if nothing was collected, after what is new; nothing is lost or read twice."""
+    monkeypatch.setattr(bucket_list, "_WALK_LIMIT_NS", 0)
+    monkeypatch.setattr(bucket_list, "_CHECKED_EVERY", 10)
+    program = Program(memory)
+
+    def add(first: int, last: int) -> None:
+        for stack in range(first, last):
+            program.add([stack], 10, stack, 0)
+
+    def read() -> list[int]:
+        found = program.profile.read()
+        return [] if found is None else sorted(found.allocs.tolist())
+
+    add(1, 36)
+    # The newest come first in the list.
+    assert read() == list(range(26, 36))
+    assert read() == list(range(16, 36))
+    add(36, 41)
+    assert read() == list(range(16, 41))
+    assert read() == list(range(6, 41))
+    assert read() == list(range(1, 41))
+    assert read() == []
+    assert program.profile.left_out == program.profile.damaged == 0
+
+
 def test_stacks_are_told_apart_wherever_they_are(memory: ProcessMemory) -> None:
     """The same stack is one, read now or later; the same words in another order or number are others."""
     program = Program(memory)
