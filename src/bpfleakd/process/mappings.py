@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from bpfleakd import errors
@@ -10,7 +9,7 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.reading.reads import read_file
 from bpfleakd.process.reading.refusals import reading
 
-__all__ = ["KnownMappings", "mapped_by_address", "mapped_file", "parse_mappings", "read_mappings"]
+__all__ = ["KnownMappings", "mapped_by_address", "parse_mappings", "read_mappings"]
 
 PROC = Path("/proc")
 _DELETED = " (deleted)"
@@ -70,14 +69,6 @@ def mapped_by_address(pid: int, mapping: Mapping, proc: Path = PROC) -> str:
     To open it needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
     """
     return str(proc / str(pid) / "map_files" / f"{mapping.start:x}-{mapping.end:x}")
-
-
-def mapped_file(pid: int, mapping: Mapping, proc: Path = PROC) -> str:
-    """A path that opens what is mapped; /proc/PID/root is the way without the rights to the link."""
-    by_address = mapped_by_address(pid, mapping, proc)
-    if os.path.lexists(by_address) and os.access(by_address, os.R_OK):
-        return by_address
-    return str(proc / str(pid) / "root" / mapping.path.lstrip("/"))
 
 
 def _parse(line: str) -> Mapping | None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bpfleakd import errors
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.process.mappings import KnownMappings, mapped_file, parse_mappings, read_mappings
+from bpfleakd.process.mappings import KnownMappings, parse_mappings, read_mappings
 
 from .proc_files import a_process
 
@@ -167,32 +167,6 @@ class TestReading:
         assert (mapping.readable, mapping.writable, mapping.executable) == (True, False, False)
         path = mapping.path + (" (deleted)" if mapping.deleted else "")
         assert path == str(file)
-
-
-class TestMappedFile:
-    """Where the very file that is mapped can be opened."""
-
-    def test_by_its_addresses(self, tmp_path: Path) -> None:
-        """map_files is the surest way: it also leads to files that are deleted or in a container."""
-        directory = tmp_path / "4711/map_files"
-        directory.mkdir(parents=True)
-        entry = directory / "7f0000001000-7f0000003000"
-        entry.write_bytes(b"\x7fELF")
-        assert mapped_file(4_711, CODE, tmp_path) == str(entry)
-
-    @pytest.mark.parametrize("prepare", ["nothing", "a link that leads nowhere"])
-    def test_by_its_name(self, tmp_path: Path, prepare: str) -> None:
-        """Where that does not open, it is the path below the process' root directory."""
-        if prepare != "nothing":
-            (tmp_path / "4711/map_files").mkdir(parents=True)
-            (tmp_path / "4711/map_files/7f0000001000-7f0000003000").symlink_to(tmp_path / "absent")
-        assert mapped_file(4_711, CODE, tmp_path) == f"{tmp_path}/4711/root/lib/libc.so.6"
-
-    def test_of_ourselves(self) -> None:
-        """Every file that this process runs code of is opened as the file that it maps."""
-        for mapping in read_mappings(os.getpid()):
-            if mapping.executable and mapping.inode:
-                assert os.stat(mapped_file(os.getpid(), mapping)).st_ino == mapping.inode
 
 
 def test_mappings_that_have_not_changed_are_the_same(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.kernel.abi import UNWIND_SHARD_WORDS
 from bpfleakd.kernel.unwind_tables.store import UnwindStore
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.process.mappings import mapped_file, read_mappings
+from bpfleakd.process.mappings import read_mappings
 from bpfleakd.tracing.attaching.process_code import open_code
 from bpfleakd.tracing.unwinding import Unwinding
 from bpfleakd.unwind.build import table_of
@@ -420,7 +420,7 @@ def test_this_process(store, kernel) -> None:
     assert tables.missing(pid) == []
     (libc,) = (mapping for mapping in wanted if Path(mapping.path).name.startswith(("libc.so", "libc-2")))
     (vdso,) = (mapping for mapping in wanted if mapping.path == "[vdso]")
-    with ElfImage.open(mapped_file(pid, libc)) as image:
+    with ElfImage.open(libc.path) as image:
         table = table_of(image)
         bias = libc.start - next(
             s.vaddr - s.file_offset + libc.offset for s in image.segments if s.executable

@@ -15,9 +15,9 @@ from bpfleakd.cli.arguments import add_process, duration_s
 from bpfleakd.cli.render.words import json_text
 from bpfleakd.cli.waiting import waiting
 from bpfleakd.errors import AccessDenied
-from bpfleakd.model.managed import TypesPrice
-from bpfleakd.model.requested import HeapSamplePrice
-from bpfleakd.model.survivors import SurvivorsPrice
+from bpfleakd.model.managed import TypesPrice, TypesReport
+from bpfleakd.model.requested import HeapSample, HeapSamplePrice
+from bpfleakd.model.survivors import SurvivorsPrice, SurvivorsReport
 from bpfleakd.printable import printable
 
 __all__ = ["add_parser", "run"]
@@ -75,15 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     with waiting(f"counting the objects of {arguments.pid}"):
         report = client.types(arguments.pid, stop=stop)
-    if arguments.json:
-        print(json_text(report))
-        return 0
-    # rich takes longer to import than all the rest: only where a table is drawn.
-    from bpfleakd.cli.render.console import fitting_width, make_console
-    from bpfleakd.cli.render.types import types_view
-
-    console = make_console()
-    console.print(types_view(report, width=fitting_width(console)))
+    _show(report, as_json=arguments.json)
     return 0
 
 
@@ -97,14 +89,7 @@ def _sample(client: DaemonClient, arguments: argparse.Namespace) -> int:
         sample = client.heap_sample(arguments.pid, sample_s=arguments.sample_s)
     if sample.is_left_open:
         print(f"bpfleakctl: the inspector at {sample.address} could not be closed", file=sys.stderr)
-    if arguments.json:
-        print(json_text(sample))
-        return 0
-    from bpfleakd.cli.render.console import fitting_width, make_console
-    from bpfleakd.cli.render.heap_sample import heap_sample_view
-
-    console = make_console()
-    console.print(heap_sample_view(sample, width=fitting_width(console)))
+    _show(sample, as_json=arguments.json)
     return 0
 
 
@@ -116,15 +101,30 @@ def _survivors(client: DaemonClient, arguments: argparse.Namespace) -> int:
         return 1
     with waiting(f"sampling the heap of {arguments.pid}"):
         report = client.survivors(arguments.pid, sample_s=arguments.sample_s)
-    if arguments.json:
-        print(json_text(report))
-        return 0
+    _show(report, as_json=arguments.json)
+    return 0
+
+
+def _show(answer: TypesReport | HeapSample | SurvivorsReport, *, as_json: bool) -> None:
+    """Print a table, or JSON."""
+    if as_json:
+        print(json_text(answer))
+        return
+    # rich takes longer to import than all the rest: only where a table is drawn.
     from bpfleakd.cli.render.console import fitting_width, make_console
+    from bpfleakd.cli.render.heap_sample import heap_sample_view
     from bpfleakd.cli.render.survivors import survivors_view
+    from bpfleakd.cli.render.types import types_view
 
     console = make_console()
-    console.print(survivors_view(report, width=fitting_width(console)))
-    return 0
+    width = fitting_width(console)
+    match answer:
+        case TypesReport():
+            console.print(types_view(answer, width=width))
+        case HeapSample():
+            console.print(heap_sample_view(answer, width=width))
+        case SurvivorsReport():
+            console.print(survivors_view(answer, width=width))
 
 
 def _survivors_words(price: SurvivorsPrice, sample_s: float) -> str:

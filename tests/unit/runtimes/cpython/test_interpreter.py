@@ -16,7 +16,7 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.python_row import python_row
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.process.mappings import mapped_file, read_mappings
+from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython import interpreter as module
 from bpfleakd.runtimes.cpython.code_object import CodeObject, CodeReader
@@ -35,7 +35,7 @@ def memory() -> Iterator[RemoteMemory]:
 
 
 def open_image(mapping: Mapping) -> ElfImage:
-    return ElfImage.open(mapped_file(PID, mapping))
+    return ElfImage.open(mapping.path)
 
 
 def tids() -> set[int]:
