@@ -87,13 +87,15 @@ class _Watched:
 class GrowthWatcher:
     """Watches processes. `read` gives the memory of one, None if it has none; `descriptors` are counted, too.
 
+    It gets the last reading, 0 before the first.
+
     A process is added with `watch` (it is never to be attached: no Open for it) or with `auto`.
     """
 
     def __init__(
         self,
         options: AutoOptions,
-        read: Callable[[ProcessId], int | None] = read_anonymous_bytes,
+        read: Callable[[ProcessId, int], int | None] = read_anonymous_bytes,
         command: Callable[[int], str] = command_of,
         descriptors: DescriptorWatch | None = None,
     ) -> None:
@@ -201,8 +203,8 @@ class GrowthWatcher:
     # Inside
 
     def _take_reading(self, process: ProcessId, watched: _Watched, now_s: float) -> None:
-        anonymous_bytes = self._read(process)
         watch = watched.watch
+        anonymous_bytes = None if watch is None else self._read(process, watch.bytes)
         if anonymous_bytes is None or watch is None:
             # It is ending: the supervisor will say so.
             self._rounds.was_read(process, now_s, changed=False)

@@ -40,19 +40,30 @@ def test_our_own_memory():
 def test_swapped_memory_counts(tmp_path):
     """A leak that is swapped out still grows."""
     pid = a_process(tmp_path, status=MEMORY)
-    assert read_anonymous_bytes(ProcessId(pid, 8_009), tmp_path) == 1334 * 1024
+    assert read_anonymous_bytes(ProcessId(pid, 8_009), proc=tmp_path) == 1334 * 1024
 
 
 def test_another_process_with_the_same_pid_is_not_read(tmp_path):
     """A process is known by pid and start time."""
     pid = a_process(tmp_path, status=MEMORY)
-    assert read_anonymous_bytes(ProcessId(pid, 8_010), tmp_path) is None
+    assert read_anonymous_bytes(ProcessId(pid, 8_010), proc=tmp_path) is None
+
+
+def test_what_is_known_already_is_nothing_new(tmp_path):
+    """Whose memory it is makes no difference then, and is not read; anything else is checked."""
+    pid = a_process(tmp_path, status=MEMORY)
+    another, known_bytes = ProcessId(pid, 8_010), 1334 * 1024
+    assert read_anonymous_bytes(another, known_bytes, tmp_path) == known_bytes
+    assert read_anonymous_bytes(another, known_bytes + 1024, tmp_path) is None
+    (tmp_path / str(pid) / "stat").unlink()
+    assert read_anonymous_bytes(another, known_bytes, tmp_path) == known_bytes
+    assert read_anonymous_bytes(another, 0, tmp_path) is None
 
 
 def test_a_process_without_memory_has_none(tmp_path):
     """Kernel threads and zombies have no such fields."""
     pid = a_process(tmp_path)
-    assert read_anonymous_bytes(ProcessId(pid, 8_009), tmp_path) is None
+    assert read_anonymous_bytes(ProcessId(pid, 8_009), proc=tmp_path) is None
 
 
 def test_a_zombie_has_none():
@@ -66,9 +77,9 @@ def test_a_zombie_has_none():
 def test_a_name_says_nothing_about_the_memory(tmp_path, comm):
     """A process chooses its name, and the kernel escapes only line breaks in it."""
     pid = a_process(tmp_path, comm=comm, status=MEMORY)
-    assert read_anonymous_bytes(ProcessId(pid, 8_009), tmp_path) == 1334 * 1024
+    assert read_anonymous_bytes(ProcessId(pid, 8_009), proc=tmp_path) == 1334 * 1024
 
 
 def test_a_process_that_is_gone_has_none(tmp_path):
     """It may end at any moment."""
-    assert read_anonymous_bytes(ProcessId(23, 8_009), tmp_path) is None
+    assert read_anonymous_bytes(ProcessId(23, 8_009), proc=tmp_path) is None

@@ -32,7 +32,7 @@ class World:
         self.watcher = GrowthWatcher(options, self._read, lambda pid: f"program-{pid}")
         self._open_until_s: dict[ProcessId, float] = {}
 
-    def _read(self, process: ProcessId) -> int | None:
+    def _read(self, process: ProcessId, known_bytes: int) -> int | None:
         self.reads += 1
         memory = self.memory.get(process)
         return None if memory is None else int(memory(self.now_s))
