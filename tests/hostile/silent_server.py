@@ -1,9 +1,10 @@
 """A file system with one file, whose server answers so many opens and reads, and then never again.
 
-    python silent_server.py MOUNT_POINT FILE OPENS READS
+    python silent_server.py MOUNT_POINT FILE OPENS READS NAMES
 
 It speaks the kernel's protocol itself (include/uapi/linux/fuse.h, version 7.31), mounts at MOUNT_POINT for
-all users, and shows the content of FILE as MOUNT_POINT/file. With the end of this process all who wait get an
+all users, and shows the content of FILE as MOUNT_POINT/file. Of NAMES other names it says that there is no
+such file, and of further ones nothing. With the end of this process all who wait get an
 error.
 """
 
@@ -31,12 +32,13 @@ _LONG_S = 3600
 
 
 class Server:
-    """Answers requests; `opens` and `reads` are how many are still answered."""
+    """Answers requests; `opens`, `reads` and `names` are how many are still answered."""
 
-    def __init__(self, content: bytes, opens: int, reads: int) -> None:
+    def __init__(self, content: bytes, opens: int, reads: int, names: int) -> None:
         self._content = content
         self._opens = opens
         self._reads = reads
+        self._names = names
 
     def answer(self, opcode: int, node: int, body: bytes) -> bytes | None:
         """The answer to a request; None: none, ever. Raises OSError to answer an error."""
@@ -44,6 +46,10 @@ class Server:
             return _INIT_OUT.pack(7, 31, 0, 0, 12, 9, 4096, 1, 0, 0, 0, *[0] * 7)
         if opcode == _LOOKUP and body == b"file\0":
             return _ENTRY.pack(_FILE, 1, _LONG_S, _LONG_S, 0, 0) + self._attributes(_FILE)
+        if opcode == _LOOKUP:
+            self._names -= 1
+            if self._names < 0:
+                return None
         if opcode == _GETATTR:
             return _ATTRIBUTES_OUT.pack(_LONG_S, 0, 0) + self._attributes(node)
         if opcode == _OPEN:
@@ -82,13 +88,13 @@ def serve(device: int, server: Server) -> None:
 
 
 def main() -> None:
-    mount_point, file, opens, reads = sys.argv[1:]
+    mount_point, file, *numbers = sys.argv[1:]
     device = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={device},rootmode=40755,user_id=0,group_id=0,allow_other"
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"silent", os.fsencode(mount_point), b"fuse", 0, options.encode()):
         sys.exit(os.strerror(ctypes.get_errno()))
-    server = Server(Path(file).read_bytes(), int(opens), int(reads))
+    server = Server(Path(file).read_bytes(), *map(int, numbers))
     print("mounted", flush=True)
     serve(device, server)
 

@@ -25,14 +25,16 @@ MANY = 1 << 20
 
 
 @contextlib.contextmanager
-def silent_file(mount_point: Path, content: Path, *, opens: int, reads: int) -> Iterator[Path]:
-    """A file of which so many opens and reads return."""
+def silent_file(
+    mount_point: Path, content: Path, *, opens: int = MANY, reads: int = MANY, names: int = MANY
+) -> Iterator[Path]:
+    """A file of which so many opens and reads return, as do look-ups of so many other names beside it."""
     if not os.path.exists("/dev/fuse"):
         cannot_run("there is no /dev/fuse")
     mount_point.mkdir()
     script = Path(__file__).with_name("silent_server.py")
     server = subprocess.Popen(
-        [sys.executable, script, mount_point, content, str(opens), str(reads)],
+        [sys.executable, script, mount_point, content, str(opens), str(reads), str(names)],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -50,14 +52,14 @@ def silent_file(mount_point: Path, content: Path, *, opens: int, reads: int) -> 
 @pytest.fixture
 def silent_flood(public_directory: Path, flood: Path) -> Iterator[Path]:
     """The program where it can be opened once; the second open never returns."""
-    with silent_file(public_directory / "floods", flood, opens=1, reads=MANY) as file:
+    with silent_file(public_directory / "floods", flood, opens=1) as file:
         yield file
 
 
 @pytest.fixture
 def silent_page(public_directory: Path, flood: Path) -> Iterator[Path]:
     """A file that can be mapped; its pages never come."""
-    with silent_file(public_directory / "pages", flood, opens=MANY, reads=0) as file:
+    with silent_file(public_directory / "pages", flood, reads=0) as file:
         yield file
 
 
@@ -120,6 +122,27 @@ def test_a_daemon_whose_reader_waits_can_end(
         expect_ledger(report, program.ledger())
         tracer.stop()
         assert not tracer.is_alive
+
+
+def test_a_temporary_directory_that_never_answers(
+    public_directory: Path, flood: Path, tracer: Daemon, bystander: Bystander
+) -> None:
+    """Perf maps and sockets of runtimes are looked up there, at the attach and with every reading."""
+    script = 'mount --bind "$0" /tmp && exec setpriv --reuid 65534 --regid 65534 --clear-groups "$@"'
+    with contextlib.ExitStack() as stack:
+        silent = stack.enter_context(silent_file(public_directory / "names", flood, names=0)).parent
+        command = ["unshare", "--mount", "sh", "-c", script, silent, flood, "late", flood]
+        process = stack.enter_context(subprocess.Popen(command, cwd="/", stdin=subprocess.DEVNULL))
+        stack.callback(process.kill)
+        with expect_left_alone(bystander):
+            wait_until(lambda: "does not answer" in notes_of(tracer, process.pid), 30)
+            deadline_s = time.monotonic() + HOSTILE_S
+            while time.monotonic() < deadline_s:
+                bystander.program.step(23)
+                bystander.tracer.top_after_tick(bystander.program.pid)
+                tracer.top(process.pid)
+            assert (tracer.supervised(process.pid) or {}).get("state") == "traced"
+            process.kill()
 
 
 def notes_of(tracer: Daemon, pid: int) -> str:

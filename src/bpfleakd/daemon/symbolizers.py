@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import PurePosixPath
 
 from bpfleakd.process.debug_search import debug_file_in_root, has_our_root
 from bpfleakd.process.mapped_files import open_mapped, open_unchanged
+from bpfleakd.process.rooted_open import root_of
 from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.symbols.module_cache import ModuleCache
 from bpfleakd.symbols.name_service import NameService
@@ -30,7 +31,7 @@ class Symbolizers:
             return self._of_files(attachment)
         process = attachment.process
         pid = process.id.pid
-        root = Path(f"/proc/{pid}/root")
+        root = root_of(pid)
         owner = f"{pid}@{process.id.start_ticks}"
         self.names.enrol(owner, process.uid)
         symbolizer = Symbolizer(
@@ -40,7 +41,7 @@ class Symbolizers:
             debug_in_root=None
             if has_our_root(pid)
             else lambda image, path: debug_file_in_root(image, path, root),
-            perf_map=PerfMap(Path(f"/tmp/perf-{process.namespace_pid}.map"), process.uid, root=root),
+            perf_map=PerfMap(PurePosixPath(f"/tmp/perf-{process.namespace_pid}.map"), process.uid, root),
             names=self.names,
         )
         symbolizer.update_mappings(attachment.mappings)

@@ -9,28 +9,29 @@ Rules:
 from __future__ import annotations
 
 import os
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from bpfleakd.elf.debug_files import find_debug_file
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.process.mapped_files import open_of_root
-from bpfleakd.process.rooted_open import open_below
+from bpfleakd.process.rooted_open import TargetRoot, root_of
 
-__all__ = ["debug_file_for_all", "debug_file_in_root", "has_our_root", "root_of"]
-
-
-def root_of(pid: int) -> Path:
-    """A path to the root directory of a process."""
-    return Path(f"/proc/{pid}/root")
+__all__ = ["debug_file_for_all", "debug_file_in_root", "has_our_root"]
 
 
 def has_our_root(pid: int) -> bool:
     """Whether a process sees the same file systems as we do; False if that is unknown."""
     try:
         mount_namespaces = (os.stat(f"/proc/{process}/ns/mnt") for process in (pid, "self"))
-        return len({(s.st_dev, s.st_ino) for s in mount_namespaces}) == 1 and root_of(pid).samefile("/")
+        if len({(s.st_dev, s.st_ino) for s in mount_namespaces}) != 1:
+            return False
+        handle = root_of(pid).open_handle(".")
     except OSError:
         return False
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat("/"))
+    finally:
+        os.close(handle)
 
 
 def debug_file_for_all(image: ElfImage, path: str) -> ElfImage | None:
@@ -38,9 +39,9 @@ def debug_file_for_all(image: ElfImage, path: str) -> ElfImage | None:
     return find_debug_file(image, path, _open_for_all)
 
 
-def debug_file_in_root(image: ElfImage, path: str, root: Path) -> ElfImage | None:
+def debug_file_in_root(image: ElfImage, path: str, root: TargetRoot) -> ElfImage | None:
     """The debug file that a process brings along below `root`, for it alone."""
-    return find_debug_file(image, path, lambda candidate: open_below(root, candidate))
+    return find_debug_file(image, path, root.open_regular)
 
 
 def _open_for_all(candidate: PurePosixPath) -> int:

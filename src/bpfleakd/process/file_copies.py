@@ -7,12 +7,14 @@ counted by looking at our open descriptors, so that no copy is forgotten, whoeve
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import os
 import threading
 import time
+
+from bpfleakd.process.local_devices import is_kernels_own
+from bpfleakd.process.reading.server import file_system
 
 __all__ = ["copy_of_slow_file", "is_slow", "sealed_copy"]
 
@@ -24,34 +26,12 @@ _PART_BYTES = 1 << 20
 _DESCRIPTORS = "/proc/self/fd"
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
-# File systems of the kernel's own, in any mount namespace (linux/magic.h). An overlay may lie over FUSE.
-_KERNELS_OWN = frozenset(
-    (
-        0xEF53,  # ext2, ext3, ext4
-        0x58465342,  # xfs
-        0x9123683E,  # btrfs
-        0xF2F52010,  # f2fs
-        0x2FC12FC1,  # zfs
-        0xCA451A4E,  # bcachefs
-        0x01021994,  # tmpfs
-        0x73717368,  # squashfs
-        0xE0F5E1E2,  # erofs
-    )
-)
-_STATFS_BYTES = 120
-
-_libc = ctypes.CDLL(None, use_errno=True)
 _counting = threading.Lock()
 
 
 def is_slow(descriptor: int) -> bool:
     """Whether reading a file may wait for a server; asking may, too. Raises OSError."""
-    # os.fstatvfs leaves f_type out, with which struct statfs begins.
-    buffer = ctypes.create_string_buffer(_STATFS_BYTES)
-    if _libc.fstatfs(descriptor, buffer):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return int.from_bytes(buffer.raw[:8], "little") not in _KERNELS_OWN
+    return not is_kernels_own(file_system(descriptor)[0])
 
 
 def copy_of_slow_file(descriptor: int, size_bytes: int, owner: str) -> int:

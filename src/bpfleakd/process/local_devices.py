@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import select
 
-__all__ = ["LocalDevices", "device_number"]
+__all__ = ["LocalDevices", "device_number", "is_kernels_own"]
 
 _TYPES = frozenset(
     (
@@ -28,6 +28,21 @@ _TYPES = frozenset(
         "squashfs",
         "erofs",
         "tmpfs",
+    )
+)
+
+# File systems of the kernel's own, in any mount namespace (linux/magic.h). An overlay may lie over FUSE.
+_KERNELS_OWN = frozenset(
+    (
+        0xEF53,  # ext2, ext3, ext4
+        0x58465342,  # xfs
+        0x9123683E,  # btrfs
+        0xF2F52010,  # f2fs
+        0x2FC12FC1,  # zfs
+        0xCA451A4E,  # bcachefs
+        0x01021994,  # tmpfs
+        0x73717368,  # squashfs
+        0xE0F5E1E2,  # erofs
     )
 )
 
@@ -59,6 +74,11 @@ class LocalDevices:
             parts.append(part)
         lines = b"".join(parts).decode(errors="surrogateescape").splitlines()
         self._devices = frozenset(device for line in lines if (device := _local_device(line)) is not None)
+
+
+def is_kernels_own(kind: int) -> bool:
+    """Whether a file system of this type (statfs(2)) always answers, whoever has mounted it."""
+    return kind in _KERNELS_OWN
 
 
 def device_number(device: str) -> int:

@@ -19,7 +19,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ from bpfleakd.process.local_devices import LocalDevices, device_number
 from bpfleakd.process.mappings import mapped_by_address
 from bpfleakd.process.program_file import program_of
 from bpfleakd.process.reading.reads import reads
-from bpfleakd.process.rooted_open import open_below, reopen_regular
+from bpfleakd.process.rooted_open import open_below, reopen_regular, root_of
 from bpfleakd.process.slow_files import SlowFiles
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
     "FileKey",
     "OpenedFile",
     "open_mapped",
-    "open_mapped_at_once",
+    "open_mapped_waiting",
     "open_of_root",
     "open_program",
     "open_unchanged",
@@ -166,31 +166,36 @@ def open_mapped(pid: int, mapping: Mapping, owner: str) -> OpenedFile:
     Raises OSError: TimeoutError if its file system has not answered soon; then it may have when asked again.
     """
     if device_number(mapping.device) in _devices:
-        return open_mapped_at_once(pid, mapping, owner)
+        return _opened(pid, mapping, owner, lambda: root_of(pid).open_regular(mapping.path))
     return _slow_files.open(pid, mapping, owner)
 
 
-def open_mapped_at_once(pid: int, mapping: Mapping, owner: str, proc: Path = Path("/proc")) -> OpenedFile:
-    """The same, of a file system that answers. Raises OSError; TimeoutError if the process keeps us waiting.
+def _opened(pid: int, mapping: Mapping, owner: str, by_name: Callable[[], int]) -> OpenedFile:
+    """By its address, or by its name if that is not possible. Raises OSError.
 
     The link in map_files takes the lock of the process' memory map, which the process may hold.
     """
     with contextlib.suppress(FileNotFoundError, PermissionError):
         way = reads()
-        handle = way.open(pid, mapped_by_address(pid, mapping, proc), os.O_PATH)
+        handle = way.open(pid, mapped_by_address(pid, mapping), os.O_PATH)
         try:
             return OpenedFile(reopen_regular(handle), owner)
         finally:
             way.close(handle)
-    opened = OpenedFile(open_below(proc / str(pid) / "root", mapping.path), owner)
+    opened = OpenedFile(by_name(), owner)
     if opened.key.inode != mapping.inode:
         raise FileNotFoundError(2, "another file has its name", mapping.path)
     return opened
 
 
+def open_mapped_waiting(pid: int, mapping: Mapping, owner: str) -> OpenedFile:
+    """The same in a thread, which waits as long as the server of the file does. Raises OSError."""
+    return _opened(pid, mapping, owner, lambda: open_below(root_of(pid).directory, mapping.path))
+
+
 def _copied(pid: int, mapping: Mapping, owner: str) -> OpenedFile:
     """In a thread: whatever is asked of the server is asked here."""
-    opened = open_mapped_at_once(pid, mapping, owner)
+    opened = open_mapped_waiting(pid, mapping, owner)
     if is_slow(opened.descriptor):
         opened.copy()
     return opened

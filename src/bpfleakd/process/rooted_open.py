@@ -4,59 +4,88 @@ Rules:
 - Links are followed inside the root only, and those of /proc (magic links) not at all: openat2(2), Linux 5.6.
 - Only regular files are opened. A pipe could block us and a device could do anything, so the type is checked
   (O_PATH) before the file is opened.
+- What a process has mounted below its root may be of a server that never answers. So `TargetRoot` looks names
+  up in another process (reading/), and returns only what is of a file system that answers. `open_below` may
+  wait: it is for paths of our own, and for threads that may wait.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
-import struct
-from pathlib import PurePosixPath
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
-__all__ = ["open_below", "open_directory_below", "reopen_regular"]
+from bpfleakd.process.local_devices import LocalDevices, is_kernels_own
+from bpfleakd.process.reading.reads import reads
+from bpfleakd.process.reading.server import open_in_root
 
-_SYS_OPENAT2 = 437
-_RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
-_HOW = struct.Struct("=QQQ")
+__all__ = ["TargetRoot", "open_below", "reopen_regular", "root_of"]
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_PROC = Path("/proc")
+_PATH_MAX_BYTES = 4096
+
+_devices = LocalDevices()
 
 
-def open_below(root: str | os.PathLike[str], path: str | PurePosixPath, *, follow: bool = True) -> int:
-    """Open a regular file by its path below `root` for reading; returns the descriptor.
+@dataclass(frozen=True, slots=True)
+class TargetRoot:
+    """The root directory of process `pid`; `directory` is /proc/PID/root.
 
-    The file itself may be a link only if `follow`. Raises OSError.
+    All raise OSError: TimeoutError if the process keeps its readers waiting, ENODEV for what is of a file
+    system whose server may do that later.
     """
-    root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        flags = os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
-        handle = _openat2(root_fd, str(path).lstrip("/"), flags)
-    finally:
-        os.close(root_fd)
+
+    pid: int
+    directory: Path
+
+    def open_handle(self, path: str | PurePosixPath, *, follow: bool = True) -> int:
+        """A handle (O_PATH) of whatever has this path; it may be a link only if `follow`."""
+        if len(os.fsencode(str(path))) > _PATH_MAX_BYTES:
+            raise OSError(errno.ENAMETOOLONG, "a path that is too long")
+        flags = os.O_PATH | (0 if follow else os.O_NOFOLLOW)
+        handle, kind, device = reads().open_below(self.pid, str(self.directory), str(path), flags)
+        if is_kernels_own(kind) or device in _devices:
+            return handle
+        os.close(handle)
+        raise OSError(errno.ENODEV, "it is on a file system that may not answer", str(path))
+
+    def open_regular(self, path: str | PurePosixPath, *, follow: bool = True) -> int:
+        """Open a regular file for reading."""
+        handle = self.open_handle(path, follow=follow)
+        try:
+            return reopen_regular(handle)
+        finally:
+            os.close(handle)
+
+    def open_writable_directory(self, path: str | PurePosixPath, uid: int) -> int:
+        """A handle of a directory, to make files there for a user.
+
+        The user may have mounted any directory of the host at this path, in a namespace of their own. So it
+        is refused unless they could make the files themselves.
+        """
+        directory = self.open_handle(path)
+        status = os.fstat(directory)
+        is_writable = uid in (0, status.st_uid) or bool(status.st_mode & stat.S_IWOTH)
+        if stat.S_ISDIR(status.st_mode) and is_writable:
+            return directory
+        os.close(directory)
+        raise PermissionError(errno.EACCES, "its user may not write there", str(path))
+
+
+def root_of(pid: int, proc: Path = _PROC) -> TargetRoot:
+    """The root directory of a process."""
+    return TargetRoot(pid, proc / str(pid) / "root")
+
+
+def open_below(root: str | os.PathLike[str], path: str | PurePosixPath) -> int:
+    """Open a regular file by its path below `root` for reading; returns the descriptor. Raises OSError."""
+    handle = open_in_root(root, os.fsencode(str(path)), os.O_PATH)
     try:
         return reopen_regular(handle)
     finally:
         os.close(handle)
-
-
-def open_directory_below(root: str | os.PathLike[str], path: str | PurePosixPath, uid: int) -> int:
-    """A descriptor (O_PATH) of a directory by its path below `root`, to make files there for a user.
-
-    The user may have mounted any directory of the host at this path, in a namespace of their own. So it is
-    refused unless they could make the files themselves. Raises OSError.
-    """
-    root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        directory = _openat2(root_fd, str(path).lstrip("/"), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    finally:
-        os.close(root_fd)
-    status = os.fstat(directory)
-    if uid not in (0, status.st_uid) and not status.st_mode & stat.S_IWOTH:
-        os.close(directory)
-        raise PermissionError(errno.EACCES, "its user may not write there", str(path))
-    return directory
 
 
 def reopen_regular(handle: int) -> int:
@@ -64,21 +93,3 @@ def reopen_regular(handle: int) -> int:
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         raise OSError(22, "is not a regular file")
     return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-
-
-def _openat2(directory_fd: int, path: str, flags: int) -> int:
-    how = _HOW.pack(flags, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
-    name = os.fsencode(path)
-    if b"\0" in name:
-        raise OSError(22, "a path with a NUL")
-    found = _libc.syscall(
-        ctypes.c_long(_SYS_OPENAT2),
-        ctypes.c_int(directory_fd),
-        ctypes.c_char_p(name),
-        ctypes.c_char_p(how),
-        ctypes.c_size_t(len(how)),
-    )
-    if found < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)
-    return int(found)

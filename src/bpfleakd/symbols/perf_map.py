@@ -23,9 +23,9 @@ import os
 import re
 import time
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePosixPath
 
-from bpfleakd.process.rooted_open import open_below
+from bpfleakd.process.rooted_open import TargetRoot
 from bpfleakd.symbols.jit_index import JitIndex
 from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS, jit_name
 
@@ -61,17 +61,17 @@ class JitSymbol:
 class PerfMap:
     """The perf map of one process.
 
-    `path` is as the process sees it, below `root` (/proc/PID/root), `owner_uid` the target's user. At most
+    `path` is as the process sees it, below its `root`; `owner_uid` is the target's user. At most
     `read_limit_bytes` are read at a time, the newest, and the `entries_max` newest entries kept.
     `generation` changes whenever an address may have got another name. `losses` counts what was left out.
     """
 
     def __init__(
         self,
-        path: Path,
+        path: PurePosixPath,
         owner_uid: int,
+        root: TargetRoot,
         *,
-        root: Path = Path("/"),
         read_limit_bytes: int = READ_LIMIT_BYTES,
         entries_max: int = ENTRIES_MAX,
     ) -> None:
@@ -114,7 +114,10 @@ class PerfMap:
         It can be read for as long as it is open, be the process gone and its /tmp with it.
         """
         try:
-            descriptor = open_below(self._root, str(self._path), follow=False)
+            descriptor = self._root.open_regular(self._path, follow=False)
+        except TimeoutError:
+            # `ps` says that the process does not answer.
+            return False
         except OSError as error:
             # EINVAL is a link, a pipe or a device; there being no map is the rule and no loss.
             refused = not isinstance(error, FileNotFoundError | ProcessLookupError)

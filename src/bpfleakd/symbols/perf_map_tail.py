@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-import stat
-from pathlib import Path
+from pathlib import PurePosixPath
 
+from bpfleakd.process.rooted_open import TargetRoot
 from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS, jit_name
 
 __all__ = ["PerfMapTail"]
@@ -30,15 +30,22 @@ _LINE_LIMIT_BYTES = 64 << 10
 class PerfMapTail:
     """The perf map of one process from now on.
 
-    `path` and `owner_uid` as for PerfMap. A file that is rewritten instead of appended to (OpenJDK does that)
-    is read from its start, all of it as new. `skipped_bytes` were beyond the limit of one reading; `refused`:
-    the file is not trusted.
+    `path`, `owner_uid` and `root` as for PerfMap. A file that is rewritten instead of appended to (OpenJDK
+    does that) is read from its start, all of it as new. `skipped_bytes` were beyond the limit of one reading;
+    `refused`: the file is not trusted.
     """
 
-    def __init__(self, path: Path, owner_uid: int, *, read_limit_bytes: int = READ_LIMIT_BYTES) -> None:
+    def __init__(
+        self,
+        path: PurePosixPath,
+        owner_uid: int,
+        root: TargetRoot,
+        *,
+        read_limit_bytes: int = READ_LIMIT_BYTES,
+    ) -> None:
         self.skipped_bytes = 0
         self.refused = False
-        self._path = path
+        self._root, self._path = root, path
         self._owners = (owner_uid, 0)
         self._read_limit_bytes = read_limit_bytes
         self._identity: tuple[int, int] | None = None
@@ -81,13 +88,12 @@ class PerfMapTail:
 
     def _open(self) -> int | None:
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = self._root.open_regular(self._path, follow=False)
         except OSError as error:
-            # ELOOP is a symlink; there being no map is the rule.
-            self.refused = not isinstance(error, FileNotFoundError | ProcessLookupError)
+            # EINVAL is no regular file; there being no map is the rule.
+            self.refused = not isinstance(error, FileNotFoundError | ProcessLookupError | TimeoutError)
             return None
-        status = os.fstat(descriptor)
-        self.refused = not stat.S_ISREG(status.st_mode) or status.st_uid not in self._owners
+        self.refused = os.fstat(descriptor).st_uid not in self._owners
         if self.refused:
             os.close(descriptor)
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import structlog
 
@@ -32,6 +32,7 @@ from bpfleakd.process.memory_groups import (
 from bpfleakd.process.pages import Pagemap, present_pages, stack_pointers
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
+from bpfleakd.process.rooted_open import root_of
 from bpfleakd.process.smaps import Smaps, read_smaps, read_status
 from bpfleakd.symbols.perf_map_tail import PerfMapTail
 from bpfleakd.table.address_map import AddressMap
@@ -118,8 +119,8 @@ class MemoryBreakdown:
     ) -> None:
         """Continue: growth is counted from `first`."""
         pid = process.id.pid
-        perf_map = self._proc / str(pid) / "root" / "tmp" / f"perf-{process.namespace_pid}.map"
-        jit_tail = PerfMapTail(perf_map, process.uid)
+        perf_map = PurePosixPath(f"/tmp/perf-{process.namespace_pid}.map")
+        jit_tail = PerfMapTail(perf_map, process.uid, root_of(pid, self._proc))
         self._processes[pid] = _MeasuredProcess(process, _unread(allocators), first, first_bill, jit_tail)
 
     def forget(self, pid: int) -> None:

@@ -13,9 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bpfleakd.process.rooted_open import TargetRoot
 from bpfleakd.symbols import perf_map as perf_map_module
 from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS
 from bpfleakd.symbols.perf_map import JitSymbol, PerfMap
+
+OUR_ROOT = TargetRoot(os.getpid(), Path("/"))
 
 START = 0x7F0000001000
 
@@ -27,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def perf_map(path: Path) -> Iterator[PerfMap]:
-    opened = PerfMap(path, os.geteuid())
+    opened = PerfMap(path, os.geteuid(), OUR_ROOT)
     yield opened
     opened.close()
 
@@ -164,7 +167,7 @@ class TestReading:
         assert time.process_time() - began_s < 1
 
         tracemalloc.start()
-        with contextlib.closing(PerfMap(path, os.geteuid())) as again:
+        with contextlib.closing(PerfMap(path, os.geteuid(), OUR_ROOT)) as again:
             again.refresh()
             assert again.lookup(START) is not None
             taken_bytes, _peak_bytes = tracemalloc.get_traced_memory()
@@ -187,7 +190,7 @@ class TestHostile:
         path.write_text("1000 10 false\n")
         if os.geteuid() == 0:
             os.chown(path, 4711, -1)
-        perf_map = PerfMap(path, 4712)
+        perf_map = PerfMap(path, 4712, OUR_ROOT)
         # Root's own files are believed, and so the test cannot be made with them.
         assert os.stat(path).st_uid not in (0, 4712)
         assert name_at(perf_map, 0x1000) is None
@@ -217,7 +220,7 @@ class TestHostile:
     def test_entries_over_the_limit(self, path: Path) -> None:
         """The newest entries stay, and the others are counted."""
         path.write_text("".join(f"{n * 16 + 16:x} 10 f{n}\n" for n in range(1_000)))
-        perf_map = PerfMap(path, os.geteuid(), entries_max=23)
+        perf_map = PerfMap(path, os.geteuid(), OUR_ROOT, entries_max=23)
         assert name_at(perf_map, 1_000 * 16) == "f999"
         assert name_at(perf_map, 16) is None
         assert perf_map.losses == {"perf_map_dropped_entries": 977}
@@ -225,7 +228,7 @@ class TestHostile:
     def test_counts_never_fall(self, path: Path) -> None:
         """Written anew, or replaced by what is believed: what was missed before was missed."""
         path.write_text("junk\n" + "".join(f"{n * 16 + 16:x} 10 f{n}\n" for n in range(101)))
-        perf_map = PerfMap(path, os.geteuid(), entries_max=23)
+        perf_map = PerfMap(path, os.geteuid(), OUR_ROOT, entries_max=23)
         assert name_at(perf_map, 16 * 101) == "f100"
         path.unlink()
         os.mkfifo(path)
@@ -242,7 +245,7 @@ class TestHostile:
     def test_bytes_over_the_limit(self, path: Path) -> None:
         """Of a file that is too long the end is read, which is the newest."""
         path.write_text("".join(f"{n * 16 + 16:08x} 10 f\n" for n in range(1_000)))
-        perf_map = PerfMap(path, os.geteuid(), read_limit_bytes=1_400)
+        perf_map = PerfMap(path, os.geteuid(), OUR_ROOT, read_limit_bytes=1_400)
         assert name_at(perf_map, 1_000 * 16) == "f"
         assert name_at(perf_map, 16) is None
         assert perf_map.losses["perf_map_skipped_bytes"] == 14_000 - 1_400
@@ -273,7 +276,7 @@ class TestHostile:
     def test_random_bytes(self, tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]) -> None:
         """Whatever is appended, reading goes on."""
         path = tmp_path_factory.mktemp("random") / "perf.map"
-        perf_map = PerfMap(path, os.geteuid())
+        perf_map = PerfMap(path, os.geteuid(), OUR_ROOT)
         for piece in pieces:
             with path.open("ab") as file:
                 file.write(piece)
@@ -290,7 +293,7 @@ def test_a_file_that_is_written_anew_all_the_time(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(perf_map_module, "_SHORT_S", 0.0)
     path = tmp_path / "perf-23.map"
     path.write_text("1000 10 first\n")
-    perf_map = PerfMap(path, os.getuid())
+    perf_map = PerfMap(path, os.getuid(), OUR_ROOT)
     perf_map.refresh()
     generation = perf_map.generation
     path.write_text("2000 10 second, another\n")
@@ -310,7 +313,7 @@ def test_a_large_file_is_read_in_slices(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(perf_map_module, "_CHUNK_BYTES", 64)
     path = tmp_path / "perf-23.map"
     path.write_text("".join(f"{number:x} 10 method{number}\n" for number in range(0x1000, 0x2000, 0x100)))
-    perf_map = PerfMap(path, os.getuid())
+    perf_map = PerfMap(path, os.getuid(), OUR_ROOT)
     perf_map.refresh()
     assert perf_map.lookup(0x1F00) is None
     for _ in range(16):

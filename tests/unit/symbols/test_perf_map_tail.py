@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bpfleakd.process.rooted_open import TargetRoot
 from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS
 from bpfleakd.symbols.perf_map_tail import PerfMapTail
+
+OUR_ROOT = TargetRoot(os.getpid(), Path("/"))
 
 
 @pytest.fixture
@@ -19,7 +22,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def tail_of(path: Path, **options: int) -> PerfMapTail:
-    return PerfMapTail(path, os.geteuid(), **options)
+    return PerfMapTail(path, os.geteuid(), OUR_ROOT, **options)
 
 
 def append(path: Path, text: str) -> None:
@@ -119,7 +122,7 @@ def test_what_is_not_a_users_own_regular_file_is_refused(path, tmp_path):
     path.write_text("1000 10 mine\n")
     if os.geteuid() == 0:
         os.chown(path, 4711, -1)
-    other = PerfMapTail(path, 4712)
+    other = PerfMapTail(path, 4712, OUR_ROOT)
     assert os.stat(path).st_uid not in (0, 4712)
     assert (other.read(), other.refused) == ([], True)
 

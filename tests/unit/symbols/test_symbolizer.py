@@ -18,6 +18,7 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.process.mapped_files import open_mapped
+from bpfleakd.process.rooted_open import TargetRoot
 from bpfleakd.symbols.module_cache import ModuleCache
 from bpfleakd.symbols.name_service import NameService
 from bpfleakd.symbols.perf_map import PerfMap
@@ -26,6 +27,8 @@ from bpfleakd.symbols.symbolizer import Symbolizer
 from ..elf.building import assembled, compiled, nm, output_of
 from ..helping import helpers
 from .opening import open_file
+
+OUR_ROOT = TargetRoot(os.getpid(), Path("/"))
 
 BASE = 0x7F0000000000
 NAMES = NameService(helpers())
@@ -266,7 +269,7 @@ class TestJit:
 
     @pytest.fixture
     def symbolizer(self, path: Path) -> Iterator[Symbolizer]:
-        opened = symbolizer_of([JIT], perf_map=PerfMap(path, os.geteuid()))
+        opened = symbolizer_of([JIT], perf_map=PerfMap(path, os.geteuid(), OUR_ROOT))
         yield opened
         opened.close()
 
@@ -330,7 +333,7 @@ class TestJit:
         inode = assembly.stat().st_ino
         mapping = Mapping(0x10000, 0x12000, 0, "08:01", inode, str(assembly), True, False, True)
         path.write_text("10000 100 void [Shop] Order::Leak()[PreJIT]\n")
-        symbolizer = symbolizer_of([mapping], perf_map=PerfMap(path, os.geteuid()))
+        symbolizer = symbolizer_of([mapping], perf_map=PerfMap(path, os.geteuid(), OUR_ROOT))
         known, unknown = frames_of(symbolizer, 0x10010, 0x10800)
         assert (known.module, known.kind) == ("Shop", FrameKind.JIT)
         assert (unknown.function, unknown.module, unknown.kind) == (None, "Shop.dll", FrameKind.UNKNOWN)
@@ -342,7 +345,7 @@ class TestJit:
             address = ctypes.addressof(holder)
             del holder
             path.write_text(f"{address:x} 1000 compiled\n")
-            symbolizer = symbolizer_of(mappings_of("self"), perf_map=PerfMap(path, os.geteuid()))
+            symbolizer = symbolizer_of(mappings_of("self"), perf_map=PerfMap(path, os.geteuid(), OUR_ROOT))
             (frame,) = frames_of(symbolizer, address + 23)
         assert (frame.function, frame.kind) == ("compiled", FrameKind.JIT)
 

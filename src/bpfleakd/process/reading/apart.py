@@ -71,6 +71,10 @@ class ReadsApart:
     def open(self, pid: int, path: str, flags: int) -> int:
         return self._do(pid, lambda link, wait: link.open(os.fsencode(path), flags, wait))
 
+    def open_below(self, pid: int, root: str, path: str, flags: int) -> tuple[int, int, int]:
+        names = os.fsencode(root), os.fsencode(path)
+        return self._do(pid, lambda link, wait: link.open_below(*names, flags, wait))
+
     def read_at(self, pid: int, descriptor: int, size_bytes: int, place: int) -> bytes:
         return self._in_parts(pid, size_bytes, place, lambda link, *part: link.read_at(descriptor, *part))
 

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator
 from typing import Protocol
 
-from bpfleakd.process.reading.server import BUFFER_BYTES, Words, read_words
+from bpfleakd.process.reading.server import BUFFER_BYTES, Words, file_system, open_in_root, read_words
 
 __all__ = ["Reads", "TargetFile", "read_file", "read_pieces", "reads", "silent_note", "using"]
 
@@ -30,10 +30,12 @@ _libc.process_vm_readv.restype = ctypes.c_ssize_t
 class Reads(Protocol):
     """System calls on a process. All raise OSError; TimeoutError if it keeps its readers waiting.
 
-    `rest`, now and then, gives back what is not needed.
+    `open_below` returns what `server.file_system` says, too. `rest`, now and then, gives back what is not
+    needed.
     """
 
     def open(self, pid: int, path: str, flags: int) -> int: ...
+    def open_below(self, pid: int, root: str, path: str, flags: int) -> tuple[int, int, int]: ...
     def read_at(self, pid: int, descriptor: int, size_bytes: int, place: int) -> bytes: ...
     def read_memory(self, pid: int, descriptor: int, size_bytes: int, address: int) -> bytes: ...
     def read_words(self, pid: int, descriptor: int, kind: int, request: bytes) -> bytes: ...
@@ -82,6 +84,14 @@ class _Direct:
 
     def open(self, pid: int, path: str, flags: int) -> int:
         return os.open(path, flags | os.O_CLOEXEC)
+
+    def open_below(self, pid: int, root: str, path: str, flags: int) -> tuple[int, int, int]:
+        descriptor = open_in_root(root, os.fsencode(path), flags)
+        try:
+            return descriptor, *file_system(descriptor)
+        except OSError:
+            os.close(descriptor)
+            raise
 
     def read_at(self, pid: int, descriptor: int, size_bytes: int, place: int) -> bytes:
         return os.pread(descriptor, size_bytes, place)
@@ -218,6 +228,6 @@ def silent_note(pid: int) -> str | None:
     if not _current.is_silent(pid):
         return None
     return (
-        "its memory does not answer: a page of it is of a file system whose server keeps readers waiting; "
-        "what is read from it is missing until it is tried again"
+        "it does not answer: a page of its memory, or a file below its root directory, is of a file system "
+        "whose server keeps readers waiting; what is read from it is missing until it is tried again"
     )

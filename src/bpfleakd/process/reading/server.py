@@ -30,6 +30,7 @@ REQUEST = struct.Struct("=4Q")
 REPLY = struct.Struct("=qQ")
 OPEN, ADOPT, CLOSE, READ_AT, READ_ON, WRITE_AT, READ_PIECES, READ_FILE, READ_MEMORY = range(9)
 GATHER, RINGS, CHAINS = range(9, 12)
+OPEN_BELOW = 12
 # 1,024 pieces (UIO_MAXIOV) of 16 bytes, or a path, or what is written.
 PAYLOAD_BYTES_MAX = 16 << 10
 
@@ -49,6 +50,12 @@ _FEW = 3
 _GATHERED_MAX = 1024  # UIO_MAXIOV
 # Beyond the end of user space.
 _NOWHERE = 1 << 62
+_SYS_OPENAT2 = 437
+_RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
+_HOW = struct.Struct("=QQQ")
+_STATFS_BYTES = 120
+# What is said of a file that was opened below a root: type of its file system, and device.
+FILE_SYSTEM = struct.Struct("=QQ")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(4)
 
 
@@ -224,6 +231,44 @@ class Words:
         return got
 
 
+def open_in_root(root: str | bytes | os.PathLike[str], path: bytes, flags: int) -> int:
+    """openat2(2) below a directory: no link leads out of it, and those of /proc lead nowhere.
+
+    Raises OSError.
+    """
+    if b"\0" in path:
+        raise OSError(errno.EINVAL, "a path with a NUL")
+    root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        how = _HOW.pack(flags | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
+        return _called(
+            "syscall",
+            ctypes.c_long(_SYS_OPENAT2),
+            ctypes.c_int(root_fd),
+            ctypes.c_char_p(path.lstrip(b"/") or b"."),
+            ctypes.c_char_p(how),
+            ctypes.c_size_t(len(how)),
+        )
+    finally:
+        os.close(root_fd)
+
+
+def file_system(descriptor: int) -> tuple[int, int]:
+    """The type (linux/magic.h) of the file system of an open file, and its device number. Raises OSError."""
+    # os.fstatvfs leaves f_type out, with which struct statfs begins.
+    buffer = ctypes.create_string_buffer(_STATFS_BYTES)
+    _called("fstatfs", ctypes.c_int(descriptor), buffer)
+    return int.from_bytes(buffer.raw[:8], "little"), os.fstat(descriptor).st_dev
+
+
+def _called(function: str, *arguments: object) -> int:
+    done: int = getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments)
+    if done < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return done
+
+
 class Took:
     """How long a request takes that begins now."""
 
@@ -264,8 +309,8 @@ class Server:
             kind, handle, size_bytes, place = REQUEST.unpack_from(packet)
             payload = packet[REQUEST.size :]
             took = Took()
-            if kind == OPEN:
-                self._open(payload, size_bytes, took)
+            if kind in (OPEN, OPEN_BELOW):
+                self._open(kind, payload, size_bytes, took)
             elif kind == ADOPT:
                 self._files[handle] = array.array("i", beside[0][2])[0]
             elif kind == CLOSE:
@@ -277,10 +322,14 @@ class Server:
                     done = -(error.errno or errno.EIO)
                 channel.send(REPLY.pack(done, took.ns()))
 
-    def _open(self, path: bytes, flags: int, took: Took) -> None:
+    def _open(self, kind: int, path: bytes, flags: int, took: Took) -> None:
         """The daemon gets the descriptor, and gives it back (ADOPT) for what is to be read."""
         try:
-            descriptor = os.open(path, flags | os.O_CLOEXEC)
+            if kind == OPEN:
+                descriptor = os.open(path, flags | os.O_CLOEXEC)
+            else:
+                root, _nul, below = path.partition(b"\0")
+                descriptor = self._open_below(root, below, flags)
         except OSError as error:
             done = -(error.errno or errno.EIO)
             self._channel.send(REPLY.pack(done, took.ns()))
@@ -288,6 +337,15 @@ class Server:
         reply = REPLY.pack(0, took.ns())
         socket.send_fds(self._channel, [reply], [descriptor])
         os.close(descriptor)
+
+    def _open_below(self, root: bytes, path: bytes, flags: int) -> int:
+        descriptor = open_in_root(root, path, flags)
+        try:
+            FILE_SYSTEM.pack_into(self._view, 0, *file_system(descriptor))
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
 
     def _do(self, kind: int, handle: int, size_bytes: int, place: int, payload: bytes) -> int:
         if kind == READ_AT:

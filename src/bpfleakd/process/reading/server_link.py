@@ -74,11 +74,21 @@ class ServerLink:
 
     def open(self, path: bytes, flags: int, wait: Callable[[float], bool]) -> int:
         """Return a descriptor, as open(2). Raises OSError, NoAnswer."""
-        self._send(server.OPEN, 0, flags, 0, path)
+        return self._opened(server.OPEN, path, flags, wait)
+
+    def _opened(self, kind: int, path: bytes, flags: int, wait: Callable[[float], bool]) -> int:
+        self._send(kind, 0, flags, 0, path)
         _done, descriptors = self._received(
             wait, lambda: socket.recv_fds(self._socket, server.REPLY.size, 1)[:2]
         )
         return descriptors[0]
+
+    def open_below(
+        self, root: bytes, path: bytes, flags: int, wait: Callable[[float], bool]
+    ) -> tuple[int, int, int]:
+        """Return a descriptor, and what `server.file_system` says of it. Raises OSError, NoAnswer."""
+        descriptor = self._opened(server.OPEN_BELOW, root + b"\0" + path, flags, wait)
+        return descriptor, *server.FILE_SYSTEM.unpack_from(self._data)
 
     def read_at(self, descriptor: int, size_bytes: int, place: int, wait: Callable[[float], bool]) -> bytes:
         """Read like pread(2), at most BUFFER_BYTES. Raises OSError, NoAnswer."""

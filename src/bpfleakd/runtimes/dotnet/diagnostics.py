@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bpfleakd.process.environment import read_environment
+from bpfleakd.process.rooted_open import TargetRoot, root_of
 from bpfleakd.runtimes.runtime import RuntimeFailure
 
 __all__ = ["DiagnosticsError", "Endpoint", "Provider", "Session", "find_endpoint"]
@@ -85,9 +86,9 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The diagnostics socket of process `pid`, by its path as seen from here."""
+    """The diagnostics socket of the process that `root` is of, by its path there."""
 
-    pid: int
+    root: TargetRoot
     path: str
 
     def start(
@@ -137,7 +138,7 @@ class Endpoint:
         try:
             connection.settimeout(max(0.001, deadline_s - time.monotonic()))
             # A path of the target may be longer than an address may be, and may change its meaning.
-            held = os.open(self.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            held = self.root.open_handle(self.path, follow=False)
             try:
                 if not stat.S_ISSOCK(os.fstat(held).st_mode):
                     raise DiagnosticsError("its diagnostics socket is not a socket")
@@ -145,7 +146,7 @@ class Endpoint:
             finally:
                 os.close(held)
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-            if struct.unpack("<iII", credentials)[0] != self.pid:
+            if struct.unpack("<iII", credentials)[0] != self.root.pid:
                 raise DiagnosticsError("its diagnostics socket belongs to another process")
         except DiagnosticsError:
             connection.close()
@@ -167,26 +168,41 @@ def find_endpoint(
     environment = read_environment(pid, proc)
     if environment.get(b"DOTNET_EnableDiagnostics", environment.get(b"COMPlus_EnableDiagnostics")) == b"0":
         raise DiagnosticsError("it was started with DOTNET_EnableDiagnostics=0, which disables the socket")
+    root = root_of(pid, proc)
     for temporary in dict.fromkeys((environment.get(b"TMPDIR", b"/tmp") or b"/tmp", b"/tmp")):
-        directory = os.path.join(proc, str(pid), "root", os.fsdecode(temporary).lstrip("/"))
+        directory = os.path.join("/", os.fsdecode(temporary))
         exact = os.path.join(directory, f"dotnet-diagnostic-{namespace_pid}-{start_ticks}-socket")
-        if os.path.lexists(exact):
-            return Endpoint(pid, exact)
+        if _is_there(root, exact):
+            return Endpoint(root, exact)
         # In a time namespace the start of the process is another number.
-        for name in () if exactly else _sockets(directory, namespace_pid):
-            return Endpoint(pid, os.path.join(directory, name))
+        for name in () if exactly else _sockets(root, directory, namespace_pid):
+            return Endpoint(root, os.path.join(directory, name))
     raise DiagnosticsError("it has no diagnostics socket")
 
 
-def _sockets(directory: str, namespace_pid: int) -> Iterator[str]:
+def _is_there(root: TargetRoot, path: str) -> bool:
+    try:
+        os.close(root.open_handle(path, follow=False))
+    except OSError:
+        return False
+    return True
+
+
+def _sockets(root: TargetRoot, directory: str, namespace_pid: int) -> Iterator[str]:
     pattern = re.compile(rf"dotnet-diagnostic-{namespace_pid}-\d{{1,20}}-socket")
     try:
-        with os.scandir(directory) as entries:
+        handle = root.open_handle(directory)
+    except OSError:
+        return
+    try:
+        with os.scandir(f"/proc/self/fd/{handle}/.") as entries:
             for _number, entry in zip(range(_DIRECTORY_ENTRIES_MAX), entries, strict=False):
                 if pattern.fullmatch(entry.name):
                     yield entry.name
     except OSError:
         return
+    finally:
+        os.close(handle)
 
 
 def _send(connection: socket.socket, command: int, payload: bytes, deadline_s: float) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.process import ProcessInfo
+from bpfleakd.process.rooted_open import root_of
 from bpfleakd.runtimes.dotnet.allocations import DotnetAllocations
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint, find_endpoint
 from bpfleakd.runtimes.dotnet.heap_types import DotnetTypes
@@ -50,7 +51,7 @@ class DotnetRuntime:
         # The start is counted from boot, with the time asleep; the pause is not.
         age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ns
         settled_ns = now_ns + max(0, _START_UP_NS - age_ns)
-        lines = PdbLines(helpers, proc / str(process.id.pid) / "root")
+        lines = PdbLines(helpers, root_of(process.id.pid, proc))
         self._methods = DotnetMethods(self._look, lines, settled_ns)
         self._live_heap = DotnetLiveHeap(helpers, self._endpoint, settled_ns)
         self._allocations = DotnetAllocations(helpers, self._endpoint)

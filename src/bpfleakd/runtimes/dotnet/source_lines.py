@@ -10,12 +10,11 @@ import contextlib
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import structlog
 
 from bpfleakd.printable import printable, shortened
-from bpfleakd.process.rooted_open import open_below
+from bpfleakd.process.rooted_open import TargetRoot
 from bpfleakd.runtimes.dotnet.line_jobs import LINES_JOB, POINT, MethodLines
 from bpfleakd.runtimes.dotnet.method_look import Methods
 from bpfleakd.runtimes.dotnet.stream_jobs import CodePart
@@ -41,7 +40,7 @@ _PATH_MAX_CHARACTERS = 512
 class PdbLines:
     """The PDBs of one process, whose files are below `root`. A module without one is not opened again."""
 
-    def __init__(self, helpers: Helpers, root: Path) -> None:
+    def __init__(self, helpers: Helpers, root: TargetRoot) -> None:
         self._helpers = helpers
         self._root = root
         self._without: set[str] = set()
@@ -71,7 +70,7 @@ class PdbLines:
             opened: list[int] = []
             for name in (path, os.path.splitext(path)[0] + ".pdb"):
                 try:
-                    opened.append(open_below(self._root, name))
+                    opened.append(self._root.open_regular(name))
                 except OSError:
                     break
                 files.callback(os.close, opened[-1])

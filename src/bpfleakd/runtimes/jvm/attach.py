@@ -30,10 +30,10 @@ from pathlib import Path
 
 from bpfleakd import errors
 from bpfleakd.process.process import ProcessInfo, read_process
-from bpfleakd.process.rooted_open import open_directory_below
+from bpfleakd.process.rooted_open import root_of
 from bpfleakd.runtimes.runtime import RuntimeFailure
 
-__all__ = ["AttachError", "JavaAttach"]
+__all__ = ["AttachError", "JavaAttach", "temporary_directory"]
 
 _PROC = Path("/proc")
 _TEMPORARY = "tmp"
@@ -62,7 +62,10 @@ class JavaAttach:
         """Run a command of jcmd, wait for it and return its answer. Raises AttachError."""
         deadline_s = time.monotonic() + timeout_s
         try:
-            with self._temporary() as directory, self._connected(directory) as connection:
+            with (
+                temporary_directory(self._process, self._proc) as directory,
+                self._connected(directory) as connection,
+            ):
                 request = b"".join(
                     part + b"\0" for part in (_VERSION, b"jcmd", command.encode(), *[b""] * (_ARGUMENTS - 1))
                 )
@@ -75,16 +78,6 @@ class JavaAttach:
         if code != b"0":
             raise AttachError(f"it refuses {command}: {text[:200].decode(errors='replace').strip()}")
         return text.decode("utf-8", "replace")
-
-    @contextlib.contextmanager
-    def _temporary(self) -> Iterator[int]:
-        """Open the target's /tmp. Raises OSError."""
-        root = self._proc / str(self._process.id.pid) / "root"
-        directory = open_directory_below(root, _TEMPORARY, self._process.uid)
-        try:
-            yield directory
-        finally:
-            os.close(directory)
 
     @contextlib.contextmanager
     def _connected(self, directory: int) -> Iterator[socket.socket]:
@@ -143,6 +136,17 @@ class JavaAttach:
             ended, _, _ = select.select([pidfd], [], [], _POLL_S)
             if ended or time.monotonic() > deadline_s:
                 raise AttachError("it does not open its attach socket")
+
+
+@contextlib.contextmanager
+def temporary_directory(process: ProcessInfo, proc: Path = _PROC) -> Iterator[int]:
+    """A handle of the /tmp of a process, in which its user may make files. Raises OSError."""
+    root = root_of(process.id.pid, proc)
+    directory = root.open_writable_directory(_TEMPORARY, process.uid)
+    try:
+        yield directory
+    finally:
+        os.close(directory)
 
 
 def _is_socket(directory: int, name: str) -> bool:

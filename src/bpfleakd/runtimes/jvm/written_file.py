@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bpfleakd.process.process import ProcessInfo
-from bpfleakd.process.rooted_open import open_directory_below, reopen_regular
-from bpfleakd.runtimes.jvm.attach import AttachError
+from bpfleakd.process.rooted_open import reopen_regular
+from bpfleakd.runtimes.jvm.attach import AttachError, temporary_directory
 
 __all__ = ["file_written"]
 
@@ -32,7 +32,11 @@ def file_written(
 
     The context is what opens it for reading; that raises AttachError, too.
     """
-    with _temporary(process, proc) as directory:
+    with contextlib.ExitStack() as stack:
+        try:
+            directory = stack.enter_context(temporary_directory(process, proc))
+        except OSError as error:
+            raise AttachError(f"its /tmp cannot be opened: {error.strerror}") from error
         if _status(directory, name) is not None:
             raise AttachError(f"there is a file /tmp/{name} already")
         write()
@@ -59,18 +63,6 @@ def _open_same(directory: int, name: str, made: os.stat_result) -> int:
             os.close(handle)
     except OSError as error:
         raise AttachError(f"/tmp/{name} cannot be opened: {error.strerror}") from error
-
-
-@contextlib.contextmanager
-def _temporary(process: ProcessInfo, proc: Path) -> Iterator[int]:
-    try:
-        directory = open_directory_below(proc / str(process.id.pid) / "root", "tmp", process.uid)
-    except OSError as error:
-        raise AttachError(f"its /tmp cannot be opened: {error.strerror}") from error
-    try:
-        yield directory
-    finally:
-        os.close(directory)
 
 
 def _is_same(one: os.stat_result, other: os.stat_result) -> bool:

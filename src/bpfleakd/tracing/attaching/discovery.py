@@ -35,8 +35,9 @@ from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFun
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.probe import FunctionRole
 from bpfleakd.process.allocators import FUNCTIONS, OPERATORS_NEW, SIGNS, TELLING_NAMES
-from bpfleakd.process.debug_search import debug_file_for_all, debug_file_in_root, has_our_root, root_of
+from bpfleakd.process.debug_search import debug_file_for_all, debug_file_in_root, has_our_root
 from bpfleakd.process.mapped_files import FileContent, FileKey, OpenedFile
+from bpfleakd.process.rooted_open import root_of
 from bpfleakd.sandbox.helpers import HelperFailed, Helpers
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.tracing.attaching.probed_file import ProbedFile, probed_file

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from bpfleakd import errors
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.local_devices import LocalDevices, device_number
-from bpfleakd.process.mapped_files import open_mapped_at_once
+from bpfleakd.process.mapped_files import open_mapped_waiting
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.tracing.background import Background
 
@@ -40,7 +40,7 @@ class FileSystems:
 
     def __init__(
         self,
-        touch: Callable[[int, Mapping, str], object] = open_mapped_at_once,
+        touch: Callable[[int, Mapping, str], object] = open_mapped_waiting,
         is_local: Callable[[int], bool] | None = None,
     ) -> None:
         self._touch = touch

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bpfleakd.process.rooted_open import TargetRoot, root_of
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint, Provider, find_endpoint
 from bpfleakd.runtimes.dotnet.method_look import take_rundown
 
@@ -35,7 +36,7 @@ def runtime(tmp_path: Path) -> Iterator[Callable[..., FakeRuntime]]:
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Endpoint:
-    return Endpoint(os.getpid(), str(tmp_path / "socket"))
+    return Endpoint(TargetRoot(os.getpid(), Path("/")), str(tmp_path / "socket"))
 
 
 def test_a_rundown(runtime: Callable[..., FakeRuntime], endpoint: Endpoint) -> None:
@@ -62,7 +63,7 @@ def test_a_session_without_rundown(runtime: Callable[..., FakeRuntime], endpoint
     provider = Provider(1, 4)
 
     endpoint.start([provider], buffer_mib=1, rundown=False).close()
-    Endpoint(endpoint.pid, endpoint.path.replace("socket", "older")).start(
+    Endpoint(endpoint.root, endpoint.path.replace("socket", "older")).start(
         [provider], buffer_mib=1, rundown=False
     ).close()
 
@@ -89,7 +90,7 @@ def test_a_socket_of_another_process(runtime: Callable[..., FakeRuntime], tmp_pa
     """A target may have put it where its own would be: nothing is sent to it."""
     fake = runtime()
     with pytest.raises(DiagnosticsError, match="another process"):
-        take_rundown(helpers(), Endpoint(os.getpid() + 1, str(tmp_path / "socket")))
+        take_rundown(helpers(), Endpoint(TargetRoot(os.getpid() + 1, Path("/")), str(tmp_path / "socket")))
     assert fake.received == []
 
 
@@ -133,20 +134,20 @@ class TestWhereItIs:
         """In its own /tmp, by the pid that it knows itself by."""
         path = proc / str(PID) / "root/tmp" / f"dotnet-diagnostic-1-{START}-socket"
         path.touch()
-        assert find_endpoint(PID, 1, START, proc) == Endpoint(PID, str(path))
+        assert find_endpoint(PID, 1, START, proc) == Endpoint(root_of(PID, proc), f"/tmp/{path.name}")
 
     def test_in_its_temporary_directory(self, proc: Path) -> None:
         """TMPDIR of its environment."""
         path = proc / str(PID) / "root/run/shop" / f"dotnet-diagnostic-1-{START}-socket"
         path.touch()
         self.environ(proc, "HOME=/", "TMPDIR=/run/shop/")
-        assert os.path.samefile(find_endpoint(PID, 1, START, proc).path, path)
+        assert find_endpoint(PID, 1, START, proc).path == f"/run/shop/{path.name}"
 
     def test_in_a_time_namespace(self, proc: Path) -> None:
         """Its start is another number there: it is searched for, by what is known to be .NET."""
         path = proc / str(PID) / "root/tmp" / "dotnet-diagnostic-1-17-socket"
         path.touch()
-        assert find_endpoint(PID, 1, START, proc).path == str(path)
+        assert find_endpoint(PID, 1, START, proc).path == f"/tmp/{path.name}"
         with pytest.raises(DiagnosticsError):
             find_endpoint(PID, 1, START, proc, exactly=True)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bpfleakd.process.rooted_open import TargetRoot
 from bpfleakd.runtimes.dotnet.allocations import DotnetAllocations
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint
 from bpfleakd.runtimes.dotnet.live_heap import DotnetLiveHeap
@@ -54,7 +55,7 @@ def runtime(tmp_path: Path) -> Iterator[Callable[..., FakeRuntime]]:
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Callable[[], Endpoint]:
-    return lambda: Endpoint(os.getpid(), str(tmp_path / "socket"))
+    return lambda: Endpoint(TargetRoot(os.getpid(), Path("/")), str(tmp_path / "socket"))
 
 
 @pytest.mark.parametrize(("version", "pinned"), [(1, (0, 0)), (2, (1_000, 500))])

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bpfleakd.process.rooted_open import TargetRoot
 from bpfleakd.runtimes.dotnet.assembly import debug_directory
 from bpfleakd.runtimes.dotnet.line_jobs import LINES_JOB, POINT, MethodLines
 from bpfleakd.runtimes.dotnet.method_look import Methods
@@ -109,7 +110,7 @@ def test_lines_of_native_code(root: Path) -> None:
     keep = code(KEEP, [(4, 0), (27, 11), (50, 23)])
     main = code(MAIN, start=0x2000)
     methods = Methods([keep, main, code(0x06000003, start=0x3000)], {MODULE: "/srv/Shop.dll"})
-    lines = PdbLines(helpers(), root)(methods)
+    lines = PdbLines(helpers(), TargetRoot(os.getpid(), root))(methods)
     assert lines == {
         0: ((4, "Ledger.cs", 12), (27, "Generated.cs", 17), (50, "Ledger.cs", 14)),
         1: ((0, "Ledger.cs", 39),),
@@ -129,7 +130,7 @@ def test_lines_of_native_code(root: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/srv/Gone.dll", "Dynamic", "/usr/shared/Microsoft.NETCore.App/3.1/A.dll"])
 def test_modules_without_lines(root: Path, path: str) -> None:
-    assert PdbLines(helpers(), root)(Methods([code(KEEP)], {MODULE: path})) == {}
+    assert PdbLines(helpers(), TargetRoot(os.getpid(), root))(Methods([code(KEEP)], {MODULE: path})) == {}
 
 
 def test_files_that_are_no_assembly(root: Path) -> None:
@@ -137,4 +138,4 @@ def test_files_that_are_no_assembly(root: Path) -> None:
     (root / "srv" / "Shop.dll").write_bytes(b"MZ" + bytes(500))
     os.mkfifo(root / "srv" / "Pipe.dll")
     for path in ("/srv/Shop.dll", "/srv/Pipe.dll"):
-        assert PdbLines(helpers(), root)(Methods([code(KEEP)], {MODULE: path})) == {}
+        assert PdbLines(helpers(), TargetRoot(os.getpid(), root))(Methods([code(KEEP)], {MODULE: path})) == {}
