@@ -9,7 +9,7 @@ Rules:
   and compiled again at the same place.
 - Memory holds numbers only, 20 bytes an entry. A name is read from the file when it is needed, and used if
   the numbers before it are still the same.
-- Reading has a budget: so many bytes at a time, and a pause in proportion to the duration of the last
+- Reading has a budget: so many bytes at a time, and a pause in proportion to the work of the last
   reading. A file that is rewritten all the time costs no more than another, and gets its names later or not
   at all.
 - The file grows while it is read: the next `refresh` reads what was appended; a line without its end is read
@@ -133,7 +133,7 @@ class PerfMap:
 
     def refresh(self) -> None:
         """Read what was written since the last time. A file that has gone keeps its names."""
-        began_s = time.monotonic()
+        began_s, began_work_s = time.monotonic(), time.thread_time()
         if began_s < self._due_s or not self.open() or self._descriptor < 0:
             return
         size_bytes = os.fstat(self._descriptor).st_size
@@ -141,7 +141,8 @@ class PerfMap:
             self._start_over()
         with contextlib.suppress(OSError):
             self._read(size_bytes)
-        took_s = time.monotonic() - began_s
+        # What it took, not what other programs took meanwhile.
+        took_s = time.thread_time() - began_work_s
         self._due_s = began_s + took_s * (1 + _PAUSES) if took_s > _SHORT_S else 0.0
 
     def lookup(self, address: int) -> JitSymbol | None:
