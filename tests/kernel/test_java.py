@@ -85,6 +85,25 @@ def test_each_leaks_in_its_way(daemon: Callable[..., Daemon], leaking: Callable[
     assert areas["code_cache"]["committed_bytes"] >= bill()["jit"]["bytes"] > 1 << 20
 
 
+def test_what_the_class_library_has_native_code_for(tracer: Daemon, leaking: Callable[..., int]) -> None:
+    """Memory of zlib is the program's method's that opened the stream, and no function's of zlib."""
+    pid = leaking("gzip")
+    tracer.attach(pid)
+
+    def of_zlib() -> list[dict[str, Any]]:
+        """Sites whose stacks have all their methods."""
+        return [
+            site
+            for site in tracer.top(pid)["sites"]
+            if any((frame["module"] or "").startswith("libz.so") for frame in site["stack"])
+            and site["stack"][-1]["module"] == "libc.so.6"
+            and all(frame["function"] not in (None, "Interpreter") for frame in site["stack"])
+        ]
+
+    wait_until(lambda: sum(site["live_bytes"] for site in of_zlib()) > 2 << 20, 60 * PATIENCE)
+    assert {site["function"] for site in of_zlib()} == {"JavaLeaks$Archives.open"}
+
+
 def test_a_map_that_grows_under_other_collectors(
     daemon: Callable[..., Daemon], leaking: Callable[..., int]
 ) -> None:

@@ -3,7 +3,8 @@
 malloc is where every leak was allocated, and strdup, operator new or std::string are where half of them
 were: that says nothing. The first frame outside of allocators, of the C and C++ run-time libraries and
 of their templates compiled into the program is the one whose author decided to allocate. Where that is a
-run-time's, which works for the managed code that it runs, it is the method of the program that called it.
+run-time's, which works for the managed code that it runs, or native code that its class library called, it is
+the method of the program that called it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 
 from bpfleakd.analysis.c_library import is_c_library_function
 from bpfleakd.analysis.managed_code import (
+    caller_of_class_library,
     interpreted_caller,
     is_interpreter,
     is_own_method,
@@ -82,7 +84,8 @@ def blamed_frame(frames: Sequence[Frame], allocators_file: str | None = None) ->
         return interpreted
     for index, frame in enumerate(frames):
         if not _is_tool(frame, allocators_file):
-            return _caller_of_runtime(frames[index:]) or frame
+            outer = frames[index:]
+            return caller_of_class_library(outer) or _caller_of_runtime(outer) or frame
     named = [frame for frame in frames if frame.function]
     of_packages = [frame for frame in named if not _GO_RUNTIME.fullmatch(frame.function or "")]
     if named and not of_packages:

@@ -9,17 +9,28 @@ Methods of .NET have another name in a frame, type.method, and their assembly fo
     void com.example.Shop.keep(long), Interpreter           Java, from Compiler.perfmap
 
 A managed program allocates through its runtime: memory that the garbage collector commits, or the C function
-behind AllocHGlobal takes, is blamed on the method that requested it.
+behind AllocHGlobal takes, is blamed on the method that requested it. So is what the class library has native
+code for (zlib behind java.util.zip): what counts is which method called it, not which file it is in. Native
+code that a method of the program calls itself is to blame itself, and so is what the virtual machine calls:
+agents, profilers, addons, libraries that are being loaded.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
 from bpfleakd.model.code.stack import Frame, FrameKind
 
-__all__ = ["interpreted_caller", "is_dotnet_stub", "is_interpreter", "is_own_method", "is_runtime"]
+__all__ = [
+    "caller_of_class_library",
+    "interpreted_caller",
+    "is_dotnet_stub",
+    "is_interpreter",
+    "is_own_method",
+    "is_runtime",
+]
 
 _DOTNET_LIBRARY = re.compile(r"System(?:\.[\w.]+)?|mscorlib|netstandard")
 _DOTNET_STUB = re.compile(r"stub<\d+> .*")
@@ -34,12 +45,21 @@ _RUNTIME_FILE = re.compile(
 )
 # In whatever file: Node.js has V8 in its executable.
 _RUNTIME_FUNCTION = re.compile(r"(?:[\w:*&<>, ]+ )?(?:v8|node|cppgc|heap::base)::.*|Builtins_\w+")
+# Code between a method and what it calls.
+_STUB = r"(?:Builtin|RegExp|BytecodeHandler|Stub|Wasm)\w*:.*|Interpreter|[\w ]*[Ss]tub\w*(?: \(.*\))?"
 _RUNTIME_METHOD = re.compile(
-    r"(?:Builtin|RegExp|BytecodeHandler|Stub|Wasm)\w*:.*"
-    r"|(?:JS|LazyCompile|Function|Eval|Script):.* node:.*"
+    _STUB + r"|(?:JS|LazyCompile|Function|Eval|Script):.* node:.*"
     r"|(?:[\w$.\[\]]+ )?(?:java|javax|jdk|sun|com\.sun)\.[\w$./+<>]+(?:\(.*)?"
-    r"|Interpreter|[\w ]*[Ss]tub\w*(?: \(.*\))?"
 )
+# Methods by which a program calls native code that is its own: method handles, java.lang.foreign, JNA; and by
+# which it loads that (JNI_OnLoad).
+_CALLING = re.compile(
+    _STUB + r"|(?:[\w$.\[\]]+ )?"
+    r"(?:java\.lang\.(?:invoke|foreign|(?:System|Runtime|ClassLoader(?:\$NativeLibrary)?)\.load)"
+    r"|jdk\.internal\.(?:foreign|loader)|com\.sun\.jna)[\w$./+<>]*(?:\(.*)?"
+)
+# What calls native code of a program for reasons of its own, under whatever method runs.
+_MACHINE_FILE = re.compile(r"(?:node|v8|lib(?:node|jvm|coreclr|monosgen-[\d.]+)\.so(?:\.\d+)*)")
 
 
 def is_dotnet_stub(name: str) -> bool:
@@ -50,6 +70,39 @@ def is_dotnet_stub(name: str) -> bool:
 def is_own_method(frame: Frame) -> bool:
     """Whether a frame is a managed method of the program, not of its run-time or class library."""
     return frame.kind is FrameKind.JIT and frame.function is not None and not is_runtime(frame)
+
+
+def caller_of_class_library(frames: Sequence[Frame]) -> Frame | None:
+    """The method of the program for which the class library's native code, where `frames` begin, works.
+
+    None if they begin elsewhere: with a method, or with native code that the class library did not call.
+    """
+    if not frames or frames[0].kind is not FrameKind.NATIVE:
+        return None
+    native = itertools.takewhile(lambda frame: not _is_managed(frame), frames)
+    if any(frame.module and _MACHINE_FILE.fullmatch(frame.module) for frame in native):
+        return None
+    methods = (frame for frame in frames if _is_managed(frame))
+    caller = next((frame for frame in methods if not _is_calling(frame)), None)
+    if caller is None or not _is_of_class_library(caller):
+        return None
+    return next((frame for frame in methods if is_own_method(frame)), None)
+
+
+def _is_of_class_library(method: Frame) -> bool:
+    # Compiled ahead of time, a method has a file and no name. Other code without one may be the program's.
+    return is_runtime(method) and (method.kind is FrameKind.NATIVE or bool(method.function))
+
+
+def _is_managed(frame: Frame) -> bool:
+    # Unknown code may be a method.
+    is_code = frame.kind in (FrameKind.JIT, FrameKind.UNKNOWN)
+    return is_code or bool(frame.module and frame.module.endswith(".dll"))
+
+
+def _is_calling(frame: Frame) -> bool:
+    name = frame.function or ""
+    return bool(_CALLING.fullmatch(name)) or is_dotnet_stub(name) or name.startswith(_MARSHALLING_STUB)
 
 
 def interpreted_caller(frames: Sequence[Frame]) -> Frame | None:

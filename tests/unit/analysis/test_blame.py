@@ -335,6 +335,89 @@ class TestWholeStacks:
         ]
         assert blamed_frame(stack) is compiler
 
+    @pytest.mark.parametrize(
+        "library_calls",
+        [
+            [
+                native("deflateInit2_", "libz.so.1"),
+                native("Java_java_util_zip_Deflater_init", "libzip.so"),
+                jit("java.util.zip.Deflater.init"),
+                jit("java.util.zip.GZIPOutputStream.<init>"),
+            ],
+            [
+                native("getaddrinfo_of_a_plugin", "libnss_shop.so.2"),
+                native(None, "libnet.so"),
+                jit("Interpreter"),
+                jit("java.net.Inet6AddressImpl.lookupAllHostAddr"),
+            ],
+            [
+                native("CRYPTO_new_ex_data", "libcrypto.so.3"),
+                native("CryptoNative_EvpMdCtxCreate", "libSystem.Security.Cryptography.Native.OpenSsl.so"),
+                jit("dynamicClass.IL_STUB_PInvoke", "System.Security.Cryptography"),
+                native(None, "System.Security.Cryptography.dll"),
+            ],
+        ],
+        ids=["zlib", "name service", "OpenSSL"],
+    )
+    def test_native_code_that_the_class_library_called(self, library_calls: list[Frame]) -> None:
+        """Whatever file it is in, it works for the method of the program."""
+        method = jit("Shop.archive", "Shop")
+        stack = [MALLOC, *library_calls, method, jit("java.lang.Thread.run"), native(None, "libjvm.so")]
+        assert blamed_frame(stack) is method
+
+    @pytest.mark.parametrize(
+        "called_by",
+        [
+            [jit("Shop.nativeLeak")],
+            [jit("Interpreter"), jit("Shop.nativeLeak")],
+            [jit("dynamicClass.IL_STUB_PInvoke", "Shop"), jit("Shop.Program.Handle", "Shop")],
+            [native(None, "Shop.dll"), jit("System.Threading.Thread.Run", "System.Private.CoreLib")],
+            [jit("java.lang.invoke.LambdaForm$MH.invoke"), jit("Shop.callsForeign")],
+            [unknown(), jit("java.util.concurrent.FutureTask.run"), jit("Shop.main")],
+            [
+                native("JNI_OnLoad", "libsessions.so"),
+                native("Java_jdk_internal_loader_NativeLibraries_load", "libjava.so"),
+                jit("jdk.internal.loader.NativeLibraries.load"),
+                jit("java.lang.Runtime.loadLibrary0"),
+                jit("java.lang.System.loadLibrary"),
+                jit("Shop.<clinit>"),
+            ],
+            [
+                native("JvmtiExport::post_sampled", "libjvm.so"),
+                jit("java.util.HashMap.put"),
+                jit("Shop.main"),
+            ],
+            [native("v8::Call", "node"), jit("JS:~emit node:events:1:2"), jit("JS:~serve /srv/shop.js:3:4")],
+        ],
+        ids=[
+            "JNI",
+            "interpreted",
+            "P/Invoke",
+            "ahead of time",
+            "foreign function",
+            "without a name",
+            "being loaded",
+            "an agent",
+            "an addon that listens",
+        ],
+    )
+    def test_native_code_that_the_program_called(self, called_by: list[Frame]) -> None:
+        """A library of its own that leaks is to blame itself, whatever runs the method that called it."""
+        leak = native("remember", "libsessions.so")
+        stack = [MALLOC, leak, *called_by, jit("java.lang.Thread.run"), native(None, "libjvm.so")]
+        assert blamed_frame(stack) is leak
+
+    def test_native_code_of_a_class_library_by_itself(self) -> None:
+        """Without any method of the program nothing better is known."""
+        init = native("deflateInit2_", "libz.so.1")
+        assert blamed_frame([MALLOC, init, jit("java.util.zip.Deflater.init"), unknown()]) is init
+
+    def test_a_thread_of_the_machine(self) -> None:
+        """It works for no method."""
+        own = native("G1CardSet::allocate", "libjvm.so")
+        begins = native("start_thread", "libc.so.6")
+        assert blamed_frame([MALLOC, own, native(None, "libjvm.so"), begins]) is own
+
     def test_a_host_of_a_run_time(self) -> None:
         """A native program that starts one called it: that is no managed method to name in its place."""
         starting = native("coreclr_initialize", "libcoreclr.so")

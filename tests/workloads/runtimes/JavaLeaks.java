@@ -2,6 +2,7 @@
 // Java services that leak, each in one way, or that do not: `java JavaLeaks WAY`. Nothing about them is prepared. With
 // -DcollectEvery=N they request a full collection after N pauses of 5 ms, as programs do that use RMI.
 
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.nio.ByteBuffer;
@@ -12,6 +13,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.zip.GZIPOutputStream;
 
 public class JavaLeaks {
     /** What every request makes and nobody keeps. */
@@ -41,6 +43,15 @@ public class JavaLeaks {
 
         static void take() {
             TAKEN.add(ByteBuffer.allocateDirect(10_007));
+        }
+    }
+
+    /** Streams that are never closed, so that zlib keeps what it has for each. */
+    static final class Archives {
+        private static final List<GZIPOutputStream> OPEN = new ArrayList<>();
+
+        static void open() throws IOException {
+            OPEN.add(new GZIPOutputStream(new ByteArrayOutputStream(16)));
         }
     }
 
@@ -94,6 +105,7 @@ public class JavaLeaks {
         switch (way) {
             case "map": Sessions.remember(number); break;
             case "direct": if (number % 50 == 0) { Buffers.take(); } break;
+            case "gzip": if (number % 200 == 0) { Archives.open(); } break;
             case "threads": Workers.start(number); break;
             case "classes": if (number % 20 == 0) { Plugins.load(); } break;
             default: Cache.look(number);
