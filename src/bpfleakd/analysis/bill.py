@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.analysis.memory_parts import Part
 from bpfleakd.model.address_space import BillKind, BillLine, MemoryUse
@@ -53,8 +54,7 @@ _SHARED_MAX, _NAME_CHARS = 3, 40
 _OF_RUNTIMES = (BillKind.MANAGED_LIVE, BillKind.METASPACE)
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatorBooks:
+class AllocatorBooks(Struct, frozen=True):
     """What the allocator's own lists say, bytes in memory or swapped out.
 
     `mapped_bytes` are large blocks in separate mappings. `trimmable_bytes` is what malloc_trim(3) would
@@ -72,8 +72,7 @@ class AllocatorBooks:
     tcmalloc_free_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadHeap:
+class UnreadHeap(Struct, frozen=True):
     """Allocators whose books cannot be read, by name.
 
     `recorded_bytes` are in blocks that were allocated since the attach and are live; 0: not known.

@@ -15,9 +15,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
+
+from msgspec import Struct
 
 from bpfleakd.analysis.blame import blamed_frame
 from bpfleakd.model.code.stack import Frame
@@ -44,8 +45,7 @@ _ALLOCATING = re.compile(
 Addresses = Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class ChargeRules:
+class ChargeRules(Struct, frozen=True):
     """Functions, as shell patterns: `skip` are never charged, and nothing further out than `stop` is."""
 
     skip: tuple[str, ...] = ()

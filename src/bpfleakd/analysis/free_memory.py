@@ -6,9 +6,8 @@ fragmentation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 __all__ = ["FreeMemory", "free_memory"]
@@ -18,8 +17,7 @@ _PAGE_BYTES = 4096
 _HEADER_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class FreeMemory:
+class FreeMemory(Struct, frozen=True):
     """Free bytes in memory or swapped out; `whole_pages_bytes` are in pages that hold nothing else."""
 
     resident_bytes: int

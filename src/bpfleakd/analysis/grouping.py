@@ -11,7 +11,10 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bpfleakd.model.groups import GroupedReport, GroupKey, SiteGroup
 from bpfleakd.model.report import LeakReport, SiteReport, SortKey
@@ -75,12 +78,11 @@ def _group(name: str | None, sites: list[SiteReport], by: GroupKey) -> SiteGroup
     return group
 
 
-@dataclass(slots=True)
-class _Thread:
+class _Thread(Struct):
     comm: str | None = None
     live_bytes: int = 0
     live_count: int = 0
-    sites: list[str] = field(default_factory=list)
+    sites: list[str] = msgspec.field(default_factory=list)
 
     def add(self, site: str, live_bytes: int, live_count: int) -> None:
         if live_bytes or live_count:

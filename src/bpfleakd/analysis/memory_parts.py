@@ -11,7 +11,9 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from bpfleakd.analysis.memory_use import Looks, executable_memory_files, looks_of, named_use, owned_use
 from bpfleakd.model.address_space import MappingUsage, MemoryShares, MemoryUse, UseSummary
@@ -27,8 +29,7 @@ _Piece = tuple[int, int, MemoryUse, AllocationKind | None]
 _Counter = Callable[[int, int], tuple[int, int] | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """Bytes of a part of an address space."""
 
     virtual_bytes: int
@@ -37,8 +38,7 @@ class Figures:
     swap_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """Memory of one use and of one kind of call sites (None: not tracked). Shared memory has a `name`."""
 
     use: MemoryUse

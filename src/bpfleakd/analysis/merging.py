@@ -7,9 +7,10 @@ same fingerprint.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from operator import attrgetter
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import ThreadShare

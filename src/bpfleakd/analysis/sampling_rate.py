@@ -14,7 +14,9 @@ Rules:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 __all__ = ["MAX_SHIFT", "MIN_SHIFT", "RecordingRates", "SamplingState", "adapted"]
 
@@ -29,8 +31,7 @@ _CALM_S = 5.0
 _FULL = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class RecordingRates:
+class RecordingRates(Struct, frozen=True):
     """What a process did in the last `elapsed_s` seconds.
 
     `records_per_s` blocks were recorded, of `bytes_per_s` that were allocated (an estimate).
@@ -45,8 +46,7 @@ class RecordingRates:
     filled: float
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingState:
+class SamplingState(Struct, frozen=True):
     """The interval of a process, and for how long less was recorded than could have been."""
 
     shift: int

@@ -12,7 +12,8 @@ LeakSanitizer documentation; TemplateMatch in sanitizer_common)
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.errors import ConfigError
 from bpfleakd.model.code.stack import Frame
@@ -22,8 +23,7 @@ __all__ = ["NO_SUPPRESSIONS", "Suppressions", "parse_suppressions"]
 _TYPE = "leak:"
 
 
-@dataclass(frozen=True, slots=True)
-class Glob:
+class Glob(Struct, frozen=True):
     """A pattern as its parts between the stars: searched in linear time, since a process chooses the text."""
 
     parts: tuple[str, ...]
@@ -62,8 +62,7 @@ class Glob:
         return text.find(last, position) >= 0
 
 
-@dataclass(frozen=True, slots=True)
-class Suppressions:
+class Suppressions(Struct, frozen=True):
     """Patterns, as they were written and as they are searched for."""
 
     patterns: tuple[tuple[str, Glob], ...] = ()

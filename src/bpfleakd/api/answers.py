@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import fields, is_dataclass
 from http import HTTPStatus
 
 import msgspec
+from msgspec.structs import fields
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -70,7 +70,7 @@ def json_answer(answer: object, status: int = HTTPStatus.OK) -> Response:
 
 def _json(answer: object) -> bytes:
     """A report and its lists are encoded item by item: msgspec keeps Python's lock until it returns."""
-    if is_dataclass(answer):
+    if isinstance(answer, msgspec.Struct):
         members = ((field.name, getattr(answer, field.name)) for field in fields(answer))
         return b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), _json(value)) for name, value in members)
     if isinstance(answer, tuple):

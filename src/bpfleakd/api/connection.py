@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
+
+from msgspec import Struct
 
 __all__ = ["Connection", "Deadlines"]
 
@@ -22,8 +23,7 @@ _PROGRESS_BYTES = 64 << 10
 _NO_LIMIT = 1 << 62
 
 
-@dataclass(frozen=True, slots=True)
-class Deadlines:
+class Deadlines(Struct, frozen=True):
     """In seconds; the module's rules define them."""
 
     headers_s: float = 5.0

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pwd
 import socket
 import struct
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 __all__ = ["Peer", "peer_of"]
 
 _UCRED = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(Struct, frozen=True):
     """A process and its user, as of its connect or listen. `pid` is 0 in a namespace that we do not see."""
 
     pid: int

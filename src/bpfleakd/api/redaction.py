@@ -5,8 +5,9 @@ Where the code of a process lies is what address space layout randomisation hide
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from bpfleakd.model.code.stack import Frame
 from bpfleakd.model.difference import DiffReport

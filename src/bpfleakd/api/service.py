@@ -5,8 +5,9 @@ Every method may raise a BpfleakdError, which crosses to the client as it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from bpfleakd.model.address_space import AddressSpaceReport
 from bpfleakd.model.blocks import BlocksReport
@@ -68,36 +69,31 @@ HEAP_SAMPLE_S = 10.0
 HEAP_SAMPLE_MAX_S = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessList:
+class ProcessList(Struct, frozen=True):
     """The answer to "what is being traced": an object rather than a list, so that it may grow."""
 
     processes: tuple[ProcessRow, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedList:
+class WatchedList(Struct, frozen=True):
     """The answer to "whose memory is being watched"."""
 
     watched: tuple[WatchedProcess, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SupervisedList:
+class SupervisedList(Struct, frozen=True):
     """The answer to "what is done with the processes of this host, and why"."""
 
     supervised: tuple[SupervisedProcess, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MatchList:
+class MatchList(Struct, frozen=True):
     """The answer to "which processes are that"."""
 
     pids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReportList:
+class ReportList(Struct, frozen=True):
     """The answer to "what is remembered of processes that ended"."""
 
     reports: tuple[StoredReportEntry, ...]

@@ -9,11 +9,11 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import structlog
+from msgspec.structs import replace
 
 from bpfleakd import __version__, errors
 from bpfleakd.analysis.callers import ChargeRules

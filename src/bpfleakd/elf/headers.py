@@ -8,7 +8,8 @@ Layouts and names are those of elf(5).
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.elf.byte_source import ByteSource
 from bpfleakd.errors import BadElf
@@ -23,8 +24,7 @@ _PN_XNUM = 0xFFFF
 _SHN_XINDEX = 0xFFFF
 
 
-@dataclass(frozen=True, slots=True)
-class FileHeader:
+class FileHeader(Struct, frozen=True):
     """What the first 64 bytes say. `byte_order` is the prefix of struct and numpy: "<" or ">"."""
 
     is_64bit: bool
@@ -34,8 +34,7 @@ class FileHeader:
     entry: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramHeader:
+class ProgramHeader(Struct, frozen=True):
     """A segment as the file declares it."""
 
     type: int
@@ -46,8 +45,7 @@ class ProgramHeader:
     memory_size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class SectionHeader:
+class SectionHeader(Struct, frozen=True):
     """A section as the file declares it. `name_offset` points into the section name table."""
 
     name_offset: int

@@ -16,8 +16,10 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bpfleakd.elf.byte_source import ByteSource, FileBytes, MemoryBytes
 from bpfleakd.elf.headers import ProgramHeader, SectionHeader, read_headers
@@ -40,8 +42,7 @@ _NT_GNU_BUILD_ID = 3
 _DT_FLAGS_1, _DF_1_PIE = 0x6FFFFFFB, 0x08000000
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """A PT_LOAD: `file_size_bytes` bytes of the file appear at `vaddr`, the rest of memory is zero."""
 
     file_offset: int

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.section import Section
@@ -18,8 +18,7 @@ SYMBOL_ROW = np.dtype(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NamedSymbol:
+class NamedSymbol(Struct, frozen=True):
     """Where a symbol is in the file's own addresses."""
 
     vaddr: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 from bpfleakd.elf.byte_source import ByteSource
 from bpfleakd.elf.headers import FileHeader, SectionHeader
@@ -21,8 +22,7 @@ _SHF_EXECINSTR, _SHF_COMPRESSED = 0x4, 0x800
 _COMPRESS_ZLIB = 1
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(Struct, frozen=True, dict=True):
     """A named section. `size_bytes` is what it takes in the file, before any decompression."""
 
     name: str

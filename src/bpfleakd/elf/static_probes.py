@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.elf.image import ElfImage
 
@@ -27,8 +28,7 @@ _PROBES_MAX = 64
 _ADDRESS_MASK = (1 << 64) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class StaticProbe:
+class StaticProbe(Struct, frozen=True):
     """A probe at `vaddr`. `arguments` says where each of its arguments is: "8@%rdi -4@8(%rsp)".
 
     `semaphore_vaddr` is a 16-bit counter, nonzero while the probe is in use; 0: no semaphore.

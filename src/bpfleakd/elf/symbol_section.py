@@ -7,9 +7,9 @@ which are not functions (most of them, in C++ libraries) never are in memory all
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.elf.image import EM_386, EM_X86_64, ElfImage
@@ -45,8 +45,7 @@ _SHN_UNDEF, _SHN_LORESERVE, _SHN_XINDEX = 0, 0xFF00, 0xFFFF
 _VERSYM_HIDDEN = 0x8000
 
 
-@dataclass(frozen=True, slots=True)
-class StringTable:
+class StringTable(Struct, frozen=True):
     """The names of one symbol section, as a range of its file."""
 
     image: ElfImage
@@ -62,8 +61,7 @@ class StringTable:
         return self.image.string_at(self.file_offset + start, self.file_offset + self.size_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionRows:
+class FunctionRows(Struct, frozen=True):
     """One row a function. `names` are offsets in the string table."""
 
     addresses: NDArray[np.uint64]
@@ -79,8 +77,7 @@ class FunctionRows:
         return FunctionRows(self.addresses[keep], self.sizes_bytes[keep], self.names[keep], self.traits[keep])
 
 
-@dataclass(frozen=True, slots=True)
-class SymbolSection:
+class SymbolSection(Struct, frozen=True):
     """What was read of one symbol section. `omitted` counts the symbols beyond the limits."""
 
     rows: FunctionRows

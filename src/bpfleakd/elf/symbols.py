@@ -13,11 +13,11 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, TypeVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.elf.image import ElfImage
@@ -50,8 +50,7 @@ _STRINGS_CHUNK_BYTES = 1 << 20
 _PREFIX_BYTES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(Struct, frozen=True):
     """A function: `size_bytes` reaches to the next symbol where the file gives no size."""
 
     name: str

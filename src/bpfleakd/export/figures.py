@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from bpfleakd.model.metrics import MetricLabel
 from bpfleakd.model.process import ProcessSummary
@@ -17,8 +18,7 @@ _LABEL_CHARS = 128
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Gauge(Generic[T]):
+class Gauge(Struct, Generic[T], frozen=True):
     """`combine` makes one figure of those of several processes; None is not known, and left out."""
 
     name: str
@@ -28,8 +28,7 @@ class Gauge(Generic[T]):
     combine: Callable[[Iterable[float]], float] = sum
 
 
-@dataclass(frozen=True, slots=True)
-class Counter(Generic[T]):
+class Counter(Struct, Generic[T], frozen=True):
     """Summed by series_sums.SeriesSums; its samples end in `_total`."""
 
     name: str

@@ -11,10 +11,11 @@ is made only for a node that is drawn.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.export.frame_names import frame_name
@@ -40,8 +41,7 @@ class CodeKind(StrEnum):
     NONE = "none"
 
 
-@dataclass(slots=True)
-class FlameNode:
+class FlameNode(Struct):
     """A frame, with all stacks that go through it. `width` is what it is drawn as wide as."""
 
     name: str
@@ -50,7 +50,7 @@ class FlameNode:
     value: int = 0
     baseline: int = 0
     width: int = 0
-    children: list[FlameNode] = field(default_factory=list)
+    children: list[FlameNode] = msgspec.field(default_factory=list)
 
     @property
     def delta(self) -> int:
@@ -58,8 +58,7 @@ class FlameNode:
         return self.value - self.baseline
 
 
-@dataclass(frozen=True, slots=True)
-class FlameTree:
+class FlameTree(Struct, frozen=True):
     """`root` stands for the process; so many nodes that it leaves out the narrowest ones, `left_out`."""
 
     root: FlameNode
@@ -106,8 +105,7 @@ def _add_nodes(
         yield number, node
 
 
-@dataclass(slots=True)
-class _Level:
+class _Level(Struct):
     """The nodes at one depth: the frame of each, its parent's place in the level above, sums and width."""
 
     frames: NDArray[np.int32]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
+import msgspec
+from msgspec import Struct
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from bpfleakd.model.daemon import GuardStats
@@ -14,16 +15,15 @@ __all__ = ["ExportedLimits", "guard_families"]
 _NS_PER_S = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedLimits:
+class ExportedLimits(Struct, frozen=True):
     """The configured limits to compare the figures with.
 
     `tables` are the capacities of the kernel's tables by name, `budget_percent` (of a core) is by what it is
     for: a process, the host; `memory_bytes` is what the daemon itself may take.
     """
 
-    tables: Mapping[str, int] = field(default_factory=dict)
-    budget_percent: Mapping[str, float] = field(default_factory=dict)
+    tables: Mapping[str, int] = msgspec.field(default_factory=dict)
+    budget_percent: Mapping[str, float] = msgspec.field(default_factory=dict)
     memory_bytes: int = 0
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from bpfleakd.export.figures import Counter, Gauge
 from bpfleakd.model.address_space import BillKind, BillLine
@@ -16,8 +17,7 @@ from bpfleakd.table.estimates import stderr_of_sum
 __all__ = ["BILL_GAUGES", "PROCESS_COUNTERS", "PROCESS_GAUGES", "ExportedProcess"]
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedProcess:
+class ExportedProcess(Struct, frozen=True):
     """A traced process with its figures from /proc (None after its end), its verdict, if any, its
     managed heap, if a runtime reports it, and its number of goroutines, if it is a Go program."""
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.export.figures import label_text, label_value
@@ -47,8 +48,7 @@ _Labels = tuple[str, ...]
 _SiteKey = tuple[_Labels, str]
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesOptions:
+class SeriesOptions(Struct, frozen=True):
     """The configuration of the metrics of processes and call sites."""
 
     labels: tuple[MetricLabel, ...] = (MetricLabel.COMM, MetricLabel.PID)
@@ -57,8 +57,7 @@ class SeriesOptions:
     linger_s: float = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class SiteText:
+class SiteText(Struct, frozen=True):
     """The description of a call site. `stack` begins with the thread's first function."""
 
     kind: AllocationKind
@@ -68,8 +67,7 @@ class SiteText:
     stack: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShownSite:
+class ShownSite(Struct, frozen=True):
     """A call site of the processes with some labels; `site` is the fingerprint.
 
     `verdict` is the worst of theirs; None without a current one.
@@ -83,8 +81,7 @@ class ShownSite:
     confidence: float
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """All that is exported of processes and call sites, and how many there was no room for."""
 
     processes: dict[_Labels, Sums]

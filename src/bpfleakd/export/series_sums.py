@@ -13,8 +13,10 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
 
 __all__ = ["Reading", "SeriesSums", "Sums"]
 
@@ -23,8 +25,7 @@ G = TypeVar("G", bound=Hashable)
 Combine = Callable[[Iterable[float]], float]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """What one process says under one set of labels.
 
     A gauge is None if unknown. `age_s` is how long the process has been traced: a smaller one than before is
@@ -37,18 +38,16 @@ class Reading:
     adopted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(Struct, frozen=True):
     """What is exported under one set of labels; None leaves a series out."""
 
     gauges: tuple[float | None, ...]
     counters: tuple[float, ...]
 
 
-@dataclass(slots=True)
-class _Group:
+class _Group(Struct):
     totals: list[float]
-    parts: dict[int, Reading] = field(default_factory=dict)
+    parts: dict[int, Reading] = msgspec.field(default_factory=dict)
 
 
 class SeriesSums(Generic[G]):

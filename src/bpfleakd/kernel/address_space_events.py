@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 from bpfleakd.kernel.abi import SPACE_EVENT
 from bpfleakd.kernel.ring import RingReader
@@ -27,8 +28,7 @@ class Syscall(IntEnum):
     MADVISE = 28
 
 
-@dataclass(frozen=True, slots=True)
-class AddressSpaceEvent:
+class AddressSpaceEvent(Struct, frozen=True):
     """One call. munmap and mremap are reported `at_entry` too; `result` is negative for a failure.
 
     `stack_id` 0: no stack was recorded, since the call was made `inside_allocator` or takes memory away.

@@ -22,9 +22,11 @@ import os
 import re
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from bpfleakd import errors, pid_namespace
 from bpfleakd.kernel import bpf, sampling
@@ -63,8 +65,7 @@ RING_FLAGS = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Capacities:
+class Capacities(Struct, frozen=True):
     """Maximum entries of the maps; `process_sites` of the sites, and stacks, may be of one process."""
 
     processes: int
@@ -77,8 +78,7 @@ class Capacities:
     probe_operands: int = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """What is pinned: how to attach, and why methods and walkers that are better were passed over."""
 
     method: AttachMethod

@@ -15,8 +15,9 @@ import os
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from bpfleakd import errors, pid_namespace
 from bpfleakd.kernel import bpf
@@ -48,8 +49,7 @@ _KILOBYTES = {
 _WAY_OUT = "run the daemon as root in the host's PID namespace, with tracefs mounted"
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
+class _Field(Struct, frozen=True):
     """Where a field of a tracepoint's record is; a `located` one says where its text is."""
 
     offset: int

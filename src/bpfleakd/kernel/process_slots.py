@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.kernel import abi, bpf
@@ -23,8 +23,7 @@ __all__ = ["NoSlot", "ProcessCounters", "ProcessSlots"]
 _STORMS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessCounters:
+class ProcessCounters(Struct, frozen=True):
     """What the programs say of a process.
 
     `sample_shift` is the binary logarithm of the sampling interval in bytes, 0 if every block is recorded,

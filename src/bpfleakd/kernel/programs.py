@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from bpfleakd import errors
 from bpfleakd.kernel.bpf import AttachType, ProgramType
@@ -105,8 +106,7 @@ class Covered(StrEnum):
     """No functions, but the probes of a sampler inside the process."""
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """A program to load: its C function, its types, and which end of which calls it runs at."""
 
     function: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.container import ContainerBill
@@ -22,8 +23,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class MappingUsage:
+class MappingUsage(Struct, frozen=True):
     """A mapping and what of it is in memory or swapped out, huge pages of hugetlbfs included.
 
     `flags` are the kernel's two-letter VmFlags ("nr": MAP_NORESERVE, "gd": grows down).
@@ -37,8 +37,7 @@ class MappingUsage:
     flags: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryStatus:
+class MemoryStatus(Struct, frozen=True):
     """Figures of the whole process that its mappings do not tell; 0 where the kernel does not give them."""
 
     peak_resident_bytes: int
@@ -59,8 +58,7 @@ class MemoryUse(StrEnum):
     VDSO = "vdso"
 
 
-@dataclass(frozen=True, slots=True)
-class UseSummary:
+class UseSummary(Struct, frozen=True):
     """The memory of one use. Growth is since the attach, and negative where it shrank."""
 
     use: MemoryUse
@@ -90,8 +88,7 @@ class BillKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class BillLine:
+class BillLine(Struct, frozen=True):
     """Memory of one kind, resident or swapped out. Growth is since the first bill, None in that one."""
 
     kind: BillKind
@@ -100,8 +97,7 @@ class BillLine:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PinningSite:
+class PinningSite(Struct, frozen=True):
     """A call site whose live blocks keep freed memory in the same pages from being given back.
 
     `free_bytes` are its part of that, `blocks` how many of its blocks do it.
@@ -115,8 +111,7 @@ class PinningSite:
     blocks: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryShares:
+class MemoryShares(Struct, frozen=True):
     """What explains the resident memory of a process; the first five add up to it.
 
     `allocator_retained_bytes` is what the heap holds beyond the live blocks: freed memory that was not given
@@ -132,8 +127,7 @@ class MemoryShares:
     explained_share: float
 
 
-@dataclass(frozen=True, slots=True)
-class JitModule:
+class JitModule(Struct, frozen=True):
     """Methods compiled at run time since the attach, of one assembly, script or package."""
 
     module: str
@@ -141,8 +135,7 @@ class JitModule:
     new_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class AddressSpaceReport:
+class AddressSpaceReport(Struct, frozen=True):
     """The answer to "what is the memory of this process made of"; `uses` has those that are there.
 
     The `bill` adds up to resident and swapped memory; `growth_summary` is where growth goes, in a sentence.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
+from msgspec import Struct
 
 from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.process import ProcessSummary
@@ -12,8 +13,7 @@ from bpfleakd.model.site import AllocationKind
 __all__ = ["BlockReport", "BlocksReport", "SiteBlocks"]
 
 
-@dataclass(frozen=True, slots=True)
-class BlockReport:
+class BlockReport(Struct, frozen=True):
     """One outstanding block, or what is left of one mapping; `comm` is the name of the thread `tid`.
 
     Where blocks are sampled it stands for `weight` of them, all like it: 1 over the probability that it was
@@ -28,8 +28,7 @@ class BlockReport:
     weight: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class SiteBlocks:
+class SiteBlocks(Struct, frozen=True):
     """The outstanding blocks of one call site, oldest first, and how much they are together.
 
     `left_out_count` more are in the sums, but not in the list. `caller` is the function responsible for them:
@@ -48,8 +47,7 @@ class SiteBlocks:
     types: tuple[BlockType, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BlocksReport:
+class BlocksReport(Struct, frozen=True):
     """The answer to "which blocks": those at least `older_than_s` old, by site, the largest first.
 
     The sums are over all of them; `left_out_sites` have no block in the list, `left_out_count` is of blocks.
@@ -64,4 +62,4 @@ class BlocksReport:
     left_out_sites: int
     left_out_count: int
     losses: dict[str, int]
-    suppressed: dict[str, SuppressedSites] = field(default_factory=dict)
+    suppressed: dict[str, SuppressedSites] = msgspec.field(default_factory=dict)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 __all__ = ["ContainerBill", "ContainerKind", "ContainerLine", "GroupMemory"]
 
@@ -29,8 +30,7 @@ class ContainerKind(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMemory:
+class GroupMemory(Struct, frozen=True):
     """The kernel's figures on a control group and those below it; `parts` has the nonzero ones.
 
     `cgroup` is its path in its hierarchy, `version` that of the hierarchy, 1 or 2.
@@ -43,8 +43,7 @@ class GroupMemory:
     parts: dict[ContainerKind, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerLine:
+class ContainerLine(Struct, frozen=True):
     """Memory of one kind. Growth is since the first bill, None in that one.
 
     `process_bytes` is what of it one process has, at most: it may map files that another control group is
@@ -57,8 +56,7 @@ class ContainerLine:
     process_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerBill:
+class ContainerBill(Struct, frozen=True):
     """The memory of the control group that limits a process, by kind, most bytes first.
 
     The lines add up to `used_bytes`, unless the kernel took its figures at different moments.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
+from msgspec import Struct
 
 from bpfleakd.model.process_events import ProcessEventStats
 
 __all__ = ["Check", "CheckStatus", "DaemonStats", "GuardStats"]
 
 
-@dataclass(frozen=True, slots=True)
-class GuardStats:
+class GuardStats(Struct, frozen=True):
     """What tracing costs, and what was done about it.
 
     A probe hit costs a program `hit_ns`, a block that is recorded `record_ns` more; all traced
@@ -28,8 +29,7 @@ class GuardStats:
     caches_dropped_total: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonStats:
+class DaemonStats(Struct, frozen=True):
     """Figures on the daemon itself. `oom_kills_total` counts victims that were traced or watched."""
 
     version: str
@@ -40,7 +40,7 @@ class DaemonStats:
     processes_attached_total: int
     processes_ended_total: int
     oom_kills_total: int = 0
-    process_events: ProcessEventStats = field(default_factory=ProcessEventStats)
+    process_events: ProcessEventStats = msgspec.field(default_factory=ProcessEventStats)
 
 
 class CheckStatus(StrEnum):
@@ -51,8 +51,7 @@ class CheckStatus(StrEnum):
     FAIL = "fail"
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """One thing that this machine has or lacks; `way_out` is what to do about it, "" if nothing."""
 
     name: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.site import AllocationKind
@@ -20,8 +21,7 @@ class SiteChange(StrEnum):
     GONE = "gone"
 
 
-@dataclass(frozen=True, slots=True)
-class SiteDifference:
+class SiteDifference(Struct, frozen=True):
     """One call site that changed: what was live before and after. The rest is of the later report.
 
     `before_site` is its fingerprint in the earlier one, another one if it was matched by the names of its
@@ -43,8 +43,7 @@ class SiteDifference:
     before_site: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedState:
+class ComparedState(Struct, frozen=True):
     """One side of a comparison: a process as it was, `source` says when ("10m ago"), or where that was saved.
 
     What is kept of the past is the least of each call site within `resolution_s`; 0: figures of one moment.
@@ -63,8 +62,7 @@ class ComparedState:
     resolution_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class DiffReport:
+class DiffReport(Struct, frozen=True):
     """Two states compared: `sites` that changed, what gained most first.
 
     `left_out_sites` more changed by less than those that are listed, or are suppressed. Call sites in files

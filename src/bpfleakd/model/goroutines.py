@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from bpfleakd.model.verdict import Verdict
 
 __all__ = ["GoroutineGroup"]
 
 
-@dataclass(frozen=True, slots=True)
-class GoroutineGroup:
+class GoroutineGroup(Struct, frozen=True):
     """Goroutines that were started at the same place.
 
     `function` is their first function, `started_in` the function with the `go` statement at `started_at`

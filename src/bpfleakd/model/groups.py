@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
+from msgspec import Struct
 
 from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.process import ProcessSummary
@@ -22,8 +24,7 @@ class GroupKey(StrEnum):
     STACK = "stack"
 
 
-@dataclass(frozen=True, slots=True)
-class SiteGroup:
+class SiteGroup(Struct, frozen=True):
     """Call sites that have something in common; `sites` are their fingerprints.
 
     The standard errors are 0.0 if every block was recorded, and None for threads.
@@ -47,11 +48,10 @@ class SiteGroup:
     live_count_stderr: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupedReport:
+class GroupedReport(Struct, frozen=True):
     """All call sites of a process in groups, largest first; but those that are `suppressed`."""
 
     process: ProcessSummary
     groups: tuple[SiteGroup, ...]
     losses: dict[str, int]
-    suppressed: dict[str, SuppressedSites] = field(default_factory=dict)
+    suppressed: dict[str, SuppressedSites] = msgspec.field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from bpfleakd.model.limit import MemoryLimit
 from bpfleakd.model.site import AllocationKind
@@ -10,8 +10,7 @@ from bpfleakd.model.site import AllocationKind
 __all__ = ["StoredHistory", "StoredSite"]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSite:
+class StoredSite(Struct, frozen=True):
     """One call site: the least that was live in each bin, what was born in it, and what of that lives."""
 
     site: str
@@ -29,8 +28,7 @@ class StoredSite:
     suppressed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StoredHistory:
+class StoredHistory(Struct, frozen=True):
     """What the verdicts on a process are made of, to be judged elsewhere.
 
     Bins of time end at `ends_s`, in seconds since the attach; each begins where the one before ends.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 __all__ = ["MemoryLimit", "MemoryLimitKind"]
 
@@ -17,8 +18,7 @@ class MemoryLimitKind(StrEnum):
     HOST = "host"
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryLimit:
+class MemoryLimit(Struct, frozen=True):
     """A limit, and what is used of it."""
 
     kind: MemoryLimitKind

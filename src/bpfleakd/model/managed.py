@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from bpfleakd.model.verdict import Verdict
 
 __all__ = ["AreaKind", "ManagedHeap", "RuntimeArea", "TypeFigures", "TypeRow", "TypesPrice", "TypesReport"]
 
 
-@dataclass(frozen=True, slots=True)
-class TypeFigures:
+class TypeFigures(Struct, frozen=True):
     """Objects of one type. `live_count` is None if only their bytes are known, from samples."""
 
     type: str
@@ -27,8 +27,7 @@ class AreaKind(StrEnum):
     CODE_CACHE = "code_cache"
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeArea:
+class RuntimeArea(Struct, frozen=True):
     """Memory of a runtime beside its objects, by its own figures: what it has committed, and uses of that."""
 
     kind: AreaKind
@@ -36,8 +35,7 @@ class RuntimeArea:
     committed_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ManagedHeap:
+class ManagedHeap(Struct, frozen=True):
     """A managed heap as its collections show it, since the attach.
 
     `live_bytes` is what the last one left alive; None before the first. `full_collections` covered all
@@ -57,8 +55,7 @@ class ManagedHeap:
     areas: tuple[RuntimeArea, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TypesPrice:
+class TypesPrice(Struct, frozen=True):
     """What it costs to count the objects of a heap by type: stops the process for about `stops_s`, for
     `work`.
 
@@ -72,8 +69,7 @@ class TypesPrice:
     work: str = "a full collection and a walk over all objects"
 
 
-@dataclass(frozen=True, slots=True)
-class TypeRow:
+class TypeRow(Struct, frozen=True):
     """All objects of one type, their own bytes. The changes are since the last count; None before."""
 
     type: str
@@ -83,8 +79,7 @@ class TypeRow:
     change_count: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class TypesReport:
+class TypesReport(Struct, frozen=True):
     """The answer to "what is in the managed heap", most bytes first. The last count was `since_s` ago.
 
     `includes_garbage`: objects count that no collection has taken yet.

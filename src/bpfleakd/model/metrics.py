@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
+from msgspec import Struct
 
 from bpfleakd.model.address_space import BillLine
 from bpfleakd.model.container import GroupMemory
@@ -28,8 +30,7 @@ class MetricLabel(StrEnum):
     PID = "pid"
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessUsage:
+class ProcessUsage(Struct, frozen=True):
     """Figures on a process from /proc; None if they cannot be read."""
 
     anonymous_bytes: int | None
@@ -37,8 +38,7 @@ class ProcessUsage:
     descriptors: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsSnapshot:
+class MetricsSnapshot(Struct, frozen=True):
     """The input of the metrics: every traced process with its largest call sites, and watched processes.
 
     `usage`, `verdicts`, `managed` and `goroutines` (how many) are by pid, of processes that run.
@@ -50,13 +50,13 @@ class MetricsSnapshot:
     daemon: DaemonStats
     processes: tuple[ProcessRow, ...]
     top_sites: dict[int, tuple[SiteReport, ...]]
-    watch: WatchSummary = field(default_factory=WatchSummary)
-    guard: GuardStats = field(default_factory=GuardStats)
-    usage: dict[int, ProcessUsage] = field(default_factory=dict)
-    verdicts: dict[int, ProcessVerdict] = field(default_factory=dict)
-    managed: dict[int, ManagedHeap] = field(default_factory=dict)
-    goroutines: dict[int, int] = field(default_factory=dict)
-    table_entries: dict[str, int] = field(default_factory=dict)
+    watch: WatchSummary = msgspec.field(default_factory=WatchSummary)
+    guard: GuardStats = msgspec.field(default_factory=GuardStats)
+    usage: dict[int, ProcessUsage] = msgspec.field(default_factory=dict)
+    verdicts: dict[int, ProcessVerdict] = msgspec.field(default_factory=dict)
+    managed: dict[int, ManagedHeap] = msgspec.field(default_factory=dict)
+    goroutines: dict[int, int] = msgspec.field(default_factory=dict)
+    table_entries: dict[str, int] = msgspec.field(default_factory=dict)
     ring_used_share: float = 0.0
     containers: tuple[GroupMemory, ...] = ()
-    bills: dict[int, tuple[BillLine, ...]] = field(default_factory=dict)
+    bills: dict[int, tuple[BillLine, ...]] = msgspec.field(default_factory=dict)

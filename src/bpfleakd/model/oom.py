@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from bpfleakd.model.address_space import BillLine
 from bpfleakd.model.container import ContainerBill
@@ -10,8 +10,7 @@ from bpfleakd.model.container import ContainerBill
 __all__ = ["OomKill", "OomVictim"]
 
 
-@dataclass(frozen=True, slots=True)
-class OomVictim:
+class OomVictim(Struct, frozen=True):
     """The kernel's record of the victim of an OOM kill; None and "" for missing figures: older kernels report
     only the PID.
 
@@ -27,8 +26,7 @@ class OomVictim:
     page_table_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OomKill:
+class OomKill(Struct, frozen=True):
     """What a report has of the kill: the kernel's figures at that moment, and the last bill before it.
 
     `bill`, `growth_summary` and `container` are as in AddressSpaceReport, made `bill_age_s` before the kill;

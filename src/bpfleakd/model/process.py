@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
+from msgspec import Struct
 
 from bpfleakd.model.code.probe import ProbedFunction
 from bpfleakd.model.verdict import ProcessVerdict
@@ -24,8 +26,7 @@ __all__ = [
 MANUAL = "manual"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ProcessId:
+class ProcessId(Struct, frozen=True, order=True):
     """A process: its pid and its start time, since pids are used again.
 
     `start_ticks` is field 22 of /proc/PID/stat, in clock ticks since boot.
@@ -65,8 +66,7 @@ class TracingMode(StrEnum):
     INSIDE = "inside"
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessLabels:
+class ProcessLabels(Struct, frozen=True):
     """User, unit, container and so on of a process; None for missing ones.
 
     `unit` is the innermost systemd unit, `container` the container's id (64 hexadecimal digits), `pod` the
@@ -80,8 +80,7 @@ class ProcessLabels:
     pod: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TracingRequest:
+class TracingRequest(Struct, frozen=True):
     """How to trace a process. The next daemon reads it again, however this one ends.
 
     `rule` is its origin: MANUAL, "rule 2", "default"; None if unknown. `live_blocks` is the maximum of
@@ -103,8 +102,7 @@ class TracingRequest:
         return self.rule == MANUAL
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessSummary:
+class ProcessSummary(Struct, frozen=True):
     """One traced process in totals. `unmatched_frees` were of blocks from before the attach.
 
     `mode` is EXACT if every block since the attach was recorded, else SAMPLED, INSIDE or GO_PROFILE_MODE:
@@ -135,8 +133,7 @@ class ProcessSummary:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessRow:
+class ProcessRow(Struct, frozen=True):
     """A row of `bpfleakctl ps`: the totals, how it is attached and what was missed.
 
     `probe_hits` is how often the process hit a probe, `load_percent` what that costs it, in percent of a
@@ -150,7 +147,7 @@ class ProcessRow:
     attach_method: str
     sites: int
     probes: tuple[ProbedFunction, ...]
-    losses: dict[str, int] = field(default_factory=dict)
+    losses: dict[str, int] = msgspec.field(default_factory=dict)
     probe_hits: int = 0
     adopted_count: int = 0
     gap_s: float = 0.0

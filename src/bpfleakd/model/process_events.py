@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
+from msgspec import Struct
 
 __all__ = ["ProcessChange", "ProcessEvent", "ProcessEventStats"]
 
@@ -21,8 +23,7 @@ class ProcessChange(StrEnum):
     GAP = "gap"
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessEvent:
+class ProcessEvent(Struct, frozen=True):
     """A change in the life of process `pid`; `parent_pid` is set for a FORK, 0 otherwise."""
 
     change: ProcessChange
@@ -30,8 +31,7 @@ class ProcessEvent:
     parent_pid: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessEventStats:
+class ProcessEventStats(Struct, frozen=True):
     """How processes are noticed, and what became of them.
 
     `source` is "events" (from the kernel) or "scan" (of /proc, slower). `gaps_total` is how often events were
@@ -45,6 +45,6 @@ class ProcessEventStats:
     gaps_total: int = 0
     rescans_total: int = 0
     short_lived_total: int = 0
-    missed_total: dict[str, int] = field(default_factory=dict)
-    refused_total: dict[str, int] = field(default_factory=dict)
-    by_state: dict[str, int] = field(default_factory=dict)
+    missed_total: dict[str, int] = msgspec.field(default_factory=dict)
+    refused_total: dict[str, int] = msgspec.field(default_factory=dict)
+    by_state: dict[str, int] = msgspec.field(default_factory=dict)

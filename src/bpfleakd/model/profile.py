@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from bpfleakd.model.code.mapping import CodeMapping
 from bpfleakd.model.report import LeakReport
@@ -10,8 +10,7 @@ from bpfleakd.model.report import LeakReport
 __all__ = ["HeapProfile"]
 
 
-@dataclass(frozen=True, slots=True)
-class HeapProfile:
+class HeapProfile(Struct, frozen=True):
     """All that is outstanding in a process, and what profile viewers want to know beside it.
 
     `time_s` is when it was taken, in seconds since the Epoch; `mappings` are in order of address.

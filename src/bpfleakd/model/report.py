@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
+from msgspec import Struct
 
 from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.goroutines import GoroutineGroup
@@ -26,8 +28,7 @@ class SortKey(StrEnum):
     COUNT = "count"
 
 
-@dataclass(frozen=True, slots=True)
-class BlockType:
+class BlockType(Struct, frozen=True):
     """A class whose objects are in the blocks of a call site.
 
     `share` of them hold one (0 to 1), estimated from a sample in which `sampled_count` do. The objects are
@@ -40,8 +41,7 @@ class BlockType:
     sampled_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class SiteReport:
+class SiteReport(Struct, frozen=True):
     """One call site as it is shown. `site` is the fingerprint of the stack, stable between runs.
 
     `temporary_count` is None for kinds other than HEAP. `verdict` to `leak_bytes_per_s` are as in
@@ -82,8 +82,7 @@ class SiteReport:
     function_start: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SuppressedSites:
+class SuppressedSites(Struct, frozen=True):
     """How many call sites a pattern suppresses, and what is live in them."""
 
     sites: int
@@ -91,8 +90,7 @@ class SuppressedSites:
     live_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeakReport:
+class LeakReport(Struct, frozen=True):
     """The answer to "what is outstanding in this process": `sites` sorted, largest first.
 
     Suppressed sites are in the totals, not in `sites`, and by pattern in `suppressed`. `build_ids` are those
@@ -108,8 +106,8 @@ class LeakReport:
     sites: tuple[SiteReport, ...]
     losses: dict[str, int]
     process_verdict: ProcessVerdict | None = None
-    suppressed: dict[str, SuppressedSites] = field(default_factory=dict)
-    build_ids: dict[str, str] = field(default_factory=dict)
+    suppressed: dict[str, SuppressedSites] = msgspec.field(default_factory=dict)
+    build_ids: dict[str, str] = msgspec.field(default_factory=dict)
     managed: ManagedHeap | None = None
     types: tuple[TypeFigures, ...] = ()
     goroutines: tuple[GoroutineGroup, ...] = ()
@@ -119,8 +117,7 @@ class LeakReport:
     oom: OomKill | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitedVerdicts:
+class AwaitedVerdicts(Struct, frozen=True):
     """What `attach --wait` found: the worst verdict on a process, its exit code, and all the reports."""
 
     verdict: Verdict

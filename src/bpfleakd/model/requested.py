@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 __all__ = [
     "HeapSample",
@@ -14,16 +14,14 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class UnnamedFrames:
+class UnnamedFrames(Struct, frozen=True):
     """How many frames of a file have no name; `module` is None for memory outside files."""
 
     module: str | None
     frames: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedNames:
+class RequestedNames(Struct, frozen=True):
     """Names that a runtime was asked for by `command`: so many frames had none before."""
 
     runtime: str
@@ -32,8 +30,7 @@ class RequestedNames:
     newly_named: int
 
 
-@dataclass(frozen=True, slots=True)
-class NamesReport:
+class NamesReport(Struct, frozen=True):
     """How many different frames the call sites of a process have, and which have no name.
 
     `runtimes` are names and versions; `notes` sentences on what is missing.
@@ -48,8 +45,7 @@ class NamesReport:
     requested: RequestedNames | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HeapSamplePrice:
+class HeapSamplePrice(Struct, frozen=True):
     """What it takes to sample a heap through the inspector at `address`.
 
     Unless `is_open`, it is opened for that time, and users of the machine can run code in the process. A
@@ -64,8 +60,7 @@ class HeapSamplePrice:
     stops_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class SampledFunction:
+class SampledFunction(Struct, frozen=True):
     """Objects that a function allocated and a collection left alive, estimated from `samples`.
 
     `location` is "file:line" of the function, None if it has no file.
@@ -77,8 +72,7 @@ class SampledFunction:
     samples: int
 
 
-@dataclass(frozen=True, slots=True)
-class HeapSample:
+class HeapSample(Struct, frozen=True):
     """The functions that allocated what is alive, of what was allocated within `sampled_s`, most bytes first.
 
     `live_bytes` is the sum over all functions. `is_others`: the program itself samples, and these are its

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.verdict import Verdict
@@ -18,16 +19,14 @@ class ResourceKind(StrEnum):
     THREADS = "threads"
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceShare:
+class ResourceShare(Struct, frozen=True):
     """What so large a share (0 to 1) of those that came since the attach are, in words."""
 
     what: str
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceUse:
+class ResourceUse(Struct, frozen=True):
     """How many a process has, and whether they become ever more, as a verdict on a call site.
 
     `limit` is the maximum; None: unknown. `growth_per_min` is 0 unless they grow permanently. `shares` are
@@ -44,8 +43,7 @@ class ResourceUse:
     shares: tuple[ResourceShare, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DescriptorSite:
+class DescriptorSite(Struct, frozen=True):
     """A call site that opens file descriptors, and how many of those it opened are open (`open_count`).
 
     `opened_count` includes closed ones; both are of the time since descriptors are recorded. `site` is the
@@ -68,8 +66,7 @@ class DescriptorSite:
     shares: tuple[ResourceShare, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DescriptorTotals:
+class DescriptorTotals(Struct, frozen=True):
     """All open file descriptors of a process whose descriptors are recorded: the sum of three counts.
 
     `recorded_count` belong to call sites. `earlier_count` have been open since before this daemon began to

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.process import ProcessSummary
@@ -28,8 +29,7 @@ class Reachability(StrEnum):
     STILL_REACHABLE = "still-reachable"
 
 
-@dataclass(frozen=True, slots=True)
-class ReachabilitySums:
+class ReachabilitySums(Struct, frozen=True):
     """Number and total size of the blocks of each kind."""
 
     directly_lost_bytes: int = 0
@@ -60,8 +60,7 @@ class ScanCaveat(StrEnum):
     NO_REGISTERS = "no-registers"
 
 
-@dataclass(frozen=True, slots=True)
-class ScannedBlock:
+class ScannedBlock(Struct, frozen=True):
     """A block that is lost, possibly or for certain."""
 
     address: int
@@ -72,8 +71,7 @@ class ScannedBlock:
     reachability: Reachability
 
 
-@dataclass(frozen=True, slots=True)
-class ScannedSite:
+class ScannedSite(Struct, frozen=True):
     """The blocks of one call site by kind. `blocks` are those lost, oldest first; others are left out.
 
     `reachable` is true if none is lost, false if those that are hold half of the bytes or more, else None.
@@ -91,8 +89,7 @@ class ScannedSite:
     truncated: StackEnd | None
 
 
-@dataclass(frozen=True, slots=True)
-class ScanReport:
+class ScanReport(Struct, frozen=True):
     """The answer to "which blocks are lost": those at least `older_than_s` old, the worst site first.
 
     `stopped_s` is how long the process was stopped, in one or two pieces; `young_count` blocks were too young

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 __all__ = ["ProcessSelection"]
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessSelection:
+class ProcessSelection(Struct, frozen=True):
     """What all selected processes have in common; None accepts anything.
 
     `name` and `unit` are shell patterns, as in the policy: of the process' short name or the file name of its

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 __all__ = ["AllocationKind", "SiteCounters", "SiteKey", "ThreadShare"]
 
@@ -29,16 +30,14 @@ class AllocationKind(StrEnum):
     DESCRIPTOR = "descriptor"
 
 
-@dataclass(frozen=True, slots=True)
-class SiteKey:
+class SiteKey(Struct, frozen=True):
     """A call site of one process: allocation kind and stack (`stack_id` is the hash of its frames)."""
 
     kind: AllocationKind
     stack_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class SiteCounters:
+class SiteCounters(Struct, frozen=True):
     """The running totals of one call site since attach; estimates, where blocks are sampled.
 
     `temporary_count` are the blocks that their thread freed before it allocated another. The variances of the
@@ -55,8 +54,7 @@ class SiteCounters:
     live_count_variance: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadShare:
+class ThreadShare(Struct, frozen=True):
     """Memory that one thread allocated and that is not freed yet."""
 
     tid: int

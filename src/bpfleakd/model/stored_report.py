@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from bpfleakd.model.report import LeakReport
 
 __all__ = ["StoredReport", "StoredReportEntry"]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredReportEntry:
+class StoredReportEntry(Struct, frozen=True):
     """A report that is remembered: of which process, and its totals. `kept_s` is the time of day (Unix).
 
     `state` is how the process, or its tracing, ended; `sites` are those that are kept, the largest.
@@ -29,8 +28,7 @@ class StoredReportEntry:
     sites: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoredReport:
+class StoredReport(Struct, frozen=True):
     """A report that is remembered, whole."""
 
     kept: StoredReportEntry

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from bpfleakd.model.process import ProcessLabels, TracingMode
 
@@ -28,8 +29,7 @@ class SupervisionState(StrEnum):
     DETACHED = "detached"
 
 
-@dataclass(frozen=True, slots=True)
-class SupervisedProcess:
+class SupervisedProcess(Struct, frozen=True):
     """A process of this host, the policy's decision, and what bpfleakd does with it.
 
     `rule` is what decided: "rule 2", "default", "manual", or what excludes it. `reason` is why it is in this

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 __all__ = ["Survivor", "SurvivorLine", "SurvivorsPrice", "SurvivorsReport"]
 
 
-@dataclass(frozen=True, slots=True)
-class SurvivorsPrice:
+class SurvivorsPrice(Struct, frozen=True):
     """What samples take: a search for what holds them stops the process for about `stops_s`.
 
     None if the size of the heap is unknown.
@@ -20,16 +19,14 @@ class SurvivorsPrice:
     stops_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class SurvivorLine:
+class SurvivorLine(Struct, frozen=True):
     """A frame: a method with its class, and a line, None if it is unknown."""
 
     function: str
     line: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Survivor:
+class Survivor(Struct, frozen=True):
     """Samples of objects of one type that one stack allocated, and that are alive: `share` of all.
 
     `function` and `line` are those to blame, of `stack` (innermost first). `held_by` are the fields and
@@ -45,8 +42,7 @@ class Survivor:
     stack: tuple[SurvivorLine, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SurvivorsReport:
+class SurvivorsReport(Struct, frozen=True):
     """Of what was allocated within `sampled_s`: those with most samples first, and the samples of all."""
 
     pid: int

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from bpfleakd.model.limit import MemoryLimit
 
@@ -37,8 +38,7 @@ VERDICTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SiteVerdict:
+class SiteVerdict(Struct, frozen=True):
     """A verdict on a call site, the evidence for it from 0 to 1, and why, in words.
 
     `leak_bytes_per_s` is what it permanently retains, for LEAK and GROWING, else 0.
@@ -50,8 +50,7 @@ class SiteVerdict:
     leak_bytes_per_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessVerdict:
+class ProcessVerdict(Struct, frozen=True):
     """Whether a process leaks, and why it is thought so, in words.
 
     `leak_bytes_per_s` is the sum over its leaking call sites. `memory_bytes_per_s` is how fast its anonymous

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from bpfleakd.model.process import TracingMode
 
@@ -24,8 +25,7 @@ class WatchState(StrEnum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedProcess:
+class WatchedProcess(Struct, frozen=True):
     """A process whose anonymous memory is watched; `windows` is how often it was traced.
 
     `growth_bytes_per_s` is 0 unless it grows persistently, `next_look_s` the time until it may be traced
@@ -47,8 +47,7 @@ class WatchedProcess:
     descriptors_reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WatchSummary:
+class WatchSummary(Struct, frozen=True):
     """All watched processes in figures, and the `fastest` growers, the fastest first."""
 
     watched: int = 0

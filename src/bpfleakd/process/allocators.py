@@ -15,7 +15,9 @@ Rules for rows:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bpfleakd.model.code.probe import FunctionRole
 
@@ -31,8 +33,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatorFunction:
+class AllocatorFunction(Struct, frozen=True):
     """A function to probe; without a `required` one the allocator cannot be traced at all.
 
     `leading` is how many arguments come before those that its role is about (mimalloc's heap).
@@ -44,8 +45,7 @@ class AllocatorFunction:
     leading: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Allocator:
+class Allocator(Struct, frozen=True):
     """An allocator: a file that defines one of `signs`, and the required functions, holds it.
 
     `twin` is the function that malloc must be another name of, if the names of the C library are to count as

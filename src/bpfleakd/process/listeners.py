@@ -11,10 +11,11 @@ import re
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import IO
+
+from msgspec import Struct
 
 __all__ = ["Listener", "TcpSockets"]
 
@@ -30,8 +31,7 @@ _LOCAL, _REMOTE, _STATE, _INODE = 1, 2, 3, 9
 _Endpoint = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(Struct, frozen=True):
     """A socket that waits for connections. `is_own`: the process has it."""
 
     address: str
@@ -56,8 +56,7 @@ class Listener:
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     local: _Endpoint
     remote: _Endpoint
     state: int

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd import errors
@@ -40,8 +40,7 @@ _PIECES_MAX = 1024  # UIO_MAXIOV
 _PIECE = np.dtype([("base", "u8"), ("length", "u8")])
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPart:
+class MemoryPart(Struct, frozen=True):
     """Addresses that are read together: whole pages or, at the end of a stack, whole words."""
 
     start: int

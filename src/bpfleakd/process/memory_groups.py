@@ -7,8 +7,9 @@ left out: a group may go at any moment.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
 
 from bpfleakd.model.container import ContainerKind, GroupMemory
 from bpfleakd.process.proc_text import kilobyte_fields, read_text, whole_number
@@ -49,8 +50,7 @@ _KINDS_V2 = {
 _NOT_KERNEL = ("anon", "sock", "hugetlb")
 
 
-@dataclass(frozen=True, slots=True)
-class LimitedGroup:
+class LimitedGroup(Struct, frozen=True):
     """A control group with a limit, in the hierarchy of `version`.
 
     `used_bytes` is all that is charged, `idle_bytes` the inactive page cache in it, which can be had back at

@@ -12,7 +12,8 @@ two cases; all other stacks, such as those of coroutines, are read whole:
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.memory import MemoryPart
@@ -25,8 +26,7 @@ _RED_ZONE_BYTES = 128
 _SPECIAL = frozenset({"[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]", "[uprobes]"})
 
 
-@dataclass(frozen=True, slots=True)
-class PointerMemory:
+class PointerMemory(Struct, frozen=True):
     """A mapping that is read for pointers, or the part of a stack that is in use.
 
     `allocators`: an allocator may keep its own notes there.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from bpfleakd import errors, pid_namespace
 from bpfleakd.model.process import ProcessId
@@ -33,8 +34,7 @@ _SECCOMP_MODE_DISABLED = 0
 _SECCOMP_KILLS: dict[tuple[int, int], int | None] = {(6, 11): None, (6, 12): 14, (6, 13): 3}
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessInfo:
+class ProcessInfo(Struct, frozen=True):
     """A process at one moment.
 
     `exe` is "" where it cannot be read; `uid` is the effective one; `namespace_pid` is the pid that the

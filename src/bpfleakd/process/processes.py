@@ -14,8 +14,9 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from bpfleakd.model.process import ProcessId
 from bpfleakd.model.process_events import ProcessChange, ProcessEvent
@@ -31,8 +32,7 @@ _LOOKS_A_SCAN = 16
 _LIST_EVERY = 5
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessStat:
+class ProcessStat(Struct, frozen=True):
     """The figures of /proc/PID/stat (proc_pid_stat(5))."""
 
     id: ProcessId

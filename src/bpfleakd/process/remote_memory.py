@@ -10,10 +10,10 @@ import struct
 import time
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.process.reading import server
@@ -35,8 +35,7 @@ _ELEMENT_WORDS = server.ELEMENT_BYTES // 8
 _MOMENT_S = 0.005
 
 
-@dataclass(frozen=True, slots=True)
-class ListElements:
+class ListElements(Struct, frozen=True):
     """Elements of lists, in no order: addresses, words (n x 4). `cut` lists were not read to their end."""
 
     addresses: NDArray[np.uint64]

@@ -14,8 +14,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
 
 from bpfleakd.process.local_devices import LocalDevices, is_kernels_own
 from bpfleakd.process.reading.reads import reads
@@ -29,8 +30,7 @@ _PATH_MAX_BYTES = 4096
 _devices = LocalDevices()
 
 
-@dataclass(frozen=True, slots=True)
-class TargetRoot:
+class TargetRoot(Struct, frozen=True):
     """The root directory of process `pid`; `directory` is /proc/PID/root.
 
     All raise OSError: TimeoutError if the process keeps its readers waiting, ENODEV for what is of a file

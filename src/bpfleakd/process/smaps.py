@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+from msgspec import Struct
 
 from bpfleakd import errors
 from bpfleakd.model.address_space import MappingUsage, MemoryStatus
@@ -30,8 +31,7 @@ _PRIVATE_DIRTY = (b"Private_Dirty", b"Private_Hugetlb")
 _USED_LINES = (b"Rss:", b"Private_Dirty:", b"Shared_Hugetlb:", b"Private_Hugetlb:", b"Swap:", b"VmFlags:")
 
 
-@dataclass(frozen=True, slots=True)
-class Smaps:
+class Smaps(Struct, frozen=True):
     """The mappings by address; `left_out` is how many there were beyond the limit."""
 
     usages: tuple[MappingUsage, ...]

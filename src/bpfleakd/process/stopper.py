@@ -20,10 +20,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd import errors
@@ -58,8 +58,7 @@ _SIGTRAP = 5
 _POLL_S = 0.0002
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ThreadRegisters:
+class ThreadRegisters(Struct, frozen=True, eq=False):
     """A thread's stack pointer, its thread pointer (%fs), and all its registers as words (vectors too)."""
 
     tid: int

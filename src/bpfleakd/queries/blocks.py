@@ -8,10 +8,11 @@ reclaim their memory at any time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from operator import attrgetter
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.analysis.merging import merged
@@ -34,8 +35,7 @@ _NS_PER_S = 1_000_000_000
 _Region = tuple[SiteKey, LiveRegion]
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
+class Blocks(Struct, frozen=True):
     """The blocks of a process at `now_ns`."""
 
     view: ProcessView

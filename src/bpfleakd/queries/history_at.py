@@ -11,9 +11,9 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd import errors
@@ -27,8 +27,7 @@ __all__ = ["LiveFigures", "changed_rows", "figures_at", "report_at"]
 _NS_PER_S = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class LiveFigures:
+class LiveFigures(Struct, frozen=True):
     """What was live at a time, by row of the table; `attached_s` is that time, since the attach."""
 
     source: str

@@ -12,10 +12,10 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
+from msgspec import Struct
 
 from bpfleakd import errors
 from bpfleakd.model.address_space import BillLine
@@ -40,8 +40,7 @@ _RESERVE_SHARES = 10
 _Kept = TypeVar("_Kept")
 
 
-@dataclass(frozen=True, slots=True)
-class Bill:
+class Bill(Struct, frozen=True):
     """A bill, when it was made (CLOCK_MONOTONIC), and of how much anonymous memory."""
 
     at_ns: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from bpfleakd import __version__
 from bpfleakd.model.daemon import DaemonStats
@@ -22,8 +22,7 @@ from bpfleakd.tracing.tracer import Tracer
 __all__ = ["Overview"]
 
 
-@dataclass(slots=True)
-class _Totals:
+class _Totals(Struct):
     ticks: int = 0
     last_tick_s: float = 0.0
     attached: int = 0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.model.code.stack import NamedStack
@@ -54,8 +55,7 @@ def _verdict_rank(site: SiteReport) -> tuple[float, float, float]:
     return _ATTENTION.get(site.verdict, 0), site.leak_bytes_per_s, site.live_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranked:
+class _Ranked(Struct, frozen=True):
     row: int
     key: SiteKey
     counters: SiteCounters

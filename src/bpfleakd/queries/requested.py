@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from urllib.parse import unquote, urlsplit
+
+from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.model.report import LeakReport

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.model.scan import Reachability, ScanCaveat, ScanMethod
@@ -15,8 +15,7 @@ from bpfleakd.table.blocks import BlockSelection
 __all__ = ["ScanReply", "ScanRequest", "SiteSums", "reply_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class ScanRequest:
+class ScanRequest(Struct, frozen=True):
     """A process, the descriptor of its live table, and how to scan it.
 
     `allocator_paths` are the files with its allocators. At most `limit` lost blocks are listed. `heap` has
@@ -35,8 +34,7 @@ class ScanRequest:
     threads_fd: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class SiteSums:
+class SiteSums(Struct, frozen=True):
     """Bytes and blocks of one site by kind, in the order of analysis.reachability.KINDS.
 
     `blocks` are (address, size, born_ns, tid, kind) of those listed, oldest first.
@@ -49,8 +47,7 @@ class SiteSums:
     blocks: list[tuple[int, int, int, int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class ScanReply:
+class ScanReply(Struct, frozen=True):
     """The sums of all sites that have blocks of that age, and how the scan went.
 
     In the ranges `dismissed`, words outside of blocks did not count as pointers; `heap_bytes` is the size of

@@ -20,10 +20,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd import errors
@@ -54,8 +55,7 @@ _SWITCH_S = 0.0005
 _PR_SET_PDEATHSIG = 1
 
 
-@dataclass(slots=True)
-class _Reading:
+class _Reading(Struct):
     """What one reading of the memory has found."""
 
     kinds: NDArray[np.uint8]
@@ -259,7 +259,7 @@ def _main(request: Any) -> Any:
     # The parent that would read the reply is gone.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     sys.setswitchinterval(_SWITCH_S)
-    return asdict(_Scan(ScanRequest(**request)).reply())
+    return msgspec.to_builtins(_Scan(ScanRequest(**request)).reply())
 
 
 if __name__ == "__main__":

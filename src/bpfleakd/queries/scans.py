@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
 from operator import attrgetter
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from bpfleakd.analysis.merging import merged
 from bpfleakd.analysis.suppressions import Suppressions
@@ -44,8 +47,7 @@ _HEAP_UNKNOWN = (*_BLOCKS_MISSED, "free_missed", "event_full", "unattended")
 _ALLOCATORS_UNDERSTOOD = {"glibc"}
 
 
-@dataclass(frozen=True, slots=True)
-class ScanOptions:
+class ScanOptions(Struct, frozen=True):
     """The request of `bpfleakctl scan`. At most `limit` lost blocks are listed, including suppressed ones."""
 
     older_than_s: float
@@ -89,7 +91,7 @@ class PendingScan:
                 child = self._child = Child(_WORKER, [self._live_fd, self._threads_fd])
                 if self._cancelled:
                     child.kill()
-            reply = child.ask(asdict(self._request), _TIMEOUT_S)
+            reply = child.ask(msgspec.to_builtins(self._request), _TIMEOUT_S)
         finally:
             os.close(self._live_fd)
             os.close(self._threads_fd)

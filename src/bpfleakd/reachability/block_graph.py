@@ -7,9 +7,9 @@ each would be a hundred times slower at the other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 __all__ = ["Graph", "Links", "reachable_by"]
@@ -20,8 +20,7 @@ Numbers = NDArray[np.uint32]
 Marks = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Links:
+class Links(Struct, frozen=True, eq=False):
     """Pointers from block to block: link k is from `sources[k]` to `offsets[k]` bytes into `targets[k]`."""
 
     sources: Numbers

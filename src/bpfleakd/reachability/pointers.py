@@ -20,9 +20,9 @@ to is known to be reachable already.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.reachability.block_graph import Links, reachable_by
@@ -137,8 +137,7 @@ class HeapRanges:
         return found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pointers:
+class Pointers(Struct, frozen=True, eq=False):
     """What was found: which blocks roots point to, and which blocks point to which.
 
     `root_starts` and `root_interiors` are a boolean for each block. Of the links to blocks in `reachable`

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Mapping as Mapping_
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
+from msgspec import Struct
 
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.process import ProcessInfo
@@ -38,8 +38,7 @@ def detectors(helpers: Helpers) -> dict[str, Detector]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Detected:
+class Detected(Struct, frozen=True):
     """What was found. Not complete: a runtime is there that has not started yet."""
 
     runtimes: tuple[Runtime, ...]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from bpfleakd.model.code.method import FrameNames, ManagedNames, MethodSource
 from bpfleakd.model.code.python_walk import PythonWalk
@@ -43,8 +44,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class TypeCount:
+class TypeCount(Struct, frozen=True):
     """The objects of one type, their own bytes without what they refer to."""
 
     type: str
@@ -52,8 +52,7 @@ class TypeCount:
     live_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class LiveHeap:
+class LiveHeap(Struct, frozen=True):
     """What a collection left alive.
 
     `at_ns` is CLOCK_MONOTONIC at the end of the collection, `collections` their number so far. Only a full
@@ -103,8 +102,7 @@ class LiveHeapSource(Protocol):
         """The collections since the last call, oldest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retained:
+class Retained(Struct, frozen=True):
     """What a stack allocated of one type and collections left alive, by samples.
 
     `stack` are addresses in managed code, innermost first, where the calls return to. Where no samples are
@@ -187,8 +185,7 @@ class AliveFunction(Protocol):
     def samples(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class SampledHeap:
+class SampledHeap(Struct, frozen=True):
     """What a sample says: functions with most bytes first, and the bytes of all.
 
     The inspector was at `address`. `is_others`: the samples are the program's own.
@@ -224,16 +221,14 @@ class SampledRuntime(Protocol):
     def sampler(self) -> HeapSampler: ...
 
 
-@dataclass(frozen=True, slots=True)
-class SampledLine:
+class SampledLine(Struct, frozen=True):
     """A frame: a method with its class, and a line, 0 if it is unknown."""
 
     method: str
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class SampledSurvivor:
+class SampledSurvivor(Struct, frozen=True):
     """Samples of objects of one type that a stack (innermost first) allocated and that are alive.
 
     `held_by` are the fields and arrays that lead to one of them, from the root inwards.
@@ -245,8 +240,7 @@ class SampledSurvivor:
     held_by: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class SampledSurvivors:
+class SampledSurvivors(Struct, frozen=True):
     """Those with most samples, the `samples` of all, and how long allocations were sampled."""
 
     survivors: Sequence[SampledSurvivor]

@@ -18,8 +18,9 @@ Times come from any monotonic clock. Loads are in percent of a core.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from bpfleakd.model.code.probe import ProbeCost
 
@@ -41,16 +42,14 @@ _CALM_MAX_S = 7_200.0
 CONSERVATIVE_COST = ProbeCost(hit_ns=1_200.0, record_ns=2_000.0)
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetLimits:
+class BudgetLimits(Struct, frozen=True):
     """The most that tracing may take, in percent of a core: from one process, and from all together."""
 
     process_percent: float = 10.0
     host_percent: float = 25.0
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """Running totals of one process since it is traced. `is_exempt` from the limits: a user attached it.
 
     `level` is the one that it has when it is seen first.
@@ -62,8 +61,7 @@ class Usage:
     level: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Change(Generic[K]):
+class Change(Struct, Generic[K], frozen=True):
     """A process to trace at another level; `reason` says why, with figures."""
 
     key: K
@@ -72,8 +70,7 @@ class Change(Generic[K]):
     reason: str
 
 
-@dataclass(slots=True)
-class _Account:
+class _Account(Struct):
     usage: Usage
     at_s: float
     load_percent: float = 0.0

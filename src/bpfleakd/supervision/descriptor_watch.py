@@ -7,10 +7,10 @@ once, when they begin to grow, beside the tracing loop.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import structlog
+from msgspec.structs import replace
 
 from bpfleakd.model.process import ProcessId
 from bpfleakd.process.descriptors import count_descriptors, uses_of

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from bpfleakd.verdicts.trend import trend
 
@@ -51,8 +51,7 @@ _NO_READING = -1
 _EMPTY = array("q", [_NO_READING]) * _SLOTS
 
 
-@dataclass(frozen=True, slots=True)
-class GrowthOptions:
+class GrowthOptions(Struct, frozen=True):
     """What counts as growth: at least `min_bytes` and `min_share` (0 to 1) of the process in a window.
 
     `window_s` is the shortest window.
@@ -69,8 +68,7 @@ class GrowthOptions:
         return self.window_s / _STRETCHES
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(Struct, frozen=True):
     """Persistent growth: `bytes_per_s` is the median slope of the floor over the last `window_s`.
 
     `from_bytes` is the floor that it began at.

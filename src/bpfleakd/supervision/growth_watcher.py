@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import msgspec
 import structlog
+from msgspec import Struct
 
 from bpfleakd.model.process import ProcessId, TracingMode
 from bpfleakd.model.watching import WatchedProcess, WatchState, WatchSummary
@@ -46,8 +47,7 @@ _GONE_S = 60.0
 _CHANGE = 1 / 8
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(Struct, frozen=True):
     """Attach in this mode, for `window_s` seconds; `reason` is shown ("grows by 3 MiB/s")."""
 
     process: ProcessId
@@ -56,8 +56,7 @@ class Open:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(Struct, frozen=True):
     """Detach before the window is over; nothing if it is closed."""
 
     process: ProcessId
@@ -67,19 +66,17 @@ class Close:
 Action: TypeAlias = Open | Close
 
 
-@dataclass(frozen=True, slots=True)
-class AutoOptions:
+class AutoOptions(Struct, frozen=True):
     """How memory is watched: read every `interval_s`; a window of tracing is of `mode` and `window_s`."""
 
     interval_s: float = 10.0
     mode: TracingMode = TracingMode.EXACT
     window_s: float = 60.0
-    growth: GrowthOptions = field(default_factory=GrowthOptions)
-    looks: LookOptions = field(default_factory=LookOptions)
+    growth: GrowthOptions = msgspec.field(default_factory=GrowthOptions)
+    looks: LookOptions = msgspec.field(default_factory=LookOptions)
 
 
-@dataclass(slots=True)
-class _Watched:
+class _Watched(Struct):
     mode: TracingMode
     watch: GrowthWatch | None = None
 

@@ -12,8 +12,9 @@ Times come from any monotonic clock.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from bpfleakd.model.watching import WatchState
 
@@ -22,8 +23,7 @@ __all__ = ["Look", "LookOptions", "LookSchedule"]
 K = TypeVar("K", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class LookOptions:
+class LookOptions(Struct, frozen=True):
     """How many windows at once, and how long it rests between them."""
 
     windows: int = 4
@@ -32,8 +32,7 @@ class LookOptions:
     calm_s: float = 300.0
 
 
-@dataclass(slots=True)
-class Look:
+class Look(Struct):
     """The state of a process. `next_look_s` is when it may get a window again; `reason` why it is refused."""
 
     state: WatchState = WatchState.WATCHED

@@ -7,9 +7,9 @@ What a user attached is exempt from that, but not from the cap on memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 import structlog
+from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.model.code.probe import ProbeCost

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.supervision.budget import Usage
 from bpfleakd.supervision.supervisor import Supervisor
@@ -18,8 +19,7 @@ __all__ = ["LEVELS", "Guarded", "TracingControl"]
 LEVELS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Guarded:
+class Guarded(Struct, frozen=True):
     """A traced process as the guard sees it; `sites` is what the daemon has to remember of it."""
 
     pid: int

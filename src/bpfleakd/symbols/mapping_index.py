@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.model.code.mapping import Mapping
 
 __all__ = ["IndexedMapping", "MappingIndex"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class IndexedMapping:
+class IndexedMapping(Struct, frozen=True, eq=False):
     """A mapping with a number that no other mapping of this process had or will have.
 
     Compared by identity, which is quicker than by what is in it.

@@ -23,8 +23,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
 
 from bpfleakd.sandbox.helpers import HelperFailed, Helpers
 from bpfleakd.symbols.bounded_cache import BoundedCache
@@ -64,16 +66,15 @@ _HALF_LIFE_S = 60.0
 _NOBODY = -1
 
 
-@dataclass(slots=True)
-class _Client:
+class _Client(Struct):
     """A process: its requests, by file, and what they have cost."""
 
     began_s: float
     budget_s: float
     spent_s: float = 0.0
     busy: int = 0
-    given_up: set[_Key] = field(default_factory=set)
-    wanted: dict[str, tuple[Module, set[Place]]] = field(default_factory=dict)
+    given_up: set[_Key] = msgspec.field(default_factory=set)
+    wanted: dict[str, tuple[Module, set[Place]]] = msgspec.field(default_factory=dict)
 
     def allowance_s(self, now_s: float) -> float:
         return self.budget_s + _BUDGET_SHARE * (now_s - self.began_s) - self.spent_s

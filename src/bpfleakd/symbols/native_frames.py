@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.symbols.naming_jobs import NamedAddress, SourceFrame
@@ -11,8 +13,7 @@ from bpfleakd.symbols.naming_jobs import NamedAddress, SourceFrame
 __all__ = ["ModulePlace", "native_frames"]
 
 
-@dataclass(frozen=True, slots=True)
-class ModulePlace:
+class ModulePlace(Struct, frozen=True):
     """An address in a module.
 
     `code_vaddr` is the address to look up, which for a return address is one less than the `vaddr` of

@@ -22,8 +22,9 @@ import contextlib
 import os
 import re
 import time
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+
+from msgspec import Struct
 
 from bpfleakd.process.rooted_open import TargetRoot
 from bpfleakd.symbols.jit_index import JitIndex
@@ -49,8 +50,7 @@ _SEAM_BYTES = 64
 _LINE = re.compile(rb"^(?:0x)?([0-9a-fA-F]{1,16}) +(?:0x)?0{0,8}([0-9a-fA-F]{1,8}) +([^\n]+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class JitSymbol:
+class JitSymbol(Struct, frozen=True):
     """A function compiled at run time."""
 
     name: str

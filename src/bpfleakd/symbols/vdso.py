@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.vdso import VDSO, own_vdso_image
@@ -14,8 +15,7 @@ from bpfleakd.symbols.module_cache import Module
 __all__ = ["Vdso", "own_vdso"]
 
 
-@dataclass(frozen=True, slots=True)
-class Vdso:
+class Vdso(Struct, frozen=True):
     """The vdso as a module, and how much memory it is mapped into."""
 
     module: Module

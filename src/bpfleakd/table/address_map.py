@@ -22,10 +22,11 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
 
+import msgspec
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.model.code.mapping import Mapping
@@ -48,8 +49,7 @@ _COUNTED = COUNTERS[: COUNTERS.index("live_bytes_variance")]
 _counters_of = attrgetter(*_COUNTED)
 
 
-@dataclass(frozen=True, slots=True)
-class LiveRegion:
+class LiveRegion(Struct, frozen=True):
     """A part of a live region; parts of the same region have the same birth and thread."""
 
     start: int
@@ -58,8 +58,7 @@ class LiveRegion:
     tid: int
 
 
-@dataclass(slots=True)
-class _Taken:
+class _Taken(Struct):
     """The range of a thread's mremap or munmap; `reused` is what others did there meanwhile.
 
     `last` is whose its last bytes were, or those behind an empty range.
@@ -69,7 +68,7 @@ class _Taken:
     end: int
     pieces: list[Piece[Region]]
     last: Owner | None
-    reused: list[tuple[int, int]] = field(default_factory=list)
+    reused: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
 
 class AddressMap:

@@ -11,9 +11,8 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.table.estimates import block_weights, estimated_bytes
@@ -46,8 +45,7 @@ _SUMMED = ("live_bytes", "live_count", "recorded_count")
 _WAITING_MAX = 1 << 17
 
 
-@dataclass(frozen=True, slots=True)
-class SelectedSite:
+class SelectedSite(Struct, frozen=True):
     """The blocks of the site (kind, stack_id): their sums, and those listed, oldest first (BLOCK).
 
     Where blocks are sampled, what is live is an estimate from `recorded_count` of them.

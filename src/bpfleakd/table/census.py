@@ -8,25 +8,25 @@ batch. Where blocks are sampled, each counts for those that it stands for.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
+from msgspec import Struct
 
 from bpfleakd.table.estimates import block_weights, estimated_bytes
 
 __all__ = ["SiteCensus", "take_census"]
 
 
-@dataclass(slots=True)
-class SiteCensus:
+class SiteCensus(Struct):
     """The outstanding blocks of one site: when the oldest was born, and live bytes and blocks by tid.
 
     Sampled blocks stand for fractions of blocks, too.
     """
 
     oldest_born_ns: int
-    live_bytes_by_tid: dict[int, int] = field(default_factory=dict)
-    live_count_by_tid: dict[int, float] = field(default_factory=dict)
+    live_bytes_by_tid: dict[int, int] = msgspec.field(default_factory=dict)
+    live_count_by_tid: dict[int, float] = msgspec.field(default_factory=dict)
 
 
 def take_census(batches: Iterable[np.ndarray]) -> dict[tuple[int, int], SiteCensus]:

@@ -5,8 +5,10 @@ Regions are numbered, since two intervals may be parts of one; an owner is a pai
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
 
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.table.intervals import Piece
@@ -22,8 +24,7 @@ SavedPiece: TypeAlias = tuple[int, int, int]
 SavedCounters: TypeAlias = tuple[int, int, int, int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class TakenCheckpoint:
+class TakenCheckpoint(Struct, frozen=True):
     """The range of an unfinished call of thread `tid`."""
 
     tid: int
@@ -34,8 +35,7 @@ class TakenCheckpoint:
     reused: list[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class MapCheckpoint:
+class MapCheckpoint(Struct, frozen=True):
     """`regions` are owner, birth, thread and live bytes, by number; `totals` include all former owners."""
 
     pieces: list[SavedPiece]
@@ -46,12 +46,11 @@ class MapCheckpoint:
     unrecorded_count: int
 
 
-@dataclass(slots=True)
-class Regions:
+class Regions(Struct):
     """Gives regions their numbers; `rows` are those of MapCheckpoint."""
 
-    rows: list[tuple[SavedOwner, int, int, int]] = field(default_factory=list)
-    _numbers: dict[int, int] = field(default_factory=dict)
+    rows: list[tuple[SavedOwner, int, int, int]] = msgspec.field(default_factory=list)
+    _numbers: dict[int, int] = msgspec.field(default_factory=dict)
 
     def piece(self, piece: Piece[Region]) -> SavedPiece:
         """The piece with its region's number."""

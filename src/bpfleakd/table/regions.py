@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.intervals import Piece
@@ -29,8 +30,7 @@ Owner: TypeAlias = SiteKey | Special
 UNUSED = (Special.RESERVED, Special.DISCARDED)
 
 
-@dataclass(slots=True)
-class Totals:
+class Totals(Struct):
     """The counters of one owner. What becomes live also does in the totals that it is `part_of`.
 
     Memory that changes its owner is subtracted before it is added: so no peak is too high.
@@ -64,8 +64,7 @@ class Totals:
         )
 
 
-@dataclass(slots=True, eq=False)
-class Region:
+class Region(Struct, eq=False):
     """What one call gave to an owner; of a special owner there is only one."""
 
     owner: Owner

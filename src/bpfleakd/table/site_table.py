@@ -11,9 +11,8 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey

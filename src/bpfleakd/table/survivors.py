@@ -7,9 +7,9 @@ memory than a batch; where blocks are sampled, each counts for those that it sta
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.table.estimates import block_weights, estimated_bytes
@@ -24,8 +24,7 @@ SURVIVORS = np.dtype(
 _ROWS_MAX = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class Survivors:
+class Survivors(Struct, frozen=True):
     """SURVIVORS rows, one for each site and stretch that has any, sorted by site and stretch."""
 
     rows: NDArray[np.void]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.model.site import AllocationKind, SiteKey
@@ -20,8 +20,7 @@ __all__ = ["TableCheckpoint", "TimelineCheckpoint", "keys_of", "packed", "texts_
 _FASTEST = 1
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineCheckpoint:
+class TimelineCheckpoint(Struct, frozen=True):
     """A timeline: bins end at `ends_ns`; `allocated_count` are the blocks born until the last of them.
 
     `lows_bytes`, `lows_count` and `births` are columns, of a row for each bin; of the first two a further row
@@ -36,8 +35,7 @@ class TimelineCheckpoint:
     allocated_count: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class TableCheckpoint:
+class TableCheckpoint(Struct, frozen=True):
     """A table: sites by the name of their kind and their stack, in the order of the timeline's columns.
 
     `is_whole`: it has all sites. `totals` are points of the history of all live bytes; `gaps_ns` the times

@@ -19,11 +19,11 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.table.table_checkpoint import TimelineCheckpoint, packed, unpacked
@@ -50,8 +50,7 @@ _NS_PER_S = 1_000_000_000
 Column = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineColumns:
+class TimelineColumns(Struct, frozen=True):
     """Some sites' part of a timeline: row i is of the bin that ends at `ends_s[i]`, column j of site j.
 
     Seconds are since the start of the recording; a bin begins where the one before ends, the first at 0.
@@ -64,8 +63,7 @@ class TimelineColumns:
     born_count: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class PastFigures:
+class PastFigures(Struct, frozen=True):
     """The least that was live between two times, by row: bytes (rounded to 24 bits) and blocks."""
 
     start_ns: int
@@ -74,8 +72,7 @@ class PastFigures:
     low_count: NDArray[np.float32]
 
 
-@dataclass(slots=True)
-class _Bin:
+class _Bin(Struct):
     """Row by row what changed: what it was before this bin, the least in it, and births."""
 
     start_ns: int

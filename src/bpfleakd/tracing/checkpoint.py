@@ -1,4 +1,4 @@
-"""What is written down for the next daemon, as bytes: any value of plain dataclasses."""
+"""What is written down for the next daemon, as bytes: any value of plain classes."""
 
 from __future__ import annotations
 

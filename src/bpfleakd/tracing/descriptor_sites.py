@@ -15,11 +15,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.kernel.descriptor_tables import DescriptorTable, DescriptorTables
@@ -56,8 +56,7 @@ _OTHERS_ID = -1
 NOT_RECORDED = "by a way that is not recorded (SCM_RIGHTS, io_uring, pidfd_getfd, ioctl and others)"
 
 
-@dataclass(frozen=True, slots=True)
-class OpenDescriptors:
+class OpenDescriptors(Struct, frozen=True):
     """Those of one call site: how many are open, how many it has opened, and its verdict.
 
     `growth_per_min` is 0 unless they grow permanently; `shares` are what they are, for the largest sites.
@@ -72,8 +71,7 @@ class OpenDescriptors:
     shares: tuple[ResourceShare, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(Struct, frozen=True):
     """What was open at `at_ns`: LIVE_BLOCK records, and how many each stack had `opened` before.
 
     `earlier_count` and `other_count` are those that were not recorded.

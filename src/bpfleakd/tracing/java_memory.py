@@ -8,9 +8,10 @@ objects shows it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from itertools import takewhile
+
+from msgspec.structs import replace
 
 from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.model.site import AllocationKind, SiteKey

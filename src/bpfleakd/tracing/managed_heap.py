@@ -7,10 +7,10 @@ commits are blamed on that method, but the verdict comes from what collections l
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import takewhile
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd.model.code.stack import Frame

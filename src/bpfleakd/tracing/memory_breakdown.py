@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+import msgspec
 import structlog
+from msgspec import Struct
 
 from bpfleakd import errors
 from bpfleakd.analysis.bill import AllocatorBooks, UnreadHeap, bill, growth_summary, is_comparable
@@ -50,24 +51,21 @@ _UNREAD_LIBRARIES = ("jemalloc", "mimalloc")
 _CHUNKS_AT_ATTACH = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class FirstBill:
+class FirstBill(Struct, frozen=True):
     """The bill that growth is counted from, and how long after the attach it was made."""
 
     attached_s: float
     lines: tuple[BillLine, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FirstContainerBill:
+class FirstContainerBill(Struct, frozen=True):
     """The same of the control group that limits the process."""
 
     attached_s: float
     bill: ContainerBill
 
 
-@dataclass(slots=True)
-class _MeasuredProcess:
+class _MeasuredProcess(Struct):
     """The record of a process: its identity, its memory at the attach, and the methods compiled since.
 
     The books of its `unread` allocators cannot be read.
@@ -78,7 +76,7 @@ class _MeasuredProcess:
     first: tuple[UseSummary, ...]
     first_bill: FirstBill | None
     jit_tail: PerfMapTail
-    jit_modules: JitModules = field(default_factory=JitModules)
+    jit_modules: JitModules = msgspec.field(default_factory=JitModules)
     pinned: tuple[PinnedPages, ...] = ()
     first_container: FirstContainerBill | None = None
 

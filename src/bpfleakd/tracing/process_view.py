@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.kernel.maps import Maps
@@ -21,8 +21,7 @@ from bpfleakd.tracing.traced_process import TracedProcess
 __all__ = ["ProcessView"]
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessView:
+class ProcessView(Struct, frozen=True):
     """A process, its address map, its names and the time (CLOCK_MONOTONIC)."""
 
     traced: TracedProcess

@@ -12,10 +12,10 @@ does the rest:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 import structlog
+from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.kernel.maps import Maps

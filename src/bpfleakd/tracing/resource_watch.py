@@ -13,11 +13,11 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from bpfleakd.model.process import ProcessId
 from bpfleakd.model.resources import ResourceKind, ResourceShare, ResourceUse

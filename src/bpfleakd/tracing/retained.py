@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from bpfleakd.analysis.blame import blamed_frame
 from bpfleakd.analysis.fingerprint import fingerprint

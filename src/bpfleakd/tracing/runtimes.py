@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Mapping as Mapping_
-from dataclasses import replace
 from itertools import islice
 
 import structlog
+from msgspec.structs import replace
 
 from bpfleakd.model.code.managed_frame import managed_frames
 from bpfleakd.model.code.mapping import Mapping

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import structlog
+from msgspec import Struct
 
 from bpfleakd.analysis.sampling_rate import MIN_SHIFT, RecordingRates, SamplingState, adapted
 from bpfleakd.kernel.maps import Maps
@@ -28,8 +27,7 @@ _LEVEL_FACTOR = 8
 _LOG_PAUSE_NS = 60 * _NS_PER_S
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingOptions:
+class SamplingOptions(Struct, frozen=True):
     """`target_per_s` blocks of a process are recorded a second.
 
     With `interval_bytes`, a power of 2, the interval is that, and is not adapted.
@@ -39,8 +37,7 @@ class SamplingOptions:
     interval_bytes: int | None = None
 
 
-@dataclass(slots=True)
-class _SampledProcess:
+class _SampledProcess(Struct):
     state: SamplingState
     seen_ns: int
     counters: ProcessCounters

@@ -13,10 +13,10 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.analysis.callers import NO_RULES, Callers, ChargeRules, charged_frame
@@ -43,8 +43,7 @@ _PAUSE_MIN, _PAUSE_MAX = 2, 64
 _IDENTITIES_MAX = 4_096
 
 
-@dataclass(frozen=True, slots=True)
-class SiteIdentity:
+class SiteIdentity(Struct, frozen=True):
     """What a site is, whatever its address: its fingerprint, and the function that it is charged to.
 
     `module` and `function` are those of `function_identity`.
@@ -55,8 +54,7 @@ class SiteIdentity:
     function: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Provisional:
+class _Provisional(Struct, frozen=True):
     """The identity of a site by the names that it has so far; evaluations are counted from the first on."""
 
     identity: SiteIdentity

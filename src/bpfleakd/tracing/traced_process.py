@@ -6,12 +6,14 @@ import select
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
 import numpy as np
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.analysis.fingerprint import fingerprint
@@ -75,8 +77,7 @@ _CODE_PAUSE = 4
 _LOOKS_PAUSE = 4
 
 
-@dataclass(frozen=True, slots=True)
-class TracedSince:
+class TracedSince(Struct, frozen=True):
     """When a process was attached, and what happened to its daemons since.
 
     `memory` is what it was made of then. `adopted_count` daemons took it over from another; together they
@@ -91,8 +92,7 @@ class TracedSince:
     begun_anew: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SetAside:
+class SetAside(Struct, frozen=True):
     """A process that is not read until `until_ns`, because of an error."""
 
     reason: str

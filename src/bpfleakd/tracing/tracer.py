@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
 import structlog
+from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.analysis.suppressions import Suppressions

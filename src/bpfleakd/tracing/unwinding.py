@@ -16,9 +16,11 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 
+import msgspec
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.elf.vdso import VDSO
@@ -49,8 +51,7 @@ _PROCESS_LIMIT_S = 60.0
 _VDSO_KEY = FileKey(0, 0, 0, 0, 0, "")
 
 
-@dataclass(frozen=True, slots=True)
-class _Code:
+class _Code(Struct, frozen=True):
     """An open file with code (the vdso has none), and its name."""
 
     key: FileKey
@@ -62,22 +63,20 @@ class _Code:
 _Answer = tuple[_Code, BuiltTable | None]
 
 
-@dataclass(slots=True)
-class _UnwoundProcess:
+class _UnwoundProcess(Struct):
     """A process' executable file mappings, with the file each maps.
 
     `tables` are those of code that it has generated, `code` the same by digest; `managed` is where code with
     frame pointers is.
     """
 
-    mappings: list[tuple[Mapping, FileKey]] = field(default_factory=list)
+    mappings: list[tuple[Mapping, FileKey]] = msgspec.field(default_factory=list)
     tables: Sequence[UnwindTable] = ()
-    code: dict[str, UnwindTable] = field(default_factory=dict)
+    code: dict[str, UnwindTable] = msgspec.field(default_factory=dict)
     managed: tuple[CodeRange, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(Struct, frozen=True):
     """The result for a file: its table's digest ("": it has none) and its executable segments."""
 
     digest: str = ""
@@ -92,8 +91,7 @@ class _File:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _TablesCheckpoint:
+class _TablesCheckpoint(Struct, frozen=True):
     """The content of the record: the tables, and their files."""
 
     tables: dict[str, tuple[Piece, ...]]

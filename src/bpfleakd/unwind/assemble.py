@@ -8,10 +8,10 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from bpfleakd.unwind.rules import GAP_NUMBER
 from bpfleakd.unwind.table import PAGE_BITS, ROW_ADDRESS_BITS, ROW_ADDRESS_MASK
@@ -36,8 +36,7 @@ class RowPrograms(Protocol):
         """Each row's rule number."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Functions:
+class Functions(Struct, frozen=True, eq=False):
     """Ranges of text with the number of their program, as parallel uint32 arrays; `ends` is exclusive."""
 
     starts: np.ndarray

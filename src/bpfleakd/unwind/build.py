@@ -19,10 +19,10 @@ import hashlib
 from array import array
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 
 from bpfleakd.elf.image import EM_X86_64, ElfImage
 from bpfleakd.errors import BadElf
@@ -41,18 +41,17 @@ MAX_ROWS = 8 << 20
 INSTRUCTION_LIMIT_BYTES = 16 << 20
 
 
-@dataclass(frozen=True)
-class FrameSections:
+class FrameSections(Struct, frozen=True, dict=True):
     """What a table is made of. Sections that the file lacks are empty; `text_end` is exclusive."""
 
     build_id: str | None
     text_start: int
     text_end: int
-    eh_frame: bytes | memoryview = field(default=b"", repr=False)
+    eh_frame: bytes | memoryview = b""
     eh_frame_vaddr: int = 0
-    eh_frame_hdr: bytes | memoryview = field(default=b"", repr=False)
+    eh_frame_hdr: bytes | memoryview = b""
     eh_frame_hdr_vaddr: int = 0
-    debug_frame: bytes | memoryview = field(default=b"", repr=False)
+    debug_frame: bytes | memoryview = b""
 
     @cached_property
     def digest(self) -> bytes:

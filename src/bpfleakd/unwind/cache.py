@@ -22,12 +22,12 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from bpfleakd.private_directory import PrivateDirectory
 from bpfleakd.unwind.build import MAX_ROWS, FrameSections, build_table
@@ -48,8 +48,7 @@ _SUFFIX = ".unwind"
 _REASONS = tuple(SkipReason)
 
 
-@dataclass(slots=True)
-class CacheCounts:
+class CacheCounts(Struct):
     """What the cache has done since the daemon started.
 
     `corrupt` entries were there but could not be used (damaged, foreign, of another version); `failed`

@@ -17,8 +17,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from bpfleakd.unwind.encoding import read_pointer, read_size, read_sleb128, read_uleb128, skip_pointer
 from bpfleakd.unwind.malformed import MalformedCfi, SkipReason
@@ -40,8 +41,7 @@ _I32 = struct.Struct("<i")
 _NOT_ZERO = re.compile(rb"[^\0]")
 
 
-@dataclass(frozen=True, slots=True)
-class Cie:
+class Cie(Struct, frozen=True):
     """A common information entry. `instructions` set up what every FDE of it starts with."""
 
     offset: int

@@ -19,9 +19,9 @@ import struct
 from array import array
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from bpfleakd.errors import BadElf
 from bpfleakd.unwind.assemble import Functions, page_rows, rows_of, without_overlaps
@@ -56,16 +56,14 @@ _SET_FPREG_LARGE = 11
 _SLOTS = {0: 1, 2: 1, 3: 1, 4: 2, 5: 3, 6: 1, 7: 3, 8: 2, 9: 3, 10: 1, 11: 3}
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(Struct, frozen=True):
     vaddr: int
     size_bytes: int
     file_offset: int
     executable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PeSections:
+class PeSections(Struct, frozen=True):
     """What a table is made of: the file, and `functions`: start, end, UNWIND_INFO of each (uint32)."""
 
     data: bytes
@@ -216,8 +214,7 @@ class _Programs:
         self._first.append(len(self._offsets))
 
 
-@dataclass(slots=True)
-class _Frame:
+class _Frame(Struct):
     """A frame as its prologue builds it: bytes below the CFA, and where rbp is."""
 
     depth: int = 8

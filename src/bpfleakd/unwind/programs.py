@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bpfleakd.unwind.cfi import Cie, Fde
 from bpfleakd.unwind.frame_state import FrameState
@@ -26,14 +28,13 @@ __all__ = ["ProgramSet"]
 RULES_PER_FILE_MAX = 8_192
 
 
-@dataclass(slots=True)
-class _Executed:
+class _Executed(Struct):
     """One parsed CIE. `initial` is None if its instructions are invalid."""
 
     cie: Cie
     initial: FrameState | None
-    program_numbers: dict[bytes, int] = field(default_factory=dict)
-    rule_numbers: dict[FrameState, int] = field(default_factory=dict)
+    program_numbers: dict[bytes, int] = msgspec.field(default_factory=dict)
+    rule_numbers: dict[FrameState, int] = msgspec.field(default_factory=dict)
 
 
 class ProgramSet:

@@ -25,8 +25,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 __all__ = [
     "END",
@@ -95,8 +96,7 @@ class RbpKind(IntEnum):
     """Lost: the walker continues with 0, which every later use of rbp refuses"""
 
 
-@dataclass(frozen=True, slots=True)
-class UnwindRule:
+class UnwindRule(Struct, frozen=True):
     """One step of the walk. Offsets are signed bytes, slots words; those that a kind does not use are 0."""
 
     cfa: CfaKind

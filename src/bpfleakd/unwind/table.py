@@ -14,9 +14,9 @@ Rules, which the BPF program relies on and `check` verifies:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+import msgspec
 import numpy as np
+from msgspec import Struct
 
 from bpfleakd.unwind.malformed import SkipReason
 from bpfleakd.unwind.rules import GAP, RESERVED_RULES, RuleSet, UnwindRule
@@ -40,8 +40,7 @@ ROW_ADDRESS_MASK = PAGE_BYTES - 1
 TEXT_LIMIT_BYTES = 1 << 30
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class UnwindTable:
+class UnwindTable(Struct, frozen=True, eq=False):
     """How to unwind from any address of a file.
 
     `text_start` is the file's own address (vaddr) of the first page. `rows` and `page_index` are uint32
@@ -54,7 +53,7 @@ class UnwindTable:
     page_index: np.ndarray
     rules: tuple[UnwindRule, ...]
     fde_count: int
-    skipped: dict[SkipReason, int] = field(default_factory=dict)
+    skipped: dict[SkipReason, int] = msgspec.field(default_factory=dict)
 
     @property
     def page_count(self) -> int:

@@ -13,12 +13,12 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from bpfleakd.elf.byte_source import FileBytes
 from bpfleakd.elf.image import ElfImage
@@ -48,8 +48,7 @@ _PE_BYTES_MAX = 256 << 20
 _Segments = tuple[tuple[int, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BuiltTable:
+class BuiltTable(Struct, frozen=True, eq=False):
     """The answer for one file: `table`, or the reason why it has no table.
 
     `digest` (hex) stands for the contents that the table was made of: equal digests, equal tables.

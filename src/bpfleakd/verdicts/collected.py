@@ -6,9 +6,8 @@ sites only bins of time with a reported collection count, and time ends with the
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from bpfleakd.verdicts.envelope import Row
 from bpfleakd.verdicts.site_histories import SiteHistories

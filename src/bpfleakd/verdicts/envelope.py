@@ -21,9 +21,8 @@ recording began.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 __all__ = [
@@ -46,8 +45,7 @@ Matrix = NDArray[np.float64]
 Row = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Rise:
+class Rise(Struct, frozen=True):
     """How curves rise in their windows, a figure for each site.
 
     `gain` is in the curve's unit, `steps` the effective steps, `silence` the part of the window (0 to 1) at

@@ -15,9 +15,8 @@ Matrices have a row for each bin of the timeline and a column for each site.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.verdicts.envelope import CELLS, Matrix, Row, grid_of
@@ -28,8 +27,7 @@ __all__ = ["Exposure", "constant_exposure", "exposure_of"]
 _LEAST = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Exposure:
+class Exposure(Struct, frozen=True):
     """The exposure of sites. `chance` is the part of blocks recorded in each bin, relative to the best bin.
 
     `weight` is how many blocks a recorded one stood for in the best bin, `last_weight` in the last. `chance`

@@ -20,9 +20,9 @@ reasons), by the same trend and the same test.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd.model.managed import ManagedHeap
@@ -50,8 +50,7 @@ _EXPLAINS_SHARE = 0.5
 _LEFT_ALIVE = "what {} of the managed heap leave alive"
 
 
-@dataclass(frozen=True, slots=True)
-class Collections:
+class Collections(Struct, frozen=True):
     """Collections of one process: seconds since the attach, bytes alive (at most, unless `is_full`)."""
 
     times_s: NDArray[np.float64]

@@ -11,10 +11,10 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
+from msgspec.structs import fields
 from numpy.typing import NDArray
 
 from bpfleakd.verdicts.persistence import Persistence

@@ -10,10 +10,10 @@ alarm daemons that watch for days.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd.verdicts.envelope import (

@@ -7,9 +7,9 @@ memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd.verdicts.envelope import Matrix, Row
@@ -20,8 +20,7 @@ __all__ = ["Units", "summed"]
 Rows = NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True)
-class Units:
+class Units(Struct, frozen=True):
     """Which rows of a table are judged as one: `lead[row]` is the row that stands for the unit of each."""
 
     lead: Rows

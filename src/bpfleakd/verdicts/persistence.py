@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from bpfleakd.verdicts.envelope import Row
 from bpfleakd.verdicts.site_histories import Flags
@@ -13,8 +14,7 @@ from bpfleakd.verdicts.site_histories import Flags
 __all__ = ["Persistence"]
 
 
-@dataclass(frozen=True, slots=True)
-class Persistence:
+class Persistence(Struct, frozen=True):
     """Figures for each site.
 
     `quiet_s` is how long nothing was born, `excursion_s` the longest time after which the site came down

@@ -15,9 +15,9 @@ the leaks where the memory does not grow (freed memory is used first); a straigh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.model.limit import MemoryLimit
@@ -40,8 +40,7 @@ _EXPLAINED_MIN = 0.5
 _FORESEEABLE_S = 30 * 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class FoundGrowth:
+class FoundGrowth(Struct, frozen=True):
     """What the call sites of a process gain together: those that leak, and those that may.
 
     Suppressed sites are neither; their gain explains growth without being a leak. So does the garbage that a

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.verdicts.persistence import Persistence
@@ -23,8 +23,7 @@ __all__ = ["SeenLeak", "SeenLeaks", "is_unseen"]
 _ENOUGH = 4.0
 
 
-@dataclass(frozen=True, slots=True)
-class SeenLeak:
+class SeenLeak(Struct, frozen=True):
     """A leak as it was when it was last seen: blocks of `block_bytes`, so many `steps_per_s`."""
 
     rate_bytes_per_s: float

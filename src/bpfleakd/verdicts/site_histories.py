@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import fields, replace
 from numpy.typing import NDArray
 
 from bpfleakd.verdicts.envelope import Matrix, Row
@@ -14,8 +14,7 @@ __all__ = ["Flags", "SiteHistories", "chosen"]
 Flags = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class SiteHistories:
+class SiteHistories(Struct, frozen=True):
     """Figures of sites: a row a bin of time, a column a site.
 
     `ends_s` is when bins end, since the recording began; `low_bytes` and `low_count` the least live figures

@@ -40,9 +40,8 @@ The robust slope is Theil's and Sen's (see `trend`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.model.verdict import VERDICTS, SiteVerdict
@@ -70,8 +69,7 @@ _FEW_SHARE = 0.5
 _UNREAD_SHARE = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """Figures of the whole process.
 
     `replaced_count` are the frees of blocks from before the attach in the last third of the time observed,
@@ -87,8 +85,7 @@ class Context:
     unread_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Classification:
+class Classification(Struct, frozen=True):
     """The verdicts on sites: `codes` are positions in VERDICTS."""
 
     codes: NDArray[np.int8]

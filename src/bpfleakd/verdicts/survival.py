@@ -7,9 +7,8 @@ same pace (a constant hazard): the older, the fewer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.verdicts.envelope import Matrix, Row, values_at
@@ -28,8 +27,7 @@ _MOST = 0.8
 _FEW = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Fate:
+class Fate(Struct, frozen=True):
     """What becomes of blocks born in a window: a figure for each site.
 
     `dies` is whether they keep dying, `old_share` what lives of those born in its first third (NaN: none
@@ -42,8 +40,7 @@ class Fate:
     count: Row
 
 
-@dataclass(frozen=True, slots=True)
-class Survival:
+class Survival(Struct, frozen=True):
     """The births and survivors of sites, as sums up to the end of each bin; `weight` as in SiteHistories.
 
     `weighted` is the same sum as `survived`, of survivors times what a recorded block of their bin stood for;

@@ -24,10 +24,10 @@ Sources:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["Trend", "trend"]
@@ -38,8 +38,7 @@ _NORMAL_975 = 1.959963984540054
 _EXACT_MAX = 30
 
 
-@dataclass(frozen=True, slots=True)
-class Trend:
+class Trend(Struct, frozen=True):
     """The trend of a figure, in its unit per second.
 
     `slope_low` and `slope_high` bound the slope with 95 % confidence; they are infinite where the points are

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bpfleakd.analysis.fingerprint import fingerprint
 from bpfleakd.model.code.stack import Frame, FrameKind, Stack, StackEnd

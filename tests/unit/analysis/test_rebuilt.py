@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from bpfleakd.analysis.diff import compared
 from bpfleakd.analysis.rebuilt import key_by_names, modules_built_anew

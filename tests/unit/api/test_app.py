@@ -7,11 +7,11 @@ import io
 import json
 import re
 import threading
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from starlette.applications import Starlette
 
 from bpfleakd import errors

@@ -9,10 +9,10 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.api.admission import PEER_CONNECTIONS_MAX, Admission, has_room, peer_key

@@ -11,11 +11,11 @@ import struct
 import subprocess
 import sys
 import termios
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from bpfleakd import errors

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from bpfleakd.cli.render.descriptors import all_descriptor_lines, descriptor_lines
 from bpfleakd.model.resources import DescriptorSite, DescriptorTotals, ResourceShare

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from bpfleakd.analysis.diff import compared
 from bpfleakd.cli.render.diff import diff_view

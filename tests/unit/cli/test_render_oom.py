@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from bpfleakd.cli.render.oom import oom_lines
 from bpfleakd.cli.render.report import reports_view

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.heap_books.glibc_heap import read_glibc_heap

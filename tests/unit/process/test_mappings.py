@@ -5,12 +5,12 @@ from __future__ import annotations
 import mmap
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.model.code.mapping import Mapping

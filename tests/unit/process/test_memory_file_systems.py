@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bpfleakd.model.address_space import MappingUsage
 from bpfleakd.process.memory_file_systems import memory_devices

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.mappings import parse_mappings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.symbols.mapping_index import MappingIndex

@@ -9,10 +9,10 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.model.code.mapping import Mapping

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bpfleakd.kernel.address_space_events import AddressSpaceEvent, Syscall
 from bpfleakd.tracing.address_space import feed

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.process.mappings import parse_mappings

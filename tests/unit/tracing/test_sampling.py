@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.kernel.process_slots import ProcessCounters

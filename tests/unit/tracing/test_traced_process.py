@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bpfleakd.kernel.abi import RecordingState
 from bpfleakd.model.code.mapping import Mapping
@@ -283,7 +283,7 @@ class TestEnd:
 
     def ended(self, pidfd: int) -> bool:
         traced = a_traced()
-        object.__setattr__(traced.attachment, "pidfd", pidfd)
+        traced.attachment = replace(traced.attachment, pidfd=pidfd)
         return traced.has_ended()
 
     def test_killed(self) -> None:

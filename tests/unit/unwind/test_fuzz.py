@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import subprocess
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf

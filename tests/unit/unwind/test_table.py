@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from bpfleakd.errors import BadElf
 from bpfleakd.unwind.build import FrameSections, build_table

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
+from msgspec.structs import fields
 
 from bpfleakd.verdicts.measured_sites import MeasuredSites
 from bpfleakd.verdicts.persistence import Persistence

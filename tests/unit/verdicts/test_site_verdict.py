@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from bench import simulated_sites as sites
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bpfleakd.model.verdict import SiteVerdict, Verdict
 from bpfleakd.verdicts.measurement import persistence_of

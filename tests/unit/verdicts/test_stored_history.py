@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import numpy as np
 import pytest
 from bench import simulated_sites as sites
+from msgspec.structs import replace
 
 from bpfleakd.model.history import StoredHistory, StoredSite
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind

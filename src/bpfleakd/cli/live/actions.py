@@ -8,9 +8,9 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 from rich.console import Console, RenderableType
 from rich.text import Text
 
@@ -34,8 +34,7 @@ _UNDER_WAY = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """A line for the top of the screen, and lines to read, if there are any."""
 
     note: str

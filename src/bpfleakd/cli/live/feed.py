@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bpfleakd.api.client import DaemonClient
 from bpfleakd.errors import BpfleakdError
@@ -21,8 +23,7 @@ __all__ = ["Answer", "Feed", "Question"]
 _HISTORY_EVERY_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """What the screen needs: processes (no `pid`), a report or a grouped one, and the course of a call site.
 
     `course_of` is the fingerprint of that, "" for none; `limit` is the number of rows, None for all;
@@ -37,8 +38,7 @@ class Question:
     suppress: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What the daemon said to `question`, or why it did not."""
 
     question: Question

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -36,16 +36,14 @@ _PROCESS_FIGURES: dict[SortKey, Callable[[ProcessSummary], float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(Struct, frozen=True):
     """The lines, and what keys act on."""
 
     renderable: RenderableType
     shown: Shown
 
 
-@dataclass(frozen=True, slots=True)
-class _Room:
+class _Room(Struct, frozen=True):
     """What there is to fill; `stacks`: whether the selected call site's stack is shown below the list."""
 
     width: int

@@ -6,8 +6,9 @@ import contextlib
 import select
 import signal
 import sys
-from dataclasses import dataclass, replace
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -54,8 +55,7 @@ def show_live(
                 wakeups.stop()
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
+class _Options(Struct, frozen=True):
     limit: int | None
     stacks: bool
     suppress: bool

@@ -13,8 +13,10 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bpfleakd.cli.live import keys
 from bpfleakd.model.groups import GroupKey
@@ -62,16 +64,14 @@ class Page(StrEnum):
 _PANES = {Page.DETAIL, Page.DESCRIPTORS}
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """A row that can be selected: its name, and the call sites in it if it is a group."""
 
     name: str
     sites: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """What keys act on: the rows, how many of them fit, and how far a detail pane can be scrolled."""
 
     rows: tuple[Row, ...] = ()
@@ -79,8 +79,7 @@ class Shown:
     scroll_max: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """What the screen shows.
 
     `pid` is the open process; `alone` if there is no list of processes behind it. `within` is the group whose

@@ -180,7 +180,7 @@ def _who(traced: ProcessRow) -> str:
 
 
 def json_text(answer: object) -> str:
-    """Return dataclasses as indented JSON in ASCII, so that no name in it can steer a terminal."""
+    """Return an answer as indented JSON in ASCII, so that no name in it can steer a terminal."""
     text = json.dumps(msgspec.to_builtins(answer), indent=2, ensure_ascii=True)
     # The one control character that JSON leaves as it is.
     return text.replace("\x7f", "\\u007f")

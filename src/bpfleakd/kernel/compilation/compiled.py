@@ -11,7 +11,9 @@ import json
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from bpfleakd.kernel import bpf
 
@@ -25,8 +27,7 @@ _MAP_DESCRIPTOR = 1  # BPF_PSEUDO_MAP_FD, as its source register
 _VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledMap:
+class CompiledMap(Struct, frozen=True):
     """A map to be made. `template` names the map that those inside it are like, if it is a map of maps."""
 
     name: str
@@ -38,8 +39,7 @@ class CompiledMap:
     template: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledPrograms:
+class CompiledPrograms(Struct, frozen=True):
     """`functions` maps the C function to its instructions; templates come before the maps that name them."""
 
     maps: tuple[CompiledMap, ...]

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.static_probes import StaticProbe, static_probes
@@ -32,8 +33,7 @@ Disassemble: TypeAlias = Callable[[bytes, int], Iterable[tuple[int, str]]]
 """From machine code and its address to the address and mnemonic of each instruction."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnnouncedProbe:
+class AnnouncedProbe(Struct, frozen=True):
     """A probe by its name and address; offsets are those of the file, `semaphore` 0 if it has none.
 
     `refusal`: why nothing can be probed there.

@@ -13,9 +13,9 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import structlog
+from msgspec import Struct
 
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.abi import COOKIE_SLOT_SHARED, cookie_of
@@ -37,8 +37,7 @@ def close_all(descriptors: Sequence[int]) -> None:
             os.close(descriptor)
 
 
-@dataclass(frozen=True, slots=True)
-class SampledPoint:
+class SampledPoint(Struct, frozen=True):
     """A static probe of a sampler inside the process (announced.py), entry only.
 
     `operands` is the number of the entry that says where its arguments are (Maps.operands_number),
@@ -55,8 +54,7 @@ class SampledPoint:
         return cookie_of(self.role, (), slot=slot, operands=self.operands)
 
 
-@dataclass(frozen=True, slots=True)
-class ProbePoint:
+class ProbePoint(Struct, frozen=True):
     """A breakpoint to be: file offset, what the function does, and the registers of what that is about.
 
     A function that frees may do so by calling another with a probe: `calls_release`; `calls_allocator` says

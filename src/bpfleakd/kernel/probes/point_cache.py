@@ -14,8 +14,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
+
+from msgspec.structs import asdict
 
 from bpfleakd.kernel.file_cache import FileCache
 from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFunction, search_file

@@ -17,11 +17,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from bpfleakd import errors
 from bpfleakd.elf.debug_files import minidebug_image
@@ -60,8 +61,7 @@ _LONGEST_FUNCTION_BYTES = 64 * 1024
 _LIMIT_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionProbe:
+class FunctionProbe(Struct, frozen=True):
     """The probe point of a function: a file offset, and whether the kernel emulates what is there.
 
     `registers` hold the wanted arguments there. `entry` is where the function begins, as a virtual address of
@@ -89,12 +89,11 @@ class FunctionProbe:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> FunctionProbe:
-        """Restore a JSON object made of `dataclasses.asdict`. Raises TypeError or KeyError."""
+        """Restore a JSON object made of `asdict`. Raises TypeError or KeyError."""
         return cls(**{**row, "registers": tuple(row["registers"])})
 
 
-@dataclass(frozen=True, slots=True)
-class WantedFunction:
+class WantedFunction(Struct, frozen=True):
     """A function to look for: the registers of the arguments that matter, as they are at its entry.
 
     Functions with the same `effect` do the same with these arguments.
@@ -106,8 +105,7 @@ class WantedFunction:
     release: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SearchedFile:
+class SearchedFile(Struct, frozen=True):
     """An ELF file to look into, and the separate file that has its symbols, or None: open descriptors.
 
     `name` is for messages.

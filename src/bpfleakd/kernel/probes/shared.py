@@ -27,9 +27,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.mounts import ensure_tracefs
@@ -47,8 +48,7 @@ _LINGER_S = 5.0
 _SWEEP_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class SharedPoint:
+class SharedPoint(Struct, frozen=True):
     """Where a program runs: a file offset, its cookie, and entry or return."""
 
     offset: int

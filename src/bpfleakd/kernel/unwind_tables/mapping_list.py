@@ -7,8 +7,9 @@ table of their file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.unwind_tables.shards import Piece
@@ -21,8 +22,7 @@ __all__ = ["TableMapping", "mapping_rows"]
 _Entry: TypeAlias = tuple[int, int, int, int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class TableMapping:
+class TableMapping(Struct, frozen=True):
     """Where a table holds in a process: addresses `[start, end)`, `bias` above the file's own."""
 
     start: int

@@ -9,9 +9,9 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from bpfleakd.kernel import abi, bpf
 from bpfleakd.unwind.table import PAGE_BITS, PAGE_BYTES, UnwindTable
@@ -25,8 +25,7 @@ class StoreFull(Exception):
     """No room for a table: all shards are in use, or the kernel has no memory for another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """A stretch of a file's text whose rows are in one shard; `[start, end)` are the file's addresses."""
 
     start: int
@@ -41,8 +40,7 @@ class Piece:
         return (self.first_word - (self.start >> PAGE_BITS)) % (1 << 32)
 
 
-@dataclass(slots=True)
-class _Shard:
+class _Shard(Struct):
     """`free` are the unused extents: (first word, words), in order."""
 
     fd: int

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
+from msgspec import Struct
 
 from bpfleakd.kernel import abi, bpf
 from bpfleakd.kernel.unwind_tables.mapping_list import TableMapping, mapping_rows
@@ -33,10 +34,9 @@ __all__ = ["IDLE_WORDS_MAX", "OF_OTHERS", "UnwindStore"]
 IDLE_WORDS_MAX = 2 << 20
 
 
-@dataclass(slots=True)
-class _Stored:
+class _Stored(Struct):
     pieces: tuple[Piece, ...]
-    users: set[int] = field(default_factory=set)
+    users: set[int] = msgspec.field(default_factory=set)
 
 
 OF_OTHERS = " of others"

@@ -6,8 +6,9 @@ bpf/abi.h MANAGED_OBJECT says what they hold; kernel/abi.py mirrors it, and a te
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from bpfleakd.model.code.stack_hash import hash_word
 
@@ -18,8 +19,7 @@ _KIND_SHIFT = 61
 _ADDRESS_BITS, CHECK_BITS = 47, 14
 
 
-@dataclass(frozen=True, slots=True)
-class ManagedFrame:
+class ManagedFrame(Struct, frozen=True):
     """A frame of code that a runtime has made. `address` is where the call returns to.
 
     `object_address` is the address of the object that identifies the function, with tags, and `check` are

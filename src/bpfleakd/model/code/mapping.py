@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 __all__ = ["HUGE_PAGES", "CodeMapping", "Mapping"]
 
@@ -10,8 +10,7 @@ HUGE_PAGES = "/anon_hugepage"
 """The path of anonymous memory in huge pages (MAP_HUGETLB)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mapping:
+class Mapping(Struct, frozen=True):
     """A line of /proc/PID/maps. `path` is as the target sees it, "" for anonymous memory.
 
     `offset` is the file offset of `start`; (`device`, `inode`) identify the file; `deleted` files have no
@@ -31,8 +30,7 @@ class Mapping:
     shared: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CodeMapping:
+class CodeMapping(Struct, frozen=True):
     """Executable memory of a file. `build_id` is in hex; None for a file without one."""
 
     start: int

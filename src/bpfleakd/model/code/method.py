@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from bpfleakd.model.code.managed_frame import ManagedFrame
 from bpfleakd.model.code.stack import FrameKind
@@ -16,8 +17,7 @@ __all__ = ["FrameNames", "ManagedNames", "Method", "MethodSource", "dotnet_assem
 _DOTNET_ASSEMBLY = re.compile(r"(?:^| )\[([^\[\]/]{1,256})\] (?=[^()]*::)")
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(Struct, frozen=True):
     """A method, or a line of one, as a frame shows it. `module` is its assembly, package or script."""
 
     name: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 __all__ = ["FunctionRole", "ProbeCost", "ProbedFunction"]
 
@@ -27,8 +28,7 @@ class FunctionRole(StrEnum):
     SAMPLED_FREE = "sampled-free"
 
 
-@dataclass(frozen=True, slots=True)
-class ProbedFunction:
+class ProbedFunction(Struct, frozen=True):
     """One allocator function under a probe.
 
     `offset` is the file offset of the breakpoint in `module`. The kernel emulates the instruction there
@@ -43,8 +43,7 @@ class ProbedFunction:
     emulated: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeCost:
+class ProbeCost(Struct, frozen=True):
     """What a process pays for running into a probe, and for a block that is recorded on top of that."""
 
     hit_ns: float

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 __all__ = ["PythonWalk"]
 
 
-@dataclass(frozen=True, slots=True)
-class PythonWalk:
+class PythonWalk(Struct, frozen=True):
     """struct python of bpf/abi.h; `loops` are the (start, end) of the evaluation loop's code."""
 
     loops: tuple[tuple[int, int], ...]

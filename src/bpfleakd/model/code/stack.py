@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 __all__ = ["Frame", "FrameKind", "NamedStack", "RawStack", "Stack", "StackEnd"]
 
@@ -31,8 +32,7 @@ class StackEnd(StrEnum):
     GO_STACK = "go-stack"
 
 
-@dataclass(frozen=True, slots=True)
-class RawStack:
+class RawStack(Struct, frozen=True):
     """A stack as the kernel side recorded it, innermost first.
 
     `addresses[0]` is the probed allocator function itself (an exact program counter); the others are return
@@ -45,8 +45,7 @@ class RawStack:
     checks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """One named frame.
 
     `offset` is the virtual address inside the ELF file (what addr2line takes), None outside files.
@@ -64,8 +63,7 @@ class Frame:
     function_start: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
+class Stack(Struct, frozen=True):
     """A named stack, innermost frame first.
 
     `build_ids` holds, frame by frame, the build-id of the frame's file (hex) or None; the fingerprint is
@@ -79,8 +77,7 @@ class Stack:
     pending: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NamedStack:
+class NamedStack(Struct, frozen=True):
     """A site's stack with names, and its fingerprint.
 
     `final` is False while a frame outside files has no name, or is in no known mapping: JITs write their perf

@@ -9,10 +9,10 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.model.code.mapping import HUGE_PAGES, Mapping
@@ -46,8 +46,7 @@ class FreeKind(IntEnum):
     TOP = 2
 
 
-@dataclass(frozen=True, slots=True)
-class GlibcHeap:
+class GlibcHeap(Struct, frozen=True):
     """The arenas of a process.
 
     `areas` are the address ranges that they consist of (n x 2, uint64), large blocks with a mapping of their

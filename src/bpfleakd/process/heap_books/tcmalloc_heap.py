@@ -9,9 +9,9 @@ src/page_heap.h (PageHeap::Stats), 2.6 to 2.16.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.model.code.mapping import Mapping
@@ -27,8 +27,7 @@ _SYSTEM, _FREE, _UNMAPPED, _COMMITTED = range(4)
 _TOTAL_COMMIT, _TOTAL_DECOMMIT, _TOTAL_RESERVE = 6, 8, 10
 
 
-@dataclass(frozen=True, slots=True)
-class TcmallocHeap:
+class TcmallocHeap(Struct, frozen=True):
     """Bytes: `committed_bytes` of memory, of which `free_bytes` are in no span that is in use."""
 
     committed_bytes: int

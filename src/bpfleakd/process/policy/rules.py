@@ -15,9 +15,11 @@ threads, init and the daemon itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from bpfleakd.model.process import TracingMode
 
@@ -51,8 +53,7 @@ class Subject(Protocol):
     def container(self) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """Patterns that all have to match; None matches everything. `user` is a name or a uid in digits."""
 
     pid: int | None = None
@@ -85,8 +86,7 @@ class Match:
 _TEXTS = tuple(field.name for field in fields(Match) if field.name != "pid")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """What to do with the processes that match. `live_blocks` caps their outstanding blocks."""
 
     match: Match
@@ -95,8 +95,7 @@ class Rule:
     live_blocks: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """The mode of a process, and its reason: "rule 2" (counted from 1), "default", or what excludes it.
 
     `rule` is the one that decided, None if none did.
@@ -117,8 +116,7 @@ class Decision:
         return self.rule.live_blocks if self.rule is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """All the rules, and what holds for processes that none of them matches."""
 
     rules: Sequence[Rule] = ()

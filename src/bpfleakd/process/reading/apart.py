@@ -20,11 +20,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 import structlog
+from msgspec import Struct
 
 from bpfleakd.process.identity import effective_uid
 from bpfleakd.process.reading.patience import Patience, instance_now
@@ -47,8 +47,7 @@ _END_S = 0.2
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True)
-class _Abandoned:
+class _Abandoned(Struct, frozen=True):
     """A server that waits for a process."""
 
     link: ServerLink

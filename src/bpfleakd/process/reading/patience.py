@@ -14,7 +14,8 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.errors import NoSuchProcess
 from bpfleakd.process.process import instance_of
@@ -59,8 +60,7 @@ class _Account:
         self._left_s = self.left_s(now_s) - used_s
 
 
-@dataclass
-class _Waiter:
+class _Waiter(Struct):
     instance: str | None
     account: _Account
     silent_s: float = SILENT_S

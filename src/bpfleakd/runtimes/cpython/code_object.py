@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.model.code.stack_hash import hash_word
 from bpfleakd.printable import printable, shortened
@@ -26,8 +27,7 @@ _FILE_SHOWN = 1024
 _WORD_MASK = (1 << 64) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class CodeObject:
+class CodeObject(Struct, frozen=True):
     """What a code object says. `check` is the hash that the stack walker makes of it.
 
     `first_traced` is the unit of the bytecode from which on Python's own tracebacks show the frame: before it
@@ -47,8 +47,7 @@ class CodeObject:
         return line_at(self.version, self.lines, self.first_line, offset_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectTypes:
+class ObjectTypes(Struct, frozen=True):
     """The addresses of PyCode_Type, PyUnicode_Type, PyBytes_Type and PyType_Type."""
 
     code: int

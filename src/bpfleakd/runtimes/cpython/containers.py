@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.dict_object import last_values
@@ -29,8 +29,7 @@ _OB_TYPE = 8
 _SET_ENTRY_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(Struct, frozen=True):
     """One with `size` values, which are at `table`."""
 
     address: int

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice, product
+
+from msgspec import Struct
 
 from bpfleakd.model.code.method import Method
 from bpfleakd.model.code.python_walk import PythonWalk
@@ -35,16 +36,14 @@ _CODES_AT_ADDRESS_MAX = 4
 _CHOICES_MAX = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Arena:
+class Arena(Struct, frozen=True):
     """How pymalloc takes memory: so many bytes at a time, by code of the interpreter (`text`: start, end)."""
 
     size_bytes: int
     text: tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(Struct, frozen=True):
     code: CodeObject
     bits: int
 

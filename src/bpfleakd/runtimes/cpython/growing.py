@@ -14,7 +14,8 @@ Pure: readings in, figures out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.runtimes.cpython.containers import Container
 
@@ -27,8 +28,7 @@ _STILL_MAX = 3
 _GAINED_MIN = 64
 
 
-@dataclass(slots=True)
-class _Series:
+class _Series(Struct):
     container: Container
     first_s: float
     first_size: int
@@ -38,8 +38,7 @@ class _Series:
     still: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class GrowingContainer:
+class GrowingContainer(Struct, frozen=True):
     """A container as it was last read, and what it gains a second."""
 
     container: Container

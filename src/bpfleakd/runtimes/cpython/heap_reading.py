@@ -5,10 +5,10 @@ Reading takes memory in proportion to the heap, which the end of the child retur
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from bpfleakd.kernel.child import Child
 from bpfleakd.runtimes.cpython.code_object import ObjectTypes
@@ -21,8 +21,7 @@ ReadingChild: TypeAlias = Child
 _WORKER = "bpfleakd.runtimes.cpython.heap_worker"
 
 
-@dataclass(frozen=True, slots=True)
-class HeapTarget:
+class HeapTarget(Struct, frozen=True):
     """The process, and the layout of its interpreter."""
 
     pid: int
@@ -30,8 +29,7 @@ class HeapTarget:
     types: ObjectTypes
 
 
-@dataclass(frozen=True, slots=True)
-class HeapRequest:
+class HeapRequest(Struct, frozen=True):
     """What to read. The process is stopped for `stop_s` at most; with 0 it runs on, and objects that are not
     there twice are left out. `large`: objects of more than 512 bytes, too. `watched`: containers whose
     values' types are wanted.
@@ -44,8 +42,7 @@ class HeapRequest:
     watched: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HeapReading:
+class HeapReading(Struct, frozen=True):
     """Types with bytes and count, most bytes first; the largest containers; the types of values by
     container.
     """
@@ -65,5 +62,5 @@ def started() -> ReadingChild:
 
 def ask(child: ReadingChild, request: HeapRequest, timeout_s: float) -> HeapReading:
     """Its answer. Raises what Child.ask raises."""
-    reply: Any = child.ask(asdict(request), timeout_s)
+    reply: Any = child.ask(msgspec.to_builtins(request), timeout_s)
     return msgspec.convert(reply, HeapReading, strict=False)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from heapq import nlargest
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd import errors
@@ -151,7 +151,9 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     counts = tuple((name, size, heap.counts[name]) for name, size in heap.type_bytes.most_common(_TYPES_MAX))
     # What it takes of a processor, whatever else that has to do.
     took_s = time.process_time()
-    return asdict(HeapReading(heap.live_bytes, counts, tuple(containers), values, stopped_s, took_s))
+    reading = HeapReading(heap.live_bytes, counts, tuple(containers), values, stopped_s, took_s)
+    reply: dict[str, Any] = msgspec.to_builtins(reading)
+    return reply
 
 
 if __name__ == "__main__":

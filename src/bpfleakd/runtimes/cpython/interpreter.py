@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.named_symbols import NamedSymbol, find_symbols
@@ -49,8 +50,7 @@ class Untrusted(Exception):
     """Why the Python frames of a process cannot be read: a sentence for the user."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interpreter:
+class Interpreter(Struct, frozen=True):
     """An interpreter whose layout has been checked. All addresses are those of the process.
 
     `loop` are the ranges of the evaluation loop, `text` that of the file's code. `thread_id_at` is where the

@@ -9,8 +9,10 @@ does not change within a minor version, and `interpreter` checks the table again
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
 from enum import IntEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 __all__ = ["DEBUG_OFFSETS_BYTES", "EntryKind", "InstructionKind", "Layout", "layout_of", "stated_layout"]
 
@@ -31,8 +33,7 @@ class EntryKind(IntEnum):
     OWNER = 2  # before a frame whose owner is the C stack: 3 or more (3.12 and later)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """Offsets in bytes. `frame_path` leads from a thread state to its newest frame, a pointer each.
 
     `thread_id` is the place of the native thread id (a tid) from 3.11 on, of the pthread_t before.

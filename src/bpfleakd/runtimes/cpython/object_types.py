@@ -8,9 +8,9 @@ block without one is memory that an object owns: the table of a dict, the items 
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from bpfleakd.printable import printable, shortened
@@ -41,8 +41,7 @@ _COUNT_MASK = np.uint64(0xFFFFFFFF)
 NO_OBJECT = "(memory of containers)"
 
 
-@dataclass(frozen=True, slots=True)
-class Objects:
+class Objects(Struct, frozen=True):
     """What the live blocks of pools are: `types` has the address of each one's type, 0 for no object, and
     `at` the word of the block where that is."""
 

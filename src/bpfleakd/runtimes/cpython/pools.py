@@ -11,9 +11,10 @@ its header has to follow from its size class.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd.model.code.mapping import Mapping
@@ -40,8 +41,7 @@ _SIZE_CLASSES = 32
 _ROWS_AT_ONCE = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Pools:
+class Pools(Struct, frozen=True):
     """Pools of one size class at `starts`. `words` has a row each; `is_live` a row of booleans, a block
     each.
     """

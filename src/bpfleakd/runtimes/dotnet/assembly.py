@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.runtimes.dotnet.portable_pdb import BadDebugInformation
 
@@ -25,8 +26,7 @@ _PORTABLE = 0x504D
 _PDB_MAX_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class DebugDirectory:
+class DebugDirectory(Struct, frozen=True):
     """The id that the PDB must have, None if it has none; and the PDB itself where it is embedded."""
 
     pdb_id: bytes | None

@@ -22,8 +22,9 @@ import stat
 import struct
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from bpfleakd.process.environment import read_environment
 from bpfleakd.process.rooted_open import TargetRoot, root_of
@@ -54,8 +55,7 @@ class DiagnosticsError(RuntimeFailure):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class Provider:
+class Provider(Struct, frozen=True):
     """The events of a session: `keywords` select groups, `level` 4 is informational, 5 verbose."""
 
     keywords: int
@@ -84,8 +84,7 @@ class Session:
         self._connection.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """The diagnostics socket of the process that `root` is of, by its path there."""
 
     root: TargetRoot

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.runtimes.dotnet.nettrace import BadNettrace, Event, read_text
@@ -53,8 +53,7 @@ _ALLOCATED_MAX_BYTES = 1 << 40
 _LARGE = 1
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedMethod:
+class LoadedMethod(Struct, frozen=True):
     """A method with native code, in its hot part at `start`."""
 
     id: int
@@ -66,16 +65,14 @@ class LoadedMethod:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class IlMap:
+class IlMap(Struct, frozen=True):
     """The IL that native code of a method comes from: pairs (native offset, IL offset), by native offset."""
 
     method_id: int
     pairs: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HeapStats:
+class HeapStats(Struct, frozen=True):
     """The heap after a collection.
 
     `live_bytes` is the size of all generations; those that were not collected may hold garbage.
@@ -87,8 +84,7 @@ class HeapStats:
     is_full: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationTick:
+class AllocationTick(Struct, frozen=True):
     """A sample: `allocated_bytes` were allocated since the one before, the last of them an object of `type`.
 
     `address` is that of the object, 0 if the runtime does not state it; `size_bytes` is 0 before .NET 6.

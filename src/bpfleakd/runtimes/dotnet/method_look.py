@@ -6,7 +6,9 @@ The process needs 10 to 50 ms of CPU time for some hundred methods.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import Struct
 
 from bpfleakd.runtimes.dotnet.diagnostics import TIMEOUT_S, DiagnosticsError, Endpoint, Provider
 from bpfleakd.runtimes.dotnet.stream_jobs import ROWS_AT_A_TIME, RUNDOWN_JOB, CodePart, RundownPart
@@ -19,12 +21,11 @@ _QUIET = Provider(keywords=0, level=0)
 _METHODS_MAX = 200_000
 
 
-@dataclass(slots=True)
-class Methods:
+class Methods(Struct):
     """Compiled methods, and the paths of modules by id. `left_out` methods were beyond the limit."""
 
-    code: list[CodePart] = field(default_factory=list)
-    modules: dict[int, str] = field(default_factory=dict)
+    code: list[CodePart] = msgspec.field(default_factory=list)
+    modules: dict[int, str] = msgspec.field(default_factory=dict)
     left_out: int = 0
 
 

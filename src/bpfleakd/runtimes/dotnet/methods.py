@@ -16,10 +16,10 @@ import queue
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 
 import structlog
+from msgspec import Struct
 
 from bpfleakd.model.code.method import Method
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError
@@ -43,8 +43,7 @@ _METHODS_MAX = 300_000
 _LOOKS_AT_A_TIME = threading.BoundedSemaphore(4)
 
 
-@dataclass(frozen=True, slots=True)
-class _WithLines:
+class _WithLines(Struct, frozen=True):
     methods: Methods
     lines: LinesOfMethods
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 __all__ = ["BadNettrace", "Event", "NettraceReader"]
 
@@ -35,8 +36,7 @@ class BadNettrace(ValueError):
     """The stream does not follow the format."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """One event. `time_ns` is CLOCK_MONOTONIC on Linux; `stack` is innermost first, () if there is none."""
 
     provider: str
@@ -47,8 +47,7 @@ class Event:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Blob:
+class _Blob(Struct, frozen=True):
     metadata_id: int
     stack_id: int
     time_ns: int

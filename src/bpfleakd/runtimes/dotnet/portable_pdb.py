@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 __all__ = ["BadDebugInformation", "PortablePdb", "SequencePoint"]
 
@@ -37,8 +38,7 @@ class BadDebugInformation(ValueError):
     """The file does not follow the format."""
 
 
-@dataclass(frozen=True, slots=True)
-class SequencePoint:
+class SequencePoint(Struct, frozen=True):
     """From an IL offset on, this line of a document (its row, from 1)."""
 
     il_offset: int

@@ -9,7 +9,9 @@ Pure: a stream in, methods out. A helper does this (stream_jobs.py), at the requ
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import Struct
 
 from bpfleakd.runtimes.dotnet import events
 from bpfleakd.runtimes.dotnet.nettrace import BadNettrace, NettraceReader
@@ -20,20 +22,18 @@ _METHODS_MAX = 200_000
 _MAPPED_OFFSETS_MAX = 1_000_000
 
 
-@dataclass(slots=True)
-class Code:
+class Code(Struct):
     """A compiled method. `il_map`: pairs of native and IL offset, none for code compiled ahead of time."""
 
     method: events.LoadedMethod
     il_map: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(slots=True)
-class Rundown:
+class Rundown(Struct):
     """Methods, and the paths of modules by id. `left_out` methods were beyond the limit."""
 
-    code: list[Code] = field(default_factory=list)
-    modules: dict[int, str] = field(default_factory=dict)
+    code: list[Code] = msgspec.field(default_factory=list)
+    modules: dict[int, str] = msgspec.field(default_factory=dict)
     left_out: int = 0
 
 

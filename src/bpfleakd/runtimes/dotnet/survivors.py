@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.runtimes.dotnet import events
@@ -37,8 +37,7 @@ _KINDS_MAX = 20_000
 _NONE: NDArray[np.int64] = np.zeros(0, np.int64)
 
 
-@dataclass(slots=True)
-class _Collection:
+class _Collection(Struct):
     """A collection that is under way; a row of `survivors` has old start, new start and size."""
 
     number: int

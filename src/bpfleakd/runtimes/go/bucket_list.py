@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.runtimes.go.memory import ProcessMemory
@@ -229,8 +229,7 @@ def _power(base: int, exponents: NDArray[np.intp]) -> _Words:
     return powers
 
 
-@dataclass(frozen=True, slots=True)
-class _Buckets:
+class _Buckets(Struct, frozen=True):
     """What was read of buckets. `stacks` are the words of all stacks, `depths` how many each has."""
 
     records: _Words

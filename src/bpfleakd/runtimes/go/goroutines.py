@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.printable import printable, shortened
@@ -45,16 +45,14 @@ _REASONS_MAX = 64
 _REASON_LIMIT_BYTES = 64
 
 
-@dataclass(frozen=True, slots=True)
-class StartPlace:
+class StartPlace(Struct, frozen=True):
     """Where goroutines were started: the return address of the `go` statement, and their first function."""
 
     go_address: int
     function_address: int
 
 
-@dataclass(frozen=True, slots=True)
-class GoroutineReading:
+class GoroutineReading(Struct, frozen=True):
     """Goroutines that live, by where they were started and what they do; their stacks' bytes by the former.
 
     `left_out` were more than GOROUTINES_MAX, or made no sense.

@@ -9,9 +9,8 @@ they were, numbers are cut to what 64 bits hold.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.runtimes.go.bucket_list import BucketList
@@ -29,8 +28,7 @@ _RATE_MAX = 1 << 40
 _COUNT_MAX = np.uint64(1 << 48)
 
 
-@dataclass(frozen=True, slots=True)
-class SampledBuckets:
+class SampledBuckets(Struct, frozen=True):
     """The profile as it is in the process, a row a bucket: what pprof calls raw.
 
     Bucket i is of stack `rows[i]` of `stack_ids`, a stack's hash each. `allocs` and `frees` count blocks of

@@ -7,7 +7,8 @@ memoryLimit, and heapMinimum, which the runtime computes of gcPercent. So what i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.runtimes.go.memory import ProcessMemory
 
@@ -18,8 +19,7 @@ _HEAP_MINIMUM_BYTES = 4 << 20
 _NO_LIMIT = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Pacing:
+class Pacing(Struct, frozen=True):
     """`percent`: how much the heap may grow until it is collected, of what is live; None: without end.
 
     `limit_bytes`: the memory at which it is collected anyway; None: there is no limit.

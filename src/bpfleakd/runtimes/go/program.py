@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.elf.image import ElfImage
@@ -42,8 +45,7 @@ MappedFile: TypeAlias = tuple[Mapping, OpenedFile]
 _of_others: BoundedCache[FileKey, bool] = BoundedCache(_FILES_MAX)
 
 
-@dataclass(frozen=True, slots=True)
-class GoModule:
+class GoModule(Struct, frozen=True):
     """Go code of one file. `bias` is what is added to the addresses of the file, `name` the file's name."""
 
     code: GoCode
@@ -57,15 +59,14 @@ class GoModule:
         return self.code.module.text <= address - self.bias < self.code.module.end_of_text
 
 
-@dataclass(frozen=True, slots=True)
-class GoProgram:
+class GoProgram(Struct, frozen=True):
     """The Go code of one process. `main` has the runtime; `is_library`: it was made for another program."""
 
     main: GoModule
     variables: Variables
     memory: ProcessMemory
     is_library: bool = False
-    plugins: list[GoModule] = field(default_factory=list)
+    plugins: list[GoModule] = msgspec.field(default_factory=list)
 
     def heap_profile(self, buckets_max: int = BUCKETS_MAX) -> HeapProfile:
         """The heap profile, of which nothing is read yet."""
@@ -141,8 +142,7 @@ class GoProgram:
             module.image.close()
 
 
-@dataclass(frozen=True, slots=True)
-class FoundGo:
+class FoundGo(Struct, frozen=True):
     """The Go code of a process. `unread` says what there is that is not read, a sentence each."""
 
     program: GoProgram | None = None

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
@@ -39,8 +40,7 @@ _PACERS_MAX = 8
 _FUNCTION_LIMIT_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Variables:
+class Variables(Struct, frozen=True):
     """Addresses of the file.
 
     `buckets` is mbuckets, `cycle` mProfCycle, `rate` MemProfileRate, `goroutines` and `goroutine_count`

@@ -18,9 +18,9 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import structlog
+from msgspec import Struct
 
 from bpfleakd import errors
 from bpfleakd.process.remote_memory import RemoteMemory
@@ -41,8 +41,7 @@ _WAIT_S = 0.02
 _FAILURES_MAX = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """What one reading found; `tables` unwind it."""
 
     snapshot: CodeSnapshot

@@ -13,9 +13,10 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.process.memory import MemoryPart, MemoryReader
@@ -34,8 +35,7 @@ _FRAME_MAX_WORDS = 1 << 16
 _ADDRESSES_END = 1 << 47
 
 
-@dataclass(frozen=True, slots=True)
-class CodeHeap:
+class CodeHeap(Struct, frozen=True):
     """Committed memory for code, [start, end), and the address of the map of its segments."""
 
     start: int
@@ -44,8 +44,7 @@ class CodeHeap:
     log2_segment: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CodeSnapshot:
+class CodeSnapshot(Struct, frozen=True, eq=False):
     """Blobs as parallel arrays, by address.
 
     The size of a frame is 0 if unknown; `names` are addresses of texts.
@@ -56,12 +55,12 @@ class CodeSnapshot:
     """
 
     heaps: tuple[CodeHeap, ...]
-    blobs: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
-    names: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
-    starts: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
-    ends: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
-    frame_words: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
-    methods: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    blobs: NDArray[np.uint64] = msgspec.field(default_factory=lambda: np.zeros(0, np.uint64))
+    names: NDArray[np.uint64] = msgspec.field(default_factory=lambda: np.zeros(0, np.uint64))
+    starts: NDArray[np.uint64] = msgspec.field(default_factory=lambda: np.zeros(0, np.uint64))
+    ends: NDArray[np.uint64] = msgspec.field(default_factory=lambda: np.zeros(0, np.uint64))
+    frame_words: NDArray[np.uint32] = msgspec.field(default_factory=lambda: np.zeros(0, np.uint32))
+    methods: NDArray[np.uint64] = msgspec.field(default_factory=lambda: np.zeros(0, np.uint64))
     interpreter: tuple[int, int] = (0, 0)
     segments: tuple[bytes, ...] = ()
     is_whole: bool = True

@@ -8,9 +8,9 @@ code) and the index of the bytecode that runs. (src/hotspot/share/code/pcDesc.hp
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.compressed import NumberReader
@@ -25,8 +25,7 @@ _SCOPE_MAX_BYTES = 15  # three numbers
 _SYNCHRONIZATION_ENTRY = -1  # InvocationEntryBci, which is what a bytecode index is counted from
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """A method that an instruction belongs to. `bytecode_index` is -1 at the method's entry."""
 
     method: int

@@ -7,7 +7,8 @@ may point anywhere: it is believed only if its class and its constants point to 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.compressed import line_table
@@ -24,8 +25,7 @@ _HAS_LINES = 1
 _LINE_MAX = 1 << 32
 
 
-@dataclass(frozen=True, slots=True)
-class JavaMethod:
+class JavaMethod(Struct, frozen=True):
     """A method.
 
     `code` is the address of its bytecode; `lines` has where each line begins in it, and its number.

@@ -7,7 +7,7 @@ JDK-8343789).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from bpfleakd.runtimes.jvm.vm_structs import VmStructs
 
@@ -60,8 +60,7 @@ _HEADER_MAX_BYTES = 512
 _ELEMENTS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class CodeLayout:
+class CodeLayout(Struct, frozen=True):
     """The code cache: heaps, blocks, and the head of a blob, `header_bytes` of which are read.
 
     `length_bytes` is the size of a block's length. `is_relative`: begin and end of the code are offsets.
@@ -87,8 +86,7 @@ class CodeLayout:
     read_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class DebugLayout:
+class DebugLayout(Struct, frozen=True):
     """The debug information of a compiled method.
 
     `data` points to it: `data_begin` (None: `data` is its address) and `pcs_begin`, `pcs_end` and `metadata`
@@ -108,8 +106,7 @@ class DebugLayout:
     is_excluding_zero: bool
 
 
-@dataclass(frozen=True, slots=True)
-class MethodLayout:
+class MethodLayout(Struct, frozen=True):
     """A method, its constant part, its class. `hidden` is the place of a u32 and its bit."""
 
     const_method: int
@@ -131,8 +128,7 @@ class MethodLayout:
     symbol_body: int
 
 
-@dataclass(frozen=True, slots=True)
-class FlagLayout:
+class FlagLayout(Struct, frozen=True):
     """The options of the JVM: addresses of the pointer to them and of their number; each has `flag_bytes`."""
 
     flags: int
@@ -142,8 +138,7 @@ class FlagLayout:
     flag_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """All that is read. `interpreter` is the address of the pointer to the interpreter's code queue."""
 
     code: CodeLayout

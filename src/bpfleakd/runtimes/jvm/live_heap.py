@@ -15,7 +15,8 @@ Counters are read once a tick. Of several collections since the last tick, the l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.model.managed import AreaKind, RuntimeArea
 from bpfleakd.runtimes.runtime import LiveHeap
@@ -38,8 +39,7 @@ _G1_REGION_SHARE, _G1_HEAP_SHARE = 0.15, 0.05
 Counters = dict[str, int | str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
+class _Counts(Struct, frozen=True):
     """Collections of the young generation, full ones, and pauses of concurrent ones."""
 
     young: int

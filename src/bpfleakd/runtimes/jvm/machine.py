@@ -6,7 +6,8 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.named_symbols import find_symbols
@@ -32,8 +33,7 @@ class Unsupported(Exception):
         self.flags = flags
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """A JVM, as it describes itself."""
 
     version: str

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
 
 __all__ = ["BadRecording", "Reference", "Resolver", "read_events"]
 
@@ -50,14 +52,12 @@ class _Field(NamedTuple):
     is_pooled: bool
 
 
-@dataclass(slots=True)
-class _Type:
+class _Type(Struct):
     name: str
-    fields: list[_Field] = field(default_factory=list)
+    fields: list[_Field] = msgspec.field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Element:
+class _Element(Struct):
     """Of the tree that the metadata are."""
 
     name: str

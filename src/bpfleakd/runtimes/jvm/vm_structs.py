@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.process.remote_memory import RemoteMemory
 
@@ -42,8 +43,7 @@ _NAME_MAX_BYTES = 160
 _OFFSET_MAX = 4_096
 
 
-@dataclass(frozen=True, slots=True)
-class VmStructs:
+class VmStructs(Struct, frozen=True):
     """Offsets of fields and addresses of static ones, by type and field; sizes of types; constants."""
 
     offsets: dict[tuple[str, str], int]

@@ -8,7 +8,9 @@ have no constant: these are found by their content, and checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.named_symbols import find_symbols
@@ -26,8 +28,7 @@ class Untrusted(Exception):
     """Why the JavaScript frames of a process cannot be read: a sentence for the user."""
 
 
-@dataclass(frozen=True, slots=True)
-class Constants:
+class Constants(Struct, frozen=True):
     """Offsets in bytes from the beginning of an object, and the numbers that types have in their map."""
 
     map_type: int

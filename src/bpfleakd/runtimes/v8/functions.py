@@ -8,8 +8,9 @@ the function's first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from bpfleakd.printable import printable, shortened
 from bpfleakd.runtimes.v8.heap_objects import SMI_SHIFT, HeapObjects, is_object, is_small_integer
@@ -28,8 +29,7 @@ _SCOPE_LOCALS_INSIDE = 75
 _SCOPE_TAIL_WORDS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class JsFunction:
+class JsFunction(Struct, frozen=True):
     """A function: `script` is the file or URL, None for V8's own, and `source` the script's text.
 
     `begins` is the number of the character where its parameters begin, None if unknown. `number` is its

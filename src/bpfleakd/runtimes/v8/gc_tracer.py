@@ -18,7 +18,8 @@ from __future__ import annotations
 import math
 import re
 import struct
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.named_symbols import find_symbols
@@ -66,16 +67,14 @@ _DURATION_MAX_MS = 3.6e6
 _GIVEN_BACK_MAX_BYTES = 128 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class TracerLayout:
+class TracerLayout(Struct, frozen=True):
     """Offsets in the GCTracer, in bytes: of the two rings, and of the size after the last collection."""
 
     rings: tuple[int, ...]
     end_size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
+class Ring(Struct, frozen=True):
     """The last collections of the whole heap: bytes left alive, oldest first; `first` is the place of the
     oldest one, 0 until there have been ten."""
 
@@ -112,8 +111,7 @@ def _ring_offset(code: bytes) -> int | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """The rings, and the bytes of all objects after the last collection: 0 while one is under way."""
 
     rings: tuple[Ring, ...]

@@ -14,7 +14,8 @@ It is read at each tick, by one read of memory for each heap; the process does n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.model.code.mapping import Mapping

@@ -8,7 +8,8 @@ there were pointers to them (debug/buildinfo/buildinfo.go).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
@@ -24,8 +25,7 @@ _VERSION_LIMIT_BYTES = 256
 _RELEASE = re.compile(r"go(\d{1,4})\.(\d{1,4})")
 
 
-@dataclass(frozen=True, slots=True)
-class BuildInfo:
+class BuildInfo(Struct, frozen=True):
     """`version` as the file has it; `release` is (1, 19) of go1.19.8, None if it has no such form."""
 
     version: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
@@ -14,8 +14,7 @@ from bpfleakd.symbols.go.module_data import ModuleData, read_module_data
 __all__ = ["GoCode", "go_lines", "read_go_code"]
 
 
-@dataclass(frozen=True, slots=True)
-class GoCode:
+class GoCode(Struct, frozen=True):
     """A file's data on its Go code; addresses are the file's."""
 
     version: str

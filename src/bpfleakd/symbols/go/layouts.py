@@ -8,15 +8,14 @@ tried (`goroutines`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 __all__ = ["FIRST_RELEASE", "LAST_RELEASE", "Layout", "layout_of"]
 
 FIRST_RELEASE, LAST_RELEASE = (1, 18), (1, 27)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """`functions_data` is where moduledata has the address of go:func.*.
 
     `counters` is how many words the current part of a bucket's record has: allocs, frees and the bytes of

@@ -12,10 +12,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd.elf.image import ElfImage
@@ -49,8 +50,7 @@ _INLINE_TREE = 3  # FUNCDATA_InlTree
 _NONE = 0xFFFFFFFF
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Struct, frozen=True):
     """A function: `entry` and `end` are addresses of the file."""
 
     name: str
@@ -58,8 +58,7 @@ class Function:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
+class _Record(Struct, frozen=True):
     """`_func` of the runtime: where the tables of a function are."""
 
     entry: int

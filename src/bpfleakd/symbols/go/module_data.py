@@ -8,10 +8,10 @@ place.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.elf.image import ElfImage
@@ -31,8 +31,7 @@ _R_X86_64_RELATIVE = 8
 _RELOCATIONS_LIMIT_BYTES = 96 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleData:
+class ModuleData(Struct, frozen=True):
     """Addresses of the file: the code of Go functions, its variables, and go:func.*."""
 
     text: int

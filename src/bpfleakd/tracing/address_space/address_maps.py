@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.kernel.address_space_events import AddressSpaceEvent, Syscall
@@ -67,8 +69,7 @@ class _MappedProcess:
         self.peak_live_bytes = max(self.peak_live_bytes, self.map.live_bytes + peak_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class AddressMapCheckpoint:
+class AddressMapCheckpoint(Struct, frozen=True):
     """What outlives the daemon of a process' address space.
 
     All reports before `position` are in it; `lost` of them had not come when the map was last repaired. A

@@ -17,9 +17,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.kernel.abi import RecordingState
@@ -64,8 +65,7 @@ _ADOPT_WAIT_S = 1.0
 _COMMON_LIBRARIES = ("libc.", "libc-", "ld-", "libstdc++.")
 
 
-@dataclass(frozen=True, slots=True)
-class AttachWait:
+class AttachWait(Struct, frozen=True):
     """How long an attach may stop the tracing loop, and so all other processes.
 
     `for_tables`: not to begin before the unwind tables are there; else those that take longer follow.
@@ -83,8 +83,7 @@ UNHURRIED = AttachWait(SEARCH_WAIT_S)
 """Nobody else waits."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Making:
+class _Making(Struct, frozen=True):
     """An attachment before anything is linked."""
 
     process: ProcessInfo

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import Struct
 
 from bpfleakd import errors
 from bpfleakd.kernel.pins import ProcessPins
@@ -31,8 +33,7 @@ __all__ = [
 _RECORD = "attachment"
 
 
-@dataclass(frozen=True, slots=True)
-class LinkedFile:
+class LinkedFile(Struct, frozen=True):
     """A file with probes in it, and the number that its links are pinned under; `links` are so many.
 
     `ranges` are where the allocator's functions are, as file offsets. `unprobed` are those that have no
@@ -53,8 +54,7 @@ class LinkedFile:
         return functions[0].module if functions else None
 
 
-@dataclass(frozen=True, slots=True)
-class Attachment:
+class Attachment(Struct, frozen=True):
     """An attached process. `pidfd` (or GONE), `links` and the program of `go` (what Go made) are open."""
 
     process: ProcessInfo
@@ -63,7 +63,7 @@ class Attachment:
     mappings: tuple[Mapping, ...]
     files: tuple[LinkedFile, ...]
     pins: ProcessPins
-    go: FoundGo = field(default_factory=FoundGo)
+    go: FoundGo = msgspec.field(default_factory=FoundGo)
 
     @property
     def probes(self) -> tuple[ProbedFunction, ...]:
@@ -81,8 +81,7 @@ class Attachment:
         return any(probe.role is FunctionRole.SAMPLED_ALLOC for probe in self.probes)
 
 
-@dataclass(frozen=True, slots=True)
-class AttachmentCheckpoint:
+class AttachmentCheckpoint(Struct, frozen=True):
     """What the next daemon has to know of an attachment."""
 
     process: ProcessInfo

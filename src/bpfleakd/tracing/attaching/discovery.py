@@ -18,10 +18,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import structlog
+from msgspec import Struct
 
 from bpfleakd import errors
 from bpfleakd.elf.byte_source import FileBytes
@@ -71,8 +72,7 @@ _WANTED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(Struct, frozen=True):
     """A file that defines one of the functions; `key` is what is learned of it is kept by."""
 
     key: FileKey
@@ -97,25 +97,23 @@ class _Candidate:
             self.debug.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """What was found in a file; `imports_new`: it wants a C++ operator new from another."""
 
     probes: tuple[FunctionProbe, ...] = ()
     imports_new: bool = False
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(Struct):
     """Files that were read, by their identity and whether they were the process' program.
 
     Used by several threads.
     """
 
-    found: BoundedCache[tuple[FileKey, bool], _Found] = field(
+    found: BoundedCache[tuple[FileKey, bool], _Found] = msgspec.field(
         default_factory=lambda: BoundedCache(_FILES_MAX)
     )
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
     def of(self, mapped: CodeFile, owner: str) -> _Found | None:
         """The result for a file and a process: a result for that process alone comes first."""

@@ -13,7 +13,8 @@ library would not announce all blocks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.model.code.probe import FunctionRole

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.kernel.probes.announced import PROVIDER
 from bpfleakd.kernel.probes.links import ProbePoint
@@ -21,8 +22,7 @@ _SAMPLED_ROLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SamplerProbe:
+class SamplerProbe(Struct, frozen=True):
     """A static probe of a sampler: what is shown of it, and what its note says."""
 
     shown: ProbedFunction
@@ -40,8 +40,7 @@ class SamplerProbe:
         return self.shown.role
 
 
-@dataclass(frozen=True, slots=True)
-class ProbedFile:
+class ProbedFile(Struct, frozen=True):
     """A file with functions to probe; `functions` is what is shown of them.
 
     `sampled` are the static probes of a sampler, if it has one, and their arguments as the note has them.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import structlog
+from msgspec import Struct
 
 from bpfleakd import errors
 from bpfleakd.model.code.mapping import Mapping as MemoryMapping
@@ -29,8 +29,7 @@ _FILES_MAX = 1024
 _PAUSE_S = 0.005
 
 
-@dataclass(frozen=True, slots=True)
-class CodeFile:
+class CodeFile(Struct, frozen=True):
     """A file that a process executes code of, its first `mapping`, and whether it is the process' program."""
 
     file: OpenedFile
@@ -38,8 +37,7 @@ class CodeFile:
     is_program: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessCode:
+class ProcessCode(Struct, frozen=True):
     """`owner` stands for the process; `files` are by device and inode, and open as long as this is kept.
 
     `unanswered` is the path of a file whose file system has not answered yet, "" if there is none.

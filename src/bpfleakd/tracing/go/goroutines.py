@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from hashlib import blake2b
 
 import numpy as np
+from msgspec.structs import replace
 
 from bpfleakd.model.goroutines import GoroutineGroup
 from bpfleakd.model.site import AllocationKind, SiteKey

@@ -13,9 +13,8 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import structlog
+from msgspec import Struct
 
 from bpfleakd import errors
 from bpfleakd.kernel.pins import ProcessPins
@@ -36,8 +35,7 @@ _RECORD = "go-profile"
 _WORD_BYTES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class _SwitchCheckpoint:
+class _SwitchCheckpoint(Struct, frozen=True):
     """What was written where, and what was there before."""
 
     address: int

@@ -12,10 +12,11 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import structlog
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.kernel.blob import Blob
@@ -37,13 +38,12 @@ _SHARE = 0.01
 _CELLS_MAX = 32_768
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryCheckpoint:
+class HistoryCheckpoint(Struct, frozen=True):
     """What is written down. `identities` are those of sites by place: fingerprint, module and function."""
 
     table: TableCheckpoint
     verdicts: VerdictsCheckpoint
-    identities: list[tuple[int, str, str | None, str | None]] = field(default_factory=list)
+    identities: list[tuple[int, str, str | None, str | None]] = msgspec.field(default_factory=list)
 
 
 class HistoryCheckpoints:

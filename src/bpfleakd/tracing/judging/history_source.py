@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd.model.site import SiteKey
@@ -29,8 +30,7 @@ _CHUNK_SITES = 2048
 _NO_ROWS = np.zeros(0, np.intp)
 
 
-@dataclass(frozen=True, slots=True)
-class HistorySource:
+class HistorySource(Struct, frozen=True):
     """The sources of histories: the table, and the survivors with the row of each site (-1: in none)."""
 
     table: SiteTable

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import pairwise
 
+import msgspec
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.kernel.process_slots import ProcessCounters
@@ -20,15 +21,14 @@ __all__ = ["Observations", "ObservationsCheckpoint"]
 _ONLY_ROW = np.zeros(1, np.intp)
 
 
-@dataclass(frozen=True, slots=True)
-class ObservationsCheckpoint:
+class ObservationsCheckpoint(Struct, frozen=True):
     """What is written down of them: points of histories."""
 
     unmatched_frees: list[tuple[int, int]]
     lost_blocks: list[tuple[int, int]]
     memory: TimelineCheckpoint | None
-    intervals: list[tuple[int, int]] = field(default_factory=list)
-    collections: list[tuple[int, int]] = field(default_factory=list)
+    intervals: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    collections: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
 
 class Observations:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd.model.history import StoredHistory
@@ -55,16 +56,14 @@ _LEAKS, _GROWS = 2, 1
 _NO_ROWS = np.zeros(0, np.intp)
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictsCheckpoint:
+class VerdictsCheckpoint(Struct, frozen=True):
     """What is written down of them; `announced` are the rows of leaks that were."""
 
     observations: ObservationsCheckpoint
     announced: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Evaluation:
+class _Evaluation(Struct, frozen=True):
     """What was found at `at_ns`: by row of the table, where it is in the classification (-1: it had no live
     blocks), whether it stands for those that are judged with it, and whether there are such."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import Struct
 
 from bpfleakd.analysis.callers import NO_RULES, ChargeRules
 from bpfleakd.analysis.suppressions import NO_SUPPRESSIONS, Suppressions
@@ -24,8 +26,7 @@ from bpfleakd.verdicts.measurement import LEAK_AFTER_S
 __all__ = ["Beginning", "TracingOptions", "follow_code"]
 
 
-@dataclass(frozen=True, slots=True)
-class TracingOptions:
+class TracingOptions(Struct, frozen=True):
     """`unattended_s` after the last tick the programs stop recording; a leak is one after `leak_after_s`."""
 
     sampling: SamplingOptions
@@ -33,7 +34,7 @@ class TracingOptions:
     leak_after_s: float = LEAK_AFTER_S
     suppressions: Suppressions = NO_SUPPRESSIONS
     charge_rules: ChargeRules = NO_RULES
-    detectors: Mapping[str, Detector] = field(default_factory=dict)
+    detectors: Mapping[str, Detector] = msgspec.field(default_factory=dict)
 
 
 class Beginning:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bpfleakd.model.managed import TypeFigures, TypeRow
 from bpfleakd.runtimes.runtime import TypeCount
@@ -13,8 +14,7 @@ __all__ = ["TypeCounts"]
 _FIGURES_MAX = 100
 
 
-@dataclass(frozen=True, slots=True)
-class TypeCounts:
+class TypeCounts(Struct, frozen=True):
     """A count at `at_ns`, and the one before it, if any."""
 
     at_ns: int

@@ -11,10 +11,10 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bpfleakd.errors import NotAttached
 from bpfleakd.model.groups import GroupKey

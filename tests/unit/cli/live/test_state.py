@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bpfleakd.cli.live.state import Action, Page, Row, Shown, View, pressed, selected_index
 from bpfleakd.model.groups import GroupKey

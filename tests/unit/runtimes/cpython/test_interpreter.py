@@ -8,9 +8,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.kernel import abi

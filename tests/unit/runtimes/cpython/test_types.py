@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import asdict
 
 from bpfleakd.model.process import ProcessId
 from bpfleakd.process.mappings import read_mappings

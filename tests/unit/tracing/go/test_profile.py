@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from unittest import mock
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.method import Method
