@@ -244,7 +244,7 @@ class Reporter:
         census = traced.census.get(site.key) if traced.census else None
         counters = site.counters
         verdict = traced.verdicts.of(site.row, counters.live_count, counters.allocated_count)
-        verdict = traced.heap.on_site(site.key, named.stack.frames, verdict)
+        verdict = traced.heap.on_site(site.key, named.stack.frames, verdict, site.row)
         return SiteReport(
             site=named.fingerprint,
             kind=site.key.kind,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import structlog
@@ -16,6 +16,7 @@ from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing.background import Background
 from bpfleakd.tracing.java_memory import growth_by_use, with_uses
 from bpfleakd.tracing.observer import TracingObserver
+from bpfleakd.tracing.owned_memory import is_owned_by_objects
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.traced_process import TracedProcess
 
@@ -28,6 +29,8 @@ _LEAKS_ANNOUNCED = 20
 _ANNOUNCE_PAUSE_NS = 600_000_000_000
 # Sites that are named at a time to find those that are suppressed: a millisecond or so each.
 _LOOKED_AT = 32
+# The rank of a leak (`SiteVerdicts.ranks`).
+_LEAKS = 2
 # Processes whose descriptors are read in parallel.
 _RESOURCE_LOOKS_MAX = 2
 
@@ -62,9 +65,10 @@ class VerdictEngine(TracingObserver):
         found = traced.verdicts.compute(
             table, view.all_blocks(), view.clock_ns, charging.units(table), charging.functions(table)
         )
+        self._classify_heap(view)
+        found = traced.heap.owned.announceable(found)
         leaks = traced.leaks_to_announce(found, view.clock_ns(), _ANNOUNCE_PAUSE_NS)[:_LEAKS_ANNOUNCED]
         self.look_for_suppressed(view, leaks)
-        self._classify_heap(view)
         traced.process_verdict = self.process_verdict(traced)
         self._announce_goroutines(traced)
         traced.unannounced += leaks
@@ -141,6 +145,7 @@ class VerdictEngine(TracingObserver):
             row for row in rising if traced.heap.is_committed_by(keys[row], named[keys[row]].stack.frames)
         ]
         traced.heap.rows = np.array(commits, np.intp)
+        VerdictEngine._judge_owned(view, used[attention == _LEAKS].tolist())
         rate_of = dict(zip(used.tolist(), rates.tolist(), strict=True))
         traced.heap.beside = growth_by_use(
             (keys[row], named[keys[row]].stack.frames, rate_of[row]) for row in rising
@@ -154,6 +159,23 @@ class VerdictEngine(TracingObserver):
                 leak_bytes_per_s=heap.growth_bytes_per_s,
                 reason=heap.reason,
             )
+
+    @staticmethod
+    def _judge_owned(view: ProcessView, leaking: Sequence[int]) -> None:
+        """Find leaks of memory that objects of the managed heap own: full collections confirm them."""
+        traced = view.traced
+        heap, table, keys = traced.heap, traced.table, traced.table.keys
+        if heap.heap is None:
+            return
+        runtime = heap.heap.runtime
+        named = view.name(keys[row] for row in leaking)
+        owned = [
+            row for row in leaking if is_owned_by_objects(runtime, keys[row], named[keys[row]].stack.frames)
+        ]
+        last_full_ns = heap.last_full_ns
+        last_full_s = None if last_full_ns is None else (last_full_ns - table.began_ns) / 1e9
+        growths = ((row, traced.verdicts.growth_of(row)) for row in owned)
+        heap.owned.judge(growths, last_full_s, traced.verdicts.leak_after_s)
 
     @staticmethod
     def _settle_identities(view: ProcessView) -> None:

@@ -19,6 +19,7 @@ from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import SiteVerdict, Verdict
 from bpfleakd.runtimes.runtime import LiveHeap
 from bpfleakd.tracing.java_memory import JavaUse, with_use
+from bpfleakd.tracing.owned_memory import OwnedMemory
 from bpfleakd.verdicts.managed_heap import Collections, classify_managed_heap
 
 __all__ = ["HeapTracking"]
@@ -52,13 +53,14 @@ _RISING = (Verdict.LEAK, Verdict.GROWING)
 class HeapTracking:
     """The collections of one process since `began_ns`. `heap` is the last verdict; None without a runtime
     that reports them. `rows` are the growing sites that commit the heap. `is_held`: the function
-    that keeps what stays is known."""
+    that keeps what stays is known. `owned` are sites of memory that its objects own."""
 
     def __init__(self) -> None:
         self.heap: ManagedHeap | None = None
         self.rows: NDArray[np.intp] = np.zeros(0, np.intp)
         self.is_held = False
         self.beside: dict[JavaUse, float] = {}
+        self.owned = OwnedMemory()
         self._points: list[LiveHeap] = []
         self._count = 0
         self._full_count = 0
@@ -67,6 +69,11 @@ class HeapTracking:
     def may_grow(self) -> bool:
         """Whether to search for the function that makes it grow."""
         return self.heap is None or self.heap.verdict is not Verdict.STEADY
+
+    @property
+    def last_full_ns(self) -> int | None:
+        """When the last full collection ended (CLOCK_MONOTONIC); None if there was none since the attach."""
+        return next((one.at_ns for one in reversed(self._points) if one.is_full), None)
 
     def note(self, collections: Iterable[LiveHeap]) -> None:
         """Remember collections."""
@@ -121,8 +128,13 @@ class HeapTracking:
             return False
         return _is_by_v8(frames) if self.heap.runtime == _V8 else _is_by_collector(frames)
 
-    def on_site(self, key: SiteKey, frames: Sequence[Frame], verdict: SiteVerdict) -> SiteVerdict:
-        """The verdict on a site: for one that commits the managed heap, that of the heap."""
+    def on_site(
+        self, key: SiteKey, frames: Sequence[Frame], verdict: SiteVerdict, row: int | None = None
+    ) -> SiteVerdict:
+        """The verdict on a site, in a row of the table: for one that commits the managed heap, the heap's."""
+        if verdict.verdict is Verdict.LEAK and row in self.owned.unconfirmed:
+            reason = f"{verdict.reason}; {self.owned.unconfirmed[row]}"
+            verdict = replace(verdict, verdict=Verdict.GROWING, reason=reason)
         if self.heap is None or verdict.verdict not in _RISING or not self.is_committed_by(key, frames):
             return with_use(verdict, key, frames)
         if self.heap.verdict is Verdict.LEAK and not self.is_held and key.kind is not AllocationKind.HEAP:

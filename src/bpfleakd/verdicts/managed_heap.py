@@ -31,13 +31,13 @@ from bpfleakd.units import human_rate
 from bpfleakd.verdicts.process_verdict import FoundGrowth
 from bpfleakd.verdicts.trend import Trend, trend
 
-__all__ = ["Collections", "classify_managed_heap", "with_managed_heap"]
+__all__ = ["GAINED_MIN_BYTES", "Collections", "classify_managed_heap", "with_managed_heap"]
 
 _PARTS = 12
 _PARTS_MIN = 5
 _P_MAX = 0.02
 # Less than that may be a buffer that was made later.
-_GAINED_MIN_BYTES = 1 << 20
+GAINED_MIN_BYTES = 1 << 20
 _GAINED_MIN_SHARE = 0.02
 # What is compared to a full collection: from then to then, of the time until that.
 _EARLIER = (0.0, 0.6)
@@ -89,7 +89,7 @@ def classify_managed_heap(
     elif grows and _is_confirmed(collections, often_full, was_leak, rate, leak_after_s):
         verdict, reason = Verdict.LEAK, f"{what} grows {human_rate(rate)}"
         reason += "" if is_read else f", through {_counted(full, 'full collection')}"
-    elif not grows and count < _PARTS and _gained_bytes(found, collections) > _GAINED_MIN_BYTES:
+    elif not grows and count < _PARTS and _gained_bytes(found, collections) > GAINED_MIN_BYTES:
         # Five rising ones are below the test's certainty, but the heap is not constant either.
         verdict, reason = Verdict.UNKNOWN, f"{looks} of the managed heap: too few to tell"
     elif grows:
@@ -146,7 +146,7 @@ def _trend(collections: Collections) -> Trend | None:
 
 def _grows(found: Trend, collections: Collections) -> bool:
     gained_bytes = _gained_bytes(found, collections)
-    return found.p_increase < _P_MAX and found.slope_low > 0 and gained_bytes > _GAINED_MIN_BYTES
+    return found.p_increase < _P_MAX and found.slope_low > 0 and gained_bytes > GAINED_MIN_BYTES
 
 
 def _gained_bytes(found: Trend, collections: Collections) -> float:
@@ -190,7 +190,7 @@ def _has_survived(
     least_bytes = float(collections.live_bytes[least])
     gained_bytes = float(collections.live_bytes[last]) - least_bytes
     needed_bytes = least_bytes_per_s * float(collections.times_s[last] - times_s[least])
-    return gained_bytes > max(_GAINED_MIN_BYTES, _GAINED_MIN_SHARE * least_bytes, needed_bytes)
+    return gained_bytes > max(GAINED_MIN_BYTES, _GAINED_MIN_SHARE * least_bytes, needed_bytes)
 
 
 def _counted(count: int, noun: str) -> str:

@@ -10,6 +10,7 @@ from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import SiteVerdict, Verdict
 from bpfleakd.runtimes.runtime import LiveHeap
 from bpfleakd.tracing.managed_heap import HeapTracking
+from bpfleakd.tracing.owned_memory import Growth
 
 HEAP, COMMIT = AllocationKind.HEAP, AllocationKind.COMMIT
 NS_PER_S = 1_000_000_000
@@ -115,3 +116,14 @@ def test_pages_of_a_heap_that_stands_still_do_not_leak() -> None:
     leaking = heap_of([20.0 + 3 * number for number in range(9)])
     assert leaking.heap is not None
     assert leaking.heap.verdict is Verdict.LEAK
+
+
+def test_memory_of_objects_that_no_full_collection_has_confirmed() -> None:
+    """It grows, as far as is known."""
+    heap, leak = heap_of([20.0] * 9), SiteVerdict(Verdict.LEAK, 0.8, "+5 MiB in 52s, steadily", 1e5)
+    assert heap.last_full_ns == 90 * NS_PER_S
+    heap.owned.judge([(3, Growth(95.0, 195.0, 9 << 20)), (4, Growth(5.0, 105.0, 9 << 20))], 90.0, 45.0)
+    found = heap.on_site(SiteKey(HEAP, 1), BUFFER, leak, 3)
+    assert (found.verdict, found.leak_bytes_per_s) == (Verdict.GROWING, 1e5)
+    assert found.reason == ("+5 MiB in 52s, steadily; it may be garbage, which only a full collection frees")
+    assert heap.on_site(SiteKey(HEAP, 1), BUFFER, leak, 4) is leak

@@ -31,6 +31,7 @@ from bpfleakd.tracing.judging.history_source import Blocks, HistorySource
 from bpfleakd.tracing.judging.observations import Observations, ObservationsCheckpoint
 from bpfleakd.tracing.judging.pacing import VerdictPacing
 from bpfleakd.tracing.managed_heap import HeapTracking
+from bpfleakd.tracing.owned_memory import Growth
 from bpfleakd.tracing.site_charging import SiteIdentity
 from bpfleakd.verdicts.managed_heap import with_managed_heap
 from bpfleakd.verdicts.measured_sites import MeasuredSites
@@ -267,6 +268,7 @@ class SiteVerdicts:
             commits = np.isin(rows, heap.rows)
             committed = float(rates[commits & (ranks > 0)].sum())
             ranks[commits] = 0
+            ranks[np.isin(rows, list(heap.owned.unconfirmed)) & (ranks == _LEAKS)] = _GROWS
         if self._latest is not None:
             # Those that are judged together count once.
             is_known = rows < len(self._latest.leads)
@@ -343,6 +345,16 @@ class SiteVerdicts:
         )
         rates[known] = latest.classification.leak_bytes_per_s[positions] * latest.leads[rows[known]]
         return ranks, rates
+
+    def growth_of(self, row: int) -> Growth:
+        """The steady growth that makes a site a leak; none, in no time, if there is no evidence now."""
+        position = self._latest.position(row) if self._latest else -1
+        if self._latest is None or position < 0:
+            return Growth(0.0, 0.0, 0.0)
+        measured = self._latest.classification.measured
+        end_s = measured.observed_s - float(measured.excursion_s[position])
+        start_s = end_s - float(measured.window_s[position])
+        return Growth(start_s, end_s, float(measured.gained_bytes[position]))
 
     def _announce(self, rows: NDArray[np.intp]) -> list[int]:
         assert self._latest is not None

@@ -11,10 +11,13 @@ import pytest
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import LIVE_BLOCK, RecordingState
 from bpfleakd.kernel.process_slots import ProcessCounters
+from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.judging.site_verdicts import NOT_YET, SiteVerdicts
+from bpfleakd.tracing.managed_heap import HeapTracking
+from bpfleakd.tracing.owned_memory import Growth
 from bpfleakd.verdicts.measurement import persistence_of
 from bpfleakd.verdicts.merged_histories import Units
 from bpfleakd.verdicts.persistence import Persistence
@@ -231,6 +234,22 @@ def test_a_suppressed_leak(world: World) -> None:
     suppressed = np.zeros(1, np.intp)
     verdict = world.verdicts.of_process(world.table, (), suppressed)
     assert (verdict.verdict, verdict.leak_bytes_per_s) == (Verdict.UNKNOWN, 0)
+
+
+def test_a_leak_that_no_full_collection_has_confirmed(world: World) -> None:
+    """Memory that objects of the heap own makes the process grow, and not leak yet."""
+    world.go_on(70)
+    world.compute()
+    heap, growth = HeapTracking(), world.verdicts.growth_of(0)
+    assert 0 < growth.start_s < 45 < growth.end_s <= 70
+    assert growth.gained_bytes == pytest.approx(2300 * (growth.end_s - growth.start_s), rel=0.1)
+    heap.heap = ManagedHeap("V8", Verdict.STEADY, "does not grow", 1 << 20, 9, 2, 0.0)
+    heap.owned.judge([(0, growth)], None, 45.0)
+    verdict = world.verdicts.of_process(world.table, (), heap=heap)
+    assert (verdict.verdict, verdict.leak_bytes_per_s) == (Verdict.GROWING, 0)
+    heap.owned.judge([], None, 45.0)
+    assert world.verdicts.of_process(world.table, (), heap=heap).verdict is Verdict.LEAK
+    assert world.verdicts.growth_of(77) == Growth(0.0, 0.0, 0.0)
 
 
 def test_what_ends_keeps_the_verdict_from_before_its_end(world: World) -> None:
