@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import asdict
@@ -13,13 +13,18 @@ from bench.probes import HeapPoints
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.abi import COOKIE_SLOT_SHIFT, STACK, RecordingState
 from bpfleakd.kernel.bpf import AttachType, ProgramType
+from bpfleakd.kernel.compilation.module_maps import map_descriptors
 from bpfleakd.kernel.compilation.source import bpf_directory, flattened
 from bpfleakd.kernel.loader import RING_FLAGS, Capacities
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pinned_maps import PINNED_MAPS
+from bpfleakd.model.code.python_walk import PythonWalk
 from bpfleakd.process.mappings import read_mappings
+from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.tracing.attaching.process_code import open_code
 from bpfleakd.tracing.unwinding import Unwinding
+from bpfleakd.unwind import table_builder
+from bpfleakd.unwind.table_builder import TableBuilder
 
 __all__ = ["BesidePrograms"]
 
@@ -28,33 +33,55 @@ _LIVE_BLOCKS = 1 << 16
 
 
 class BesidePrograms:
-    """The programs `names` of bench/programs/`source`, loaded, with maps that no daemon has."""
+    """The programs `names` of bench/programs/`source`, loaded, with maps that no daemon has.
 
-    def __init__(self, stack: contextlib.ExitStack, source: str, names: Sequence[str]) -> None:
+    `without`: text of the daemon's source, and what stands in its place. Raises ValueError unless it is there
+    once.
+    """
+
+    def __init__(
+        self,
+        stack: contextlib.ExitStack,
+        source: str,
+        names: Sequence[str],
+        without: Mapping[str, str] | None = None,
+    ) -> None:
         import bcc
 
         os.environ["BCC_KERNEL_SOURCE"] = str(bpf_directory() / "shim")
         capacities = asdict(Capacities(processes=64, sites=64, stacks=64, threads=64))
         flags = [f"-DMAX_{name.upper()}={value}" for name, value in capacities.items()]
         flags += RING_FLAGS
-        text = flattened(bpf_directory()) + f'#line 1 "{source}"\n' + (_PROGRAMS / source).read_text()
-        self._module = bcc.BPF(text=text, cflags=flags)
-        stack.callback(self._module.cleanup)
+        daemons = flattened(bpf_directory())
+        for old, new in (without or {}).items():
+            if daemons.count(old) != 1:
+                raise ValueError(f"the daemon's source has {old!r} {daemons.count(old)} times")
+            daemons = daemons.replace(old, new)
+        text = daemons + f'#line 1 "{source}"\n' + (_PROGRAMS / source).read_text()
+        module = bcc.BPF(text=text, cflags=flags)
+        stack.callback(module.cleanup)
         self.descriptors: dict[str, int] = {}
         for name in names:
-            instructions = self._module.dump_func(name.encode())
+            instructions = module.dump_func(name.encode())
             fd = bpf.program_load(ProgramType.KPROBE, instructions, AttachType.UPROBE_MULTI, name)
             stack.callback(os.close, fd)
             self.descriptors[name] = fd
-        self._maps = Maps({name: os.dup(self._map_fd(name)) for name in PINNED_MAPS})
+        self._map_fds = map_descriptors(bcc.lib, module.module)
+        self._maps = Maps({name: os.dup(self._map_fds[name]) for name in PINNED_MAPS})
         stack.callback(self._maps.close)
-        self._unwinding = Unwinding(self._maps.unwind)
+        helpers = Helpers([table_builder.__name__])
+        stack.callback(helpers.close)
+        self._unwinding = Unwinding(self._maps.unwind, TableBuilder(helpers))
 
     def follow(self, pid: int) -> None:
         """Give a process tables, those of the walker too, as an attach does."""
         self._maps.add_process(pid, _LIVE_BLOCKS)
         self._unwinding.follow(open_code(pid, read_mappings(pid)), wait_s=30)
         self._maps.set_state(pid, RecordingState.RECORDING)
+
+    def set_python(self, pid: int, walk: PythonWalk) -> None:
+        """Let walks take the Python frames of a process from now on; none if `walk` has no loops."""
+        self._maps.set_python(pid, walk)
 
     @contextlib.contextmanager
     def attached(self, name: str, points: HeapPoints, pid: int) -> Iterator[None]:
@@ -70,13 +97,10 @@ class BesidePrograms:
 
     def last_stack(self, pid: int) -> tuple[int, int]:
         """Depth and end of the stack that a program saw last in the main thread."""
-        fd = self._map_fd("threads")
+        fd = self._map_fds["threads"]
         value_bytes = bpf.map_info(fd).value_bytes
         value = bpf.map_lookup(fd, ((pid << 32) | pid).to_bytes(8, "little"), value_bytes)
         assert value, "the program did not run"
         # struct thread ends with its stack, whose first two fields these are.
         depth, end = memoryview(value[-STACK.itemsize :])[:8].cast("I")
         return depth, end
-
-    def _map_fd(self, name: str) -> int:
-        return self._module[name.encode()].map_fd

@@ -27,6 +27,7 @@ BENCHMARKS = (
     "growth",
     "space",
     "walk",
+    "python_walk",
     "steps",
     "crowd",
     "daemon",

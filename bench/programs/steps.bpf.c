@@ -90,17 +90,19 @@ int step_pending(struct pt_regs *ctx)
 
 int step_walk(struct pt_regs *ctx)
 {
+	struct process *process;
 	struct thread *thread;
 	u64 id;
 	u32 slot;
 
-	if (!step_begin(ctx, &id, &slot))
+	process = step_begin(ctx, &id, &slot);
+	if (!process)
 		return 0;
 	thread = current_thread(id);
 	if (!thread)
 		return 0;
 	begin_walk(thread, PT_REGS_IP(ctx), ctx);
-	walk_on(thread, mappings_of(slot));
+	walk_on(thread, &process->python, mappings_of(slot));
 	end_walk(thread);
 	return 0;
 }

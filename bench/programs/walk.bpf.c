@@ -20,12 +20,14 @@ int bench_walk(struct pt_regs *ctx)
 {
 	u64 id = current_id();
 	struct thread *thread = current_thread(id);
-	u32 slot = bpf_get_attach_cookie(ctx) >> COOKIE_SLOT_SHIFT;
+	struct process *process;
+	u32 slot;
 
-	if (!thread)
+	process = linked_process(bpf_get_attach_cookie(ctx), id, &slot);
+	if (!process || !thread)
 		return 0;
 	begin_walk(thread, PT_REGS_IP(ctx), ctx);
-	walk_on(thread, mappings_of(slot));
+	walk_on(thread, &process->python, mappings_of(slot));
 	end_walk(thread);
 	return 0;
 }

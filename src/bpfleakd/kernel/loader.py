@@ -14,7 +14,6 @@ that records correctly (kernel/trial.py).
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import mmap
@@ -34,6 +33,7 @@ from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.child import run_child, serve
 from bpfleakd.kernel.compilation.cache import CompileCache
 from bpfleakd.kernel.compilation.compiled import CompiledPrograms, with_descriptors
+from bpfleakd.kernel.compilation.module_maps import map_descriptors
 from bpfleakd.kernel.compilation.source import bpf_directory, flattened
 from bpfleakd.kernel.machine_code import check_stack
 from bpfleakd.kernel.maps import Maps
@@ -363,23 +363,12 @@ def _compile(source: str, flags: list[str], programs: tuple[Program, ...]) -> Co
         if os.geteuid() != 0:
             raise errors.AccessDenied("loading BPF programs needs root", "run the daemon as root") from error
         raise errors.KernelError(f"the BPF programs do not compile: {error}") from error
-    map_fds = _map_descriptors(bcc.lib, module.module)
+    map_fds = map_descriptors(bcc.lib, module.module)
     templates = {name: template for name, template in _MAP_OF_MAPS.findall(source) if name in map_fds}
     functions = {program.function: module.dump_func(program.function.encode()) for program in programs}
     compiled = CompiledPrograms.taken(map_fds, templates, functions)
     module.cleanup()
     return compiled
-
-
-def _map_descriptors(library: Any, module: int) -> dict[str, int]:
-    """The descriptors of all maps by name. Python's side of bcc knows only those whose types it can read."""
-    table_name, table_fd = library.bpf_table_name, library.bpf_table_fd_id
-    table_name.restype = ctypes.c_char_p
-    for function in (table_name, table_fd):
-        function.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    library.bpf_num_tables.argtypes = [ctypes.c_void_p]
-    numbers = range(library.bpf_num_tables(module))
-    return {table_name(module, number).decode(): table_fd(module, number) for number in numbers}
 
 
 def _pid_namespace_flags() -> list[str]:

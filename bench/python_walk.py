@@ -1,0 +1,149 @@
+"""What Python frames cost a walk of the stack, and what the code for them costs all other programs.
+
+The same process at the same place, with and without its Python frames; and a native program with the walker
+as it is, and with a walker that was compiled without the code for Python frames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import threading
+from collections import defaultdict
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from bench.beside import BesidePrograms
+from bench.figures import Benchmark
+from bench.probes import HeapPoints, heap_points
+from bench.runner import run_alone
+from bench.targets import Target, build_program, own_libc
+from bpfleakd.model.code.python_walk import PythonWalk
+from bpfleakd.process.mappings import read_mappings
+from bpfleakd.process.process import read_process
+from bpfleakd.runtimes.cpython.runtime import detect_cpython
+
+__all__ = ["measure"]
+
+_MORE_NS = 300.0
+_NATIVE_RATIO = 1.02
+
+_FRAMES = 10
+# Of a native program, those of the loop, main() and the C library included: bench/walk.py.
+_NATIVE_CALLS = 5
+_CHECKED_ROUNDS = 50_000
+_INTERPRETER = "/usr/bin/python3"
+_PROGRAM = Path(__file__).parent / "programs" / "python_calls.py"
+_WALK = "bench_walk"
+# Of bpf/walk.h: then all frames are native.
+_WITHOUT_PYTHON = {
+    "next = next_is_python(thread, python, walk, &word);": "next = NATIVE_WORD;",
+    "	begin_python(thread, walk);\n": "	walk->python.count = 0;\n",
+}
+
+
+def measure(short: bool) -> Benchmark:
+    """Measure all in turns."""
+    benchmark = Benchmark("python_walk", "Python frames in a walk of the stack", short)
+    with contextlib.ExitStack() as stack:
+        bench = _Bench(stack, 0.01 if short else 0.05)
+        bench.check_depths()
+        for _ in range(1 if short else 25):
+            bench.take_turn()
+    cost = bench.cost
+    for name, samples in cost.items():
+        benchmark.add(name, "ns", samples)
+    more = [a - b for a, b in zip(cost[_PYTHON], cost[_NO_PYTHON], strict=True)]
+    name = f"{_FRAMES} Python frames, more than the same walk without"
+    benchmark.demand(name, _MORE_NS, benchmark.add(name, "ns", more), "ns")
+    ratios = [a / b for a, b in zip(cost[_NATIVE], cost[_NATIVE_WITHOUT], strict=True)]
+    name = "pair of a native program, of the one with a walker without Python"
+    benchmark.demand(name, _NATIVE_RATIO, benchmark.add(name, "", ratios), "")
+    benchmark.notes.append(
+        "Each walk starts at the return of malloc; a pair is malloc and free, and of the Python program all"
+        f" that it does between. The Python program's stack has {bench.depths[0]} frames with those of"
+        f" Python, and {bench.depths[1]} without."
+    )
+    return benchmark
+
+
+_PYTHON = f"pair of a Python program, walked with {_FRAMES} Python frames"
+_NO_PYTHON = "pair of a Python program, walked without"
+_NATIVE = "pair of a native program"
+_NATIVE_WITHOUT = "pair of a native program, with a walker without Python"
+
+
+class _Bench:
+    """A Python program and a native one, walkers with and without Python, and the samples of the turns."""
+
+    def __init__(self, stack: contextlib.ExitStack, span_s: float) -> None:
+        self._span_s = span_s
+        self.cost: dict[str, list[float]] = defaultdict(list)
+        # Of the Python program's stack, with its Python frames and without.
+        self.depths = (0, 0)
+        libc = stack.enter_context(own_libc())
+        self._python = Target([_INTERPRETER, _PROGRAM], libc)
+        stack.callback(self._python.close)
+        self._native = Target([build_program("depth_tables"), _NATIVE_CALLS], libc)
+        stack.callback(self._native.close)
+        self._walk = _walk_of(self._python.pid)
+        self._whole = BesidePrograms(stack, "walk.bpf.c", (_WALK,))
+        self._without = BesidePrograms(stack, "walk.bpf.c", (_WALK,), _WITHOUT_PYTHON)
+        self._whole.follow(self._python.pid)
+        for programs in (self._whole, self._without):
+            programs.follow(self._native.pid)
+        self._points = heap_points(self._native.pid)
+
+    def check_depths(self) -> None:
+        """See that all stacks are whole, and that those of Python have so many frames more."""
+        self.depths = self._python_depth(self._walk), self._python_depth(replace(self._walk, loops=()))
+        # They stand in the place of one frame, that of the evaluation loop.
+        more = self.depths[0] - self.depths[1]
+        if more not in (_FRAMES - 1, _FRAMES):
+            raise RuntimeError(f"the stack has {more} frames more with those of Python")
+        for programs in (self._whole, self._without):
+            with programs.attached(_WALK, self._points, self._native.pid):
+                self._native.step(100)
+            if programs.last_stack(self._native.pid)[1]:
+                raise RuntimeError("the stack of the native program is not whole")
+
+    def take_turn(self) -> None:
+        """One sample of everything."""
+        for name, walk in ((_PYTHON, self._walk), (_NO_PYTHON, replace(self._walk, loops=()))):
+            self._whole.set_python(self._python.pid, walk)
+            self._take(name, self._whole, self._python, self._points)
+        for name, programs in ((_NATIVE, self._whole), (_NATIVE_WITHOUT, self._without)):
+            self._take(name, programs, self._native, self._points)
+
+    def _python_depth(self, walk: PythonWalk) -> int:
+        self._whole.set_python(self._python.pid, walk)
+        with self._whole.attached(_WALK, self._points, self._python.pid):
+            self._python.step(100)
+            step = threading.Thread(target=self._python.step, args=(_CHECKED_ROUNDS,))
+            step.start()
+            seen = []
+            # Before and after its loop the program allocates, too.
+            while step.is_alive():
+                seen.append(self._whole.last_stack(self._python.pid))
+        depth, end = statistics.mode(seen)
+        if end:
+            raise RuntimeError(f"the stack of the Python program ends after {depth} frames: {end}")
+        return depth
+
+    def _take(self, name: str, programs: BesidePrograms, target: Target, points: HeapPoints) -> None:
+        with programs.attached(_WALK, points, target.pid):
+            self.cost[name].append(statistics.median(target.ns_per_round(self._span_s, repeats=3)))
+
+
+def _walk_of(pid: int) -> PythonWalk:
+    """What the walker needs of the interpreter of a process. Raises RuntimeError if it has none."""
+    found = detect_cpython(read_process(pid), read_mappings(pid))
+    if found is None or found.frames is None:
+        raise RuntimeError(f"{_INTERPRETER}: {found.notes if found else 'no interpreter'}")
+    with contextlib.closing(found):
+        return found.frames.walk
+
+
+if __name__ == "__main__":
+    run_alone(measure)

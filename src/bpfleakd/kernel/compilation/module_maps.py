@@ -1,0 +1,22 @@
+"""The maps of a module that bcc has compiled."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+__all__ = ["map_descriptors"]
+
+
+def map_descriptors(library: Any, module: int) -> dict[str, int]:
+    """The descriptors of all maps of `module` by name; `library` is bcc.lib.
+
+    Python's side of bcc knows only those whose types it can read.
+    """
+    table_name, table_fd = library.bpf_table_name, library.bpf_table_fd_id
+    table_name.restype = ctypes.c_char_p
+    for function in (table_name, table_fd):
+        function.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    library.bpf_num_tables.argtypes = [ctypes.c_void_p]
+    numbers = range(library.bpf_num_tables(module))
+    return {table_name(module, number).decode(): table_fd(module, number) for number in numbers}
