@@ -16,7 +16,7 @@ from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing.background import Background
 from bpfleakd.tracing.java_memory import growth_by_use, with_uses
 from bpfleakd.tracing.observer import TracingObserver
-from bpfleakd.tracing.owned_memory import is_owned_by_objects
+from bpfleakd.tracing.owned_memory import FREED_AFTER_NS, is_owned_by_objects
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.traced_process import TracedProcess
 
@@ -172,7 +172,7 @@ class VerdictEngine(TracingObserver):
         owned = [
             row for row in leaking if is_owned_by_objects(runtime, keys[row], named[keys[row]].stack.frames)
         ]
-        last_full_ns = heap.last_full_ns
+        last_full_ns = heap.last_full_ns(view.clock_ns() - FREED_AFTER_NS)
         last_full_s = None if last_full_ns is None else (last_full_ns - table.began_ns) / 1e9
         growths = ((row, traced.verdicts.growth_of(row)) for row in owned)
         heap.owned.judge(growths, last_full_s, traced.verdicts.leak_after_s)

@@ -70,10 +70,11 @@ class HeapTracking:
         """Whether to search for the function that makes it grow."""
         return self.heap is None or self.heap.verdict is not Verdict.STEADY
 
-    @property
-    def last_full_ns(self) -> int | None:
-        """When the last full collection ended (CLOCK_MONOTONIC); None if there was none since the attach."""
-        return next((one.at_ns for one in reversed(self._points) if one.is_full), None)
+    def last_full_ns(self, until_ns: int) -> int | None:
+        """When the last full collection ended, until then (CLOCK_MONOTONIC); None if there was none."""
+        return next(
+            (one.at_ns for one in reversed(self._points) if one.is_full and one.at_ns <= until_ns), None
+        )
 
     def note(self, collections: Iterable[LiveHeap]) -> None:
         """Remember collections."""

@@ -5,7 +5,8 @@ Until then it grows as a leak does, whether anything keeps it or not. Objects th
 old, so that only a full collection tells. So such a site leaks if
 
 - a full collection came in the second half of the time over which it grew, and after what makes a leak: had
-  it freed what was there, the first half would be flat, and no steady growth;
+  it freed what was there, the first half would be flat, and no steady growth. It counts when it is some time
+  ago, since threads of the runtime free such memory afterwards (V8 sweeps, a JVM purges its metaspace);
 - it gained as much as counts in a managed heap: less is what a runtime keeps about its own work.
 
 What was confirmed once stays a leak as long as its growth goes on. Memory that native code of the program
@@ -23,8 +24,10 @@ from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.verdicts.managed_heap import GAINED_MIN_BYTES
 
-__all__ = ["Growth", "OwnedMemory", "is_owned_by_objects"]
+__all__ = ["FREED_AFTER_NS", "Growth", "OwnedMemory", "is_owned_by_objects"]
 
+# How long freeing may take after a collection, on a busy machine.
+FREED_AFTER_NS = 10_000_000_000
 _KINDS = (AllocationKind.HEAP, AllocationKind.MMAP, AllocationKind.COMMIT)
 _JVM, _V8 = "JVM", "V8"
 _LIBRARIES = ("libc.so", "libc-", "libstdc++.so", "libpthread", "libjli.so", "ld-", "libc.musl")

@@ -121,7 +121,9 @@ def test_pages_of_a_heap_that_stands_still_do_not_leak() -> None:
 def test_memory_of_objects_that_no_full_collection_has_confirmed() -> None:
     """It grows, as far as is known."""
     heap, leak = heap_of([20.0] * 9), SiteVerdict(Verdict.LEAK, 0.8, "+5 MiB in 52s, steadily", 1e5)
-    assert heap.last_full_ns == 90 * NS_PER_S
+    assert heap.last_full_ns(95 * NS_PER_S) == 90 * NS_PER_S
+    assert heap.last_full_ns(89 * NS_PER_S) == 80 * NS_PER_S
+    assert heap.last_full_ns(9 * NS_PER_S) is None
     heap.owned.judge([(3, Growth(95.0, 195.0, 9 << 20)), (4, Growth(5.0, 105.0, 9 << 20))], 90.0, 45.0)
     found = heap.on_site(SiteKey(HEAP, 1), BUFFER, leak, 3)
     assert (found.verdict, found.leak_bytes_per_s) == (Verdict.GROWING, 1e5)
