@@ -352,7 +352,9 @@ class SiteVerdicts:
         if self._latest is None or position < 0:
             return Growth(0.0, 0.0, 0.0)
         measured = self._latest.classification.measured
-        end_s = measured.observed_s - float(measured.excursion_s[position])
+        # Survivors show growth through excursions: how late its window ended is not kept, so at the latest.
+        excursion_s = 0.0 if measured.by_survivors[position] else float(measured.excursion_s[position])
+        end_s = measured.observed_s - excursion_s
         start_s = end_s - float(measured.window_s[position])
         return Growth(start_s, end_s, float(measured.gained_bytes[position]))
 
