@@ -4,8 +4,9 @@ What they tell depends on the collector:
 - Serial, Parallel and a full collection of G1 look at all objects: what is used afterwards was alive.
 - After a collection of the young generation, at most what is used in the old one and in the survivor spaces
   is alive.
-- G1 hardly ever makes full collections. It marks all objects while the program runs, and then collects the
-  regions with most garbage. Once it has stopped doing that, it tolerates at most this garbage: 15 % of each
+- G1 hardly ever makes full collections. It marks all objects while the program runs, with two pauses (remark
+  and cleanup). The next young collection prepares, and the ones after it collect the regions with most
+  garbage, if there are such. Once it has stopped doing that, it tolerates at most this garbage: 15 % of each
   region (G1MixedGCLiveThresholdPercent) and 5 % of the heap (G1HeapWastePercent). The rest was alive.
 - ZGC and Shenandoah tell what is used while they collect: at most that is alive.
 
@@ -35,6 +36,11 @@ _NAMES = (
 _UNTOLD = ("Z ", "ZGC", "Shenandoah")
 # The garbage that G1 tolerates in a region, and in the heap.
 _G1_REGION_SHARE, _G1_HEAP_SHARE = 0.15, 0.05
+# Of a marking by G1: remark, cleanup.
+_PAUSES = 2
+# After so many young collections in which the old generation does not fall, none collects it any more; more
+# of them after the first pause of a marking, since a JVM may omit the second one.
+_IDLE_AFTER_CLEANUP, _IDLE_AFTER_REMARK = 3, 24
 
 Counters = dict[str, int | str]
 
@@ -62,7 +68,7 @@ class JavaLiveHeap:
         self._read = read
         self._last: _Counts | None = None
         self._old_bytes = 0
-        self._is_marked = False
+        self._marking: _Marking | None = None
         self._count = 0
         self.failure: str | None = None
         self.watched_since_ns: int | None = None
@@ -87,6 +93,7 @@ class JavaLiveHeap:
         before, self._last = self._last, counts
         if before is None:
             self.watched_since_ns = now_ns
+            self._marking = _Marking(counts)
         if before is None or counts == before:
             return ()
         self._count += max(0, counts.total - before.total)
@@ -109,14 +116,38 @@ class JavaLiveHeap:
             return [LiveHeap(now_ns, used_bytes, self._count, is_full=False)]
         is_full = counts.full > before.full
         found = [LiveHeap(now_ns, used_bytes, self._count, is_full)]
-        if self._is_marked and counts.young > before.young and not falls:
-            # What was marked is collected, as far as G1 will do that.
-            self._is_marked = False
+        if self._marking and self._marking.is_collected(before, counts, falls=falls):
             capacity_bytes = sum(_number(counters, name) for name in _CAPACITIES)
             least_bytes = (1 - _G1_REGION_SHARE) * old_bytes - _G1_HEAP_SHARE * capacity_bytes
             found.insert(0, LiveHeap(now_ns, max(0, round(least_bytes)), self._count, is_full=True))
-        self._is_marked = not is_full and (self._is_marked or counts.concurrent > before.concurrent)
         return found
+
+
+class _Marking:
+    """How far G1 is with collecting what it has marked."""
+
+    def __init__(self, counts: _Counts) -> None:
+        # Concurrent pauses before the first marking: those up to a full collection, which ends a marking.
+        self._base = None if counts.full else 0
+        self._is_whole = False
+        # Young collections yet to come without a fall of the old generation; 0: nothing is marked.
+        self._idle_left = 0
+
+    def is_collected(self, before: _Counts, counts: _Counts, *, falls: bool) -> bool:
+        """Whether what was marked has been collected, as far as G1 will do that; once for each marking."""
+        young = counts.young - before.young
+        if counts.full > before.full:
+            self._base, self._idle_left = counts.concurrent, 0
+        elif counts.concurrent > before.concurrent:
+            self._is_whole = self._base is not None and (counts.concurrent - self._base) % _PAUSES == 0
+            self._idle_left = _IDLE_AFTER_CLEANUP if self._is_whole else _IDLE_AFTER_REMARK
+        elif self._idle_left and young > 0:
+            if not falls:
+                self._idle_left = max(0, self._idle_left - young)
+                return not self._idle_left
+            # One that collects old regions: the first one that does not is the end.
+            self._idle_left = 1 if self._is_whole else _IDLE_AFTER_REMARK
+        return False
 
 
 def _number(counters: Counters, name: str) -> int:

@@ -85,6 +85,64 @@ def test_g1_is_believed_when_it_has_collected_what_it_marked() -> None:
     assert [one.is_full for one in heap.read(5)] == [False]
 
 
+def full_collections(heap: JavaLiveHeap, machine: Machine, olds: Sequence[int]) -> list[bool]:
+    """Whether each of some young collections, which leave so many MiB, tells of a full one."""
+    found = []
+    for at_ns, old in enumerate(olds, 3):
+        machine.collect(0, old=old * MIB)
+        found.append(any(one.is_full for one in heap.read(at_ns)))
+    return found
+
+
+def test_g1_is_not_believed_before_it_collects_what_it_marked() -> None:
+    """The collection after the cleanup only prepares that; what is old then may be garbage."""
+    machine = Machine(G1)
+    heap = JavaLiveHeap(machine.read)
+    heap.read(1)
+    machine.collect(2, old=120 * MIB, times=2)
+    heap.read(2)
+    assert (
+        full_collections(heap, machine, [121, 60, 20, 22, 23, 24, 25]) == [False] * 3 + [True] + [False] * 3
+    )
+
+
+def test_g1_finds_nothing_worth_collecting() -> None:
+    """Then no collection lets the old generation fall, and all of it was alive."""
+    machine = Machine(G1)
+    heap = JavaLiveHeap(machine.read)
+    heap.read(1)
+    machine.collect(2, old=120 * MIB, times=2)
+    heap.read(2)
+    assert full_collections(heap, machine, [121, 122, 123, 124]) == [False, False, True, False]
+
+
+def test_g1_marks_for_a_long_time() -> None:
+    """Between its two pauses the old generation grows by garbage, through many young collections."""
+    machine = Machine(G1)
+    heap = JavaLiveHeap(machine.read)
+    heap.read(1)
+    machine.collect(2, old=120 * MIB)
+    heap.read(2)
+    assert not any(full_collections(heap, machine, range(120, 140)))
+    machine.collect(2, old=140 * MIB)
+    heap.read(30)
+    assert full_collections(heap, machine, [141, 50, 51]) == [False, False, True]
+
+
+def test_a_full_collection_ends_a_marking_of_g1() -> None:
+    """The next pause is the first one of another marking."""
+    machine = Machine(G1)
+    heap = JavaLiveHeap(machine.read)
+    heap.read(1)
+    machine.collect(2, old=120 * MIB)
+    heap.read(2)
+    machine.collect(1, old=10 * MIB)
+    assert [one.is_full for one in heap.read(3)] == [True]
+    machine.collect(2, old=20 * MIB)
+    heap.read(4)
+    assert not any(full_collections(heap, machine, range(20, 30)))
+
+
 def test_zgc_tells_what_is_used_at_most() -> None:
     """Nothing confirms a leak there."""
     machine = Machine(("Z young", "Z old", "Z concurrent cycle pauses"))
