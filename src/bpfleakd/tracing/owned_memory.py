@@ -16,8 +16,9 @@ takes is not owned by objects, nor is what it asks a runtime for (Unsafe.allocat
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
+
+from msgspec import Struct
 
 from bpfleakd.analysis.managed_code import is_runtime
 from bpfleakd.model.code.stack import Frame, FrameKind
@@ -35,8 +36,7 @@ _REQUESTED = "Unsafe_"
 _ADDON = ".node"
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(Struct, frozen=True):
     """What a site gained steadily, in a window of seconds since the attach."""
 
     start_s: float
