@@ -56,7 +56,8 @@ class LiveHeap(Struct, frozen=True):
     """What a collection left alive.
 
     `at_ns` is CLOCK_MONOTONIC at the end of the collection, `collections` their number so far. Only a full
-    one covers all objects: `live_bytes` of the others is an upper bound. `is_reading`: the heap counts
+    one covers all objects: `live_bytes` of the others is an upper bound. A full one that tolerates garbage
+    leaves `least_bytes` at least. `is_reading`: the heap counts
     references, and these are the bytes in use when it was read, by `types`, most bytes first.
     """
 
@@ -64,6 +65,7 @@ class LiveHeap(Struct, frozen=True):
     live_bytes: int
     collections: int
     is_full: bool = True
+    least_bytes: int | None = None
     is_reading: bool = False
     types: tuple[TypeCount, ...] = ()
 

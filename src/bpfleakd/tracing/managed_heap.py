@@ -71,10 +71,16 @@ class HeapTracking:
         return self.heap is None or self.heap.verdict is not Verdict.STEADY
 
     def last_full_ns(self, until_ns: int) -> int | None:
-        """When the last full collection ended, until then (CLOCK_MONOTONIC); None if there was none."""
-        return next(
-            (one.at_ns for one in reversed(self._points) if one.is_full and one.at_ns <= until_ns), None
-        )
+        """Until when what is alive was seen by a full collection, of those until then (CLOCK_MONOTONIC).
+
+        None if none has seen anything. One that tolerates garbage marks while the program runs, and keeps
+        what is young when it begins (G1 takes all class loaders for alive then): it saw what the one before
+        it left.
+        """
+        full = [one for one in self._points if one.is_full and one.at_ns <= until_ns][-2:]
+        if full and full[-1].least_bytes is not None:
+            full.pop()
+        return full[-1].at_ns if full else None
 
     def note(self, collections: Iterable[LiveHeap]) -> None:
         """Remember collections."""
@@ -101,6 +107,10 @@ class HeapTracking:
             np.array([(one.at_ns - since_ns) / 1e9 for one in self._points]),
             np.array([one.live_bytes for one in self._points], np.float64),
             np.array([one.is_full for one in self._points], np.bool_),
+            np.array(
+                [one.live_bytes if one.least_bytes is None else one.least_bytes for one in self._points],
+                np.float64,
+            ),
         )
         is_read = any(one.is_reading for one in self._points)
         watched_s = (now_ns - since_ns) / 1e9

@@ -7,7 +7,8 @@ nothing. What a collection leaves does:
 - A collection of young generations shows an upper bound: the old ones may hold garbage.
 
 So memory has leaked for certain if a full collection found more alive than there can have been at an earlier
-one. Growth alone, seen by collections of young generations, may be garbage that grew old: no leak until a
+one, by a good part of what the trend says: what fills in the beginning, or between two full ones, is no leak.
+Growth alone, seen by collections of young generations, may be garbage that grew old: no leak until a
 full collection has confirmed it. Without any collection there is nothing to be said.
 
 Where full collections come often (V8), more is asked of them: the earlier one is of the third quarter of the
@@ -42,8 +43,10 @@ _GAINED_MIN_SHARE = 0.02
 # What is compared to a full collection: from then to then, of the time until that.
 _EARLIER = (0.0, 0.6)
 _EARLIER_IF_OFTEN = (0.5, 0.75)
-# Where they come often: of the trend, and how long it has lasted in units of what makes a leak.
-_OF_TREND_MIN = 0.5
+# What has leaked is at least this part of what the trend says. Less where they are rare, since garbage adds
+# to the trend, and a collector that tolerates garbage (G1) shows less than what is alive.
+_OF_TREND_MIN, _OF_TREND_MIN_IF_OFTEN = 0.25, 0.5
+# How long it has lasted where they come often, in units of what makes a leak.
 _LASTS_MIN = 1.25
 # Commits of the heap that make this part of a process' growth explain it.
 _EXPLAINS_SHARE = 0.5
@@ -51,11 +54,13 @@ _LEFT_ALIVE = "what {} of the managed heap leave alive"
 
 
 class Collections(Struct, frozen=True):
-    """Collections of one process: seconds since the attach, bytes alive (at most, unless `is_full`)."""
+    """Collections of one process: seconds since the attach, bytes alive at most, whether they cover all
+    objects, and the bytes that are alive for certain if so."""
 
     times_s: NDArray[np.float64]
     live_bytes: NDArray[np.float64]
     is_full: NDArray[np.bool_]
+    least_bytes: NDArray[np.float64]
 
 
 def classify_managed_heap(
@@ -158,10 +163,12 @@ def _is_confirmed(
 ) -> bool:
     """Whether the last full collection confirms growth at that rate."""
     if not often_full:
-        return _has_survived(collections, _EARLIER)
+        return _has_survived(collections, _EARLIER, 0.0 if was_leak else _OF_TREND_MIN * rate)
     if was_leak:
         return _has_survived(collections, _EARLIER_IF_OFTEN)
-    return _has_survived(collections, _EARLIER_IF_OFTEN, _OF_TREND_MIN * rate, _LASTS_MIN * leak_after_s)
+    return _has_survived(
+        collections, _EARLIER_IF_OFTEN, _OF_TREND_MIN_IF_OFTEN * rate, _LASTS_MIN * leak_after_s
+    )
 
 
 def _has_survived(
@@ -188,7 +195,7 @@ def _has_survived(
         return False
     least = earlier[np.argmin(collections.live_bytes[earlier])]
     least_bytes = float(collections.live_bytes[least])
-    gained_bytes = float(collections.live_bytes[last]) - least_bytes
+    gained_bytes = float(collections.least_bytes[last]) - least_bytes
     needed_bytes = least_bytes_per_s * float(collections.times_s[last] - times_s[least])
     return gained_bytes > max(GAINED_MIN_BYTES, _GAINED_MIN_SHARE * least_bytes, needed_bytes)
 

@@ -118,6 +118,18 @@ def test_pages_of_a_heap_that_stands_still_do_not_leak() -> None:
     assert leaking.heap.verdict is Verdict.LEAK
 
 
+def test_what_a_concurrent_collection_has_seen() -> None:
+    """What the one before it left: it keeps what was young when it began."""
+    heap = HeapTracking()
+    heap.note([LiveHeap(10 * NS_PER_S, 9 << 20, 1, is_full=True, least_bytes=7 << 20)])
+    assert heap.last_full_ns(99 * NS_PER_S) is None
+    heap.note([LiveHeap(20 * NS_PER_S, 9 << 20, 2, is_full=False)])
+    heap.note([LiveHeap(30 * NS_PER_S, 9 << 20, 3, is_full=True, least_bytes=7 << 20)])
+    assert heap.last_full_ns(99 * NS_PER_S) == 10 * NS_PER_S
+    heap.note([LiveHeap(40 * NS_PER_S, 9 << 20, 4, is_full=True)])
+    assert heap.last_full_ns(99 * NS_PER_S) == 40 * NS_PER_S
+
+
 def test_memory_of_objects_that_no_full_collection_has_confirmed() -> None:
     """It grows, as far as is known."""
     heap, leak = heap_of([20.0] * 9), SiteVerdict(Verdict.LEAK, 0.8, "+5 MiB in 52s, steadily", 1e5)

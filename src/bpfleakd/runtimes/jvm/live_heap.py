@@ -114,13 +114,11 @@ class JavaLiveHeap:
         names = [str(counters.get(f"{_COLLECTOR}.{number}.name", "")) for number in range(3)]
         if any(name.startswith(_UNTOLD) for name in names):
             return [LiveHeap(now_ns, used_bytes, self._count, is_full=False)]
-        is_full = counts.full > before.full
-        found = [LiveHeap(now_ns, used_bytes, self._count, is_full)]
         if self._marking and self._marking.is_collected(before, counts, falls=falls):
             capacity_bytes = sum(_number(counters, name) for name in _CAPACITIES)
             least_bytes = (1 - _G1_REGION_SHARE) * old_bytes - _G1_HEAP_SHARE * capacity_bytes
-            found.insert(0, LiveHeap(now_ns, max(0, round(least_bytes)), self._count, is_full=True))
-        return found
+            return [LiveHeap(now_ns, used_bytes, self._count, True, max(0, round(least_bytes)))]
+        return [LiveHeap(now_ns, used_bytes, self._count, counts.full > before.full)]
 
 
 class _Marking:
