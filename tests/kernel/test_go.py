@@ -41,6 +41,7 @@ FORMS: dict[str, list[str]] = {
 }
 LIBRARIES = {
     "library": ["-buildmode=c-shared", "-ldflags=-s -w"],
+    "archive": ["-buildmode=c-archive"],
     "plugin": ["-buildmode=plugin"],
 }
 # A program in another language that loads a library of Go, and calls it as it is told.
@@ -69,11 +70,22 @@ def built(program: str, form: str, go: str | None = None) -> Path:
     if go is None:
         cannot_run("Go is not installed")
     directory = BUILD / "go" / Path(go).resolve().parents[1].name
-    path = directory / f"{program}-{form}"
+    path = directory / (f"{program}-{form}.a" if form == "archive" else f"{program}-{form}")
     with building_alone():
         directory.mkdir(parents=True, exist_ok=True)
         command = [go, "build", "-o", path, *(FORMS | LIBRARIES)[form], f"./{program}"]
         done = subprocess.run(command, cwd=SOURCES / "go", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def linked(archive: Path, *flags: str) -> Path:
+    """A program in C with an archive of Go."""
+    path = archive.with_name("".join(("archive-host", *flags)))
+    source = SOURCES / "go" / "archive_host.c"
+    command = ["gcc", "-g", *flags, f"-I{archive.parent}", source, archive, "-o", path, "-lpthread"]
+    with building_alone():
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return path
 
@@ -265,23 +277,35 @@ def test_a_heap_that_is_not_collected_does_not_leak(daemon, run) -> None:
     )
 
 
+def check_library(host: Obedient, program_of: Callable[[int], GoProgram], profile: Path) -> GoProgram:
+    """That the figures and names of a library's heap are those of pprof."""
+    host.tell("KeepGo", 3000, 4096)
+    host.tell("Collect")
+    host.tell("Profile", profile)
+    program = program_of(host.pid)
+    # Where it writes the profile it allocates, which the profile of then does not have.
+    assert of_pprof(profile.read_text()) - of_memory(program) == Counter()
+    ours = {
+        method.name for bucket in of_memory(program) for one in bucket[4] if (method := program.method(one))
+    }
+    assert "main.remember" in ours
+    return program
+
+
 @pytest.mark.parametrize("go", compilers())
 def test_a_library_for_another_language(run, opened, tmp_path: Path, go: str) -> None:
     """Its figures and names are those of pprof, as of a program."""
     host = run(Obedient, sys.executable, "-c", HOST)
     host.tell("load", built("library", "library", go))
-    host.tell("KeepGo", 3000, 4096)
-    host.tell("Collect")
-    host.tell("Profile", tmp_path / "profile")
-    text = (tmp_path / "profile").read_text()
-    program = opened(host.pid)
-    assert program.is_library
-    # Where it writes the profile it allocates, which the profile of then does not have.
-    assert of_pprof(text) - of_memory(program) == Counter()
-    ours = {
-        method.name for bucket in of_memory(program) for one in bucket[4] if (method := program.method(one))
-    }
-    assert "main.remember" in ours
+    assert check_library(host, opened, tmp_path / "profile").is_library
+
+
+@pytest.mark.parametrize("flags", [[], ["-no-pie"], ["-s"]], ids=["pie", "fixed", "stripped"])
+@pytest.mark.parametrize("go", compilers())
+def test_an_archive_in_a_program_in_c(run, opened, tmp_path: Path, go: str, flags: list[str]) -> None:
+    """The program is the linker's, and Go's runtime is a part of it."""
+    host = run(Obedient, linked(built("library", "archive", go), *flags))
+    assert check_library(host, opened, tmp_path / "profile").is_library
 
 
 @pytest.mark.parametrize("go", compilers())
