@@ -18,13 +18,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 from bpfleakd.sandbox.answer_stream import AnswerStream
 from bpfleakd.sandbox.channel import ChannelError, HelperFailed, JobFailed, receive, send
-from bpfleakd.sandbox.orders import Failure, Order
+from bpfleakd.sandbox.orders import Failure, Order, Spent
 
 __all__ = ["AnswerStream", "HelperFailed", "Helpers", "JobFailed"]
 
@@ -61,31 +61,42 @@ class Helpers:
         answer_limit_s: float | None = None,
         answers_max: int = 1,
         bytes_max: int = ANSWER_BYTES_MAX,
+        cpu_s: int | None = None,
+        on_spent: Callable[[float], None] | None = None,
     ) -> Iterator[T]:
         """Order a job and yield its answers, until it ends.
 
-        It may take `limit_s`, and each answer no longer than `answer_limit_s`. Raises HelperFailed, also if
-        there are more than `answers_max`, or one of more than `bytes_max`.
+        It may take `limit_s` by the clock, `cpu_s` of a processor (as much, otherwise), and each answer no
+        longer than `answer_limit_s`. Raises HelperFailed, also if there are more than `answers_max`, or one
+        of more than `bytes_max`. `on_spent` is told the CPU time in seconds that a job took, as
+        the helper says; then it is known to be whole, and one that used up its time fails, too.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with ours:
             try:
                 with theirs:
-                    order = Order(job, _MEMORY_BYTES_MAX, int(limit_s) + 1, limit_s)
+                    cpu_s = int(limit_s) + 1 if cpu_s is None else cpu_s
+                    order = Order(job, _MEMORY_BYTES_MAX, cpu_s, limit_s, is_metered=on_spent is not None)
                     self._order(order, [theirs.fileno(), *files])
                 deadline_s = time.monotonic() + limit_s
                 ours.settimeout(limit_s)
                 send(ours, arguments)
                 ours.settimeout(None)
+                kind = answer_type | Failure if on_spent is None else answer_type | Failure | Spent
                 for _number in range(answers_max + 1):
                     if _is_over(ours, deadline_s):
+                        if on_spent is not None:
+                            raise HelperFailed("it ended before it was done")
                         return
                     until_s = deadline_s
                     if answer_limit_s is not None:
                         until_s = min(until_s, time.monotonic() + answer_limit_s)
-                    answer = receive(ours, answer_type | Failure, deadline_s=until_s, bytes_max=bytes_max)  # type: ignore[arg-type]
+                    answer = receive(ours, kind, deadline_s=until_s, bytes_max=bytes_max)  # type: ignore[arg-type]
                     if isinstance(answer, Failure):
                         raise JobFailed(answer.reason)
+                    if on_spent is not None and isinstance(answer, Spent):
+                        on_spent(answer.cpu_s)
+                        return
                     yield answer
                 raise HelperFailed(f"more answers than {answers_max}")
             except ChannelError as error:

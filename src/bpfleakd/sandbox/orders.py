@@ -8,16 +8,26 @@ import msgspec
 
 from bpfleakd.sandbox.channel import send
 
-__all__ = ["Answers", "Failure", "Order"]
+__all__ = ["Answers", "Failure", "Order", "Spent"]
 
 
 class Order(msgspec.Struct):
-    """A job, and what it may take: memory, CPU time (whole seconds) and time by the clock, 0 for no limit."""
+    """A job, and what it may take: memory, CPU time (whole seconds) and time by the clock, 0 for no limit.
+
+    `is_metered`: its last answer says what it took.
+    """
 
     job: str
     memory_bytes: int
     cpu_s: int
     real_s: float
+    is_metered: bool = False
+
+
+class Spent(msgspec.Struct, tag=True):
+    """The CPU time that a job took, as its process says."""
+
+    cpu_s: float
 
 
 class Failure(msgspec.Struct, tag=True):

@@ -21,12 +21,13 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 from bpfleakd.sandbox.channel import ChannelError, receive, receive_with_descriptors, send
 from bpfleakd.sandbox.lockdown import LONG_LIVED, WORKER, limit, lock_down
-from bpfleakd.sandbox.orders import Answers, Failure, Order
+from bpfleakd.sandbox.orders import Answers, Failure, Order, Spent
 
 __all__: list[str] = []
 
@@ -78,6 +79,9 @@ def _work(job: Callable[..., None], order: Order, descriptors: list[int]) -> Non
             job(descriptors[1:], arguments, Answers(answers))
         except Exception as error:
             send(answers, Failure(f"{type(error).__name__}: {error}"[:1000]))
+        else:
+            if order.is_metered:
+                send(answers, Spent(time.process_time()))
     finally:
         os._exit(0)
 

@@ -6,9 +6,9 @@
 Rules:
 - Parsers run in unprivileged helpers, one for each file (naming_jobs.py). Results are stored by the file in
   which they were found, names by their text.
-- Each process has a budget of time. A process over it gets no further names for a while: its addresses are
-  counted, and shown as file and offset. The user who was served least recently is next, and of his processes
-  the one served least recently: however many processes one user has, others' get their names.
+- Each process has a budget of CPU time. A process over it gets no further names for a while: its addresses
+  are counted, and shown as file and offset. The user who was served least recently is next, and of his
+  processes the one served least recently: however many processes one user has, others' get their names.
 - If the lines of a file take too long, only its symbols are read; if these do, they are tried again after a
   while: an overloaded machine loses no name permanently. A name that takes too long to demangle stays as it
   is.
@@ -22,7 +22,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -55,6 +55,10 @@ _THREADS = 2
 BUDGET_S = 8.0
 # And then so much of the time that passes.
 _BUDGET_SHARE = 0.02
+# How much longer than its CPU time a job may take: a loaded machine makes it wait.
+_PATIENCE = 4
+# What a helper says that it took is believed down to this part of the time by the clock.
+_BELIEVED_SHARE = 1 / 16
 # Of the budget: what a file's lines may take, its symbols alone, and one name.
 _LINES_SHARE, _SYMBOLS_SHARE, _NAME_SHARE = 1 / 2, 1 / 4, 1 / 8
 # A file that could not be read, for want of time for instance, is not read again before.
@@ -84,6 +88,25 @@ class _Client(Struct):
         for identity, (_module, places) in wanted.items():
             if len(self.given_up) < _GIVEN_UP_MAX:
                 self.given_up |= {(identity, code) for code, _vaddr in places}
+
+
+class _Cost:
+    """What jobs for one process took, in seconds of a processor; by the clock where a job does not say it."""
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self.cpu_s = 0.0
+        self._clock_s = clock_s
+
+    @contextlib.contextmanager
+    def of_job(self) -> Iterator[Callable[[float], None]]:
+        """Add what a job takes; call what this gives with what its helper says."""
+        began_s = self._clock_s()
+        said_s: list[float] = []
+        try:
+            yield said_s.append
+        finally:
+            took_s = self._clock_s() - began_s
+            self.cpu_s += min(took_s, max(*said_s, took_s * _BELIEVED_SHARE)) if said_s else took_s
 
 
 class _ModuleClosed(Exception):
@@ -234,20 +257,19 @@ class NameService:
             del self._taken[min(self._taken, key=self._taken_by)]
 
     def _name(self, owner: str, client: _Client, module: Module, places: list[Place]) -> None:
-        began_s = self._clock_s()
+        cost = _Cost(self._clock_s)
         found: dict[int, NamedAddress] | None = None
         is_complete = False
         try:
-            found, is_complete = self._look_up(module, places)
-            names = self.readable(
-                _names_in(found.values()), client.allowance_s(began_s) - (self._clock_s() - began_s)
-            )
+            found, is_complete = self._look_up(module, places, cost)
+            left_s = client.allowance_s(self._clock_s()) - cost.cpu_s
+            names = self._readable_names(_names_in(found.values()), left_s, cost)
             found = {code: _with_names(one, names) for code, one in found.items()}
         except _ModuleClosed:
             found = None  # The next request opens it again.
         finally:
             with self._changed:
-                self._charge(owner, client, self._clock_s() - began_s)
+                self._charge(owner, client, cost.cpu_s)
                 client.busy -= 1
                 for key in ((module.identity, code) for code, _vaddr in places):
                     if found is not None and (is_complete or key[1] in found):
@@ -261,7 +283,9 @@ class NameService:
                     self._waiting.pop(owner, None)
                 self._changed.notify_all()
 
-    def _look_up(self, module: Module, places: Sequence[Place]) -> tuple[dict[int, NamedAddress], bool]:
+    def _look_up(
+        self, module: Module, places: Sequence[Place], cost: _Cost
+    ) -> tuple[dict[int, NamedAddress], bool]:
         """By symbols and lines; by symbols alone where that fails. And whether it did not fail."""
         found: dict[int, NamedAddress] = {}
         is_complete = False
@@ -273,15 +297,18 @@ class NameService:
                 missing = [place for place in places if place[0] not in found]
                 arguments = (missing, with_lines and not module.lines_failed)
                 try:
-                    for named in self._helpers.answers(
-                        NAMES_JOB,
-                        arguments,
-                        files,
-                        NamedAddress,
-                        limit_s=share * self._budget_s,
-                        answers_max=len(missing),
-                    ):
-                        found[named.vaddr] = named
+                    with cost.of_job() as on_spent:
+                        for named in self._helpers.answers(
+                            NAMES_JOB,
+                            arguments,
+                            files,
+                            NamedAddress,
+                            limit_s=_PATIENCE * share * self._budget_s,
+                            answers_max=len(missing),
+                            cpu_s=math.ceil(share * self._budget_s),
+                            on_spent=on_spent,
+                        ):
+                            found[named.vaddr] = named
                 except HelperFailed:
                     module.lines_failed = True
                     continue
@@ -297,25 +324,31 @@ class NameService:
 
         Waits for it: not for the tracing thread.
         """
+        return self._readable_names(names, limit_s, _Cost(self._clock_s))
+
+    def _readable_names(self, names: Collection[str], limit_s: float, cost: _Cost) -> dict[str, str]:
         with self._changed:
             readable = {name: self._readable.get(name) for name in names if is_mangled(name)}
         missing = [name for name, text in readable.items() if text is None]
-        until_s = self._clock_s() + limit_s
-        while missing and self._clock_s() < until_s:
+        until_s = cost.cpu_s + limit_s
+        while missing and cost.cpu_s < until_s:
             done = 0
             try:
-                for answer in self._helpers.answers(
-                    DEMANGLE_JOB,
-                    missing,
-                    [],
-                    Demangled,
-                    limit_s=2 * _NAME_SHARE * self._budget_s,
-                    answer_limit_s=_NAME_SHARE * self._budget_s,
-                    answers_max=len(missing),
-                ):
-                    if done < len(missing):
-                        readable[missing[done]] = answer.text
-                    done += 1
+                with cost.of_job() as on_spent:
+                    for answer in self._helpers.answers(
+                        DEMANGLE_JOB,
+                        missing,
+                        [],
+                        Demangled,
+                        limit_s=_PATIENCE * 2 * _NAME_SHARE * self._budget_s,
+                        answer_limit_s=_PATIENCE * _NAME_SHARE * self._budget_s,
+                        answers_max=len(missing),
+                        cpu_s=math.ceil(2 * _NAME_SHARE * self._budget_s),
+                        on_spent=on_spent,
+                    ):
+                        if done < len(missing):
+                            readable[missing[done]] = answer.text
+                        done += 1
             except HelperFailed:
                 if done < len(missing):
                     readable[missing[done]] = missing[done]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-JOBS = ("echo", "attempts", "sleep", "spin", "die", "fill")
+JOBS = ("echo", "attempts", "sleep", "spin", "die", "fill", "work")
 
 
 def prepare() -> None:
@@ -18,6 +18,13 @@ def prepare() -> None:
 def echo(files: Sequence[int], arguments: Any, answer: Callable[[object], None]) -> None:
     answer([os.pread(file, 100, 0).decode() for file in files])
     answer(arguments)
+
+
+def work(_files: Sequence[int], seconds: Any, answer: Callable[[object], None]) -> None:
+    """Use a processor for some time, and answer."""
+    while time.process_time() < seconds:
+        pass
+    answer("done")
 
 
 def attempts(files: Sequence[int], _arguments: Any, answer: Callable[[object], None]) -> None:

@@ -41,6 +41,22 @@ def test_files_come_open_and_answers_in_order(helpers: Helpers, tmp_path: Path) 
     assert answers == [["first"], {"n": 23}]
 
 
+def test_it_says_what_it_took(helpers: Helpers) -> None:
+    """CPU time, behind its answers, and only if somebody asks."""
+    took_s: list[float] = []
+    answers = helpers.answers(f"{JOBS}:work", 0.1, [], str, limit_s=20, on_spent=took_s.append)
+    assert list(answers) == ["done"]
+    assert len(took_s) == 1
+    assert 0.1 <= took_s[0] < 0.3
+    assert list(helpers.answers(f"{JOBS}:work", 0, [], Any, limit_s=20)) == ["done"]
+
+
+def test_a_job_ends_when_its_cpu_time_is_over(helpers: Helpers) -> None:
+    """Long before the time by the clock."""
+    with pytest.raises(HelperFailed):
+        list(helpers.answers(f"{JOBS}:spin", None, [], str, limit_s=60, cpu_s=1, on_spent=[].append))
+
+
 def test_it_has_no_rights(helpers: Helpers, tmp_path: Path) -> None:
     """It opens, starts, signals and writes nothing; a descriptor to read is no descriptor to write."""
     path = tmp_path / "kept"

@@ -24,7 +24,7 @@ SOURCE += "int main(int n, char **v) { return hidden(n); }\n"
 
 
 class FakeHelpers:
-    """Answers every address with a name, while `gate` is open; a job takes `cost_s`."""
+    """Answers every address with a name, while `gate` is open; a job takes `cost_s`, and says `said_s`."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -34,8 +34,16 @@ class FakeHelpers:
         self.fails: set[str] = set()
         self.now_s = 0.0
         self.cost_s = 0.0
+        self.said_s: float | None = None
 
     def answers(
+        self, job: str, arguments: Any, files: Sequence[int], kind: type, *, on_spent: Any, **limits: float
+    ) -> Iterator[Any]:
+        yield from self._answers(job, arguments, files, kind, **limits)
+        if self.said_s is not None:
+            on_spent(self.said_s)
+
+    def _answers(
         self, job: str, arguments: Any, _files: Sequence[int], _type: type, **_limits: float
     ) -> Iterator[Any]:
         self.gate.wait(20)
@@ -126,6 +134,30 @@ def test_a_process_over_its_budget_gets_no_names_and_its_neighbour_does(
     assert named(names, module, 3, owner="neighbour")
     assert names.given_up("neighbour") == 0
     fake.now_s += 9 * name_service.BUDGET_S / name_service._BUDGET_SHARE
+    assert named(names, module, 2)
+
+
+def test_a_loaded_machine_takes_nothing_from_the_budget(
+    names: NameService, fake: FakeHelpers, module: Module
+) -> None:
+    """What counts is what a job took of a processor, however long it waited for one."""
+    fake.cost_s, fake.said_s = 0.9 * name_service.BUDGET_S, 0.01
+    for code in range(4):
+        assert named(names, module, code)
+    assert names.given_up("me") == 0
+
+
+@pytest.mark.parametrize("said_s", [0.0, -1e9, float("nan"), float("inf")])
+def test_a_helper_that_lies_about_its_time(
+    names: NameService, fake: FakeHelpers, module: Module, said_s: float
+) -> None:
+    """It is believed to a part of the time by the clock only."""
+    fake.cost_s, fake.said_s = 20 * name_service.BUDGET_S, said_s
+    named(names, module, 1)
+    assert names.is_over_budget("me")
+    names.forget("me")
+    fake.cost_s = 0.0
+    fake.now_s += 21 * 20 * name_service.BUDGET_S / name_service._BUDGET_SHARE
     assert named(names, module, 2)
 
 
