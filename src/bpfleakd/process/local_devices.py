@@ -2,18 +2,23 @@
 
 A file that belongs to root, and that only root may write, is trustworthy only if the file system tells the
 truth. FUSE servers and remote servers may lie, and so may an overlay over one of these that an unprivileged
-user has mounted in a separate namespace. So a device counts if it is mounted in our own mount namespace with
-a type of this list. Device numbers are reused: the list is read again after every mount or unmount, which the
-kernel reports by poll(2) on mountinfo (proc_pid_mountinfo(5)).
+user has mounted in a separate namespace. So a device counts if it is mounted with a type of this list in our
+own mount namespace, or in that of process 1: a daemon in a container does not have the overlays of other
+containers in its own, and those of the machine's init are root's, too. Device numbers are reused: the lists
+are read again after every mount or unmount, which the kernel reports by poll(2) on mountinfo
+(proc_pid_mountinfo(5)).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+from collections.abc import Sequence
 
 __all__ = ["LocalDevices", "device_number", "is_kernels_own"]
 
+_MOUNTS = ("/proc/self/mountinfo", "/proc/1/mountinfo")
 _TYPES = frozenset(
     (
         "ext2",
@@ -48,32 +53,41 @@ _KERNELS_OWN = frozenset(
 
 
 class LocalDevices:
-    """The device numbers, as of now."""
+    """The device numbers, as of now. Lists of mounts that cannot be read count as empty."""
 
-    def __init__(self, mountinfo: str = "/proc/self/mountinfo") -> None:
-        self._path = mountinfo
-        self._fd = -1
+    def __init__(self, mounts: Sequence[str] = _MOUNTS) -> None:
+        self._paths = mounts
+        self._fds: list[int] | None = None
         self._devices: frozenset[int] = frozenset()
 
     def __contains__(self, device: int) -> bool:
-        if self._fd < 0 or self._has_changed():
+        if self._fds is None or self._has_changed(self._fds):
             self._read()
         return device in self._devices
 
-    def _has_changed(self) -> bool:
+    @staticmethod
+    def _has_changed(fds: Sequence[int]) -> bool:
         poll = select.poll()
-        poll.register(self._fd, select.POLLERR | select.POLLPRI)
+        for fd in fds:
+            poll.register(fd, select.POLLERR | select.POLLPRI)
         return bool(poll.poll(0))
 
     def _read(self) -> None:
-        if self._fd < 0:
-            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        os.lseek(self._fd, 0, os.SEEK_SET)
-        parts = []
-        while part := os.read(self._fd, 1 << 16):
-            parts.append(part)
-        lines = b"".join(parts).decode(errors="surrogateescape").splitlines()
+        if self._fds is None:
+            self._fds = []
+            for path in self._paths:
+                with contextlib.suppress(OSError):
+                    self._fds.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        lines = [line for fd in self._fds for line in _lines(fd)]
         self._devices = frozenset(device for line in lines if (device := _local_device(line)) is not None)
+
+
+def _lines(fd: int) -> list[str]:
+    os.lseek(fd, 0, os.SEEK_SET)
+    parts = []
+    while part := os.read(fd, 1 << 16):
+        parts.append(part)
+    return b"".join(parts).decode(errors="surrogateescape").splitlines()
 
 
 def is_kernels_own(kind: int) -> bool:

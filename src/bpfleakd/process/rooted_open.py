@@ -49,7 +49,11 @@ class TargetRoot(Struct, frozen=True):
         if is_kernels_own(kind) or device in _devices:
             return handle
         os.close(handle)
-        raise OSError(errno.ENODEV, "it is on a file system that may not answer", str(path))
+        raise OSError(
+            errno.ENODEV,
+            "it is on a file system that may not answer (FUSE, NFS, an overlay of another mount namespace)",
+            str(path),
+        )
 
     def open_regular(self, path: str | PurePosixPath, *, follow: bool = True) -> int:
         """Open a regular file for reading."""

@@ -15,6 +15,7 @@ https://github.com/dotnet/diagnostics/blob/main/documentation/design-docs/ipc-pr
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import socket
@@ -182,7 +183,9 @@ def find_endpoint(
 def _is_there(root: TargetRoot, path: str) -> bool:
     try:
         os.close(root.open_handle(path, follow=False))
-    except OSError:
+    except OSError as error:
+        if error.errno == errno.ENODEV:
+            raise DiagnosticsError(f"its diagnostics socket was not opened: {error.strerror}") from error
         return False
     return True
 
