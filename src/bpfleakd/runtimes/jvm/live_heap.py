@@ -15,6 +15,7 @@ Counters are read once a tick. Of several collections since the last tick, the l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
@@ -41,6 +42,9 @@ _PAUSES = 2
 # After so many young collections in which the old generation does not fall, none collects it any more; more
 # of them after the first pause of a marking, since a JVM may omit the second one.
 _IDLE_AFTER_CLEANUP, _IDLE_AFTER_REMARK = 3, 24
+# Where one marking follows upon another, so many of them are enough: the next one begins when what the one
+# before has marked is collected.
+_MARKINGS = 3
 
 Counters = dict[str, int | str]
 
@@ -114,9 +118,10 @@ class JavaLiveHeap:
         names = [str(counters.get(f"{_COLLECTOR}.{number}.name", "")) for number in range(3)]
         if any(name.startswith(_UNTOLD) for name in names):
             return [LiveHeap(now_ns, used_bytes, self._count, is_full=False)]
-        if self._marking and self._marking.is_collected(before, counts, falls=falls):
+        left_bytes = self._marking.left(before, counts, old_bytes, falls=falls) if self._marking else None
+        if left_bytes is not None:
             capacity_bytes = sum(_number(counters, name) for name in _CAPACITIES)
-            least_bytes = (1 - _G1_REGION_SHARE) * old_bytes - _G1_HEAP_SHARE * capacity_bytes
+            least_bytes = (1 - _G1_REGION_SHARE) * left_bytes - _G1_HEAP_SHARE * capacity_bytes
             return [LiveHeap(now_ns, used_bytes, self._count, True, max(0, round(least_bytes)))]
         return [LiveHeap(now_ns, used_bytes, self._count, counts.full > before.full)]
 
@@ -125,27 +130,52 @@ class _Marking:
     """How far G1 is with collecting what it has marked."""
 
     def __init__(self, counts: _Counts) -> None:
-        # Concurrent pauses before the first marking: those up to a full collection, which ends a marking.
-        self._base = None if counts.full else 0
+        # Pauses up to a full collection, which ends a marking, so that the next pause is a remark. Of one
+        # before the attach that is not known.
+        self._base = counts.concurrent if counts.full else 0
+        self._is_sure = not counts.full
         self._is_whole = False
         # Young collections yet to come without a fall of the old generation; 0: nothing is marked.
         self._idle_left = 0
+        self._told = self._collected(counts)
+        # The least that the old generation had, since the last answer and since the last pause.
+        self._low_bytes = self._last_low_bytes = math.inf
 
-    def is_collected(self, before: _Counts, counts: _Counts, *, falls: bool) -> bool:
-        """Whether what was marked has been collected, as far as G1 will do that; once for each marking."""
-        young = counts.young - before.young
+    def left(self, before: _Counts, counts: _Counts, old_bytes: int, *, falls: bool) -> float | None:
+        """What the old generation had when what was marked had been collected, as far as G1 will do that.
+
+        In bytes; None if it has not been collected since the last answer.
+        """
+        self._low_bytes = min(self._low_bytes, old_bytes)
         if counts.full > before.full:
-            self._base, self._idle_left = counts.concurrent, 0
-        elif counts.concurrent > before.concurrent:
-            self._is_whole = self._base is not None and (counts.concurrent - self._base) % _PAUSES == 0
+            self._base, self._is_sure, self._idle_left = counts.concurrent, True, 0
+            return self._answer(0, math.inf)
+        if counts.concurrent > before.concurrent:
+            self._is_whole = self._is_sure and (counts.concurrent - self._base) % _PAUSES == 0
             self._idle_left = _IDLE_AFTER_CLEANUP if self._is_whole else _IDLE_AFTER_REMARK
-        elif self._idle_left and young > 0:
-            if not falls:
-                self._idle_left = max(0, self._idle_left - young)
-                return not self._idle_left
+            self._last_low_bytes = math.inf
+            collected = self._collected(counts)
+            return self._answer(collected, self._low_bytes) if collected >= self._told + _MARKINGS else None
+        self._last_low_bytes = min(self._last_low_bytes, old_bytes)
+        young = counts.young - before.young
+        if not self._idle_left or young <= 0:
+            return None
+        if falls:
             # One that collects old regions: the first one that does not is the end.
             self._idle_left = 1 if self._is_whole else _IDLE_AFTER_REMARK
-        return False
+            return None
+        self._idle_left = max(0, self._idle_left - young)
+        if self._idle_left:
+            return None
+        return self._answer((counts.concurrent - self._base) // _PAUSES, self._last_low_bytes)
+
+    def _collected(self, counts: _Counts) -> int:
+        """How many markings have ended for certain: each by the first pause of another."""
+        return max(0, (counts.concurrent - self._base - (1 if self._is_sure else 2)) // _PAUSES)
+
+    def _answer(self, collected: int, left_bytes: float) -> float | None:
+        self._told, self._low_bytes = collected, math.inf
+        return left_bytes if left_bytes < math.inf else None
 
 
 def _number(counters: Counters, name: str) -> int:

@@ -128,6 +128,33 @@ def test_g1_marks_for_a_long_time() -> None:
     assert full_collections(heap, machine, [141, 50, 51]) == [False, False, True]
 
 
+def test_g1_marks_again_and_again() -> None:
+    """A heap that is nearly full: the least of some readings is what such collections leave."""
+    machine = Machine(G1)
+    heap = JavaLiveHeap(machine.read)
+    heap.read(1)
+    found = []
+    for at_ns, old in enumerate([80, 95, 84, 90, 99, 92, 97, 96], 2):
+        machine.collect(2, old=old * MIB, times=2)
+        machine.collect(0, old=old * MIB, times=2)
+        found += [(at_ns, one.least_bytes) for one in heap.read(at_ns) if one.is_full]
+    assert found == [
+        (at_ns, round(0.85 * least * MIB - 0.05 * 200 * MIB)) for at_ns, least in ((5, 80), (8, 92))
+    ]
+
+
+def test_g1_of_which_the_pauses_before_are_unknown() -> None:
+    """After a full collection before the attach the first pause may be either one."""
+    machine = Machine(G1)
+    machine.collect(1, old=10 * MIB)
+    machine.collect(2, old=10 * MIB)
+    heap = JavaLiveHeap(machine.read)
+    heap.read(1)
+    machine.collect(2, old=120 * MIB)
+    heap.read(2)
+    assert not any(full_collections(heap, machine, range(120, 140)))
+
+
 def test_a_full_collection_ends_a_marking_of_g1() -> None:
     """The next pause is the first one of another marking."""
     machine = Machine(G1)
