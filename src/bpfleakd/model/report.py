@@ -99,7 +99,7 @@ class LeakReport(Struct, frozen=True):
     `goroutines` are those of a Go program, by the place that started them; `resources` its file descriptors
     and threads. While descriptors are recorded, `descriptor_sites` are the call sites with open ones, and
     `descriptor_totals` has also those of no call site. `oom` is present if the kernel killed the process
-    because memory had run out.
+    because memory had run out. `names_pending`: a later report has more names of functions.
     """
 
     process: ProcessSummary
@@ -115,6 +115,7 @@ class LeakReport(Struct, frozen=True):
     descriptor_sites: tuple[DescriptorSite, ...] = ()
     descriptor_totals: DescriptorTotals | None = None
     oom: OomKill | None = None
+    names_pending: bool = False
 
 
 class AwaitedVerdicts(Struct, frozen=True):

@@ -152,6 +152,7 @@ class Reporter:
             resources=traced.resources.uses(),
             descriptor_sites=_descriptor_sites(view, now_ns, limit),
             descriptor_totals=traced.descriptors.totals,
+            names_pending=any(stack.stack.pending for stack in named.values()),
         )
 
     def with_retained(

@@ -154,6 +154,11 @@ class NameService:
                 self._want(owner, module, missing)
             return {code: named for code, named in found.items() if named is not None}
 
+    def failed(self, module: Module, codes: Collection[int]) -> set[int]:
+        """The addresses whose names could not be found, and are not looked for again at present."""
+        with self._changed:
+            return {code for code in codes if self._has_failed((module.identity, code))}
+
     def is_pending(self, owner: str) -> bool:
         """Whether names that this process requested are still to come."""
         with self._changed:

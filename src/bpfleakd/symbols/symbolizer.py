@@ -96,8 +96,9 @@ class Symbolizer:
         self._frames: FrameNames | None = None
         self._managed: ManagedNames | None = None
         self._updates = 0
-        # Of the last call: the places whose names were not there.
+        # Of the last call: the places whose names were not there, and those of them whose names are to come.
         self._missing: set[_Place] = set()
+        self._awaited: set[_Place] = set()
         self.lacked_total = 0
         self._not_covered: BoundedCache[int, int] = BoundedCache(_FRAMES_MAX)
 
@@ -190,8 +191,8 @@ class Symbolizer:
         }
         named = self._named(places)
         # They may have arrived since the request: then another call has them.
-        awaited = self._missing and self._names and not self._names.is_over_budget(self.owner)
-        pending = self._missing if awaited else frozenset()
+        is_awaited = self._awaited and self._names and not self._names.is_over_budget(self.owner)
+        pending = self._awaited if is_awaited else frozenset()
         self.lacked_total += bool(pending)
         return [
             _stack(stack, named, known, interpreted_frames(stack, self._frames), pending)
@@ -235,7 +236,7 @@ class Symbolizer:
             else:
                 by_region.setdefault(region, []).append(place)
         not_elf = {}
-        self._missing = set()
+        self._missing, self._awaited = set(), set()
         for region, missing in by_region.items():
             found = self._module_at(region.mapping)
             if found is None:
@@ -264,11 +265,15 @@ class Symbolizer:
             (p.code_vaddr, p.vaddr) for p in module_places if p.code_vaddr is not None and p.vaddr is not None
         ]
         known = self._names.known(self.owner, module, wanted) if self._names else {}
-        self._missing |= {
-            place
-            for place, at in zip(places, module_places, strict=True)
-            if self._names and at.code_vaddr is not None and at.code_vaddr not in known
-        }
+        if self._names and len(known) < len(wanted):
+            missing = {
+                place: at.code_vaddr
+                for place, at in zip(places, module_places, strict=True)
+                if at.code_vaddr is not None and at.code_vaddr not in known
+            }
+            failed = self._names.failed(module, missing.values())
+            self._missing |= missing.keys()
+            self._awaited |= {place for place, code in missing.items() if code not in failed}
         frames = native_frames(name, kind, module_places, known)
         return zip(places, ((found, module.build_id) for found in frames), strict=True)
 

@@ -212,7 +212,7 @@ def test_the_leak_report_is_the_contract():
     assert list(answer) == [
         *("process", "sites", "losses", "process_verdict", "suppressed", "build_ids"),
         *("managed", "types", "goroutines", "resources", "descriptor_sites"),
-        *("descriptor_totals", "oom"),
+        *("descriptor_totals", "oom", "names_pending"),
     ]
     assert {"pid", "comm", "exe", "live_bytes", "live_count", "attached_s", "mode"} <= answer[
         "process"

@@ -103,6 +103,13 @@ def test_what_was_missed_is_said():
     assert not any("missed" in line for line in report_lines(a_report()))
 
 
+def test_names_that_are_to_come_are_announced():
+    """A function without a name is no mistake then: asking again helps."""
+    words = "still being looked up"
+    assert words in "\n".join(report_lines(a_report(names_pending=True), columns=None))
+    assert words not in "\n".join(report_lines(a_report(), columns=None))
+
+
 def test_every_loss_of_the_kernel_side_has_words():
     """bpf/abi.h grows; whoever adds a reason is reminded here."""
     abi = pytest.importorskip("bpfleakd.kernel.abi")

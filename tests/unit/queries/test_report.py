@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bpfleakd.model.code.stack import Frame, FrameKind, NamedStack, Stack, StackEnd
 from bpfleakd.model.process import ProcessState
@@ -54,6 +55,20 @@ def report_of(
 
 def functions(report: LeakReport) -> list[str | None]:
     return [site.function for site in report.sites]
+
+
+def test_names_that_are_to_come() -> None:
+    """One stack that lacks names is enough, if they are to come."""
+    traced = a_traced({heap(1): (10, 1, 10, 1), heap(2): (20, 1, 20, 1)})
+
+    def lacking(keys: Iterable[SiteKey]) -> dict[SiteKey, NamedStack]:
+        stacks = by_its_number(keys)
+        return {
+            key: replace(one, stack=replace(one.stack, pending=key == heap(2))) for key, one in stacks.items()
+        }
+
+    assert report_of(traced, name=lacking).names_pending
+    assert not report_of(traced).names_pending
 
 
 class TestOrder:

@@ -19,6 +19,7 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.process.mapped_files import open_mapped
 from bpfleakd.process.rooted_open import TargetRoot
+from bpfleakd.sandbox.helpers import HelperFailed
 from bpfleakd.symbols.module_cache import ModuleCache
 from bpfleakd.symbols.name_service import NameService
 from bpfleakd.symbols.perf_map import PerfMap
@@ -139,6 +140,30 @@ class TestNative:
         (frame,) = frames_of(symbolizer_of(laid_out(library)), BASE + behind)
         assert (frame.function, frame.module, frame.offset) == (None, library.name, behind)
         assert frame.kind is FrameKind.NATIVE
+
+    def test_names_that_cannot_be_found_are_not_awaited(
+        self, library: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Who waits for names has an answer at once from a file that helpers cannot read; and names later."""
+        lookup, now_s = helpers(), [0.0]
+        answers = lookup.answers
+
+        def failing(*_arguments: object, **_limits: object) -> Iterator[object]:
+            raise HelperFailed("no answer in time")
+
+        monkeypatch.setattr(lookup, "answers", failing)
+        names = NameService(lookup, lambda: now_s[0])
+        second = BASE + nm(library)["second"]
+        symbolizer = symbolizer_of(laid_out(library), names=names)
+        (first,) = symbolizer.symbolize([RawStack((second,), StackEnd.BOTTOM)])
+        assert (first.pending, symbolizer.lacked_total) == (True, 1)
+
+        stack = one(symbolizer, second)
+        assert (stack.frames[0].function, stack.pending) == (None, False)
+
+        monkeypatch.setattr(lookup, "answers", answers)
+        now_s[0] = 3_600.0
+        assert functions(symbolizer, second) == ["second"]
 
     def test_functions_of_a_stripped_file_are_told_by_where_they_begin(self, tmp_path: Path) -> None:
         """As call frame information says: one for all addresses of a function, none between functions."""

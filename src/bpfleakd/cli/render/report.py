@@ -59,6 +59,8 @@ def _report_parts(report: LeakReport, width: int | None, stacks: int) -> list[Re
     parts += [Text(line) for line in resource_lines(report.resources)]
     parts += descriptor_lines(report, width, stacks)
     parts += [Text(line, style="yellow") for line in loss_lines(report.losses)]
+    if report.names_pending:
+        parts.append(Text("some functions have no names yet: they are still being looked up"))
     parts += suppressed_lines(report.suppressed, width)
     if not report.sites and report.process.mode == TracingMode.WATCH:
         return [*parts, Text("no call sites: it was watched, and not traced")]
