@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -30,7 +31,8 @@ def measure(short: bool) -> Benchmark:
     """Measure the daemon at work, then daemons that have just been started."""
     benchmark = Benchmark("daemon", "The daemon", short)
     _at_work(benchmark, _LIVE // 20 if short else _LIVE, ticks=2 if short else 15)
-    _from_cold(benchmark, repeats=1 if short else 5)
+    _first_starts(benchmark, repeats=1 if short else 5)
+    _later_starts(benchmark, repeats=1 if short else 5)
     _second_process(benchmark, repeats=1 if short else 7)
     return benchmark
 
@@ -84,21 +86,33 @@ def _ticks(benchmark: Benchmark, daemon: RunningDaemon, count: int) -> None:
     benchmark.demand(whole.name, _TICK_MS, whole, "ms")
 
 
-def _from_cold(benchmark: Benchmark, repeats: int) -> None:
+def _first_starts(benchmark: Benchmark, repeats: int) -> None:
     """From the start of the daemon to the first site that is shown, by commands and over the socket."""
     whole = "start of the daemon, attach, first figure in `top`"
-    commands = benchmark.add(f"{whole}: commands", "s", [_first_by_commands_s() for _ in range(repeats)])
-    benchmark.demand(commands.name, _FIRST_FIGURE_S, commands, "s")
-    phases = [_first_by_socket_s() for _ in range(repeats)]
+    benchmark.add(f"{whole}: commands", "s", [_first_by_commands_s(None) for _ in range(repeats)])
+    phases = [_first_by_socket_s(None) for _ in range(repeats)]
     benchmark.add(f"{whole}: over the socket", "s", [sum(parts) for parts in phases])
     for number, part in enumerate(("until the daemon answers", "attach", "first figure")):
         benchmark.add(f"of this: {part}", "s", [parts[number] for parts in phases])
 
 
-def _first_by_commands_s() -> float:
+def _later_starts(benchmark: Benchmark, repeats: int) -> None:
+    """The same when a daemon has run before, and has cached what it compiled and built."""
+    whole = "later start of the daemon, attach, first figure in `top`"
+    with tempfile.TemporaryDirectory(prefix="bpfleakd-bench-") as cache:
+        _first_by_commands_s(cache)
+        commands_s = [_first_by_commands_s(cache) for _ in range(repeats)]
+        phases = [_first_by_socket_s(cache) for _ in range(repeats)]
+    commands = benchmark.add(f"{whole}: commands", "s", commands_s)
+    benchmark.add(f"{whole}: over the socket", "s", [sum(parts) for parts in phases])
+    benchmark.add("of a later start: until the daemon answers", "s", [parts[0] for parts in phases])
+    benchmark.demand(commands.name, _FIRST_FIGURE_S, commands, "s")
+
+
+def _first_by_commands_s(cache: str | None) -> float:
     with contextlib.closing(_many_sites()) as target:
         started_s = time.monotonic()
-        with RunningDaemon(cache_dir=None) as daemon:
+        with RunningDaemon(cache_dir=cache) as daemon:
             daemon.control("attach", target.pid)
             target.step(_SITES)
             top = ("top", "--pid", target.pid, "--once", "--json")
@@ -106,11 +120,11 @@ def _first_by_commands_s() -> float:
             return time.monotonic() - started_s
 
 
-def _first_by_socket_s() -> tuple[float, float, float]:
+def _first_by_socket_s(cache: str | None) -> tuple[float, float, float]:
     """Seconds until the daemon answers, until it has attached, until a site is shown."""
     with contextlib.closing(_many_sites()) as target:
         started_s = time.monotonic()
-        with RunningDaemon(cache_dir=None) as daemon:
+        with RunningDaemon(cache_dir=cache) as daemon:
             answers_s = time.monotonic()
             daemon.client.attach(target.pid)
             attached_s = time.monotonic()
