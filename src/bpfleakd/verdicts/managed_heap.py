@@ -15,6 +15,8 @@ Where full collections come often (V8), more is asked of them: the earlier one i
 time before, since a program fills its caches in the first half, and what came since is at least half of what
 the trend says. A leak stays one until that is refuted.
 
+Growth that slows down is that of a cache, and no leak; nor is growth that has ended (`slowing`).
+
 Method: growth is that of the least in each of up to twelve equal parts of the time (`process_verdict` has the
 reasons), by the same trend and the same test.
 """
@@ -30,6 +32,7 @@ from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.units import human_rate
 from bpfleakd.verdicts.process_verdict import FoundGrowth
+from bpfleakd.verdicts.slowing import Course, course_of
 from bpfleakd.verdicts.trend import Trend, trend
 
 __all__ = ["GAINED_MIN_BYTES", "Collections", "classify_managed_heap", "with_managed_heap"]
@@ -51,6 +54,8 @@ _LASTS_MIN = 1.25
 # Commits of the heap that make this part of a process' growth explain it.
 _EXPLAINS_SHARE = 0.5
 _LEFT_ALIVE = "what {} of the managed heap leave alive"
+
+_Row = NDArray[np.float64]
 
 
 class Collections(Struct, frozen=True):
@@ -81,6 +86,8 @@ def classify_managed_heap(
     live_bytes = int(collections.live_bytes[-1]) if count else None
     found = _trend(collections) if count else None
     grows = found is not None and _grows(found, collections)
+    course = _course(collections) if grows else Course.EVEN
+    grows = grows and course is not Course.ENDED
     rate = found.slope_per_s if grows and found is not None else 0.0
     looks = _counted(count, "reading" if is_read else "collection")
     what = f"what {looks} of the object heap found in use" if is_read else _LEFT_ALIVE.format(looks)
@@ -91,10 +98,20 @@ def classify_managed_heap(
         )
     elif watched_s < leak_after_s or found is None:
         verdict, reason = Verdict.UNKNOWN, f"{looks} of the managed heap: too few to tell"
+    elif course is Course.SLOWS_DOWN:
+        verdict, reason = (
+            Verdict.GROWING,
+            f"{what} grows {human_rate(rate)}, ever more slowly, as a cache does",
+        )
     elif grows and _is_confirmed(collections, often_full, was_leak, rate, leak_after_s):
         verdict, reason = Verdict.LEAK, f"{what} grows {human_rate(rate)}"
         reason += "" if is_read else f", through {_counted(full, 'full collection')}"
-    elif not grows and count < _PARTS and _gained_bytes(found, collections) > GAINED_MIN_BYTES:
+    elif (
+        not grows
+        and course is Course.EVEN
+        and count < _PARTS
+        and _gained_bytes(found, collections) > GAINED_MIN_BYTES
+    ):
         # Five rising ones are below the test's certainty, but the heap is not constant either.
         verdict, reason = Verdict.UNKNOWN, f"{looks} of the managed heap: too few to tell"
     elif grows:
@@ -102,6 +119,7 @@ def classify_managed_heap(
         reason += "" if is_read else ", with no full one that confirms it yet"
     else:
         verdict, reason = Verdict.STEADY, f"{what} does not grow"
+        reason += " any more" if course is Course.ENDED else ""
     return ManagedHeap(runtime, verdict, reason, live_bytes, count, full, round(rate, 1), is_read)
 
 
@@ -139,14 +157,23 @@ def with_managed_heap(
 
 def _trend(collections: Collections) -> Trend | None:
     """Of the least in each part of the time; None if there are too few."""
-    times_s, live_bytes = collections.times_s, collections.live_bytes
+    times_s, least_bytes = _parts(collections.times_s, collections.live_bytes)
+    return trend(times_s, least_bytes) if len(times_s) >= _PARTS_MIN else None
+
+
+def _parts(times_s: _Row, live_bytes: _Row) -> tuple[_Row, _Row]:
+    """When each part of the time begins, and the least in it."""
     edges = np.searchsorted(times_s, np.linspace(times_s[0], times_s[-1], _PARTS + 1)[:-1])
     edges = np.unique(edges[edges < len(times_s)])
     if len(times_s) <= _PARTS:
         edges = np.arange(len(times_s))
-    if len(edges) < _PARTS_MIN:
-        return None
-    return trend(times_s[edges], np.minimum.reduceat(live_bytes, edges))
+    return times_s[edges], np.minimum.reduceat(live_bytes, edges)
+
+
+def _course(collections: Collections) -> Course:
+    times_s, live_bytes = collections.times_s, collections.live_bytes
+    half = int(np.searchsorted(times_s, (times_s[0] + times_s[-1]) / 2))
+    return course_of(_parts(times_s, live_bytes), _parts(times_s[half:], live_bytes[half:]))
 
 
 def _grows(found: Trend, collections: Collections) -> bool:

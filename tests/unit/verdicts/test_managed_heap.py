@@ -78,6 +78,24 @@ def test_a_cache_that_has_filled() -> None:
     assert heap([34.0 + 0.1 * (i % 3) for i in range(60)], full=(0, 59)).verdict is Verdict.STEADY
 
 
+def test_a_cache_that_fills_ever_more_slowly() -> None:
+    """Growing, while it fills; it is not over, and may be a leak after all."""
+    live = [20 + 10 * float(np.log1p(i)) for i in range(30)]
+    for count in range(8, 31):
+        found = heap(live[:count], full=tuple(range(count)))
+        assert found.verdict is Verdict.GROWING, count
+        assert "ever more slowly" in found.reason
+
+
+def test_growth_that_has_ended() -> None:
+    """An even cache is called a leak while it fills, and steady once it is full for as long."""
+    live = [20 + 5.0 * min(i, 8) for i in range(20)]
+    verdicts = [heap(live[:count], full=tuple(range(count))) for count in (8, 16, 20)]
+    assert [found.verdict for found in verdicts] == [Verdict.LEAK, Verdict.STEADY, Verdict.STEADY]
+    assert "does not grow any more" in verdicts[1].reason
+    assert verdicts[1].growth_bytes_per_s == 0.0
+
+
 def test_a_leak_is_one_until_it_is_refuted() -> None:
     """A full collection among much garbage confirms less than the trend says, and refutes nothing."""
     live = [10 + 2.0 * i for i in range(20)]
