@@ -53,12 +53,14 @@ _RISING = (Verdict.LEAK, Verdict.GROWING)
 class HeapTracking:
     """The collections of one process since `began_ns`. `heap` is the last verdict; None without a runtime
     that reports them. `rows` are the growing sites that commit the heap. `is_held`: the function
-    that keeps what stays is known. `owned` are sites of memory that its objects own."""
+    that keeps what stays is known. `teller` is the option of `bpfleakctl types` that tells it on request.
+    `owned` are sites of memory that its objects own."""
 
     def __init__(self) -> None:
         self.heap: ManagedHeap | None = None
         self.rows: NDArray[np.intp] = np.zeros(0, np.intp)
         self.is_held = False
+        self.teller: str | None = None
         self.beside: dict[JavaUse, float] = {}
         self.owned = OwnedMemory()
         self._points: list[LiveHeap] = []
@@ -150,6 +152,7 @@ class HeapTracking:
             return with_use(verdict, key, frames)
         if self.heap.verdict is Verdict.LEAK and not self.is_held and key.kind is not AllocationKind.HEAP:
             reason = f"{self.heap.reason}; the function that keeps it is unknown"
+            reason += f": ask by `bpfleakctl types PID {self.teller}`" if self.teller else ""
             return replace(verdict, verdict=Verdict.LEAK, reason=reason)
         if self.heap.verdict is Verdict.LEAK:
             says = "sites of kind managed show what keeps it" if self.is_held else self.heap.reason

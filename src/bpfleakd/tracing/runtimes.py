@@ -24,6 +24,8 @@ from bpfleakd.runtimes.runtime import (
     ManagedCode,
     Retained,
     Runtime,
+    SampledRuntime,
+    SurvivorsRuntime,
 )
 from bpfleakd.tracing.managed_heap import HeapTracking
 from bpfleakd.tracing.retained import retained_types
@@ -207,9 +209,17 @@ class ProcessRuntimes:
         since_ns = runtime.live_heap.watched_since_ns if runtime and runtime.live_heap else None
         if runtime is not None and since_ns is not None:
             areas = runtime.areas if isinstance(runtime, AreaSource) else ()
+            self.heap.teller = _teller_of(runtime)
             self.heap.judge(runtime.name, since_ns, now_ns, leak_after_s, areas)
 
     def close(self) -> None:
         """Leave nothing behind in the process."""
         for runtime in self._runtimes:
             runtime.close()
+
+
+def _teller_of(runtime: Runtime) -> str | None:
+    """The option of `bpfleakctl types` by which this runtime tells who keeps memory, if it can."""
+    if isinstance(runtime, SurvivorsRuntime) and runtime.survivors is not None:
+        return "--who"
+    return "--inspector" if isinstance(runtime, SampledRuntime) else None

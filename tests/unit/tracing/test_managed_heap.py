@@ -87,6 +87,8 @@ def test_what_is_said_of_such_a_site() -> None:
     of_leak = tracking("V8", Verdict.LEAK)
     assert of_leak.on_site(key, PAGES, leak).verdict is Verdict.LEAK
     assert "the function that keeps it is unknown" in of_leak.on_site(key, PAGES, leak).reason
+    of_leak.teller = "--inspector"
+    assert "bpfleakctl types PID --inspector" in of_leak.on_site(key, PAGES, leak).reason
     found = of_leak.on_site(SiteKey(HEAP, 1), SLOTS, leak)
     assert (found.verdict, found.reason) == (
         Verdict.GROWING,
