@@ -151,7 +151,8 @@ def test_a_pointer_to_nowhere(memory: ProcessMemory, address: int) -> None:
     Arena.set(first + 8, address)
     read = program.profile.read()
     assert read is not None
-    assert len(read.sizes) == 1
+    # What points to no word is no bucket itself.
+    assert len(read.sizes) == (address % 8 == 0)
 
 
 def test_what_is_kept_of_a_program_is_limited(memory: ProcessMemory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,6 +172,23 @@ def test_what_is_kept_of_a_program_is_limited(memory: ProcessMemory, monkeypatch
         far.arena.bytes(bytes(300 << 10))
     assert len(far.profile.buckets().sizes) == 2
     assert far.profile.left_out == 1
+
+
+def test_buckets_that_overlap_take_no_more_than_their_memory(memory: ProcessMemory) -> None:
+    """Each has 1,024 words, and begins 5 words behind the one before."""
+    program = Program(memory, room_bytes=1 << 18)
+    count, deep = 5_000, 1_024
+    base = program.arena.words([0] * 5 * count)
+    for place in range(count):
+        header = [deep, base + 40 * (place + 1), 1, 0, 8]
+        for word, value in enumerate(header):
+            Arena.set(base + 40 * place + 8 * word, value)
+    Arena.set(program.head, base)
+    read = program.profile.buckets()
+    # They lie in two windows at most.
+    assert 0 < len(read.sizes) * deep <= 2 * bucket_list._WINDOW_WORDS_MAX
+    assert program.profile.damaged > 0.9 * count
+    assert not program.profile.is_trustworthy
 
 
 def test_a_reading_without_time_is_continued(memory: ProcessMemory, monkeypatch: pytest.MonkeyPatch) -> None:
