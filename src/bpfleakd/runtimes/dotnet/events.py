@@ -34,6 +34,8 @@ __all__ = [
 
 # Microsoft-Windows-DotNETRuntime
 GC_START, GC_END, GC_HEAP_STATS = 1, 2, 4
+# Of the kinds of a collection, that which lets the program go on.
+BACKGROUND = 1
 ALLOCATION_TICK = 10
 BULK_TYPE, BULK_NODE = 15, 18
 BULK_SURVIVING, BULK_MOVED = 21, 22
@@ -73,14 +75,15 @@ class IlMap(Struct, frozen=True):
 
 
 class HeapStats(Struct, frozen=True):
-    """The heap after a collection.
+    """The heap after a collection: the size of all generations is `heap_bytes`.
 
-    `live_bytes` is the size of all generations; those that were not collected may hold garbage.
-    `promoted_bytes` is what the collection found alive; if it `is_full`, in the whole heap.
+    `live_bytes` are alive at most, and `least_bytes` at least, if the collection `is_full`; None: all that is
+    alive was found.
     """
 
+    heap_bytes: int
     live_bytes: int
-    promoted_bytes: int
+    least_bytes: int | None
     is_full: bool
 
 
@@ -119,17 +122,27 @@ def il_map(event: Event) -> IlMap:
     return IlMap(method_id, tuple(sorted(pair for pair in pairs if pair[1] < 0x8000_0000)))
 
 
-def heap_stats(event: Event) -> HeapStats:
-    """GCHeapStats: sizes and promotions of generations 0 to 2 and of large objects; later of pinned too."""
+def heap_stats(event: Event, *, is_background: bool) -> HeapStats:
+    """GCHeapStats: sizes and promotions of generations 0 to 2 and of large objects; later of pinned too.
+
+    A background collection leaves out generations 0 and 1. What is stated of these is from earlier: what
+    generation 0 had then is in generation 1, and what that had is in the oldest, which was collected.
+    """
     numbers = _HEAP_STATS.unpack_from(event.payload)
-    live_bytes, promoted_bytes = sum(numbers[0:8:2]), sum(numbers[1:8:2])
+    sizes, promoted = list(numbers[0:8:2]), list(numbers[1:8:2])
     # Version 2 (.NET 5): ClrInstanceID, then the generation of pinned objects.
     if event.version >= 2 and len(event.payload) >= _HEAP_STATS.size + 18:
-        pinned, promoted = struct.unpack_from("<QQ", event.payload, _HEAP_STATS.size + 2)
-        live_bytes, promoted_bytes = live_bytes + pinned, promoted_bytes + promoted
+        pinned = struct.unpack_from("<QQ", event.payload, _HEAP_STATS.size + 2)
+        sizes.append(pinned[0])
+        promoted.append(pinned[1])
+    heap_bytes, old_bytes = sum(sizes), sum(promoted[2:])
     # The oldest generation, and large objects, which belong to it.
-    is_full = numbers[5] > 0 or numbers[7] > 0
-    return HeapStats(live_bytes, promoted_bytes, is_full)
+    if not (promoted[2] or promoted[3]):
+        return HeapStats(heap_bytes, heap_bytes, None, is_full=False)
+    if not is_background:
+        return HeapStats(heap_bytes, sum(promoted), None, is_full=True)
+    live_bytes = old_bytes + sizes[1]
+    return HeapStats(heap_bytes, live_bytes, min(live_bytes, old_bytes + promoted[0]), is_full=True)
 
 
 def gc_start(event: Event) -> tuple[int, int, int]:

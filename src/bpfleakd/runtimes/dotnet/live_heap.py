@@ -44,10 +44,10 @@ class DotnetLiveHeap:
             self.read_bytes += answer.read_bytes
             for one in answer.collections:
                 self._collections += 1
-                self.last_bytes = one.live_bytes
-                # All objects were looked at if any of the oldest generation were found alive.
-                live_bytes = one.promoted_bytes if one.is_full else one.live_bytes
-                found.append(LiveHeap(one.at_ns, live_bytes, self._collections, one.is_full))
+                self.last_bytes = one.heap_bytes
+                found.append(
+                    LiveHeap(one.at_ns, one.live_bytes, self._collections, one.is_full, one.least_bytes)
+                )
         return found
 
     def close(self) -> None:

@@ -90,8 +90,9 @@ class Collection(msgspec.Struct, frozen=True, array_like=True):
     """A collection, at a time of CLOCK_MONOTONIC, and events.HeapStats of it."""
 
     at_ns: Number
+    heap_bytes: Number
     live_bytes: Number
-    promoted_bytes: Number
+    least_bytes: Number | None
     is_full: bool
 
 
@@ -143,15 +144,44 @@ def rundown(files: Sequence[int], _arguments: object, answer: Answers) -> None:
     answer(RundownPart((), modules, found.left_out, is_last=True))
 
 
-def collections(files: Sequence[int], _arguments: object, answer: Answers) -> None:
-    """Answer each collection. Raises BadNettrace."""
-    for read_bytes, new in _followed(files[0], answer):
+class Collections:
+    """Which collections run in the background: they end after others that began later."""
+
+    def __init__(self) -> None:
+        # The last that lets nothing else run; one whose beginning was not seen may be in the background.
+        self._blocking: int | None = None
+        self._is_background = True
+
+    def take(self, new: Iterable[Event]) -> list[Collection]:
+        """The collections that these events tell of."""
         found = []
         for event in new:
-            if event.number == events.GC_HEAP_STATS:
-                stats = events.heap_stats(event)
-                live_bytes, promoted_bytes = _number(stats.live_bytes), _number(stats.promoted_bytes)
-                found.append(Collection(_number(event.time_ns), live_bytes, promoted_bytes, stats.is_full))
+            if event.number == events.GC_START:
+                number, _depth, kind = events.gc_start(event)
+                if kind != events.BACKGROUND:
+                    self._blocking = number
+            elif event.number == events.GC_END:
+                self._is_background = events.gc_end(event)[0] != self._blocking
+            elif event.number == events.GC_HEAP_STATS:
+                stats = events.heap_stats(event, is_background=self._is_background)
+                least_bytes = None if stats.least_bytes is None else _number(stats.least_bytes)
+                found.append(
+                    Collection(
+                        _number(event.time_ns),
+                        _number(stats.heap_bytes),
+                        _number(stats.live_bytes),
+                        least_bytes,
+                        stats.is_full,
+                    )
+                )
+        return found
+
+
+def collections(files: Sequence[int], _arguments: object, answer: Answers) -> None:
+    """Answer each collection. Raises BadNettrace."""
+    known = Collections()
+    for read_bytes, new in _followed(files[0], answer):
+        found = known.take(new)
         answer(Collected(tuple(found[-_COLLECTIONS_MAX:]), read_bytes))
 
 

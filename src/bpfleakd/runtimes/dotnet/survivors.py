@@ -30,7 +30,6 @@ from bpfleakd.runtimes.runtime import Retained
 __all__ = ["Survivors"]
 
 _OLDEST = 2
-_BACKGROUND = 1
 # Of samples since the last collection and survivors; beyond that every second one is followed, and so on.
 _SAMPLES_MAX = 20_000
 _KINDS_MAX = 20_000
@@ -127,7 +126,7 @@ class Survivors:
     def _begin(self, event: Event) -> None:
         number, depth, kind = events.gc_start(event)
         found = _Collection(number, depth, event.time_ns, [])
-        if kind == _BACKGROUND:
+        if kind == events.BACKGROUND:
             self._background = found
         else:
             self._foreground = found
