@@ -134,7 +134,8 @@ def heap_stats(event: Event, *, is_background: bool) -> HeapStats:
     if event.version >= 2 and len(event.payload) >= _HEAP_STATS.size + 18:
         pinned = struct.unpack_from("<QQ", event.payload, _HEAP_STATS.size + 2)
         sizes.append(pinned[0])
-        promoted.append(pinned[1])
+        # Runtimes do not fill in what was found of them alive.
+        promoted.append(pinned[1] or pinned[0])
     heap_bytes, old_bytes = sum(sizes), sum(promoted[2:])
     # The oldest generation, and large objects, which belong to it.
     if not (promoted[2] or promoted[3]):

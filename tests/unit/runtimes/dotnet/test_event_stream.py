@@ -31,12 +31,15 @@ def joined(name: str = "dotnet-events") -> None:
 
 
 def stats(
-    promoted: tuple[int, int, int, int], sizes: tuple[int, int, int, int], version: int
+    promoted: tuple[int, int, int, int],
+    sizes: tuple[int, int, int, int],
+    version: int,
+    pinned: tuple[int, int] = (1_000, 500),
 ) -> WrittenEvent:
     pairs = [number for pair in zip(sizes, promoted, strict=True) for number in pair]
     payload = struct.pack("<10QIIIH", *pairs, 0, 0, 0, 0, 0, 8)
     if version == 2:
-        payload += struct.pack("<QQ", 1_000, 500)
+        payload += struct.pack("<QQ", *pinned)
     return WrittenEvent(RUNTIME, 4, payload, version, time_ns=7 * S)
 
 
@@ -82,6 +85,8 @@ def test_what_collections_leave_alive(
     begin = stream.data
     stream.events([starts(4, 1), ends(4, 1), stats((5, 6, 0, 0), (10, 20, 3_000, 400), version)])
     stream.events([starts(5, 2), ends(5, 2), stats((5, 6, 2_000, 300), (10, 20, 3_000, 400), version)])
+    # What is alive of pinned objects is not filled in.
+    stream.events([stats((5, 6, 2_000, 300), (10, 20, 3_000, 400), version, (1_000, 0))])
     fake = runtime(begin=begin)
     heap = DotnetLiveHeap(helpers(), endpoint, 3 * S)
     assert (heap.read(2 * S), heap.watched_since_ns) == ([], None)
@@ -92,10 +97,11 @@ def test_what_collections_leave_alive(
     until(lambda: fake.has_session(1))
     fake.send(1, stream.data[len(begin) :])
     found: list[LiveHeap] = []
-    until(lambda: bool(found.extend(heap.read(5 * S)) or len(found) >= 2))
+    until(lambda: bool(found.extend(heap.read(5 * S)) or len(found) >= 3))
     assert found == [
         LiveHeap(7 * S, 3_430 + pinned[0], 1, False),
         LiveHeap(7 * S, 2_311 + pinned[1], 2, True),
+        LiveHeap(7 * S, 2_311 + pinned[0], 3, True),
     ]
     heap.close()
     ((command, payload),) = fake.received
