@@ -129,7 +129,7 @@ class HeapProfile:
         if len(values) > len(self._values):
             more = np.zeros((len(values) - len(self._values), self._counters), np.uint64)
             self._values = np.concatenate([self._values, more])
-        self._values[good] = values[good]
+        np.copyto(self._values, values, where=good[:, None])
         self._senseless = int(len(good) - good.sum())
 
     def _is_plausible(self, values: NDArray[np.uint64]) -> NDArray[np.bool_]:

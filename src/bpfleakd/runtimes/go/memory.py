@@ -76,24 +76,27 @@ class Records:
 
     def __init__(self, addresses: NDArray[np.uint64], words: int) -> None:
         """`addresses` are multiples of 8; those that are not are never read."""
-        self._addresses = addresses
         self._words = words
-        self._order = np.argsort(addresses, kind="stable")
-        self._pieces = _pieces(addresses[self._order], words * _WORD_BYTES)
+        self._count = len(addresses)
+        aligned = np.flatnonzero(addresses % np.uint64(_WORD_BYTES) == 0)
+        self._order = aligned[np.argsort(addresses[aligned], kind="stable")]
+        self._ascending = addresses[self._order]
+        self._pieces = _pieces(self._ascending, words * _WORD_BYTES)
 
     def read(self, memory: ProcessMemory) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
         """Return the words, a row each, and which rows were read; the others are 0."""
-        values = np.zeros((len(self._addresses), self._words), np.uint64)
-        is_read = np.zeros(len(self._addresses), np.bool_)
+        values = np.zeros((self._count, self._words), np.uint64)
+        is_read = np.zeros(self._count, np.bool_)
+        columns = np.arange(self._words)
         for first, last in self._pieces:
-            rows = self._order[first:last]
-            start = int(self._addresses[rows[0]])
-            data = memory.read(start, int(self._addresses[rows[-1]]) - start + self._words * _WORD_BYTES)
+            addresses = self._ascending[first:last]
+            start = int(addresses[0])
+            data = memory.read(start, int(addresses[-1]) - start + self._words * _WORD_BYTES)
             words = np.frombuffer(data, np.uint64, len(data) // _WORD_BYTES)
-            offsets = (self._addresses[rows] - np.uint64(start)).astype(np.int64)
-            whole = (offsets % _WORD_BYTES == 0) & (offsets // _WORD_BYTES + self._words <= len(words))
-            rows, offsets = rows[whole], offsets[whole] // _WORD_BYTES
-            values[rows] = words[offsets[:, None] + np.arange(self._words)]
+            places = ((addresses - np.uint64(start)) // np.uint64(_WORD_BYTES)).astype(np.int64)
+            places = places[: np.searchsorted(places, len(words) - self._words, side="right")]
+            rows = self._order[first : first + len(places)]
+            values[rows] = words[places[:, None] + columns]
             is_read[rows] = True
         return values, is_read
 
@@ -108,7 +111,9 @@ def _pieces(addresses: NDArray[np.uint64], size_bytes: int) -> list[tuple[int, i
     for first, last in pairwise(bounds):
         while first < last:
             limit = int(addresses[first]) + _PIECE_LIMIT_BYTES
-            end = min(last, int(np.searchsorted(addresses, min(limit, (1 << 64) - 1), side="right")))
+            # Of the addresses' type: for another, all of them would be converted.
+            beyond = np.uint64(min(limit, (1 << 64) - 1))
+            end = min(last, int(np.searchsorted(addresses, beyond, side="right")))
             pieces.append((first, max(end, first + 1)))
             first = max(end, first + 1)
     return pieces

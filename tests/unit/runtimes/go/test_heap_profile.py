@@ -151,8 +151,49 @@ def test_a_pointer_to_nowhere(memory: ProcessMemory, address: int) -> None:
     Arena.set(first + 8, address)
     read = program.profile.read()
     assert read is not None
-    # What points to no word is no bucket itself.
-    assert len(read.sizes) == (address % 8 == 0)
+    assert len(read.sizes) == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [(2, 2), (5, 1025), (5, (1 << 64) - 1), (5, 1 << 13)],
+    ids=["kind", "deep", "-1", "out"],
+)
+def test_what_the_list_goes_through_is_checked(memory: ProcessMemory, word: int, value: int) -> None:
+    """It ends at the first that is no bucket, and what was read before is kept."""
+    program = Program(memory)
+    buckets = [program.add([stack + 1], 10, 1, 0) for stack in range(9)]
+    Arena.set(buckets[4] + 8 * word, value)
+    read = program.profile.read()
+    assert read is not None
+    assert [program.profile.stack(one) for one in read.stack_ids] == [(9,), (8,), (7,), (6,)]
+    assert program.profile.damaged == 1
+
+
+def test_a_link_between_two_words(memory: ProcessMemory) -> None:
+    """It ends the list where it is followed, though there is memory."""
+    program = Program(memory)
+    buckets = [program.add([stack + 1], 10, 1, 0) for stack in range(9)]
+    Arena.set(buckets[4] + 8, buckets[3] + 4)
+    read = program.profile.read()
+    assert read is not None
+    assert len(read.sizes) == 5
+    assert program.profile.damaged == 1
+
+
+@pytest.mark.parametrize("steps", [2, 3, 4096])
+def test_a_loop_that_is_longer_than_what_is_followed_at_once(
+    memory: ProcessMemory, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Each bucket is read once, in the order of the list."""
+    monkeypatch.setattr(bucket_list, "_STEPS_MAX", steps)
+    program = Program(memory)
+    buckets = [program.add([stack + 1], 10, 1, 0) for stack in range(7)]
+    Arena.set(buckets[0] + 8, buckets[3])
+    read = program.profile.read()
+    assert read is not None
+    assert [program.profile.stack(one) for one in read.stack_ids] == [(number,) for number in range(7, 0, -1)]
+    assert program.profile.damaged == program.profile.left_out == 0
 
 
 def test_what_is_kept_of_a_program_is_limited(memory: ProcessMemory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,27 +215,10 @@ def test_what_is_kept_of_a_program_is_limited(memory: ProcessMemory, monkeypatch
     assert far.profile.left_out == 1
 
 
-def test_buckets_that_overlap_take_no_more_than_their_memory(memory: ProcessMemory) -> None:
-    """Each has 1,024 words, and begins 5 words behind the one before."""
-    program = Program(memory, room_bytes=1 << 18)
-    count, deep = 5_000, 1_024
-    base = program.arena.words([0] * 5 * count)
-    for place in range(count):
-        header = [deep, base + 40 * (place + 1), 1, 0, 8]
-        for word, value in enumerate(header):
-            Arena.set(base + 40 * place + 8 * word, value)
-    Arena.set(program.head, base)
-    read = program.profile.buckets()
-    # They lie in two windows at most.
-    assert 0 < len(read.sizes) * deep <= 2 * bucket_list._WINDOW_WORDS_MAX
-    assert program.profile.damaged > 0.9 * count
-    assert not program.profile.is_trustworthy
-
-
 def test_a_reading_without_time_is_continued(memory: ProcessMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the next one, even if nothing was collected, after what is new; nothing is lost or read twice."""
     monkeypatch.setattr(bucket_list, "_WALK_LIMIT_NS", 0)
-    monkeypatch.setattr(bucket_list, "_CHECKED_EVERY", 10)
+    monkeypatch.setattr(bucket_list, "_STEPS_MAX", 10)
     program = Program(memory)
 
     def add(first: int, last: int) -> None:
