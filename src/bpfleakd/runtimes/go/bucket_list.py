@@ -38,7 +38,6 @@ _WINDOW_BYTES, _PAGE_BYTES = 256 << 10, 4096
 _BUCKET_BYTES = (_HEADER_WORDS + _DEPTH_MAX) * _WORD_BYTES
 _WINDOW_WORDS = (_WINDOW_BYTES + _BUCKET_BYTES) // _WORD_BYTES
 _WINDOWS_MAX = 32
-# Their stacks take 32 MiB at most, though buckets may lie over one another.
 _STEPS_MAX = 4096
 # What a program can make the daemon keep, and what a reading may take of the processor.
 _STACKS_LIMIT_BYTES = 64 << 20
@@ -341,6 +340,9 @@ class _Windows:
         depths = words[places + _DEPTH]
         fits = depths <= np.minimum(room, _DEPTH_MAX).astype(np.uint64)
         count = _count_until_false(fits & (words[places + _KIND] == _MEMORY_PROFILE))
+        # Buckets do not overlap: all together have no more words than were read.
+        taken = np.cumsum(depths[:count] + np.uint64(_HEADER_WORDS))
+        count = int(np.searchsorted(taken, np.uint64((ends - starts).sum() // _WORD_BYTES), side="right"))
         at, places, sizes = at[:count], places[:count], words[places[:count] + _SIZE]
         lengths = depths[:count].astype(np.intp)
         records = (at + (_HEADER_WORDS + lengths) * _WORD_BYTES).astype(np.uint64)

@@ -181,6 +181,23 @@ def test_a_link_between_two_words(memory: ProcessMemory) -> None:
     assert program.profile.damaged == 1
 
 
+def test_buckets_that_overlap_take_no_more_than_their_memory(memory: ProcessMemory) -> None:
+    """Each has 1,024 words, and begins 5 words behind the one before."""
+    program = Program(memory, room_bytes=1 << 18)
+    count, deep = 5_000, 1_024
+    base = program.arena.words([0] * 5 * count)
+    for place in range(count):
+        header = [deep, base + 40 * (place + 1), 1, 0, 8]
+        for word, value in enumerate(header):
+            Arena.set(base + 40 * place + 8 * word, value)
+    Arena.set(program.head, base)
+    read = program.profile.buckets()
+    # They lie in two windows at most.
+    assert 0 < len(read.sizes) * deep <= 2 * bucket_list._WINDOW_WORDS
+    assert program.profile.damaged > len(read.sizes)
+    assert not program.profile.is_trustworthy
+
+
 @pytest.mark.parametrize("steps", [2, 3, 4096])
 def test_a_loop_that_is_longer_than_what_is_followed_at_once(
     memory: ProcessMemory, monkeypatch: pytest.MonkeyPatch, steps: int
