@@ -188,7 +188,9 @@ def test_raw_figures_and_names_are_those_of_pprof(run, opened, go: str, form: st
     for address, name, file, line in named:
         method = program.method(int(address, 16) + 1)
         assert method is not None
-        assert (method.name, method.location) == (name, f"{file}:{line}")
+        # pprof leaves out type arguments.
+        shown = re.sub(r"\[.*\]", "[...]", method.name)
+        assert (shown, method.location) == (name, f"{file}:{line}")
 
 
 @pytest.mark.parametrize("go", compilers())
