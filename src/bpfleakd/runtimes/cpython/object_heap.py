@@ -3,7 +3,8 @@
 Python counts references, so that what is in use is what is alive, but for cycles that wait for the collector.
 The heap is read by a child (`heap_reading`), which costs the process nothing and the daemon some tenths of a
 second of a processor: while it may grow every twelfth of the time watched, else once a minute, and never so
-often that readings take more than a twelfth of a processor. One process is read at a time.
+often that its readings take more than a twelfth of a processor, and those of all processes a quarter. One
+process is read at a time; the one that has been due for longest is next.
 
 The stack that last gave a container a larger table makes it grow: the table is a block of malloc, which has a
 stack.
@@ -28,6 +29,7 @@ from bpfleakd.runtimes.cpython.heap_reading import (
     ask,
     started,
 )
+from bpfleakd.runtimes.cpython.turns import Turns
 from bpfleakd.runtimes.runtime import LiveHeap, Retained, TypeCount
 
 __all__ = ["ObjectHeap"]
@@ -37,24 +39,26 @@ log = structlog.get_logger()
 _NS_PER_S = 1_000_000_000
 _SHORTEST_NS, _LONGEST_NS = 5 * _NS_PER_S, 60 * _NS_PER_S
 _PARTS = 12
-_TIME_SHARE = 0.08
+# Of a processor, by the readings of a process, and of all.
+_TIME_SHARE, _TIME_SHARE_OF_ALL = 0.08, 0.25
 _TIMEOUT_S = 60.0
 _WATCHED_MAX = 64
 _SHOWN_MAX = 20
 _FAILURES_MAX = 3
 _TYPES_MAX = 200
 
-# One reading at a time, whatever is traced.
-_reading = threading.Lock()
-
 
 class ObjectHeap:
-    """Readings of one heap since `watched_since_ns`. It is a LiveHeapSource and a RetainedSource."""
+    """Readings of one heap since `watched_since_ns`. It is a LiveHeapSource and a RetainedSource.
 
-    def __init__(self, target: HeapTarget, now_ns: int) -> None:
+    `turns`: those of all processes.
+    """
+
+    def __init__(self, target: HeapTarget, now_ns: int, turns: Turns) -> None:
         self.failure: str | None = None
         self.watched_since_ns: int | None = now_ns
         self._target = target
+        self._turns = turns
         self._due_ns = now_ns
         self._growing = GrowingContainers()
         self._values: dict[int, tuple[str, ...]] = {}
@@ -86,12 +90,7 @@ class ObjectHeap:
             self._thread.join()
             self._thread = None
             self._take(now_ns)
-        if (
-            self.failure is None
-            and now_ns >= self._due_ns
-            and not self._is_closed
-            and _reading.acquire(False)
-        ):
+        if self.failure is None and now_ns >= self._due_ns and not self._is_closed:
             self._thread = threading.Thread(target=self._read, name="python-heap", daemon=True)
             self._thread.start()
 
@@ -107,8 +106,9 @@ class ObjectHeap:
         return [self._retained(one) for one in self._growing.growing()[:_SHOWN_MAX]]
 
     def close(self) -> None:
-        """End a running reading."""
+        """End a running reading, and one that waits for its turn. Waits for neither."""
         self._is_closed = True
+        self._turns.look_again()
         child = self._child
         if child is not None:
             child.kill()
@@ -155,6 +155,11 @@ class ObjectHeap:
 
     def _read(self) -> None:
         """Runs in a separate thread."""
+        with self._turns.turn(lambda: not self._is_closed) as has_turn:
+            if has_turn:
+                self._read_now()
+
+    def _read_now(self) -> None:
         try:
             self._child = child = started()
             if self._is_closed:
@@ -162,6 +167,7 @@ class ObjectHeap:
             watched = tuple(self._growing.rising(_WATCHED_MAX))
             reading = ask(child, HeapRequest(self._target, watched=watched), _TIMEOUT_S)
             self._found = (time.monotonic_ns(), reading)
+            self._turns.rest(reading.took_s * (1 / _TIME_SHARE_OF_ALL - 1))
         except errors.BpfleakdError as error:
             self._found = error
         except Exception:
@@ -169,4 +175,3 @@ class ObjectHeap:
             log.exception("python-heap.not-read", pid=self._target.pid)
         finally:
             self._child = None
-            _reading.release()

@@ -27,6 +27,7 @@ from bpfleakd.runtimes.cpython.interpreter import (
 )
 from bpfleakd.runtimes.cpython.object_heap import ObjectHeap
 from bpfleakd.runtimes.cpython.pools import arena_bytes
+from bpfleakd.runtimes.cpython.turns import Turns
 from bpfleakd.runtimes.cpython.types import PythonTypes
 from bpfleakd.runtimes.cpython.walker import python_walk
 from bpfleakd.runtimes.runtime import NotStarted
@@ -38,6 +39,8 @@ PROC = Path("/proc")
 # Files that hold no interpreter: a process with many libraries loads one more now and then.
 _foreign: dict[FileKey, None] = {}
 _FOREIGN_MAX = 4_096
+# One object heap is read at a time, whatever is traced.
+_turns = Turns()
 
 
 class CPython:
@@ -71,7 +74,7 @@ class CPython:
         self.frames = PythonFrames(reader, f"python{self.version}", walk, arena)
         target = HeapTarget(pid, found.layout, found.types)
         self.types = PythonTypes(target)
-        self.live_heap = self.allocations = ObjectHeap(target, time.monotonic_ns())
+        self.live_heap = self.allocations = ObjectHeap(target, time.monotonic_ns(), _turns)
 
     @property
     def notes(self) -> Sequence[str]:

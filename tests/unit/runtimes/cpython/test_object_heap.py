@@ -1,0 +1,56 @@
+"""Readings of the object heap of a real process, through time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from bpfleakd.process.mappings import read_mappings
+from bpfleakd.process.process import read_process
+from bpfleakd.runtimes.cpython.heap_reading import HeapTarget
+from bpfleakd.runtimes.cpython.object_heap import ObjectHeap
+from bpfleakd.runtimes.cpython.runtime import detect_cpython
+from bpfleakd.runtimes.cpython.turns import Turns
+from tests.unit.waiting import until
+
+PROGRAM = "print('ready', flush=True); input()"
+# Due long ago.
+LONG_AGO_NS = 0
+LATER_NS = 10**18
+
+
+@pytest.fixture
+def target() -> Iterator[HeapTarget]:
+    """A process that waits, and its interpreter."""
+    command = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout
+            child.stdout.readline()
+            found = detect_cpython(read_process(child.pid), read_mappings(child.pid))
+            assert found is not None
+            assert found.types is not None
+            found.close()
+            yield found.types._target
+        finally:
+            child.kill()
+
+
+def test_a_heap_that_waits_for_its_turn(target: HeapTarget) -> None:
+    """Closed, it neither waits nor reads, however long the one before it takes; another one then reads."""
+    turns = Turns()
+    closed, other = (ObjectHeap(target, LONG_AGO_NS, turns) for _ in range(2))
+    with turns.turn(lambda: True):
+        for heap in (closed, other):
+            assert not heap.read(LATER_NS)
+        until(lambda: turns.count == 3)
+        closed.close()
+        until(lambda: turns.count == 2)
+        assert not other.read(LATER_NS)
+    (reading,) = until(lambda: other.read(LATER_NS))
+    assert reading.live_bytes > 100_000
+    assert not closed.read(LATER_NS)
+    other.close()
