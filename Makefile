@@ -7,8 +7,9 @@ MANDIR ?= /usr/local/share/man
 PYTEST_ARGS ?=
 # A test that fails is run once more, a few in all; the summary shows the first failure.
 ONCE_MORE := --reruns 1 --max-suite-reruns 6 --rerun-show-tracebacks
-# How many tests run at a time.
+# How many tests run at a time. Kernel tests mostly wait.
 JOBS ?= 2
+KERNEL_JOBS ?= 3
 BENCH_ARGS ?=
 FUZZ_S ?= 300
 
@@ -36,7 +37,7 @@ demo: setup ## Trace a leaking service until the verdict, in a minute and a half
 
 .PHONY: test
 test: FOR := test
-test: lint test-unit test-kernel test-attacks ## Everything: lint, unit tests, kernel tests, attacks
+test: lint test-unit test-kernel test-attacks ## Lint, unit tests, kernel tests but the long ones, attacks
 
 .PHONY: lint
 lint: FOR := test
@@ -54,7 +55,12 @@ test-unit: setup ## Tests of the pure parts; no privileges, no kernel
 .PHONY: test-kernel
 test-kernel: FOR := test
 test-kernel: setup ## Load BPF and trace real programs (as root)
-	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal $(ONCE_MORE) tests/kernel $(PYTEST_ARGS)
+	$(PYTHON) -m pytest -n $(KERNEL_JOBS) --dist worksteal $(ONCE_MORE) -m "not long" tests/kernel $(PYTEST_ARGS)
+
+.PHONY: test-long
+test-long: FOR := test
+test-long: setup ## The kernel tests that take long, and all ways to attach, in some 15 minutes (as root)
+	$(PYTHON) -m pytest -n $(KERNEL_JOBS) --dist worksteal $(ONCE_MORE) -m long tests/kernel $(PYTEST_ARGS)
 
 .PHONY: test-attacks
 test-attacks: FOR := test

@@ -24,6 +24,19 @@ TICK_S = 0.2 * min(PATIENCE, 5.0)
 NAMES_S = 8.0 * PATIENCE
 
 
+# Where there are better ones, the daemon takes them only if it is told to.
+OTHER_WAYS = {"multi", "perf", "tail_calls"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of other ways to attach and to walk are long ones: they repeat those of the best way."""
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            ways = {way for way in item.callspec.params.values() if isinstance(way, str)}
+            if ways & OTHER_WAYS:
+                item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _machine() -> None:
     """Every test in here needs a machine that can load BPF."""

@@ -93,6 +93,7 @@ def test_a_process_that_is_only_watched_is_never_attached(daemon, growing):
     assert attached_pids(tracer) == set()
 
 
+@pytest.mark.long
 def test_what_costs_a_program_too_much_is_let_go_of(daemon, workload):
     """Traced by the policy it is over its budget at once; its report is kept, and says why."""
     program = workload("churn", 2)

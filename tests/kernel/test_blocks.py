@@ -95,6 +95,7 @@ def test_the_report_is_kept_when_the_process_exits(traced):
     assert tracer.blocks(program.pid, "--limit", 3)["left_out_count"] == 17
 
 
+@pytest.mark.long
 def test_a_million_blocks_are_summed_and_some_are_listed(daemon, workload):
     """The list is bounded, the sums are not; old blocks are found among all."""
     program = workload("many_sites", 101)

@@ -20,6 +20,7 @@ def container_of(tracer: Any, pid: int) -> tuple[dict[str, dict[str, Any]], dict
     return {line["kind"]: line for line in container["lines"]}, container
 
 
+@pytest.mark.long
 def test_a_container_grows_by_page_cache_or_by_a_process(tracer, workload):
     """The lines add up to what the kernel charges; a sentence says what grew."""
     allocator = workload("growing", "leak")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from .truth import by_function, expect_ledger, expect_no_losses, short_name, site_of
 from .waiting import wait_until
 
@@ -50,6 +52,7 @@ def test_figures_stay_exact_from_step_to_step(daemon, workload):
         expect_ledger(tracer.top_after_tick(program.pid), ledger)
 
 
+@pytest.mark.long
 def test_blocks_from_before_the_attach_are_unmatched_frees_and_no_loss(daemon, workload):
     """A free or realloc of a block that nobody saw allocated changes no figure."""
     program = workload("every_function", 1)
@@ -213,6 +216,7 @@ def test_attaching_in_the_middle_of_a_storm_loses_and_invents_nothing(daemon, wo
     program.exit()
 
 
+@pytest.mark.long
 def test_a_site_that_changes_between_readings_is_never_missed(daemon, workload):
     """Only the sites that changed are read: of a thousand now one and now many, many times a second."""
     program = workload("many_sites", 1000, 1000)

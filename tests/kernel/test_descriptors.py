@@ -7,6 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from .daemons import Daemon
 from .truth import expect_no_losses
 from .waiting import wait_until
@@ -30,6 +32,7 @@ def function_of(site: dict[str, Any], functions: set[str]) -> str:
     return next((name for name in names if name in functions), site["function"])
 
 
+@pytest.mark.long
 def test_every_way_to_open_and_to_close(daemon, workload):
     """Each call site has what it opened and nobody closed, also when the daemon was killed in between."""
     tracer = daemon(descriptors={"call_sites": "always"})
@@ -54,6 +57,7 @@ def test_every_way_to_open_and_to_close(daemon, workload):
     assert opened["by_socket"] == truth["by_socket"] + FEW
 
 
+@pytest.mark.long
 def test_recording_begins_again_while_links_are_detached(daemon, workload):
     """To detach them takes seconds, for which nobody waits."""
     tracer = daemon(descriptors={"call_sites": "always"})

@@ -28,6 +28,7 @@ def leaks(report: dict[str, Any]) -> list[dict[str, Any]]:
     return [site for site in report["sites"] if site["verdict"] == "leak"]
 
 
+@pytest.mark.long
 def test_a_dictionary_beside_ten_times_as_much_garbage(
     daemon: Callable[..., Daemon], heaps: Callable[[str], int]
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_dictionary_beside_ten_times_as_much_garbage(
     assert after["change_count"] == after["live_count"] - before["live_count"]
 
 
+@pytest.mark.long
 def test_nothing_is_left_in_the_process(daemon: Callable[..., Daemon], heaps: Callable[[str], int]) -> None:
     """No session of the runtime is open after the detach, nor after the daemon was killed."""
     tracer = daemon()

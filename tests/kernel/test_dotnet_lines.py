@@ -8,11 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from .daemons import Daemon
 from .dotnet import dotnet_command
 from .waiting import PATIENCE, wait_until
 
 
+@pytest.mark.long
 def test_lines_by_portable_pdb(
     tracer: Daemon, service: Callable[..., subprocess.Popen], tmp_path: Path
 ) -> None:

@@ -258,6 +258,7 @@ def test_another_rate_is_no_growth(run, opened) -> None:
     assert any("has changed the rate" in note for note in profile.notes)
 
 
+@pytest.mark.long
 def test_a_heap_that_is_not_collected_does_not_leak(daemon, run) -> None:
     """The collector is off: all that is known is that the memory grows."""
     tracer = daemon(history={"leak_after_s": 10})
@@ -324,6 +325,7 @@ def test_a_plugin_has_names(run, opened, go: str) -> None:
     assert {"example.org/shop/plugged.remember", "main.main"} <= names
 
 
+@pytest.mark.long
 def test_a_library_that_is_loaded_later(daemon, run) -> None:
     """The Go heap of a Python program, by the library's own books, beside C memory, which is recorded."""
     tracer = daemon()
@@ -405,6 +407,7 @@ def test_a_leak_of_memory_and_of_goroutines(daemon, run) -> None:
     assert any(site["function"] == "main.newOrder" for site in tracer.top(service.pid)["sites"])
 
 
+@pytest.mark.long
 def test_a_profile_is_turned_on_and_off_again(daemon, run, opened) -> None:
     """After a yes, over the death of the daemon, until the detach."""
     tracer = daemon()
@@ -429,6 +432,7 @@ def test_a_profile_is_turned_on_and_off_again(daemon, run, opened) -> None:
     assert program.is_alive
 
 
+@pytest.mark.long
 def test_c_beside_moving_stacks(daemon, run) -> None:
     """C allocates on the system's stacks, which never move: return probes there are as safe as anywhere."""
     tracer = daemon()
@@ -469,6 +473,7 @@ def test_another_version_is_refused_with_what_it_is(daemon, run, tmp_path: Path)
         tracer.control("attach", program.pid)
 
 
+@pytest.mark.long
 def test_prometheus_under_load(daemon, tmp_path: Path) -> None:
     """Stripped, with cgo, and no leak. `make verdicts` watches it for ten minutes."""
     tracer = daemon(history={"leak_after_s": 10})

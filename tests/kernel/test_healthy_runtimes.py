@@ -58,6 +58,7 @@ def services(tmp_path: Path) -> Iterator[dict[str, int]]:
             process.stdout.close()
 
 
+@pytest.mark.long
 def test_no_healthy_service_leaks(daemon: Callable[..., Daemon], services: dict[str, int]) -> None:
     """Neither the process nor any call site, by whatever is known at that moment."""
     tracer = daemon(history={"leak_after_s": LEAK_AFTER_S})

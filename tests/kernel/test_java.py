@@ -41,6 +41,7 @@ def leaks(report: dict[str, Any]) -> set[str]:
     return {site["function"] for site in report["sites"] if site["verdict"] == "leak"}
 
 
+@pytest.mark.long
 def test_each_leaks_in_its_way(daemon: Callable[..., Daemon], leaking: Callable[[str], int]) -> None:
     """Buffers and classes by their method, a map and thread-locals by the heap; the healthy one never."""
     tracer = daemon(history={"leak_after_s": 10})
@@ -104,6 +105,7 @@ def test_what_the_class_library_has_native_code_for(tracer: Daemon, leaking: Cal
     assert {site["function"] for site in of_zlib()} == {"JavaLeaks$Archives.open"}
 
 
+@pytest.mark.long
 def test_a_map_that_grows_under_other_collectors(
     daemon: Callable[..., Daemon], leaking: Callable[..., int]
 ) -> None:
@@ -240,6 +242,7 @@ STACKS = 2_000
 NUMBERED = re.compile(r"(\$\$Lambda|GeneratedMethodAccessor)\$?\d+(?:/0x[0-9a-f]+)?")
 
 
+@pytest.mark.long
 def test_stacks_are_those_of_the_machine(tracer: Daemon, tmp_path: Path) -> None:
     """Of blocks allocated by JNI below interpreted, compiled, inlined, reflective calls: frame by frame."""
     command = [*map(str, java_program("JavaStacks", "libjavastacks.so")), str(STACKS)]

@@ -82,6 +82,7 @@ def host(tmp_path_factory: pytest.TempPathFactory, blocks: int) -> Iterator[str]
         daemon.stop()
 
 
+@pytest.mark.long
 def test_the_same_leak_on_two_hosts_is_one_row(tmp_path_factory, tmp_path):
     """Summed by fingerprint and function it is what both have lost; by instance it is what each has."""
     with ExitStack() as undo:

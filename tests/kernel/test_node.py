@@ -58,6 +58,7 @@ def kept_by(report: dict[str, Any], function: str) -> dict[str, Any] | None:
     return next((site for site in report["sites"] if site["function"] == function), None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("node", NODES)
 def test_whoever_leaks_is_named_with_its_line(tracer: Daemon, leaking, node: str) -> None:
     """Buffers, handles of zlib, crypto and fs, and the same in a worker thread: `remember`, in its file."""
@@ -100,6 +101,7 @@ def test_no_tier_gives_a_wrong_name(tracer: Daemon, leaking, node: str) -> None:
         assert UNREADABLE not in found
 
 
+@pytest.mark.long
 def test_what_collections_leave_alive(
     daemon: Callable[..., Daemon],
     leaking: Callable[[str, str], int],

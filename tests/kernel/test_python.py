@@ -75,6 +75,7 @@ def test_in_a_pid_namespace(daemon, run) -> None:
     assert result.equal >= (1 - UNNAMED_SHARE) * 50
 
 
+@pytest.mark.long
 def test_an_interpreter_inside_the_interpreter(daemon, run) -> None:
     """Each has its own frames on the same thread; those outside are whole, before and after."""
     tracer = daemon()
@@ -218,6 +219,7 @@ LEAKS = {
 }
 
 
+@pytest.mark.long
 def test_who_makes_a_structure_grow_is_named_with_its_type(daemon, service) -> None:
     """Not who makes the garbage, nor who used up the last arena; by list, dict, set and deque."""
     tracer = daemon(history={"leak_after_s": 20})
@@ -242,6 +244,7 @@ def test_who_makes_a_structure_grow_is_named_with_its_type(daemon, service) -> N
         assert (heap["runtime"], heap["verdict"], heap["is_read"]) == ("CPython", "leak", True)
 
 
+@pytest.mark.long
 def test_a_healthy_service_is_no_leak(daemon, service) -> None:
     """A cache that is full, a queue that is emptied, an asyncio server under load."""
     tracer = daemon(history={"leak_after_s": 20})

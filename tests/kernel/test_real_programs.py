@@ -69,6 +69,7 @@ def memcached(tmp_path) -> Iterator[Memcached]:
     server.process.wait(timeout=30)
 
 
+@pytest.mark.long
 def test_memcached_under_load_is_traced_without_loss_or_harm(daemon, memcached):
     """Every value comes back right, nothing is lost, and after detach it answers as before."""
     # given memcached under the load of four clients

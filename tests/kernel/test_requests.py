@@ -55,6 +55,7 @@ def attributes(tracer) -> dict[int, tuple]:
     }
 
 
+@pytest.mark.long
 def test_every_attribute_outlives_the_daemon(world):
     """After SIGKILL, after an upgrade, and after a time in which the programs had stopped to record."""
     tracer, programs = world

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from .waiting import wait_until
 from .workloads import build
 
 
+@pytest.mark.long
 def test_connections_and_threads_that_become_more(daemon, workload):
     """The process leaks them: how fast, what they are, and where they are opened, since they grow."""
     tracer = daemon(history={"leak_after_s": 10})

@@ -26,6 +26,7 @@ def _pins(tracer) -> list[Path]:
     return [path for path in tracer.bpffs_dir.rglob("*") if not path.is_dir()]
 
 
+@pytest.mark.long
 def test_killed_twenty_times_nothing_is_lost(daemon, workload):
     """Heap and mappings of a busy program are exact after SIGKILLs at any moment, also of the start."""
     program = workload("busy")
@@ -55,6 +56,7 @@ def test_killed_twenty_times_nothing_is_lost(daemon, workload):
     assert "Traceback" not in tracer.log
 
 
+@pytest.mark.long
 def test_a_leak_is_one_after_the_restart_as_well(daemon, workload):
     """Without being watched anew for as long as a leak takes to be found; what nobody saw is said."""
     program = workload("many_sites", 7)
@@ -101,6 +103,7 @@ def test_a_program_that_ends_without_a_daemon_gets_its_last_report(daemon, workl
     assert [path for path in _pins(tracer) if "traced" in path.parts] == []
 
 
+@pytest.mark.long
 def test_a_program_that_calls_exec_without_a_daemon(daemon, workload):
     """What was allocated before is reported; the program behind the old pid can be attached to."""
     program = workload("exec_fork", "exec")

@@ -55,6 +55,7 @@ def test_processes_that_share_probes_are_counted_apart_and_exactly(tracer, workl
     assert changed_text(programs[0].pid) != [], "the first is traced no more"
 
 
+@pytest.mark.long
 def test_the_next_daemon_takes_over_shared_probes(daemon, workload):
     """What they counted without a daemon is there, and detach takes them out as if it had made them."""
     programs = [workload("every_function", 1) for _ in range(3)]

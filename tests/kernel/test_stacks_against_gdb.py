@@ -138,6 +138,7 @@ def test_generated_paths(daemon, target, debugger, programs, tmp_path, walker):
     expect_same_stacks(tracer.top_after_tick(program.pid), samples)
 
 
+@pytest.mark.long
 def test_python(daemon, target, debugger, programs, tmp_path):
     """An interpreter, called back from sorting, parsing, SQLite and C by way of ctypes, in threads too."""
     count = WANTED or 100
@@ -244,6 +245,7 @@ def compare_under_load(tracer: Daemon, program: Target, debugger, load: Load) ->
     expect_same_stacks(tracer.top_after_tick(program.pid), [Sample(stack) for stack in stacks])
 
 
+@pytest.mark.long
 def test_redis_under_load(daemon, target, debugger, programs, tmp_path):
     """An event loop with an interpreter in it (Lua). Debian's uses jemalloc: here it gets the C library's."""
     path = tmp_path / "redis.sock"

@@ -50,6 +50,7 @@ def maps_of(tracer: Daemon, pid: int) -> dict:
     return report | {"uses": {use["use"]: use for use in report["uses"]}}
 
 
+@pytest.mark.long
 def test_a_c_library_leaks_by_pinvoke(tracer, program):
     """10 KiB blocks: Main, the P/Invoke stub, heapmalloc, live and to the byte."""
     ledger = program.step(1)
@@ -86,6 +87,7 @@ def test_a_c_library_leaks_mappings(tracer, program):
     assert maps["shares"]["tracked_mmap_bytes"] >= 256 * 4096  # a page of each is in memory
 
 
+@pytest.mark.long
 def test_memory_that_the_class_library_takes_is_its_callers(tracer, program):
     """Marshal.AllocHGlobal ends in malloc, by way of the run-time: blamed is the method that called it."""
     program.step(3)
@@ -96,6 +98,7 @@ def test_memory_that_the_class_library_takes_is_its_callers(tracer, program):
     expect_order(site, ("malloc", "Leaks.Program.KeepNative", "Leaks.Program.Main", *BOTTOM))
 
 
+@pytest.mark.long
 def test_a_managed_heap_grows_by_large_arrays(tracer, program):
     """30 arrays made in one method: maps says how much the managed heap grew, commit sites say by whom."""
     ledger = program.step(4)
