@@ -67,6 +67,8 @@ def test_each_leaks_in_its_way(daemon: Callable[..., Daemon], leaking: Callable[
     # A class loader has objects in the heap, too.
     heaps = {way for way, report in reports.items() if report["managed"]["verdict"] == "leak"}
     assert heaps - {"classes"} == {"map", "threads"}
+    assert reports["map"]["managed"]["limit_bytes"] == 64 << 20
+    assert reports["map"]["process_verdict"]["limit"]["kind"] == "managed-heap"
     assert leaks(reports["direct"]) == {"JavaLeaks$Buffers.take"}
     said = [site["reason"] for site in reports["classes"]["sites"] if site["kind"] == "mmap"]
     assert any(reason.startswith("metaspace: ") for reason in said)
@@ -129,6 +131,7 @@ def test_types_on_request(tracer: Daemon, leaking: Callable[..., int]) -> None:
     pid = leaking("map", "-Xms256m", "-Xmx256m")
     tracer.attach(pid)
     wait_until(lambda: tracer.top(pid)["managed"] is not None, 60 * PATIENCE)
+    assert tracer.top(pid)["managed"]["limit_bytes"] == 256 << 20
 
     with pytest.raises(ControlFailed, match=r"will be stopped for about .* for a walk over all objects"):
         tracer.control("types", "--pid", pid)

@@ -10,12 +10,14 @@ __all__ = ["MemoryLimit", "MemoryLimitKind"]
 
 
 class MemoryLimitKind(StrEnum):
-    """The kinds of limits on the memory of a process: control groups, RLIMIT_AS, RLIMIT_DATA, the machine."""
+    """What limits the memory of a process: a control group, RLIMIT_AS, RLIMIT_DATA, the machine, or a runtime
+    (-Xmx)."""
 
     CGROUP = "cgroup"
     ADDRESS_SPACE = "address-space"
     DATA = "data"
     HOST = "host"
+    MANAGED_HEAP = "managed-heap"
 
 
 class MemoryLimit(Struct, frozen=True):

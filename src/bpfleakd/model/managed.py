@@ -41,7 +41,8 @@ class ManagedHeap(Struct, frozen=True):
     `live_bytes` is what the last one left alive; None before the first. `full_collections` covered all
     objects, so their figure is exact; that of others is an upper bound. `growth_bytes_per_s` is the growth of
     what outlives collections, 0.0 if it does not grow. `is_read`: the heap counts references; a "collection"
-    is then a reading of all objects. `areas`: what the runtime has beside its objects.
+    is then a reading of all objects. `areas`: what the runtime has beside its objects. `limit_bytes`: the
+    size beyond which the runtime refuses memory; None if unknown.
     """
 
     runtime: str
@@ -53,6 +54,7 @@ class ManagedHeap(Struct, frozen=True):
     growth_bytes_per_s: float
     is_read: bool = False
     areas: tuple[RuntimeArea, ...] = ()
+    limit_bytes: int | None = None
 
 
 class TypesPrice(Struct, frozen=True):

@@ -56,7 +56,8 @@ class ProcessVerdict(Struct, frozen=True):
     `leak_bytes_per_s` is the sum over its leaking call sites. `memory_bytes_per_s` is how fast its anonymous
     memory grows, between `_low` and `_high` with 95 % confidence; None while unknown. `explained_share`, 0 to
     1, is the share of leaking and growing call sites in that; None if it does not grow. `limit` is the one
-    with the least room, `limit_reached_s` when it is reached at this rate; None if no prediction is possible.
+    with the least room, or that of a managed heap that leaks, if it is reached earlier. `limit_reached_s` is
+    when, at this rate; None if no prediction is possible.
     """
 
     verdict: Verdict

@@ -19,6 +19,7 @@ __all__ = [
     "AliveFunction",
     "AreaSource",
     "FrameSource",
+    "HeapLimitSource",
     "HeapSampler",
     "HolderSource",
     "LiveHeap",
@@ -150,6 +151,15 @@ class AreaSource(Protocol):
     @property
     def areas(self) -> tuple[RuntimeArea, ...]:
         """As of now, or when the runtime last counted; nothing waits."""
+
+
+@runtime_checkable
+class HeapLimitSource(Protocol):
+    """A runtime that tells beyond which size of its heap it refuses memory."""
+
+    @property
+    def heap_limit_bytes(self) -> int | None:
+        """None if unknown."""
 
 
 class PerfMapWriter(Protocol):

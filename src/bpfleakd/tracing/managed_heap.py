@@ -103,6 +103,7 @@ class HeapTracking:
         now_ns: int,
         leak_after_s: float,
         areas: tuple[RuntimeArea, ...] = (),
+        limit_bytes: int | None = None,
     ) -> None:
         """Judge the collections reported by the runtime so far."""
         collections = Collections(
@@ -126,7 +127,13 @@ class HeapTracking:
             often_full=runtime == _V8,
             was_leak=was_leak,
         )
-        self.heap = replace(heap, collections=self._count, full_collections=self._full_count, areas=areas)
+        self.heap = replace(
+            heap,
+            collections=self._count,
+            full_collections=self._full_count,
+            areas=areas,
+            limit_bytes=limit_bytes,
+        )
 
     def may_commit(self, key: SiteKey) -> bool:
         """Whether a site is of a kind by which this heap takes memory."""

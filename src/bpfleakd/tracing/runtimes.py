@@ -19,6 +19,7 @@ from bpfleakd.runtimes.detection import Detector, detect
 from bpfleakd.runtimes.runtime import (
     AreaSource,
     FrameSource,
+    HeapLimitSource,
     HolderSource,
     LiveHeap,
     ManagedCode,
@@ -210,7 +211,8 @@ class ProcessRuntimes:
         if runtime is not None and since_ns is not None:
             areas = runtime.areas if isinstance(runtime, AreaSource) else ()
             self.heap.teller = _teller_of(runtime)
-            self.heap.judge(runtime.name, since_ns, now_ns, leak_after_s, areas)
+            limit_bytes = runtime.heap_limit_bytes if isinstance(runtime, HeapLimitSource) else None
+            self.heap.judge(runtime.name, since_ns, now_ns, leak_after_s, areas, limit_bytes)
 
     def close(self) -> None:
         """Leave nothing behind in the process."""

@@ -28,10 +28,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
 from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.units import human_rate
-from bpfleakd.verdicts.process_verdict import FoundGrowth
+from bpfleakd.verdicts.process_verdict import FoundGrowth, reached_s
 from bpfleakd.verdicts.slowing import Course, course_of
 from bpfleakd.verdicts.trend import Trend, trend
 
@@ -137,12 +138,15 @@ def with_managed_heap(
     if heap.verdict is Verdict.LEAK:
         # Without the heap, the known share of the growth is another.
         others = f"; {verdict.reason.partition(';')[0]}" if found.leaks else ""
+        limit, seconds = _first_limit(verdict, heap)
         return replace(
             verdict,
             verdict=Verdict.LEAK,
             reason=heap.reason + others,
             leak_bytes_per_s=round(verdict.leak_bytes_per_s + heap.growth_bytes_per_s, 1),
             explained_share=share,
+            limit=limit,
+            limit_reached_s=seconds,
         )
     # Memory committed before the attach may be touched only now: before the heap is known, that may be all.
     committed = committed_bytes_per_s if heap.verdict is not Verdict.UNKNOWN else grows or 0.0
@@ -153,6 +157,17 @@ def with_managed_heap(
     if is_others or not is_its_growth:
         return verdict
     return replace(verdict, verdict=heap.verdict, reason=heap.reason, explained_share=share)
+
+
+def _first_limit(verdict: ProcessVerdict, heap: ManagedHeap) -> tuple[MemoryLimit | None, float | None]:
+    """That of the heap, if this leak reaches it before the process' own; and when."""
+    if heap.limit_bytes is None or heap.live_bytes is None:
+        return verdict.limit, verdict.limit_reached_s
+    limit = MemoryLimit(MemoryLimitKind.MANAGED_HEAP, heap.limit_bytes, heap.live_bytes)
+    seconds = reached_s(limit, heap.growth_bytes_per_s)
+    if seconds is None or (verdict.limit_reached_s is not None and verdict.limit_reached_s < seconds):
+        return verdict.limit, verdict.limit_reached_s
+    return limit, round(seconds, 1)
 
 
 def _trend(collections: Collections) -> Trend | None:

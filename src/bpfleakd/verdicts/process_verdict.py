@@ -25,7 +25,7 @@ from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.units import human_rate
 from bpfleakd.verdicts.trend import Trend, trend
 
-__all__ = ["FoundGrowth", "classify_process"]
+__all__ = ["FoundGrowth", "classify_process", "reached_s"]
 
 _START_UP_S = 5.0
 _START_UP_SHARE = 0.1
@@ -121,8 +121,13 @@ def _first_limit(limits: Sequence[MemoryLimit], rate: float) -> tuple[MemoryLimi
     if not limits:
         return None, None
     limit = min(limits, key=lambda one: one.limit_bytes - one.used_bytes)
+    return limit, reached_s(limit, rate)
+
+
+def reached_s(limit: MemoryLimit, rate: float) -> float | None:
+    """The seconds until a limit is reached at `rate` bytes/s; None if that cannot be foreseen."""
     seconds = (limit.limit_bytes - limit.used_bytes) / rate if rate > 0 else None
-    return limit, max(0.0, seconds) if seconds is not None and seconds < _FORESEEABLE_S else None
+    return max(0.0, seconds) if seconds is not None and seconds < _FORESEEABLE_S else None
 
 
 def _reason(memory: Trend | None, grows: bool, found_growth: FoundGrowth, share: float | None) -> str:

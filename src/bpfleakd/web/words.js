@@ -63,7 +63,7 @@ export function placeName(site) {
 }
 
 const LIMITS = { cgroup: "its control group", "address-space": "RLIMIT_AS", data: "RLIMIT_DATA",
-  host: "the machine's memory" };
+  host: "the machine's memory", "managed-heap": "the managed heap" };
 
 export function limitWords(verdict) {
   if (!verdict || !verdict.limit || !verdict.limit_reached_s) return null;

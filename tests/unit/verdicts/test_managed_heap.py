@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
 from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.verdicts.managed_heap import Collections, classify_managed_heap, with_managed_heap
@@ -185,6 +187,21 @@ class TestTheProcess:
         assert (found.verdict, found.reason) == (Verdict.LEAK, leaking.reason)
         assert found.leak_bytes_per_s == pytest.approx(0.2 * MIB, rel=0.01)
         assert found.explained_share == pytest.approx(0.8, rel=0.02)
+
+    @pytest.mark.parametrize(
+        ("limit_mib", "kind", "seconds"),
+        [(64, "managed-heap", 160), (1_024, "host", 400), (8, "managed-heap", 0), (None, "host", 400)],
+    )
+    def test_which_limit_a_leak_reaches_first(self, limit_mib: int | None, kind: str, seconds: float) -> None:
+        """32 MiB are alive, of 64; 100 MiB of the machine are free. It leaks 0.2 MiB/s of 0.25 in all."""
+        times_s = np.arange(0, 300, 5.0)
+        host = MemoryLimit(MemoryLimitKind.HOST, 200 * MIB, 100 * MIB)
+        verdict = classify_process(times_s, 1e8 + 0.25 * MIB * times_s, self.NO_SITES, (host,))
+        leaking = heap([10 + 2.0 * i for i in range(12)], full=(5, 11))
+        leaking = replace(leaking, limit_bytes=None if limit_mib is None else limit_mib * MIB)
+        found = with_managed_heap(verdict, leaking, 0.2 * MIB, self.NO_SITES)
+        assert found.limit is not None
+        assert (found.limit.kind, found.limit_reached_s) == (kind, pytest.approx(seconds, rel=0.03))
 
     def test_other_memory_that_grows(self) -> None:
         """A heap that does not grow is no excuse for what it has no part in."""

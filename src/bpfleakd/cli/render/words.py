@@ -124,6 +124,7 @@ _LIMITS = {
     MemoryLimitKind.ADDRESS_SPACE: "RLIMIT_AS",
     MemoryLimitKind.DATA: "RLIMIT_DATA",
     MemoryLimitKind.HOST: "the machine",
+    MemoryLimitKind.MANAGED_HEAP: "the managed heap",
 }
 
 

@@ -7,7 +7,7 @@ import struct
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.layout import FlagLayout
 
-__all__ = ["read_flag"]
+__all__ = ["read_flag", "read_size"]
 
 _FLAGS_MAX = 8_192
 _NAME_MAX_BYTES = 128
@@ -15,6 +15,17 @@ _NAME_MAX_BYTES = 128
 
 def read_flag(memory: RemoteMemory, layout: FlagLayout | None, name: str) -> bool | None:
     """Whether an option is on; None if the JVM has none of that name, or it cannot be read."""
+    value = _value(memory, layout, name, 1)
+    return None if value is None else value != b"\0"
+
+
+def read_size(memory: RemoteMemory, layout: FlagLayout | None, name: str) -> int | None:
+    """The bytes of an option such as MaxHeapSize (a size_t); None as above."""
+    value = _value(memory, layout, name, 8)
+    return None if value is None else int.from_bytes(value, "little")
+
+
+def _value(memory: RemoteMemory, layout: FlagLayout | None, name: str, size: int) -> bytes | None:
     if layout is None:
         return None
     try:
@@ -24,7 +35,7 @@ def read_flag(memory: RemoteMemory, layout: FlagLayout | None, name: str) -> boo
             text = struct.unpack_from("<Q", flags, at + layout.name)[0]
             value = struct.unpack_from("<Q", flags, at + layout.value)[0]
             if text and memory.text(text, _NAME_MAX_BYTES) == name.encode():
-                return memory.read(value, 1) != b"\0"
+                return memory.read(value, size)
     except (OSError, struct.error):
         return None
     return None

@@ -14,7 +14,7 @@ from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.attach import JavaAttach
 from bpfleakd.runtimes.jvm.code import JavaCode
-from bpfleakd.runtimes.jvm.flags import read_flag
+from bpfleakd.runtimes.jvm.flags import read_flag, read_size
 from bpfleakd.runtimes.jvm.heap_types import JavaTypes
 from bpfleakd.runtimes.jvm.live_heap import JavaLiveHeap
 from bpfleakd.runtimes.jvm.machine import Machine, Unsupported, find_library, read_machine
@@ -52,6 +52,7 @@ class JavaRuntime:
         self.types: JavaTypes | None = None
         flags = found.flags if isinstance(found, Unsupported) else found.layout.flags
         attach = JavaAttach(process, partial(read_flag, memory, flags))
+        self.heap_limit_bytes = read_size(memory, flags, "MaxHeapSize")
         self.perf_map = JavaPerfMap(process, attach)
         self.survivors: JavaSurvivors | None = None
         if isinstance(found, Unsupported):
