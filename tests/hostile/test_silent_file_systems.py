@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from bpfleakd.process.mapped_files import OpenedFile
+
 from ..kernel.daemons import Daemon
 from ..kernel.machine import cannot_run
 from ..kernel.truth import expect_ledger
@@ -154,3 +156,15 @@ def notes_of(tracer: Daemon, pid: int) -> str:
 def reason_of(tracer: Daemon, pid: int) -> str:
     """Why a process is not traced."""
     return (tracer.supervised(pid) or {}).get("reason") or ""
+
+
+def test_a_file_whose_server_has_ended(public_directory: Path, flood: Path, monkeypatch) -> None:
+    """Its close fails, which nobody has to hear of: the descriptor is closed."""
+    unheard: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unheard.append)
+    with silent_file(public_directory / "ended", flood) as file:
+        opened = OpenedFile(os.open(file, os.O_RDONLY), "a process")
+        descriptor = opened.descriptor
+    del opened
+    assert not os.path.exists(f"/proc/self/fd/{descriptor}")
+    assert unheard == []

@@ -157,7 +157,9 @@ class OpenedFile:
         descriptors = {getattr(self, "descriptor", -1), getattr(self, "_file", -1)} - {-1}
         self.descriptor = self._file = -1
         for descriptor in descriptors:
-            os.close(descriptor)
+            # It is closed in any case. ENOTCONN: the file's server has ended.
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
 
 
 def open_mapped(pid: int, mapping: Mapping, owner: str) -> OpenedFile:
