@@ -59,8 +59,8 @@ test-kernel: setup ## Load BPF and trace real programs (as root)
 
 .PHONY: test-long
 test-long: FOR := test
-test-long: setup ## The kernel tests that take long, and all ways to attach, in some 15 minutes (as root)
-	$(PYTHON) -m pytest -n $(KERNEL_JOBS) --dist worksteal $(ONCE_MORE) -m long tests/kernel $(PYTEST_ARGS)
+test-long: setup ## The kernel tests that take long, and all ways to attach, in some 20 minutes (as root)
+	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal $(ONCE_MORE) -m long tests/kernel $(PYTEST_ARGS)
 
 .PHONY: test-attacks
 test-attacks: FOR := test
