@@ -7,7 +7,7 @@ MANDIR ?= /usr/local/share/man
 PYTEST_ARGS ?=
 # A test that fails is run once more, a few in all; the summary shows the first failure.
 ONCE_MORE := --reruns 1 --max-suite-reruns 6 --rerun-show-tracebacks
-# How many tests run at a time. Kernel tests mostly wait.
+# How many tests run at a time; of the short kernel tests more, since they mostly wait.
 JOBS ?= 2
 KERNEL_JOBS ?= 3
 BENCH_ARGS ?=

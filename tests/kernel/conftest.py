@@ -24,7 +24,7 @@ TICK_S = 0.2 * min(PATIENCE, 5.0)
 NAMES_S = 8.0 * PATIENCE
 
 
-# Where there are better ones, the daemon takes them only if it is told to.
+# The daemon takes these only if the configuration names them, or the kernel has nothing better.
 OTHER_WAYS = {"multi", "perf", "tail_calls"}
 
 

@@ -54,7 +54,7 @@ def test_a_failure_ends_the_turn() -> None:
 
 
 def test_a_turn_that_is_no_longer_wanted() -> None:
-    """It is given up while another has its turn, which goes on; those behind get theirs."""
+    """It leaves the queue while another one has its turn; the next in the queue is not held up."""
     turns, wanted, got = Turns(), [True], []
 
     def take(is_wanted: Callable[[], bool]) -> None:
