@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.process.mapped_files import OpenedFile
+from bpfleakd.process.files.mapped_files import OpenedFile
 
 from ..kernel.daemons import Daemon
 from ..kernel.machine import cannot_run

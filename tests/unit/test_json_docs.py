@@ -28,15 +28,6 @@ from bpfleakd.model.difference import ComparedState, DiffReport, SiteChange, Sit
 from bpfleakd.model.groups import GroupedReport, SiteGroup
 from bpfleakd.model.history import StoredHistory, StoredSite
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
-from bpfleakd.model.managed import (
-    AreaKind,
-    ManagedHeap,
-    RuntimeArea,
-    TypeFigures,
-    TypeRow,
-    TypesPrice,
-    TypesReport,
-)
 from bpfleakd.model.oom import OomKill
 from bpfleakd.model.process import (
     ProcessLabels,
@@ -50,6 +41,16 @@ from bpfleakd.model.process_events import ProcessEventStats
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import AwaitedVerdicts, BlockType, LeakReport, SiteReport, SuppressedSites
 from bpfleakd.model.resources import ResourceKind, ResourceShare, ResourceUse
+from bpfleakd.model.runtimes.managed import (
+    AreaKind,
+    ManagedHeap,
+    RuntimeArea,
+    TypeFigures,
+    TypeRow,
+    TypesPrice,
+    TypesReport,
+)
+from bpfleakd.model.runtimes.survivors import Survivor, SurvivorLine, SurvivorsPrice, SurvivorsReport
 from bpfleakd.model.scan import (
     Reachability,
     ReachabilitySums,
@@ -61,7 +62,6 @@ from bpfleakd.model.scan import (
 )
 from bpfleakd.model.site import AllocationKind, ThreadShare
 from bpfleakd.model.supervision import SupervisedProcess, SupervisionState
-from bpfleakd.model.survivors import Survivor, SurvivorLine, SurvivorsPrice, SurvivorsReport
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.model.watching import WatchedProcess, WatchState
 

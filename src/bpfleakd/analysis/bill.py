@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from bpfleakd.analysis.memory_parts import Part
 from bpfleakd.model.address_space import BillKind, BillLine, MemoryUse
-from bpfleakd.model.managed import AreaKind, ManagedHeap
+from bpfleakd.model.runtimes.managed import AreaKind, ManagedHeap
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_rate

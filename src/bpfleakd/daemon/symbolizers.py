@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from bpfleakd.process.debug_search import debug_file_in_root, has_our_root
-from bpfleakd.process.mapped_files import open_mapped, open_unchanged
-from bpfleakd.process.rooted_open import root_of
+from bpfleakd.process.files.debug_search import debug_file_in_root, has_our_root
+from bpfleakd.process.files.mapped_files import open_mapped, open_unchanged
+from bpfleakd.process.files.rooted_open import root_of
 from bpfleakd.sandbox.helpers import Helpers
 from bpfleakd.symbols.module_cache import ModuleCache
 from bpfleakd.symbols.name_service import NameService

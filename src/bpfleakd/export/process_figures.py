@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from bpfleakd.export.figures import Counter, Gauge
 from bpfleakd.model.address_space import BillKind, BillLine
-from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.metrics import ProcessUsage
 from bpfleakd.model.process import ProcessRow
+from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.verdict import ProcessVerdict
 from bpfleakd.table.estimates import stderr_of_sum
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.container import ContainerBill
-from bpfleakd.model.managed import ManagedHeap
+from bpfleakd.model.runtimes.managed import ManagedHeap
 
 __all__ = [
     "AddressSpaceReport",

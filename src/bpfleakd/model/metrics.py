@@ -10,9 +10,9 @@ from msgspec import Struct
 from bpfleakd.model.address_space import BillLine
 from bpfleakd.model.container import GroupMemory
 from bpfleakd.model.daemon import DaemonStats, GuardStats
-from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.process import ProcessRow
 from bpfleakd.model.report import SiteReport
+from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.verdict import ProcessVerdict
 from bpfleakd.model.watching import WatchSummary
 

@@ -8,11 +8,11 @@ import msgspec
 from msgspec import Struct
 
 from bpfleakd.model.code.stack import Frame, StackEnd
-from bpfleakd.model.goroutines import GoroutineGroup
-from bpfleakd.model.managed import ManagedHeap, TypeFigures
 from bpfleakd.model.oom import OomKill
 from bpfleakd.model.process import ProcessSummary
 from bpfleakd.model.resources import DescriptorSite, DescriptorTotals, ResourceUse
+from bpfleakd.model.runtimes.goroutines import GoroutineGroup
+from bpfleakd.model.runtimes.managed import ManagedHeap, TypeFigures
 from bpfleakd.model.site import AllocationKind, ThreadShare
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 

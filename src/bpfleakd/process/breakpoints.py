@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.probe import ProbedFunction
-from bpfleakd.process.mapped_files import OpenedFile, open_mapped
+from bpfleakd.process.files.mapped_files import OpenedFile, open_mapped
 from bpfleakd.process.remote_memory import RemoteMemory
 
 __all__ = ["OpenFile", "missing_breakpoints"]

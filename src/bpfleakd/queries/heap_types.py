@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from bpfleakd import errors
-from bpfleakd.model.managed import TypesPrice, TypesReport
+from bpfleakd.model.runtimes.managed import TypesPrice, TypesReport
 from bpfleakd.runtimes.runtime import RunningTypeSource, Runtime, RuntimeFailure, TypeCount, TypeSource
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.types.type_counts import TypeCounts

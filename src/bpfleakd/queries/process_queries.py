@@ -17,11 +17,11 @@ from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.difference import ComparedState, DiffReport
 from bpfleakd.model.groups import GroupedReport, GroupKey
 from bpfleakd.model.history import StoredHistory
-from bpfleakd.model.managed import TypesPrice, TypesReport
 from bpfleakd.model.process import ProcessRow, ProcessState
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SortKey
-from bpfleakd.model.requested import NamesReport
+from bpfleakd.model.runtimes.managed import TypesPrice, TypesReport
+from bpfleakd.model.runtimes.requested import NamesReport
 from bpfleakd.model.scan import ScanReport
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.process.memory_limits import read_memory_limits

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.model.report import LeakReport
-from bpfleakd.model.requested import (
+from bpfleakd.model.runtimes.requested import (
     HeapSample,
     HeapSamplePrice,
     NamesReport,

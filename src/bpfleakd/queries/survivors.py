@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bpfleakd import errors
 from bpfleakd.analysis.managed_code import is_own_method
 from bpfleakd.model.code.stack import Frame, FrameKind
-from bpfleakd.model.survivors import Survivor, SurvivorLine, SurvivorsPrice, SurvivorsReport
+from bpfleakd.model.runtimes.survivors import Survivor, SurvivorLine, SurvivorsPrice, SurvivorsReport
 from bpfleakd.printable import printable
 from bpfleakd.runtimes.runtime import (
     RuntimeFailure,

@@ -11,7 +11,7 @@ from msgspec import Struct
 from bpfleakd.model.code.method import FrameNames, ManagedNames, MethodSource
 from bpfleakd.model.code.python_walk import PythonWalk
 from bpfleakd.model.code.stack import RawStack
-from bpfleakd.model.managed import RuntimeArea
+from bpfleakd.model.runtimes.managed import RuntimeArea
 from bpfleakd.unwind.managed_code import CodeRange
 from bpfleakd.unwind.table import UnwindTable
 

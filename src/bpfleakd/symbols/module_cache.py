@@ -17,8 +17,8 @@ from bpfleakd.elf.byte_source import FileBytes
 from bpfleakd.elf.debug_files import has_line_tables
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
-from bpfleakd.process.debug_search import debug_file_for_all
-from bpfleakd.process.mapped_files import FileKey, OpenedFile
+from bpfleakd.process.files.debug_search import debug_file_for_all
+from bpfleakd.process.files.mapped_files import FileKey, OpenedFile
 
 __all__ = ["DebugSearch", "Module", "ModuleCache"]
 

@@ -26,7 +26,7 @@ from pathlib import PurePosixPath
 
 from msgspec import Struct
 
-from bpfleakd.process.rooted_open import TargetRoot
+from bpfleakd.process.files.rooted_open import TargetRoot
 from bpfleakd.symbols.jit_index import JitIndex
 from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS, jit_name
 

@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import PurePosixPath
 
-from bpfleakd.process.rooted_open import TargetRoot
+from bpfleakd.process.files.rooted_open import TargetRoot
 from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS, jit_name
 
 __all__ = ["PerfMapTail"]

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from bpfleakd.errors import BadElf
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.process.mapped_files import FileKey, OpenedFile, open_unchanged
+from bpfleakd.process.files.mapped_files import FileKey, OpenedFile, open_unchanged
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.module_cache import DebugSearch, Module, ModuleCache
 

@@ -29,7 +29,7 @@ from bpfleakd.model.code.mapping import CodeMapping, Mapping
 from bpfleakd.model.code.method import FrameNames, ManagedNames, MethodSource
 from bpfleakd.model.code.stack import Frame, FrameKind, RawStack, Stack, StackEnd
 from bpfleakd.printable import printable
-from bpfleakd.process.mapped_files import OpenedFile
+from bpfleakd.process.files.mapped_files import OpenedFile
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.interpreted_frames import interpreted_frames, is_interpreted
 from bpfleakd.symbols.jit_frames import jit_frame, method_frames

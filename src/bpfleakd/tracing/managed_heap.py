@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd.model.code.stack import Frame
-from bpfleakd.model.managed import ManagedHeap, RuntimeArea
+from bpfleakd.model.runtimes.managed import ManagedHeap, RuntimeArea
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import SiteVerdict, Verdict
 from bpfleakd.runtimes.runtime import LiveHeap

@@ -19,11 +19,12 @@ from bpfleakd.analysis.memory_parts import Part, classify, shares, summarise
 from bpfleakd.analysis.pinned_memory import PinnedPages, pinned_pages
 from bpfleakd.model.address_space import AddressSpaceReport, BillLine, UseSummary
 from bpfleakd.model.container import ContainerBill
-from bpfleakd.model.managed import ManagedHeap
+from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.site import AllocationKind
+from bpfleakd.process.files.memory_file_systems import memory_devices
+from bpfleakd.process.files.rooted_open import root_of
 from bpfleakd.process.heap_books.glibc_heap import FREE_CHUNKS_MAX, read_glibc_heap
 from bpfleakd.process.heap_books.tcmalloc_heap import TcmallocHeap, read_tcmalloc_heap
-from bpfleakd.process.memory_file_systems import memory_devices
 from bpfleakd.process.memory_groups import (
     CGROUP,
     narrowest_group,
@@ -33,7 +34,6 @@ from bpfleakd.process.memory_groups import (
 from bpfleakd.process.pages import Pagemap, present_pages, stack_pointers
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
-from bpfleakd.process.rooted_open import root_of
 from bpfleakd.process.smaps import Smaps, read_smaps, read_status
 from bpfleakd.symbols.perf_map_tail import PerfMapTail
 from bpfleakd.table.address_map import AddressMap

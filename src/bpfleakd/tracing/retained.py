@@ -12,8 +12,8 @@ from bpfleakd.analysis.blame import blamed_frame
 from bpfleakd.analysis.fingerprint import fingerprint
 from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.model.code.stack import RawStack, Stack, StackEnd
-from bpfleakd.model.managed import ManagedHeap, TypeFigures
 from bpfleakd.model.report import SiteReport
+from bpfleakd.model.runtimes.managed import ManagedHeap, TypeFigures
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.runtimes.runtime import Retained

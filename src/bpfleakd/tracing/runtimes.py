@@ -13,7 +13,7 @@ from bpfleakd.model.code.managed_frame import managed_frames
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.method import MethodSource
 from bpfleakd.model.code.stack import RawStack
-from bpfleakd.model.managed import TypeFigures
+from bpfleakd.model.runtimes.managed import TypeFigures
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.detection import Detector, detect
 from bpfleakd.runtimes.runtime import (

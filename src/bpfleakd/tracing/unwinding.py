@@ -30,7 +30,7 @@ from bpfleakd.kernel.unwind_tables.mapping_list import TableMapping
 from bpfleakd.kernel.unwind_tables.shards import Piece, StoreFull
 from bpfleakd.kernel.unwind_tables.store import OF_OTHERS, UnwindStore
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.process.mapped_files import FileKey, OpenedFile
+from bpfleakd.process.files.mapped_files import FileKey, OpenedFile
 from bpfleakd.sandbox.helpers import HelperFailed
 from bpfleakd.tracing.attaching.process_code import ProcessCode, open_code
 from bpfleakd.tracing.checkpoint import read_checkpoint, write_checkpoint

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
-from bpfleakd.model.managed import ManagedHeap
+from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.units import human_rate
 from bpfleakd.verdicts.process_verdict import FoundGrowth, reached_s

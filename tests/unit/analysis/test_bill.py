@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from bpfleakd.analysis.bill import AllocatorBooks, UnreadHeap, bill, growth_summary, is_comparable
 from bpfleakd.analysis.memory_parts import Figures, Part
 from bpfleakd.model.address_space import BillKind, BillLine, MemoryUse
-from bpfleakd.model.managed import AreaKind, ManagedHeap, RuntimeArea
+from bpfleakd.model.runtimes.managed import AreaKind, ManagedHeap, RuntimeArea
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.model.verdict import Verdict
 

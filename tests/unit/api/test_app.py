@@ -26,7 +26,7 @@ from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.history import StoredHistory
 from bpfleakd.model.process import ProcessLabels, ProcessState, TracingMode
 from bpfleakd.model.report import SortKey
-from bpfleakd.model.requested import (
+from bpfleakd.model.runtimes.requested import (
     HeapSample,
     HeapSamplePrice,
     NamesReport,
@@ -34,9 +34,9 @@ from bpfleakd.model.requested import (
     SampledFunction,
     UnnamedFrames,
 )
+from bpfleakd.model.runtimes.survivors import Survivor, SurvivorLine, SurvivorsPrice, SurvivorsReport
 from bpfleakd.model.selection import ProcessSelection
 from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
-from bpfleakd.model.survivors import Survivor, SurvivorLine, SurvivorsPrice, SurvivorsReport
 
 from ..samples import (
     HOSTILE,

@@ -11,9 +11,9 @@ from bpfleakd.export.process_series import SeriesOptions
 from bpfleakd.export.prometheus import PrometheusExporter
 from bpfleakd.model.address_space import BillKind, BillLine
 from bpfleakd.model.container import ContainerKind, GroupMemory
-from bpfleakd.model.managed import ManagedHeap
 from bpfleakd.model.metrics import MetricLabel, ProcessUsage
 from bpfleakd.model.process_events import ProcessEventStats
+from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.model.watching import WatchSummary
 

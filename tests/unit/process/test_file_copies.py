@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.process import file_copies
-from bpfleakd.process.file_copies import copy_of_slow_file, is_slow, sealed_copy
+from bpfleakd.process.files import file_copies
+from bpfleakd.process.files.file_copies import copy_of_slow_file, is_slow, sealed_copy
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bpfleakd.process.local_devices import LocalDevices
+from bpfleakd.process.files.local_devices import LocalDevices
 
 LINE = "36 35 {device} /mnt1 /mnt2 rw,noatime master:1 - {kind} /dev/root rw,errors=continue\n"
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from bpfleakd.model.address_space import MappingUsage
-from bpfleakd.process.memory_file_systems import memory_devices
+from bpfleakd.process.files.memory_file_systems import memory_devices
 
 from ..analysis.usages import a_usage
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.process import rooted_open
+from bpfleakd.process.files import rooted_open
+from bpfleakd.process.files.rooted_open import TargetRoot
 from bpfleakd.process.reading.apart import read_apart
-from bpfleakd.process.rooted_open import TargetRoot
 
 OTHER = 4_711
 

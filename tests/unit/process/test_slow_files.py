@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.process.files.slow_files import THREADS_MAX, SlowFiles
 from bpfleakd.process.mappings import parse_mappings
-from bpfleakd.process.slow_files import THREADS_MAX, SlowFiles
 
 from ..waiting import until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bpfleakd.process.mapped_files import OpenedFile
+from bpfleakd.process.files.mapped_files import OpenedFile
 
 __all__ = ["open_file"]
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpfleakd.process.rooted_open import TargetRoot
+from bpfleakd.process.files.rooted_open import TargetRoot
 from bpfleakd.symbols import perf_map as perf_map_module
 from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS
 from bpfleakd.symbols.perf_map import JitSymbol, PerfMap

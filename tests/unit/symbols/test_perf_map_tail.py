@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpfleakd.process.rooted_open import TargetRoot
+from bpfleakd.process.files.rooted_open import TargetRoot
 from bpfleakd.symbols.jit_names import NAME_LIMIT_CHARACTERS
 from bpfleakd.symbols.perf_map_tail import PerfMapTail
 

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.stack import Frame, FrameKind, RawStack, Stack, StackEnd
-from bpfleakd.process.mapped_files import open_mapped
-from bpfleakd.process.rooted_open import TargetRoot
+from bpfleakd.process.files.mapped_files import open_mapped
+from bpfleakd.process.files.rooted_open import TargetRoot
 from bpfleakd.sandbox.helpers import HelperFailed
 from bpfleakd.symbols.module_cache import ModuleCache
 from bpfleakd.symbols.name_service import NameService

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bpfleakd.model.code.stack import Frame, FrameKind
-from bpfleakd.model.managed import ManagedHeap
+from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import SiteVerdict, Verdict
 from bpfleakd.runtimes.runtime import LiveHeap

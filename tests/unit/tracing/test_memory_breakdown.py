@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.model.address_space import AddressSpaceReport, BillKind
-from bpfleakd.model.managed import ManagedHeap
+from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.process.mappings import read_mappings

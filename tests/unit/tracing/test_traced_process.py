@@ -14,7 +14,7 @@ from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
 from bpfleakd.model.code.stack import FrameKind, RawStack, StackEnd
 from bpfleakd.model.process import ProcessState
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.process.mapped_files import FileKey
+from bpfleakd.process.files.mapped_files import FileKey
 from bpfleakd.tracing import traced_process as module
 from bpfleakd.tracing.attaching.attachment import LinkedFile
 from bpfleakd.tracing.traced_process import TracedProcess

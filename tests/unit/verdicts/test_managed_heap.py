@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
-from bpfleakd.model.managed import ManagedHeap
+from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.verdicts.managed_heap import Collections, classify_managed_heap, with_managed_heap
 from bpfleakd.verdicts.process_verdict import FoundGrowth, classify_process

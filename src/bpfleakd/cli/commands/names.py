@@ -8,7 +8,7 @@ from bpfleakd.api.client import DaemonClient
 from bpfleakd.cli.arguments import add_process
 from bpfleakd.cli.render.words import json_text
 from bpfleakd.cli.waiting import waiting
-from bpfleakd.model.requested import NamesReport
+from bpfleakd.model.runtimes.requested import NamesReport
 from bpfleakd.printable import printable
 
 __all__ = ["add_parser", "run"]

@@ -15,9 +15,9 @@ from bpfleakd.cli.arguments import add_process, duration_s
 from bpfleakd.cli.render.words import json_text
 from bpfleakd.cli.waiting import waiting
 from bpfleakd.errors import AccessDenied
-from bpfleakd.model.managed import TypesPrice, TypesReport
-from bpfleakd.model.requested import HeapSample, HeapSamplePrice
-from bpfleakd.model.survivors import SurvivorsPrice, SurvivorsReport
+from bpfleakd.model.runtimes.managed import TypesPrice, TypesReport
+from bpfleakd.model.runtimes.requested import HeapSample, HeapSamplePrice
+from bpfleakd.model.runtimes.survivors import SurvivorsPrice, SurvivorsReport
 from bpfleakd.printable import printable
 
 __all__ = ["add_parser", "run"]

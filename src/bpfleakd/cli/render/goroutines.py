@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bpfleakd.model.goroutines import GoroutineGroup
+from bpfleakd.model.runtimes.goroutines import GoroutineGroup
 from bpfleakd.printable import printable
 
 __all__ = ["goroutine_lines"]

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bpfleakd.cli.render.names import short_function
-from bpfleakd.model.requested import HeapSample
+from bpfleakd.model.runtimes.requested import HeapSample
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_rate
 

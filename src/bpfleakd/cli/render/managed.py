@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bpfleakd.model.managed import AreaKind, ManagedHeap, RuntimeArea, TypeFigures
+from bpfleakd.model.runtimes.managed import AreaKind, ManagedHeap, RuntimeArea, TypeFigures
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_rate
 

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bpfleakd.cli.render.names import short_function
-from bpfleakd.model.survivors import Survivor, SurvivorsReport
+from bpfleakd.model.runtimes.survivors import Survivor, SurvivorsReport
 from bpfleakd.printable import printable
 
 __all__ = ["survivors_view"]

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bpfleakd.cli.render.names import short_function
-from bpfleakd.model.managed import TypesReport
+from bpfleakd.model.runtimes.managed import TypesReport
 from bpfleakd.printable import printable
 from bpfleakd.units import human_bytes, human_duration
 

@@ -13,7 +13,7 @@ from bpfleakd import pid_namespace
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.process.mapped_files import FileKey, open_mapped
+from bpfleakd.process.files.mapped_files import FileKey, open_mapped
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.code_object import CodeReader

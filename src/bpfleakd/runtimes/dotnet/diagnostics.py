@@ -28,7 +28,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from bpfleakd.process.environment import read_environment
-from bpfleakd.process.rooted_open import TargetRoot, root_of
+from bpfleakd.process.files.rooted_open import TargetRoot, root_of
 from bpfleakd.runtimes.runtime import RuntimeFailure
 
 __all__ = ["DiagnosticsError", "Endpoint", "Provider", "Session", "find_endpoint"]

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.process.files.rooted_open import root_of
 from bpfleakd.process.process import ProcessInfo
-from bpfleakd.process.rooted_open import root_of
 from bpfleakd.runtimes.dotnet.allocations import DotnetAllocations
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint, find_endpoint
 from bpfleakd.runtimes.dotnet.heap_types import DotnetTypes

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from bpfleakd.printable import printable, shortened
-from bpfleakd.process.rooted_open import TargetRoot
+from bpfleakd.process.files.rooted_open import TargetRoot
 from bpfleakd.runtimes.dotnet.line_jobs import LINES_JOB, POINT, MethodLines
 from bpfleakd.runtimes.dotnet.method_look import Methods
 from bpfleakd.runtimes.dotnet.stream_jobs import CodePart

@@ -20,7 +20,7 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.method import Method
 from bpfleakd.printable import printable
-from bpfleakd.process.mapped_files import FileKey, OpenedFile, open_program
+from bpfleakd.process.files.mapped_files import FileKey, OpenedFile, open_program
 from bpfleakd.runtimes.go.goroutines import Goroutines
 from bpfleakd.runtimes.go.heap_profile import BUCKETS_MAX, HeapProfile
 from bpfleakd.runtimes.go.memory import ProcessMemory

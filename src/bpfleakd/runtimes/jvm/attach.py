@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bpfleakd import errors
+from bpfleakd.process.files.rooted_open import root_of
 from bpfleakd.process.process import ProcessInfo, read_process
-from bpfleakd.process.rooted_open import root_of
 from bpfleakd.runtimes.runtime import RuntimeFailure
 
 __all__ = ["AttachError", "JavaAttach", "temporary_directory"]

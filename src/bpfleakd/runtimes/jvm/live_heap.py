@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from bpfleakd.model.managed import AreaKind, RuntimeArea
+from bpfleakd.model.runtimes.managed import AreaKind, RuntimeArea
 from bpfleakd.runtimes.runtime import LiveHeap
 
 __all__ = ["JavaLiveHeap"]

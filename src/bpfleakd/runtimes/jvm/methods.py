@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from bpfleakd.model.code.managed_frame import ManagedFrame
 from bpfleakd.model.code.method import Method
 from bpfleakd.model.code.stack import FrameKind
-from bpfleakd.model.managed import AreaKind, RuntimeArea
+from bpfleakd.model.runtimes.managed import AreaKind, RuntimeArea
 from bpfleakd.runtimes.jvm.code import JavaCode, Reading
 from bpfleakd.runtimes.jvm.names import JavaNames
 from bpfleakd.unwind.managed_code import CodeRange

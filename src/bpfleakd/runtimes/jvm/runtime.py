@@ -8,8 +8,8 @@ from functools import partial
 
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.model.managed import RuntimeArea
-from bpfleakd.process.mapped_files import open_mapped
+from bpfleakd.model.runtimes.managed import RuntimeArea
+from bpfleakd.process.files.mapped_files import open_mapped
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.attach import JavaAttach

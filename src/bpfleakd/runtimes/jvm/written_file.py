@@ -15,8 +15,8 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from bpfleakd.process.files.rooted_open import reopen_regular
 from bpfleakd.process.process import ProcessInfo
-from bpfleakd.process.rooted_open import reopen_regular
 from bpfleakd.runtimes.jvm.attach import AttachError, temporary_directory
 
 __all__ = ["file_written"]

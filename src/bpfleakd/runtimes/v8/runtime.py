@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.process.mapped_files import open_mapped
+from bpfleakd.process.files.mapped_files import open_mapped
 from bpfleakd.process.mappings import KnownMappings
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory

@@ -17,7 +17,7 @@ import time
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.named_symbols import find_symbols
 from bpfleakd.errors import BpfleakdError
-from bpfleakd.process.mapped_files import open_mapped
+from bpfleakd.process.files.mapped_files import open_mapped
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.remote_memory import RemoteMemory
 

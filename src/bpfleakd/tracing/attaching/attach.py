@@ -30,7 +30,7 @@ from bpfleakd.kernel.probes.announced import ARGUMENT_COUNTS
 from bpfleakd.kernel.probes.links import Linker, SampledPoint, close_all
 from bpfleakd.kernel.probes.operands import packed_operands
 from bpfleakd.model.process import ProcessId, TracingMode, TracingRequest
-from bpfleakd.process import mapped_files
+from bpfleakd.process.files import mapped_files
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo, check_traceable, is_hosts_init, read_process
 from bpfleakd.runtimes.go.program import FoundGo, find_go

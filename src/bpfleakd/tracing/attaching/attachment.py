@@ -12,7 +12,7 @@ from bpfleakd.kernel.pins import ProcessPins
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.probe import FunctionRole, ProbedFunction
 from bpfleakd.process.breakpoints import missing_breakpoints
-from bpfleakd.process.mapped_files import FileKey
+from bpfleakd.process.files.mapped_files import FileKey
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.go.program import FoundGo

@@ -9,7 +9,7 @@ follows from (kernel/probes/point_cache.py).
 The tracing loop waits for none of it: files are read and searched by threads beside it, with so much time for
 each process. What is left out because of that, or because a helper failed, is so for that process alone.
 
-A debug file below a process' own root directory serves that process alone (process/debug_search.py), and what
+A debug file below a process' own root directory serves that process alone (process/files/debug_search.py), and what
 any debug file says is verified in the program itself (kernel/probes/points.py).
 """
 
@@ -36,9 +36,9 @@ from bpfleakd.kernel.probes.points import FunctionProbe, SearchedFile, WantedFun
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.probe import FunctionRole
 from bpfleakd.process.allocators import FUNCTIONS, OPERATORS_NEW, SIGNS, TELLING_NAMES
-from bpfleakd.process.debug_search import debug_file_for_all, debug_file_in_root, has_our_root
-from bpfleakd.process.mapped_files import FileContent, FileKey, OpenedFile
-from bpfleakd.process.rooted_open import root_of
+from bpfleakd.process.files.debug_search import debug_file_for_all, debug_file_in_root, has_our_root
+from bpfleakd.process.files.mapped_files import FileContent, FileKey, OpenedFile
+from bpfleakd.process.files.rooted_open import root_of
 from bpfleakd.sandbox.helpers import HelperFailed, Helpers
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.tracing.attaching.probed_file import ProbedFile, probed_file

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from bpfleakd import errors
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.process.local_devices import LocalDevices, device_number
-from bpfleakd.process.mapped_files import open_mapped_waiting
+from bpfleakd.process.files.local_devices import LocalDevices, device_number
+from bpfleakd.process.files.mapped_files import open_mapped_waiting
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.tracing.background import Background
 

@@ -14,10 +14,10 @@ from msgspec import Struct
 
 from bpfleakd import errors
 from bpfleakd.model.code.mapping import Mapping as MemoryMapping
-from bpfleakd.process.mapped_files import OpenedFile, open_mapped
+from bpfleakd.process.files.mapped_files import OpenedFile, open_mapped
+from bpfleakd.process.files.program_file import program_of
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import instance_of
-from bpfleakd.process.program_file import program_of
 from bpfleakd.tracing.attaching.file_systems import WAIT_S, FileSystems
 
 __all__ = ["CodeFile", "CodeReader", "ProcessCode", "not_yet", "open_code"]

@@ -10,7 +10,7 @@ import structlog
 from bpfleakd import errors
 from bpfleakd.elf.image import EM_X86_64, ElfImage
 from bpfleakd.process.allocators import ALLOCATORS
-from bpfleakd.process.mapped_files import open_program
+from bpfleakd.process.files.mapped_files import open_program
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.tracing.attaching.probed_file import ProbedFile
 from bpfleakd.tracing.attaching.process_code import ProcessCode

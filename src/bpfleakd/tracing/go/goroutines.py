@@ -16,7 +16,7 @@ from hashlib import blake2b
 import numpy as np
 from msgspec.structs import replace
 
-from bpfleakd.model.goroutines import GoroutineGroup
+from bpfleakd.model.runtimes.goroutines import GoroutineGroup
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.runtimes.go.goroutines import GoroutineReading, StartPlace

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from bpfleakd.model.managed import TypeFigures, TypeRow
+from bpfleakd.model.runtimes.managed import TypeFigures, TypeRow
 from bpfleakd.runtimes.runtime import TypeCount
 
 __all__ = ["TypeCounts"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.process.rooted_open import TargetRoot, root_of
+from bpfleakd.process.files.rooted_open import TargetRoot, root_of
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint, Provider, find_endpoint
 from bpfleakd.runtimes.dotnet.method_look import take_rundown
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfleakd.process.rooted_open import TargetRoot
+from bpfleakd.process.files.rooted_open import TargetRoot
 from bpfleakd.runtimes.dotnet.allocations import DotnetAllocations
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint
 from bpfleakd.runtimes.dotnet.live_heap import DotnetLiveHeap

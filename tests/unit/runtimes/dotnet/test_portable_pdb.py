@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpfleakd.process.rooted_open import TargetRoot
+from bpfleakd.process.files.rooted_open import TargetRoot
 from bpfleakd.runtimes.dotnet.assembly import debug_directory
 from bpfleakd.runtimes.dotnet.line_jobs import LINES_JOB, POINT, MethodLines
 from bpfleakd.runtimes.dotnet.method_look import Methods

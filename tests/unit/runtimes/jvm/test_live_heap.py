@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bpfleakd.model.managed import AreaKind, RuntimeArea
+from bpfleakd.model.runtimes.managed import AreaKind, RuntimeArea
 from bpfleakd.runtimes.jvm.live_heap import JavaLiveHeap
 from bpfleakd.runtimes.runtime import LiveHeap
 

@@ -11,7 +11,7 @@ import pytest
 from bpfleakd.kernel import abi
 from bpfleakd.kernel.abi import LIVE_BLOCK, RecordingState
 from bpfleakd.kernel.process_slots import ProcessCounters
-from bpfleakd.model.managed import ManagedHeap
+from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import Verdict
 from bpfleakd.table.site_table import COUNTERS, SiteTable

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 
-from bpfleakd.process.local_devices import is_kernels_own
+from bpfleakd.process.files.local_devices import is_kernels_own
 from bpfleakd.process.reading.server import file_system
 
 __all__ = ["copy_of_slow_file", "is_slow", "sealed_copy"]

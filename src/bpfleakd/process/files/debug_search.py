@@ -13,8 +13,8 @@ from pathlib import PurePosixPath
 
 from bpfleakd.elf.debug_files import find_debug_file
 from bpfleakd.elf.image import ElfImage
-from bpfleakd.process.mapped_files import open_of_root
-from bpfleakd.process.rooted_open import TargetRoot, root_of
+from bpfleakd.process.files.mapped_files import open_of_root
+from bpfleakd.process.files.rooted_open import TargetRoot, root_of
 
 __all__ = ["debug_file_for_all", "debug_file_in_root", "has_our_root"]
 

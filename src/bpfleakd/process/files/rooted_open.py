@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from bpfleakd.process.local_devices import LocalDevices, is_kernels_own
+from bpfleakd.process.files.local_devices import LocalDevices, is_kernels_own
 from bpfleakd.process.reading.reads import reads
 from bpfleakd.process.reading.server import open_in_root
 

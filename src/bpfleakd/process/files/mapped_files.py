@@ -25,13 +25,13 @@ from typing import NamedTuple
 
 from bpfleakd.errors import BadElf
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.process.file_copies import copy_of_slow_file, is_slow, sealed_copy
-from bpfleakd.process.local_devices import LocalDevices, device_number
+from bpfleakd.process.files.file_copies import copy_of_slow_file, is_slow, sealed_copy
+from bpfleakd.process.files.local_devices import LocalDevices, device_number
+from bpfleakd.process.files.program_file import program_of
+from bpfleakd.process.files.rooted_open import open_below, reopen_regular, root_of
+from bpfleakd.process.files.slow_files import SlowFiles
 from bpfleakd.process.mappings import mapped_by_address
-from bpfleakd.process.program_file import program_of
 from bpfleakd.process.reading.reads import reads
-from bpfleakd.process.rooted_open import open_below, reopen_regular, root_of
-from bpfleakd.process.slow_files import SlowFiles
 
 __all__ = [
     "FileContent",

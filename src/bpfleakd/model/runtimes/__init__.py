@@ -1,0 +1,1 @@
+"""What the runtimes of managed programs tell of their heaps."""
