@@ -94,9 +94,10 @@ static __always_inline int leave_syscall(struct syscall_exit *ctx)
 		return 0;
 	thread = current_thread(id);
 	if (!thread) {
+		/* Perhaps an allocator made it: as the thread's blocks are not recorded, its mappings are not charged. */
 		count_loss(process, LOSS_THREAD_FULL);
 		if (is_space)
-			report(process, id, ctx->number, SPACE_EXIT, ctx->result, 0, false);
+			report(process, id, ctx->number, SPACE_EXIT, ctx->result, 0, true);
 		return 0;
 	}
 	user = user_registers();

@@ -94,3 +94,17 @@ def test_losses_of_one_process_are_not_shown_with_another(daemon, workload):
 
     assert tracer.top_after_tick(crowded.pid)["losses"]["live_full"] > 0
     assert not any(tracer.top(calm.pid)["losses"].values())
+
+
+def test_threads_without_room_are_counted_and_nothing_is_invented(daemon, workload):
+    """Their blocks are not recorded, nor is what the allocator maps for them charged to the program."""
+    program = workload("preempted", 8)
+    tracer = daemon(limits={"threads": 1})
+    tracer.attach(program.pid)
+
+    ledger = program.step(200)
+
+    report = tracer.top_after_tick(program.pid)
+    assert report["losses"]["thread_full"] > 0
+    assert {site["kind"] for site in report["sites"]} <= {"heap"}
+    assert report["process"]["live_bytes"] < ledger["live_bytes"]

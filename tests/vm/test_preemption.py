@@ -16,7 +16,7 @@ from ..kernel.conftest import place_of_daemon, running_daemon
 from ..kernel.daemons import Daemon, DaemonFailed
 from ..kernel.machine import cannot_run
 from ..kernel.test_methods_of_kernels import best_method, best_walker
-from ..kernel.truth import expect_ledger, expect_no_losses, names
+from ..kernel.truth import by_function, expect_ledger, expect_no_losses, names
 
 THREADS = 48
 SITES = 32
@@ -27,6 +27,10 @@ INTERVAL_BYTES = 4096
 UNSUPPORTED = 10
 # An estimate is not that many standard errors wrong.
 FAR = 6.0
+# There a thread refills the memory of maps, sometimes at the next tick only (bpf/README.md, "Preemption").
+# Until then what needs an entry is not recorded, but counted.
+IS_REAL_TIME = "PREEMPT_RT" in os.uname().version
+WITHOUT_MEMORY = {"live_full", "stack_full", "site_full", "thread_full"}
 
 
 def depth_of(site: int) -> int:
@@ -79,10 +83,7 @@ def test_every_count_size_and_frame_is_right(tracer, workload):
     ledger = program.step(BLOCKS, timeout_s=300)
 
     report = tracer.top_after_tick(program.pid)
-    expect_no_losses(report)
-    expect_ledger(report, ledger)
-    expect_stacks(report)
-    assert report["process"]["unmatched_frees"] == 0
+    expect_right(report, ledger)
     print("runs that the kernel left out:", tracer.events("programs.skipped")[-1:])
     # given all of it back
     expect_ledger_of_nothing(tracer, program)
@@ -101,18 +102,41 @@ def test_a_second_process_is_right_and_what_is_sampled(tracer, workload):
         program.start_step(BLOCKS)
     truth, ledger = (program.finish_step(timeout_s=300) for program in (sampled, exact))
 
-    report = tracer.top_after_tick(exact.pid)
-    expect_no_losses(report)
-    expect_ledger(report, ledger)
-    expect_stacks(report)
+    expect_right(tracer.top_after_tick(exact.pid), ledger)
     report = tracer.top_after_tick(sampled.pid)
-    expect_no_losses(report)
-    expect_stacks(report)
-    process = report["process"]
-    for figure in ("live_bytes", "live_count"):
-        assert abs(process[figure] - truth[figure]) <= FAR * process[f"{figure}_stderr"] + 1
+    if not was_without_memory(report):
+        expect_no_losses(report)
+        expect_stacks(report)
+        process = report["process"]
+        for figure in ("live_bytes", "live_count"):
+            assert abs(process[figure] - truth[figure]) <= FAR * process[f"{figure}_stderr"] + 1
     for program in (sampled, exact):
         expect_ledger_of_nothing(tracer, program)
+
+
+def was_without_memory(report: dict) -> bool:
+    """Whether the kernel had none at hand for what was to be recorded, which may be on PREEMPT_RT alone."""
+    missed = {reason: count for reason, count in report["losses"].items() if count}
+    if missed:
+        print("missed:", missed)
+    return IS_REAL_TIME and bool(missed) and missed.keys() <= WITHOUT_MEMORY
+
+
+def expect_right(report: dict, ledger: dict) -> None:
+    """Exact. Where the kernel had no memory at hand: nothing invented, and what is missing is counted."""
+    if not was_without_memory(report):
+        expect_no_losses(report)
+        expect_ledger(report, ledger)
+        expect_stacks(report)
+        assert report["process"]["unmatched_frees"] == 0
+        return
+    losses = report["losses"]
+    missing = ledger["live_count"] - report["process"]["live_count"]
+    assert 0 <= missing <= losses["live_full"] + losses["thread_full"]
+    for name, figures in by_function(report).items():
+        # With no stack they belong to no function.
+        if name is not None:
+            assert figures["live_bytes"] <= ledger["sites"][name]["live_bytes"]
 
 
 def expect_stacks(report: dict) -> None:
@@ -132,6 +156,7 @@ def expect_ledger_of_nothing(tracer: Daemon, program) -> None:
     """When the program has freed all its blocks, nothing is live."""
     program.step(0)
     report = tracer.top_after_tick(program.pid)
-    expect_no_losses(report)
+    if not was_without_memory(report):
+        expect_no_losses(report)
     assert (report["process"]["live_bytes"], report["process"]["live_count"]) == (0, 0)
     assert {(site["live_bytes"], site["live_count"]) for site in report["sites"]} == {(0, 0)}
