@@ -8,6 +8,7 @@
  *     flood fork      has children that execute and end, some at a time
  *     flood threads   makes threads that allocate and end
  *     flood stacks    allocates from as many call stacks as there is room for, and many more
+ *     flood sites N   allocates from each of N call stacks, twice a second
  *     flood page F    has a variable, so to say, that is a page of file F, and maps memory all the time
  *     flood late F    opens file F; at each SIGUSR1 maps it to execute it, and allocates from new code
  *     flood files D   maps all files of a directory to execute them, and goes on mapping one of them
@@ -96,6 +97,15 @@ static void many_stacks(void)
 {
 	for (uint64_t path = 0;; path++)
 		KEEP(descend(path, 24));
+}
+
+static void many_sites(uint64_t sites)
+{
+	for (;;) {
+		for (uint64_t path = 0; path < sites; path++)
+			KEEP(descend(path, 24));
+		usleep(500000);
+	}
 }
 
 static void have_children(const char *program)
@@ -195,6 +205,8 @@ int main(int argc, char **argv)
 		make_threads();
 	if (!strcmp(what, "stacks"))
 		many_stacks();
+	if (!strcmp(what, "sites") && argc > 2)
+		many_sites(strtoul(argv[2], NULL, 10));
 	if (!strcmp(what, "files") && argc > 2)
 		map_files(argv[2]);
 	if (!strcmp(what, "page") && argc > 2)
@@ -210,6 +222,6 @@ int main(int argc, char **argv)
 			pthread_create(&thread, NULL, map_and_unmap, NULL);
 		map_and_unmap(NULL);
 	}
-	fprintf(stderr, "flood mmap|pieces|exec|fork|threads|stacks|page FILE|late FILE|files DIRECTORY\n");
+	fprintf(stderr, "flood mmap|pieces|exec|fork|threads|stacks|sites N|page FILE|late FILE|files DIRECTORY\n");
 	return 2;
 }

@@ -8,13 +8,22 @@ import statistics
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
+from ..kernel.daemons import Daemon
 from .bystander import Bystander, resident_bytes
 
-__all__ = ["AT_LENGTH", "HOSTILE_S", "NOBODY", "at_length", "attackers", "expect_left_alone"]
+__all__ = [
+    "AT_LENGTH",
+    "HOSTILE_S",
+    "NOBODY",
+    "at_length",
+    "attackers",
+    "expect_left_alone",
+    "notes_of",
+    "work_on",
+]
 
 # Whether all attacks are tried, and for longer: `make test-hostile`. `make test` has some of each kind.
 AT_LENGTH = "HOSTILE_S" in os.environ
@@ -24,7 +33,7 @@ NOBODY = 65534
 
 
 @contextlib.contextmanager
-def attackers(*command: str | Path, count: int = 1, lasting: bool = True) -> Iterator[list[int]]:
+def attackers(*command: object, count: int = 1, lasting: bool = True) -> Iterator[list[int]]:
     """Run `command` as the user nobody, `count` times, until the end of the context; yields their pids.
 
     `lasting`: one that ends earlier is a failure of the test.
@@ -58,7 +67,21 @@ def expect_left_alone(bystander: Bystander) -> Iterator[None]:
     print(f"memory was back after {time.monotonic() - began_s:.1f} s")
 
 
-def _as_nobody(command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
+def work_on(bystander: Bystander) -> None:
+    """Have the bystander go on for as long as attacks last."""
+    deadline_s = time.monotonic() + HOSTILE_S
+    while time.monotonic() < deadline_s:
+        bystander.program.step(23)
+        bystander.tracer.top_after_tick(bystander.program.pid)
+
+
+def notes_of(tracer: Daemon, pid: int) -> str:
+    """What `ps` says of a traced process."""
+    row = tracer.process(pid)
+    return " ".join(row["process"]["notes"]) if row else ""
+
+
+def _as_nobody(command: Sequence[object]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [str(part) for part in command],
         user=NOBODY,

@@ -21,7 +21,7 @@ from ..kernel.truth import expect_ledger
 from ..kernel.waiting import wait_until
 from ..kernel.workloads import Workload
 from .bystander import Bystander
-from .floods import HOSTILE_S, at_length, attackers, expect_left_alone
+from .floods import HOSTILE_S, at_length, attackers, expect_left_alone, notes_of
 
 MANY = 1 << 20
 
@@ -145,12 +145,6 @@ def test_a_temporary_directory_that_never_answers(
                 tracer.top(process.pid)
             assert (tracer.supervised(process.pid) or {}).get("state") == "traced"
             process.kill()
-
-
-def notes_of(tracer: Daemon, pid: int) -> str:
-    """What `ps` says of a traced process."""
-    row = tracer.process(pid)
-    return " ".join(row["process"]["notes"]) if row else ""
 
 
 def reason_of(tracer: Daemon, pid: int) -> str:

@@ -21,7 +21,7 @@ from bpfleakd import errors
 from bpfleakd.process.reading.reads import TargetFile, read_pieces
 from bpfleakd.process.reading.refusals import reading
 
-__all__ = ["MemoryPart", "MemoryReader", "written_parts"]
+__all__ = ["MemoryPart", "MemoryReader", "Pieces", "written_parts"]
 
 PROC = Path("/proc")
 
@@ -38,6 +38,9 @@ _CHUNK_PAGES = 1 << 17
 _BUFFER_BYTES = 1 << 20
 _PIECES_MAX = 1024  # UIO_MAXIOV
 _PIECE = np.dtype([("base", "u8"), ("length", "u8")])
+
+# Addresses, lengths in words, and the words of all, one after the other.
+Pieces = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64]]
 
 
 class MemoryPart(Struct, frozen=True):
@@ -88,9 +91,7 @@ class MemoryReader:
         self.read_bytes = 0
         self.unread_bytes = 0
 
-    def read(
-        self, parts: Sequence[MemoryPart]
-    ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64]]]:
+    def read(self, parts: Sequence[MemoryPart]) -> Iterator[Pieces]:
         """Batches of (addresses, lengths in words, words): pieces one after the other in the words.
 
         The words are overwritten by the next batch. Raises NoSuchProcess, AccessDenied or NotYet.

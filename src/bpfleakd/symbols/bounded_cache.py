@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 __all__ = ["BoundedCache"]
@@ -13,14 +13,27 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """At most `limit` entries. None is not a value: it means "unknown"."""
+    """At most `limit` entries. None is not a value: it means "unknown".
 
-    def __init__(self, limit: int) -> None:
+    `bytes_of` says, about, how much memory a value has; together they have at most `limit_bytes`.
+    """
+
+    def __init__(
+        self, limit: int, bytes_of: Callable[[V], int] = lambda _value: 0, limit_bytes: int = 0
+    ) -> None:
         self._limit = limit
+        self._bytes_of = bytes_of
+        self._limit_bytes = limit_bytes
+        self._used_bytes = 0
         self._entries: OrderedDict[K, V] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def used_bytes(self) -> int:
+        """What its values have together."""
+        return self._used_bytes
 
     def get(self, key: K) -> V | None:
         """Return the value of `key`, which becomes the most recently used."""
@@ -30,11 +43,17 @@ class BoundedCache(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V) -> None:
-        """Store `value`; if there are too many entries, drop the least recently used one."""
+        """Store `value`; while that is too much, drop the least recently used entries."""
+        before = self._entries.get(key)
+        if before is not None:
+            self._used_bytes -= self._bytes_of(before)
         self._entries[key] = value
         self._entries.move_to_end(key)
-        if len(self._entries) > self._limit:
-            self._entries.popitem(last=False)
+        self._used_bytes += self._bytes_of(value)
+        while len(self._entries) > self._limit or self._used_bytes > self._limit_bytes:
+            _key, dropped = self._entries.popitem(last=False)
+            self._used_bytes -= self._bytes_of(dropped)
 
     def clear(self) -> None:
         self._entries.clear()
+        self._used_bytes = 0

@@ -201,6 +201,7 @@ class Symbolizer:
 
     def close(self) -> None:
         """Release what belongs to this process alone."""
+        self._frames = self._managed = None
         if self._perf_map:
             self._perf_map.close()
         if self._names:

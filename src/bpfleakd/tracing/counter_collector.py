@@ -21,6 +21,7 @@ from bpfleakd.runtimes.go.program import find_more_go
 from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing.attaching.attach import Attacher
 from bpfleakd.tracing.attaching.process_code import not_yet
+from bpfleakd.tracing.reading_budget import ReadingBudget
 from bpfleakd.tracing.recorded_state import RecordedState
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.traced_processes import TracedProcesses
@@ -35,6 +36,9 @@ _STALLED_NS = 200_000_000
 _READINGS_MAX = 3
 # What new libraries of a process may hold up all others, at every look.
 _LIBRARIES_WAIT_S = 0.02
+# What reading the managed frames of new stacks may take, in one reading of all counters. As a rule it takes
+# 20 us for a stack, and what a process makes of it if it wants to keep its reader busy.
+_NOTED_NS, _NOTED_MOST_NS, _NOTED_FAIR_NS = 100_000_000, 50_000_000, 2_000_000
 
 
 class CounterCollector:
@@ -56,6 +60,7 @@ class CounterCollector:
         self._processes = processes
         self._clock_ns = clock_ns
         self._skipped = SkippedRuns()
+        self._noting = ReadingBudget(total_ns=_NOTED_NS, most_ns=_NOTED_MOST_NS, fair_ns=_NOTED_FAIR_NS)
 
     def collect(self) -> int:
         """Bring all tables up to now, but those of processes that are set aside.
@@ -71,6 +76,7 @@ class CounterCollector:
             if traced := self._processes.running.get(pid):
                 traced.followed_changes = None
         changed, now_ns = self._changed_sites()
+        self._noting.begin()
         for pid, traced in self._processes.running.items():
             if not traced.is_set_aside(now_ns):
                 with traced.isolated(self._clock_ns):
@@ -108,9 +114,13 @@ class CounterCollector:
         space = address_maps.map_of(pid)
         traced.unrecorded_regions = space.unrecorded_count if space else 0
         space_keys, space_columns = space.counters() if space else ([], columns[:0])
+        noting_ns = self._clock_ns()
         traced.runtimes.note_stacks(
-            (key.stack_id for key in site_keys + space_keys), partial(self._maps.stack, pid)
+            (key.stack_id for key in site_keys + space_keys),
+            partial(self._maps.stack, pid),
+            self._noting.left_ns(pid),
         )
+        self._noting.charge(pid, self._clock_ns() - noting_ns)
         traced.runtimes.charge_blocks(partial(self._maps.stack_of_block, pid))
         go_keys, go_columns = traced.go.read(now_ns) if traced.go is not None else ([], columns[:0])
         if traced.go is not None and traced.goroutines is not None:

@@ -1,8 +1,8 @@
-"""How much of the tracing loop's time the changes of one address space may take.
+"""How much of the tracing loop's time one process may take, with changes of its address space for example.
 
 Rules:
-  - In one reading a process has `MOST_NS` of a processor, and `FAIR_NS` even if all have used up `TOTAL_NS`
-    together: what some do costs the others nothing.
+  - In one reading a process has `most_ns`, and `fair_ns` even if all have used up `total_ns` together: what
+    some do costs the others nothing.
   - What is over is left out and counted, and the map is repaired later.
   - After a job on one process that took a while there is a pause of some times as long.
 """
@@ -21,7 +21,8 @@ FAIR_NS = 20_000_000
 class ReadingBudget:
     """The time that processes have used in the current reading."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, total_ns: int = TOTAL_NS, most_ns: int = MOST_NS, fair_ns: int = FAIR_NS) -> None:
+        self._limits_ns = total_ns, most_ns, fair_ns
         self._used_ns: Counter[int] = Counter()
         self._total_ns = 0
 
@@ -37,8 +38,12 @@ class ReadingBudget:
 
     def is_over(self, pid: int) -> bool:
         """Whether a process has used up what it has."""
-        used_ns = self._used_ns[pid]
-        return used_ns > (FAIR_NS if self._total_ns > TOTAL_NS else MOST_NS)
+        return self.left_ns(pid) < 0
+
+    def left_ns(self, pid: int) -> int:
+        """What a process has left; negative if it has used more than it has."""
+        total_ns, most_ns, fair_ns = self._limits_ns
+        return (fair_ns if self._total_ns > total_ns else most_ns) - self._used_ns[pid]
 
 
 class Pause:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Mapping as Mapping_
 from itertools import islice
@@ -91,24 +92,26 @@ class ProcessRuntimes:
         """What unwinds and names managed frames; the first, if there are several."""
         return next((runtime.code for runtime in self._runtimes if runtime.code is not None), None)
 
-    def note_stacks(self, stack_ids: Iterable[int], stack_of: Callable[[int], RawStack]) -> None:
-        """Have the frames of new stacks read before they are gone, some at each call."""
+    def note_stacks(
+        self, stack_ids: Iterable[int], stack_of: Callable[[int], RawStack], limit_ns: int
+    ) -> None:
+        """Have the frames of new stacks read before they are gone, some at each call: for so long, about.
+
+        The rest of the stack at which the time is over is read when it is shown.
+        """
         frames, code = self.frames, self.code
         live = [source for source in self.methods if source.is_live]
         if frames is None and code is None and not live:
             return
         self._to_note.update(dict.fromkeys(number for number in stack_ids if number not in self._noted))
+        over_ns = time.monotonic_ns() + limit_ns
         for number in list(islice(self._to_note, _STACKS_NOTED_AT_ONCE)):
             del self._to_note[number]
             self._noted.add(number)
             words = stack_of(number).addresses
-            if frames is not None:
-                frames.note(words)
-            if code is not None:
-                code.note(frame for _index, frame in managed_frames(words))
-            for source in live:
-                for address in words[1:]:
-                    source.find(address - 1)
+            for _one in _noted(words, frames, code, live):
+                if time.monotonic_ns() > over_ns:
+                    return
 
     def charge_blocks(self, stack_of_block: Callable[[int], RawStack | None]) -> None:
         """Find the functions that allocated the blocks that grow with what stays alive."""
@@ -218,6 +221,27 @@ class ProcessRuntimes:
         """Leave nothing behind in the process."""
         for runtime in self._runtimes:
             runtime.close()
+
+
+def _noted(
+    words: Sequence[int],
+    frames: FrameSource | None,
+    code: ManagedCode | None,
+    live: Sequence[MethodSource],
+) -> Iterator[None]:
+    """Read the frames of a stack, one at each step."""
+    if frames is not None:
+        for word in words:
+            frames.note((word,))
+            yield
+    if code is not None:
+        for _index, frame in managed_frames(words):
+            code.note((frame,))
+            yield
+    for source in live:
+        for address in words[1:]:
+            source.find(address - 1)
+            yield
 
 
 def _teller_of(runtime: Runtime) -> str | None:

@@ -287,9 +287,7 @@ class Tracer:
         self._maps.shared.sweep(_SWEEPING_S)
         for id_, request in list(self._to_begin_anew.items()):
             self._start_anew(id_, request)
-        for traced in self.running():
-            with traced.isolated(self.clock_ns):
-                self._end_if_over(traced)
+        self._ending.take_turns(self._end_if_over)
         self._turns.take()
         took_s = (self.clock_ns() - began_ns) / 1e9
         for observer in self.observers:

@@ -43,3 +43,14 @@ def test_a_pause_is_as_long_as_the_job_was_dear():
     pause.done(100, 103)
     assert not pause.is_due(162)
     assert pause.is_due(163)
+
+
+def test_a_budget_of_other_limits():
+    """What is left shrinks to the fair share when all have used up theirs."""
+    budget = ReadingBudget(total_ns=100, most_ns=50, fair_ns=5)
+    budget.charge(1, 40)
+    assert (budget.left_ns(1), budget.left_ns(2)) == (10, 50)
+    budget.charge(3, 70)
+    assert (budget.left_ns(1), budget.left_ns(2)) == (-35, 5)
+    budget.begin()
+    assert budget.left_ns(1) == 50

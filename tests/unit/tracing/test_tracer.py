@@ -28,6 +28,7 @@ from bpfleakd.queries.scans import ScanOptions
 from bpfleakd.queries.verdict_engine import VerdictEngine
 from bpfleakd.tracing.lifetime.beginning import TracingOptions
 from bpfleakd.tracing.observer import TracingObserver
+from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.sampling import SamplingOptions
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.tracer import Tracer
@@ -46,6 +47,16 @@ class Keeper(TracingObserver):
 
     def ended(self, traced: TracedProcess) -> None:
         self._kept.append((traced.pid, traced.final))
+
+
+class Slow(TracingObserver):
+    """Takes half a second for each process that has exited."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def exited(self, view: ProcessView) -> None:
+        self._clock.go_on(0.5)
 
 
 class World:
@@ -374,6 +385,33 @@ class TestEnd:
         row = world.queries.row(world.tracer.detach(pid))
         assert (row.process.state, row.process.live_bytes) == (ProcessState.EXITED, 124)
         assert world.states() == {}
+
+    def test_those_that_end_at_once_are_ended_one_after_the_other(self, world: World) -> None:
+        """A last report that takes long leaves the others to later ticks; nothing of them is lost."""
+        world.tracer.observers.append(Slow(world.clock))
+        with running() as first, running() as second, running() as third:
+            for pid in (first, second, third):
+                world.tracer.start(pid, EXACT)
+                world.allocates(pid, s1=23)
+                world.kill(pid)
+            for left in (2, 1, 0):
+                world.tracer.tick()
+                assert world.tracer.traced_count() == left
+            assert world.states() == dict.fromkeys((first, second, third), ProcessState.EXITED)
+            assert all(report.process.live_bytes == 23 for _pid, report in world.kept)
+
+    def test_one_that_waits_for_names_keeps_no_other_waiting(self, world: World) -> None:
+        """Asking for its names takes all the time of a tick, in every other tick."""
+        world.tracer.observers.append(Slow(world.clock))
+        with running() as first, running() as second:
+            for pid in (first, second):
+                world.tracer.start(pid, EXACT)
+            world.symbolizers[first].is_pending = True
+            world.kill(first)
+            world.kill(second)
+            for _ in range(2):
+                world.tracer.tick()
+            assert world.states() == {first: ProcessState.TRACED, second: ProcessState.EXITED}
 
     def test_the_report_of_a_detached_process_can_be_kept(self, world: World, pid: int) -> None:
         """It is exported while the process runs on, and until it is traced again."""

@@ -11,10 +11,13 @@ from msgspec import Struct
 from bpfleakd.model.code.managed_frame import ManagedFrame
 from bpfleakd.model.code.stack import FrameKind
 
-__all__ = ["FrameNames", "ManagedNames", "Method", "MethodSource", "dotnet_assembly"]
+__all__ = ["FrameNames", "ManagedNames", "Method", "MethodSource", "dotnet_assembly", "methods_bytes"]
 
 # A type and a method come behind the assembly, and behind no bracket of an array or a generic type.
 _DOTNET_ASSEMBLY = re.compile(r"(?:^| )\[([^\[\]/]{1,256})\] (?=[^()]*::)")
+
+# With its strings, beside what they are of. A character has 4 bytes at most.
+_METHOD_BYTES = 300
 
 
 class Method(Struct, frozen=True):
@@ -29,6 +32,14 @@ class Method(Struct, frozen=True):
     def location(self) -> str | None:
         """File and line with a colon between; None if either is not known."""
         return f"{self.file}:{self.line}" if self.file and self.line else None
+
+
+def methods_bytes(methods: Iterable[Method]) -> int:
+    """The memory that these have, about."""
+    return sum(
+        _METHOD_BYTES + 4 * sum(len(text) for text in (one.name, one.module, one.file) if text)
+        for one in methods
+    )
 
 
 class MethodSource(Protocol):

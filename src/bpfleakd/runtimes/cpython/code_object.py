@@ -21,7 +21,9 @@ __all__ = ["CodeObject", "CodeReader", "ObjectTypes", "hash_of"]
 
 _LENGTH = 16  # PyVarObject.ob_size
 _BYTES_DATA = 32  # PyBytesObject.ob_sval
-_LINES_MAX_BYTES = 4 << 20
+# A word of the walker tells no place behind 16,383 units of bytecode (frames.py). Each entry covers one of
+# them at least, and most entries have two to five bytes. What is behind that gets the function's first line.
+_LINES_MAX_BYTES = 32 << 10
 _NAME_SHOWN = 256
 _FILE_SHOWN = 1024
 _WORD_MASK = (1 << 64) - 1
@@ -118,6 +120,6 @@ class CodeReader:
 
     def _bytes(self, address: int) -> bytes:
         size_bytes = self._memory.word(address + _LENGTH)
-        if not self._is(address, self._types.data) or size_bytes > _LINES_MAX_BYTES:
+        if not self._is(address, self._types.data):
             raise ValueError("no table of lines")
-        return self._memory.read(address + _BYTES_DATA, size_bytes)
+        return self._memory.read(address + _BYTES_DATA, min(size_bytes, _LINES_MAX_BYTES))

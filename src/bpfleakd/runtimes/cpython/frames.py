@@ -8,7 +8,6 @@ which have to match as a whole. Frames that fail have no name.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, product
 
@@ -19,6 +18,7 @@ from bpfleakd.model.code.python_walk import PythonWalk
 from bpfleakd.model.code.stack import RawStack
 from bpfleakd.runtimes.cpython.code_object import CodeObject, CodeReader, hash_of
 from bpfleakd.runtimes.cpython.files import module_of
+from bpfleakd.symbols.bounded_cache import BoundedCache
 
 __all__ = ["PYTHON_FRAME", "Arena", "PythonFrames", "code_address"]
 
@@ -31,9 +31,13 @@ _UNKNOWN_UNIT = (1 << _UNIT_BITS) - 1
 _SEGMENT_FRAMES = 4
 
 _ADDRESSES_MAX = 32_768
+# A code object has some 150 bytes of lines and 1,500 in all: this is enough for 5,000.
+_KNOWN_MAX_BYTES = 8 << 20
 # How many code objects that were at one address are remembered, and how many choices of them are tried.
 _CODES_AT_ADDRESS_MAX = 4
 _CHOICES_MAX = 256
+# Of a code object with its strings, beside what they are of.
+_OBJECT_BYTES = 500
 
 
 class Arena(Struct, frozen=True):
@@ -61,7 +65,9 @@ class PythonFrames:
         self._interpreter_module = interpreter_module
         self.walk = walk
         self._arena = arena
-        self._known: OrderedDict[int, tuple[_Known, ...]] = OrderedDict()
+        self._known: BoundedCache[int, tuple[_Known, ...]] = BoundedCache(
+            _ADDRESSES_MAX, _bytes_of, _KNOWN_MAX_BYTES
+        )
 
     def maps_arena(self, size_bytes: int, stack: Callable[[], RawStack]) -> bool:
         """Whether pymalloc maps an arena: memory of that size, for code of the interpreter itself."""
@@ -103,15 +109,13 @@ class PythonFrames:
 
     def _codes_of(self, word: int) -> list[CodeObject]:
         address, bits = code_address(word), word & ((1 << _CHECK_BITS) - 1)
-        known = self._known.get(address, ())
+        known = self._known.get(address) or ()
         if not any(one.bits == bits for one in known):
             code = self._reader.read(address)
             found = _Known(code, _bits_of(code.check)) if code else None
             if found is not None and found not in known:
                 known = (found, *known)[:_CODES_AT_ADDRESS_MAX]
-                self._known[address] = known
-                if len(self._known) > _ADDRESSES_MAX:
-                    self._known.popitem(last=False)
+                self._known.put(address, known)
         return [one.code for one in known if one.bits == bits]
 
     def _method(self, word: int, code: CodeObject) -> tuple[Method, ...]:
@@ -126,6 +130,14 @@ class PythonFrames:
 def code_address(word: int) -> int:
     """The address of the code object of a frame's word."""
     return (word & ~PYTHON_FRAME) >> _CODE_SHIFT << 4
+
+
+def _bytes_of(known: tuple[_Known, ...]) -> int:
+    """The memory of code objects at one address, about."""
+    return sum(
+        _OBJECT_BYTES + len(one.code.lines) + 4 * (len(one.code.function) + len(one.code.file))
+        for one in known
+    )
 
 
 def _bits_of(check: int) -> int:

@@ -5,16 +5,21 @@ Sources: Objects/lnotab_notes.txt (3.9 and 3.10) and Objects/locations.md (3.11 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 __all__ = ["line_at"]
 
+# What an entry begins with.
+_HEAD = re.compile(rb"[\x80-\xff]")
 _LINE_BYTES_3_9 = 2
 _UNIT_BYTES = 2
 _NO_LINE = -128
 _SHORT_FORMS = 10
 _ONE_LINE_FORMS = (10, 11, 12)
 _NO_COLUMNS, _LONG, _NONE = 13, 14, 15
+# Of a number of 32 bits, six in each byte.
+_NUMBER_MAX_BITS = 36
 
 
 def line_at(version: tuple[int, int], table: bytes, first_line: int, offset_bytes: int) -> int | None:
@@ -68,9 +73,8 @@ def _locations(table: bytes, first_line: int) -> Iterator[tuple[int, int | None]
         elif form in _ONE_LINE_FORMS:
             line += form - _SHORT_FORMS
         yield end, None if form == _NONE else line
-        position += 1
-        while position < len(table) and not table[position] & 0x80:
-            position += 1
+        following = _HEAD.search(table, position + 1)
+        position = following.start() if following else len(table)
 
 
 def _signed(byte: int) -> int:
@@ -80,7 +84,7 @@ def _signed(byte: int) -> int:
 def _signed_varint(table: bytes, position: int) -> int:
     """Six bits a byte, lowest first, 0x40 says that more follow; the lowest bit of all is the sign."""
     value = shift = 0
-    while position < len(table):
+    while position < len(table) and shift < _NUMBER_MAX_BITS:
         byte = table[position]
         value |= (byte & 63) << shift
         if not byte & 64:

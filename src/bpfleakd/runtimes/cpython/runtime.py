@@ -85,7 +85,8 @@ class CPython:
         return (f"no Python frames: {self._reason}",) if self._reason else ()
 
     def close(self) -> None:
-        """Close the access to the process' memory; known names stay."""
+        """Close the access to the process' memory, and drop known names."""
+        self.frames = None
         if self.live_heap is not None:
             self.live_heap.close()
         self._memory.close()

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from bpfleakd.process.memory import MemoryPart, MemoryReader
+from bpfleakd.process.memory import MemoryPart, MemoryReader, Pieces
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.layout import CodeLayout, Layout
 
@@ -31,6 +31,10 @@ _HEAPS_MAX_BYTES = 2 << 30
 # 64 or 128 bytes (-XX:CodeCacheSegmentSize).
 _LOG2_SEGMENTS = range(6, 13)
 _BLOBS_MAX = 100_000
+# Blocks of which a page is missing: each takes a call of its own.
+_UNREAD_MAX = 2_000
+_READ_AT_ONCE = 1_024
+_SEGMENTS_AT_ONCE = 1 << 20
 _FRAME_MAX_WORDS = 1 << 16
 _ADDRESSES_END = 1 << 47
 
@@ -151,15 +155,14 @@ class CodeCache:
         """The used blocks of a heap, `limit` at most, as records of `_record`."""
         layout = self._layout.code
         record = _record(layout)
-        blocks = heap.start + (np.flatnonzero(np.frombuffer(segments, np.uint8) == 0) << heap.log2_segment)
-        last = heap.end - record.itemsize
-        parts = [MemoryPart(at, at + layout.read_bytes) for at in blocks[:limit].tolist() if at <= last]
+        blocks = heap.start + (_starts(segments, limit) << heap.log2_segment)
+        blocks = blocks[blocks <= heap.end - record.itemsize]
         rows = [np.zeros(0, record)]
-        for _addresses, lengths, words in self._reader.read(parts):
+        for addresses, lengths, words in self._read(blocks):
             if len(words) * 8 != len(lengths) * layout.read_bytes:
                 continue  # a page is missing: not of a used block
             found = np.zeros(len(lengths), record)
-            found["block"] = _addresses
+            found["block"] = addresses
             found.view(np.uint8).reshape(len(lengths), -1)[:, 8:] = words.view(np.uint8).reshape(
                 len(lengths), -1
             )
@@ -169,6 +172,15 @@ class CodeCache:
         is_used = (found["used"] == 1) & (length > 0) & (found["block"] + length <= heap.end)
         used: NDArray[np.void] = found[is_used]
         return used
+
+    def _read(self, blocks: NDArray[np.int64]) -> Iterator[Pieces]:
+        """As MemoryReader.read. Raises ValueError if too many blocks cannot be read."""
+        read_bytes, unread_bytes = self._layout.code.read_bytes, self._reader.unread_bytes
+        for at in range(0, len(blocks), _READ_AT_ONCE):
+            some = blocks[at : at + _READ_AT_ONCE].tolist()
+            yield from self._reader.read([MemoryPart(one, one + read_bytes) for one in some])
+            if self._reader.unread_bytes - unread_bytes > _UNREAD_MAX * read_bytes:
+                raise ValueError("much of the code cache cannot be read")
 
     def _snapshot(
         self, heaps: tuple[CodeHeap, ...], segments: tuple[bytes, ...], records: NDArray[np.void]
@@ -208,6 +220,18 @@ class CodeCache:
         if not any(heap.start <= start < start + size_bytes <= heap.end for heap in heaps):
             raise ValueError("the interpreter is not in the code cache")
         return start, start + size_bytes
+
+
+def _starts(segments: bytes, limit: int) -> NDArray[np.int64]:
+    """The numbers of the segments that a block begins in, the first `limit` of them."""
+    found, count = [np.zeros(0, np.int64)], 0
+    for at in range(0, len(segments), _SEGMENTS_AT_ONCE):
+        if count >= limit:
+            break
+        some = np.frombuffer(segments, np.uint8, min(_SEGMENTS_AT_ONCE, len(segments) - at), at)
+        found.append(np.flatnonzero(some == 0) + at)
+        count += len(found[-1])
+    return np.concatenate(found)[:limit]
 
 
 def _record(layout: CodeLayout) -> np.dtype[np.void]:

@@ -10,7 +10,6 @@ from bpfleakd.runtimes.jvm.layout import FlagLayout
 __all__ = ["read_flag", "read_size"]
 
 _FLAGS_MAX = 8_192
-_NAME_MAX_BYTES = 128
 
 
 def read_flag(memory: RemoteMemory, layout: FlagLayout | None, name: str) -> bool | None:
@@ -31,11 +30,13 @@ def _value(memory: RemoteMemory, layout: FlagLayout | None, name: str, size: int
     try:
         count = min(memory.word(layout.count), _FLAGS_MAX)
         flags = memory.read(memory.word(layout.flags), count * layout.flag_bytes)
-        for at in range(0, len(flags), layout.flag_bytes):
-            text = struct.unpack_from("<Q", flags, at + layout.name)[0]
-            value = struct.unpack_from("<Q", flags, at + layout.value)[0]
-            if text and memory.text(text, _NAME_MAX_BYTES) == name.encode():
-                return memory.read(value, size)
-    except (OSError, struct.error):
+        places = range(0, len(flags), layout.flag_bytes)
+        names = [struct.unpack_from("<Q", flags, at + layout.name)[0] for at in places]
+        wanted = name.encode() + b"\0"
+        # All at once: each name may be in a page of its own.
+        for at, text in zip(places, memory.gather(names, len(wanted)), strict=True):
+            if text == wanted:
+                return memory.read(struct.unpack_from("<Q", flags, at + layout.value)[0], size)
+    except (OSError, ValueError, struct.error):
         return None
     return None

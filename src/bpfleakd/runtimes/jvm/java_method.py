@@ -19,8 +19,11 @@ __all__ = ["JavaMethod", "MethodReader"]
 
 _SYMBOL_MAX_BYTES = 1_024
 _POOL_MAX = 1 << 16
-_LINES_MAX_BYTES = 1 << 18
+# A row has two bytes or so: enough for 8,000 lines of one method.
+_LINES_MAX_BYTES = 16 << 10
 _CHUNK_BYTES = 512
+# Of a row of lines, and of a method with its strings beside what they are of.
+_ROW_BYTES, _METHOD_BYTES = 120, 500
 _HAS_LINES = 1
 _LINE_MAX = 1 << 32
 
@@ -41,6 +44,11 @@ class JavaMethod(Struct, frozen=True):
     lines: tuple[tuple[int, int], ...]
     is_hidden: bool
     check: int
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that it has here, about."""
+        return _METHOD_BYTES + _ROW_BYTES * len(self.lines) + 4 * (len(self.name) + len(self.file or ""))
 
     def line(self, bytecode_index: int) -> int | None:
         """The line of an instruction of its bytecode."""
@@ -117,14 +125,22 @@ class MethodReader:
 
     def _lines(self, address: int) -> tuple[tuple[int, int], ...]:
         """The table at an address, whose length is not stored; empty if it does not end."""
-        table = b""
+        table, decoded_at_bytes = b"", _CHUNK_BYTES
         while len(table) < _LINES_MAX_BYTES:
             # It may be at the end of what can be read.
             room = min(_CHUNK_BYTES, 4096 - (address + len(table)) % 4096)
-            table += self._memory.read(address + len(table), room)
+            try:
+                part = self._memory.read(address + len(table), room)
+            except OSError:
+                part = b""
+            table += part
+            if part and len(table) < decoded_at_bytes:
+                continue
             rows = line_table(table, excludes_zero=self._excludes_zero)
-            if rows is not None:
-                return rows
+            if rows is not None or not part:
+                return rows or ()
+            # It is decoded from its beginning each time, so each time there is twice as much.
+            decoded_at_bytes = 2 * len(table)
         return ()
 
 

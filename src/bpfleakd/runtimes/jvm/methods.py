@@ -51,8 +51,9 @@ class JavaMethods:
         return self._names.find(address)
 
     def close(self) -> None:
-        """Stop reading code."""
+        """Stop reading code, and drop known names."""
         self._code.close()
+        self._names.forget()
 
     def _take(self, reading: Reading | None) -> None:
         if reading is not None:

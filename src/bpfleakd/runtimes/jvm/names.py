@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bpfleakd.model.code.managed_frame import ManagedFrame, check_of
-from bpfleakd.model.code.method import Method
+from bpfleakd.model.code.method import Method, methods_bytes
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.code_cache import CodeSnapshot, row_at
 from bpfleakd.runtimes.jvm.debug_info import DebugInfo, Scope
@@ -29,6 +29,8 @@ _ADDRESSES_MAX = 65_536
 _METHODS_MAX = 32_768
 _BLOB_NAMES_MAX = 4_096
 _NAME_MAX_BYTES = 64
+# Of what is known of a process: a method has 1 KB or so.
+_KNOWN_MAX_BYTES = 16 << 20
 # Of a frame whose method is gone, or is not what it was.
 _UNNAMED = Method("Java method")
 _INTERPRETER = b"Interpreter"
@@ -48,13 +50,22 @@ class JavaNames:
         self._debug = DebugInfo(memory, layout.debug) if layout.debug else None
         excludes_zero = layout.debug is not None and layout.debug.is_excluding_zero
         self._reader = MethodReader(memory, layout.method, excludes_zero=excludes_zero)
-        self._known: BoundedCache[int, tuple[_Code, tuple[Method, ...]]] = BoundedCache(_ADDRESSES_MAX)
-        self._methods: BoundedCache[tuple[int, int], JavaMethod] = BoundedCache(_METHODS_MAX)
+        self._known: BoundedCache[int, tuple[_Code, tuple[Method, ...]]] = BoundedCache(
+            _ADDRESSES_MAX, lambda known: methods_bytes(known[1]), _KNOWN_MAX_BYTES
+        )
+        self._methods: BoundedCache[tuple[int, int], JavaMethod] = BoundedCache(
+            _METHODS_MAX, lambda method: method.held_bytes, _KNOWN_MAX_BYTES
+        )
         self._blob_names: BoundedCache[int, bytes] = BoundedCache(_BLOB_NAMES_MAX)
         self._interpreted: BoundedCache[tuple[int, int, int | None], tuple[Method, ...]] = BoundedCache(
-            _ADDRESSES_MAX
+            _ADDRESSES_MAX, methods_bytes, _KNOWN_MAX_BYTES
         )
         self.snapshot = CodeSnapshot(())
+
+    def forget(self) -> None:
+        """Drop all that is known."""
+        for cache in (self._known, self._methods, self._blob_names, self._interpreted):
+            cache.clear()
 
     def find(self, address: int) -> Sequence[Method] | None:
         """The methods at an address (one before where a call returns to); None if that is not known."""

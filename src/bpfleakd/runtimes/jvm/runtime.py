@@ -97,7 +97,7 @@ class JavaRuntime:
         return self.live_heap.heap_bytes() if self.live_heap else None
 
     def close(self) -> None:
-        """Close the way to the process' memory; names that are known stay."""
+        """Close the way to the process' memory, and drop known names."""
         if self.methods is not None:
             self.methods.close()
         self._memory.close()

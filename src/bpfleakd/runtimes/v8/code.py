@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterable, Sequence
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.model.code.managed_frame import ManagedFrame, check_of
 from bpfleakd.model.code.mapping import Mapping
-from bpfleakd.model.code.method import Method
+from bpfleakd.model.code.method import Method, methods_bytes
 from bpfleakd.model.code.stack import FrameKind
 from bpfleakd.runtimes.v8.code_ranges import code_ranges
 from bpfleakd.runtimes.v8.constants import Constants
 from bpfleakd.runtimes.v8.functions import FunctionReader, JsFunction
 from bpfleakd.runtimes.v8.scripts import file_of, module_of
 from bpfleakd.runtimes.v8.source_lines import ScriptLines
+from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.unwind.managed_code import CodeRange, managed_rule
 
 __all__ = ["UNREADABLE", "V8Code"]
@@ -32,6 +33,7 @@ __all__ = ["UNREADABLE", "V8Code"]
 UNREADABLE = Method("JS function")
 
 _FUNCTIONS_MAX = 32_768
+_KNOWN_MAX_BYTES = 16 << 20
 # A worker thread's code is found after this time at most. Reading the mappings takes 0.1 ms, and 1 ms if they
 # have changed.
 _LOOK_NS = 2_000_000_000
@@ -65,7 +67,9 @@ class V8Code:
             check_offset=constants.shared_flags + _LITERAL_BEHIND_FLAGS - _TAG,
             is_tagged=True,
         )
-        self._known: dict[tuple[int, int], tuple[Method, ...]] = {}
+        self._known: BoundedCache[tuple[int, int], tuple[Method, ...]] = BoundedCache(
+            _FUNCTIONS_MAX, methods_bytes, _KNOWN_MAX_BYTES
+        )
         self._ranges: Sequence[CodeRange] = ()
         self._look_due_ns = 0
 
@@ -101,9 +105,8 @@ class V8Code:
             # Another may have its memory by now.
             if function is None or check_of(function.number) != frame.check:
                 return None
-            known = self._known[key] = (self._method(function),)
-            if len(self._known) > _FUNCTIONS_MAX:
-                del self._known[next(iter(self._known))]
+            known = (self._method(function),)
+            self._known.put(key, known)
         return known
 
     def _method(self, function: JsFunction) -> Method:

@@ -7,6 +7,7 @@ the type in an object's map is checked. OSError and ValueError mean that there i
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.v8.constants import Constants
@@ -15,8 +16,9 @@ __all__ = ["SMI_SHIFT", "HeapObjects", "is_object", "is_small_integer"]
 
 SMI_SHIFT = 32
 _OBJECT_TAG, _TAG_MASK = 1, 3
-# Of a text that is put together or cut out of others.
+# Of a text that is put together or cut out of others: how deep, and of how many.
 _DEPTH_MAX = 8
+_PIECES_MAX = 64
 _TWO_BYTES = 2
 
 
@@ -66,46 +68,55 @@ class HeapObjects:
 
     def text(self, pointer: int, characters_max: int) -> str:
         """The beginning of a text. Raises OSError or ValueError."""
-        data, width = self.characters(pointer, characters_max)
+        data, width = self.characters(pointer, 0, characters_max)
         return data.decode("latin-1" if width == 1 else "utf-16-le", errors="replace")
 
-    def characters(self, pointer: int, count_max: int, depth: int = 0) -> tuple[bytes, int]:
-        """The first characters of a text, and how many bytes each of them has: 1 or 2."""
+    def characters(self, pointer: int, begin: int, count_max: int) -> tuple[bytes, int]:
+        """Characters of a text from `begin` on, and how many bytes each of them has: 1 or 2."""
+        return self._piece(pointer, begin, count_max, _DEPTH_MAX, iter(range(_PIECES_MAX)))
+
+    def _piece(
+        self, pointer: int, begin: int, count_max: int, depth: int, pieces: Iterator[int]
+    ) -> tuple[bytes, int]:
         constants, type_ = self.constants, self.type_of(pointer)
-        if not self.is_text(type_) or depth > _DEPTH_MAX:
+        if not self.is_text(type_) or depth < 0 or next(pieces, None) is None:
             raise ValueError("this is no text, or one of too many pieces")
-        count = min(self.length(pointer), count_max)
+        count = max(0, min(self.length(pointer) - begin, count_max))
         width = 1 if type_ & constants.encoding_mask == constants.one_byte_tag else _TWO_BYTES
         kind = type_ & constants.representation_mask
         if kind == constants.sequential_tag:
             chars = constants.one_byte_chars if width == 1 else constants.two_byte_chars
-            return self.read(pointer, chars, count * width), width
+            return self.read(pointer, chars + begin * width, count * width), width
         if kind == constants.external_tag:
             # Behind the resource is the address of its data.
-            return self._memory.read(
-                self.word(pointer, constants.external_resource + 8), count * width
-            ), width
+            data = self.word(pointer, constants.external_resource + 8)
+            return self._memory.read(data + begin * width, count * width), width
         if kind == constants.thin_tag:
-            return self.characters(self.word(pointer, constants.thin_actual), count, depth + 1)
+            return self._piece(self.word(pointer, constants.thin_actual), begin, count, depth - 1, pieces)
         if kind == constants.cons_tag:
-            return self._joined(pointer, count, depth)
+            return self._joined(pointer, begin, count, depth - 1, pieces)
         if kind == constants.sliced_tag:
-            begin = self.word(pointer, constants.sliced_offset) >> SMI_SHIFT
-            data, width = self.characters(
-                self.word(pointer, constants.sliced_parent), begin + count, depth + 1
-            )
-            return data[begin * width :], width
+            begin += self.word(pointer, constants.sliced_offset) >> SMI_SHIFT
+            return self._piece(self.word(pointer, constants.sliced_parent), begin, count, depth - 1, pieces)
         raise ValueError(f"a text of kind {kind}")
 
-    def _joined(self, pointer: int, count: int, depth: int) -> tuple[bytes, int]:
-        first, first_width = self.characters(self.word(pointer, self.constants.cons_first), count, depth + 1)
-        rest = count - len(first) // first_width
+    def _joined(
+        self, pointer: int, begin: int, count: int, depth: int, pieces: Iterator[int]
+    ) -> tuple[bytes, int]:
+        first, second = (
+            self.word(pointer, place) for place in (self.constants.cons_first, self.constants.cons_second)
+        )
+        first_length = self.length(first)
+        if begin >= first_length:
+            return self._piece(second, begin - first_length, count, depth, pieces)
+        data, width = self._piece(first, begin, count, depth, pieces)
+        rest = count - len(data) // width
         if rest <= 0:
-            return first, first_width
-        second, width = self.characters(self.word(pointer, self.constants.cons_second), rest, depth + 1)
-        if width == first_width:
-            return first + second, width
-        return _widened(first, first_width) + _widened(second, width), _TWO_BYTES
+            return data, width
+        more, more_width = self._piece(second, 0, rest, depth, pieces)
+        if more_width == width:
+            return data + more, width
+        return _widened(data, width) + _widened(more, more_width), _TWO_BYTES
 
 
 def _widened(data: bytes, width: int) -> bytes:

@@ -78,7 +78,8 @@ class V8:
         return self.live_heap.heap_bytes if self.live_heap else None
 
     def close(self) -> None:
-        """Close the way to the process' memory; names that are known stay."""
+        """Close the way to the process' memory, and drop known names."""
+        self.code = None
         self._memory.close()
 
 

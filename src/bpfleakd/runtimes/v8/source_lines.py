@@ -12,12 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfleakd.runtimes.v8.heap_objects import HeapObjects
+from bpfleakd.symbols.bounded_cache import BoundedCache
 
 __all__ = ["ScriptLines"]
 
 _SCRIPT_MAX_CHARACTERS = 16 << 20
 _REFILL_BYTES = 32 << 20
 _SCRIPTS_MAX = 256
+# For four million lines.
+_LINES_MAX_BYTES = 16 << 20
 _NEWLINE = 10
 
 
@@ -26,7 +29,9 @@ class ScriptLines:
 
     def __init__(self, heap: HeapObjects) -> None:
         self._heap = heap
-        self._ends: dict[tuple[str, int], NDArray[np.int64]] = {}
+        self._ends: BoundedCache[tuple[str, int], NDArray[np.uint32]] = BoundedCache(
+            _SCRIPTS_MAX, lambda ends: ends.nbytes, _LINES_MAX_BYTES
+        )
         self._left_bytes = _REFILL_BYTES
 
     def refill(self) -> None:
@@ -41,18 +46,16 @@ class ScriptLines:
             return None
         return None if ends is None else bisect_left(ends, position) + 1
 
-    def _ends_in(self, script: str, source: int) -> NDArray[np.int64] | None:
+    def _ends_in(self, script: str, source: int) -> NDArray[np.uint32] | None:
         length = self._heap.length(source)
         known = self._ends.get((script, length))
         if known is not None:
             return known
         if length > _SCRIPT_MAX_CHARACTERS or self._left_bytes <= 0:
             return None
-        data, width = self._heap.characters(source, length)
+        data, width = self._heap.characters(source, 0, length)
         self._left_bytes -= len(data)
         characters = np.frombuffer(data, np.uint8 if width == 1 else np.uint16)
-        ends = np.flatnonzero(characters == _NEWLINE)
-        if len(self._ends) >= _SCRIPTS_MAX:
-            del self._ends[next(iter(self._ends))]
-        self._ends[script, length] = ends
+        ends = np.flatnonzero(characters == _NEWLINE).astype(np.uint32)
+        self._ends.put((script, length), ends)
         return ends

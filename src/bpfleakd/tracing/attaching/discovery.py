@@ -9,8 +9,9 @@ follows from (kernel/probes/point_cache.py).
 The tracing loop waits for none of it: files are read and searched by threads beside it, with so much time for
 each process. What is left out because of that, or because a helper failed, is so for that process alone.
 
-A debug file below a process' own root directory serves that process alone (process/files/debug_search.py), and what
-any debug file says is verified in the program itself (kernel/probes/points.py).
+A debug file below a process' own root directory serves that process alone
+(process/files/debug_search.py), and what any debug file says is verified in the program itself
+(kernel/probes/points.py).
 """
 
 from __future__ import annotations

@@ -79,3 +79,12 @@ def test_a_malformed_table_ends_the_search(version: tuple[int, int], table: byte
     """Whatever it says, the answer is a number or None."""
     for offset in (0, 2, 5_000, 1 << 31):
         assert isinstance(line_at(version, table, 7, offset), int | None)
+
+
+@pytest.mark.parametrize("form", [13, 14])
+def test_a_number_ends_after_32_bits(form: int) -> None:
+    """Reading one of a million digits to its end takes hours."""
+    endless = bytes([0x80 | form << 3]) + b"\x7f" * (1 << 20)
+    line = line_at((3, 11), endless, 7, 0)
+    assert line is not None
+    assert abs(line) < 1 << 36
