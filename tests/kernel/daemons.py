@@ -145,6 +145,11 @@ class Daemon:
         assert self.is_alive, f"the daemon had ended by itself:\n{self.log}"
         self.note_objects()
         self._process.send_signal(number)
+        self.wait_for_end(number)
+
+    def wait_for_end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Wait until it has ended after a signal: exit code 0."""
+        assert self._process is not None
         try:
             exit_code = self._process.wait(timeout=_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:

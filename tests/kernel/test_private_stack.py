@@ -11,7 +11,8 @@ import pytest
 from bpfleakd.errors import KernelUnsupported
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.bpf import AttachType, ProgramType
-from bpfleakd.kernel.loader import Capacities, load
+from bpfleakd.kernel.compilation.options import Capacities, LoadOptions
+from bpfleakd.kernel.loader import load
 from bpfleakd.kernel.machine_code import check_stack, has_private_stack
 from bpfleakd.kernel.pins import PinnedSet
 from bpfleakd.kernel.programs import AttachMethod, WalkerKind, lasting_programs
@@ -65,7 +66,7 @@ def test_no_program_has_a_private_stack(method: AttachMethod, walker: WalkerKind
     pins = PinnedSet.of(BPFFS_ROOT / f"bpfleakd-test-{os.getpid()}", "stacks")
     pins.directory.parent.mkdir()
     try:
-        load(pins, Capacities(8, 64, 64, 64), method, walker)
+        load(pins, LoadOptions(Capacities(8, 64, 64, 64), method, walker))
         for program in lasting_programs(method, walker):
             fd = bpf.object_get(pins.directory / program.function)
             code = bpf.program_machine_code(fd)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import signal
 import subprocess
@@ -12,6 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
+
+from bpfleakd.api.client import DaemonClient
+from bpfleakd.errors import DaemonUnreachable
 
 from .daemons import ControlFailed, DaemonFailed
 from .kernel_objects import changed_text
@@ -53,6 +57,28 @@ def test_killed_twenty_times_nothing_is_lost(daemon, workload):
     row = tracer.process(program.pid)
     assert row["adopted_count"] >= 10
     assert row["gap_s"] > 0
+    assert "Traceback" not in tracer.log
+
+
+def test_a_daemon_that_stops_says_so(daemon, workload):
+    """Requests meanwhile are answered, or refused with that reason; none finds half of the daemon gone."""
+    tracer = daemon()
+    for _ in range(3):
+        tracer.attach(workload("busy").pid)
+    asked_about = workload("busy").pid
+    client = DaemonClient(tracer.socket)
+    refusals = []
+
+    os.kill(tracer.pid, signal.SIGTERM)
+    while tracer.socket.exists():
+        try:
+            client.attach(asked_about)
+            client.detach(asked_about)
+        except DaemonUnreachable as refusal:
+            refusals.append(refusal.message)
+
+    assert any("stopping" in refusal for refusal in refusals), refusals
+    tracer.wait_for_end()
     assert "Traceback" not in tracer.log
 
 

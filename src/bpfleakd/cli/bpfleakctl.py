@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,25 +17,6 @@ from typing import Any
 
 from bpfleakd import __version__
 from bpfleakd.cli.arguments import socket_from_environment
-from bpfleakd.cli.commands import (
-    analyze,
-    attach,
-    detach,
-    diff,
-    doctor,
-    export,
-    history,
-    maps,
-    names,
-    policy,
-    ps,
-    report,
-    reports,
-    run,
-    scan,
-    top,
-    types,
-)
 from bpfleakd.cli.examples import add_examples
 from bpfleakd.errors import BpfleakdError
 from bpfleakd.paths import DEFAULT_SOCKET_PATH
@@ -42,25 +24,25 @@ from bpfleakd.printable import printable
 
 __all__ = ["main", "make_parser"]
 
-# In the order of the help.
+# Modules under commands/, in the order of the help.
 _COMMANDS = (
-    attach,
-    detach,
-    run,
-    ps,
-    policy,
-    top,
-    report,
-    scan,
-    types,
-    names,
-    diff,
-    reports,
-    maps,
-    history,
-    analyze,
-    export,
-    doctor,
+    "attach",
+    "detach",
+    "run",
+    "ps",
+    "policy",
+    "top",
+    "report",
+    "scan",
+    "types",
+    "names",
+    "diff",
+    "reports",
+    "maps",
+    "history",
+    "analyze",
+    "export",
+    "doctor",
 )
 
 # What a shell reports for a program ended by SIGINT and by SIGPIPE.
@@ -70,7 +52,8 @@ _BROKEN_PIPE = 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
-    arguments = make_parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = make_parser(_needed(words)).parse_args(words)
     if getattr(arguments, "needs_process", False) and arguments.pid is None:
         arguments.wrong_usage("name the process: PID, or --pid N (`bpfleakctl ps` lists the traced ones)")
     _write_what_the_terminal_lacks_as_escapes()
@@ -91,8 +74,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _BROKEN_PIPE
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+def _needed(words: Sequence[str]) -> Sequence[str]:
+    """The commands whose parsers a command line needs: its own, or all for help and messages.
+
+    Importing all of them takes longer than most commands take.
+    """
+    remaining = iter(words)
+    for word in remaining:
+        if word == "--socket":
+            next(remaining, None)
+        elif not word.startswith("--socket="):
+            return [word] if word in _COMMANDS else _COMMANDS
+    return _COMMANDS
+
+
+def make_parser(names: Sequence[str] = _COMMANDS) -> argparse.ArgumentParser:
+    """Return the parser of all commands, or only of those that are named."""
     parser = _Parser(
         prog="bpfleakctl",
         description="Query and control bpfleakd, which finds memory leaks in running programs.",
@@ -100,7 +97,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_socket(parser, socket_from_environment() or DEFAULT_SOCKET_PATH)
     parser.add_argument("--version", action="version", version=f"bpfleakctl {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in _COMMANDS:
+    for name in names:
+        command = importlib.import_module(f"bpfleakd.cli.commands.{name}")
         # Also after the command; suppressed, so that it does not overwrite what stood before it.
         command_parser = command.add_parser(commands)
         command_parser.set_defaults(wrong_usage=command_parser.error)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-# First, so that structlog is imported in the way that logs.py explains.
 from bpfleakd import __version__
 from bpfleakd.cli.arguments import pid, socket_from_environment
 from bpfleakd.config import Config, MatchConfig, RuleConfig
 from bpfleakd.config_file import DEFAULT_CONFIG_PATH, load_config
-from bpfleakd.daemon import logs  # noqa: F401
 from bpfleakd.errors import BpfleakdError, ConfigError
 from bpfleakd.kernel.child import start_ahead
 from bpfleakd.model.process import TracingMode
@@ -37,9 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _checked(config, arguments.config)
         if arguments.cleanup:
             return _cleaned_up(config, arguments.unless_restarting)
+        # The programs are loaded while everything else is imported: both take most of a second.
         start_ahead(_LOADER)
-        # Only now: everything of the daemon comes with it.
-        from bpfleakd.daemon import daemon
+        with _without_collector():
+            from bpfleakd.daemon.loading import load_ahead
+
+            load_ahead(config)
+            from bpfleakd.daemon import daemon
 
         return daemon.run(config, lambda: _load(arguments), keep_on_stop=arguments.keep_on_stop)
     except BpfleakdError as error:
@@ -49,6 +53,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return _INTERRUPTED
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Within this context modules are imported; as they stay, the collector need not look at them, ever."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -9,7 +9,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TypeVar
 
 import structlog
@@ -18,20 +17,17 @@ from msgspec.structs import replace
 from bpfleakd import __version__, errors
 from bpfleakd.analysis.callers import ChargeRules
 from bpfleakd.analysis.suppressions import Suppressions
-from bpfleakd.config import AttachMethod as Wanted
 from bpfleakd.config import AutoConfig, Config
-from bpfleakd.config import Walker as WantedWalker
+from bpfleakd.daemon.loading import cache_directory, load_options
 from bpfleakd.daemon.report_keeper import ReportKeeper
-from bpfleakd.daemon.service_manager import systemd_directory
 from bpfleakd.daemon.supervision import Supervision
 from bpfleakd.daemon.symbolizers import Symbolizers
 from bpfleakd.daemon.worker import Worker
-from bpfleakd.kernel.loader import Capacities
 from bpfleakd.kernel.oom_events import OomEvents
 from bpfleakd.kernel.pins import ProcessPins
 from bpfleakd.kernel.probes import points
 from bpfleakd.kernel.probes.cost import measure_price
-from bpfleakd.kernel.programs import AttachMethod, WalkerKind, unexpected_fallbacks
+from bpfleakd.kernel.programs import unexpected_fallbacks
 from bpfleakd.kernel.session import KernelSession
 from bpfleakd.model.daemon import DaemonStats, GuardStats
 from bpfleakd.model.metrics import MetricsSnapshot
@@ -86,7 +82,7 @@ _SNAPSHOT_PAUSE_NS = 10_000_000_000
 
 
 class Backend:
-    """Opened once, closed once. Until it is open, every request raises DaemonUnreachable."""
+    """Opened once, closed once. Before and after, every request raises DaemonUnreachable."""
 
     def __init__(self, config: Config, worker: Worker, attached: Callable[[], None]) -> None:
         self._config = config
@@ -111,31 +107,32 @@ class Backend:
         self.snapshot = MetricsSnapshot(DaemonStats(__version__, "none", 0.0, 0, 0.0, 0, 0), (), {})
         self._snapshot_due_ns = 0
         self._snapshot_traced = 0
+        self._is_closed = False
 
     @property
     def tracer(self) -> Tracer:
         """What traces."""
-        return _opened(self._tracer)
+        return self._opened(self._tracer)
 
     @property
     def queries(self) -> ProcessQueries:
         """What can be asked about a process."""
-        return _opened(self._queries)
+        return self._opened(self._queries)
 
     @property
     def overview(self) -> Overview:
         """All processes at a glance."""
-        return _opened(self._overview)
+        return self._opened(self._overview)
 
     @property
     def reports(self) -> ReportStore:
         """The last reports of processes that ended."""
-        return _opened(self._reports)
+        return self._opened(self._reports)
 
     @property
     def supervision(self) -> Supervision:
         """The part that decides which processes are traced."""
-        return _opened(self._supervision)
+        return self._opened(self._supervision)
 
     @property
     def is_supervised(self) -> bool:
@@ -150,15 +147,10 @@ class Backend:
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
         """Load the programs, and adopt what an earlier daemon traced. `loop` keeps the time."""
         config = self._config
-        wanted = config.attach_method
-        limits = config.limits
         replaced: dict[ProcessId, TracingRequest] = {}
         kernel = KernelSession.open(
             config.bpffs_dir,
-            Capacities(limits.processes, limits.sites, limits.stacks, limits.threads, limits.process_sites),
-            None if wanted is Wanted.AUTO else AttachMethod(wanted.value),
-            None if config.walker is WantedWalker.AUTO else WalkerKind(config.walker.value),
-            self._cache_directory,
+            load_options(config),
             lambda pins: replaced.update({pins.id: _replaced(pins)}),
         )
         self._kernel = kernel
@@ -168,6 +160,11 @@ class Backend:
             kernel.close(keep=kernel.adopted)
             self._kernel = None
             raise
+        self.expect_questions()
+
+    def expect_questions(self) -> None:
+        """Have the helpers ready, from any thread: who attaches will soon ask for names."""
+        self._helpers.prepare_soon()
 
     def attach(
         self, pid: int, mode: TracingMode | None, wait: AttachWait, *, enable_profile: bool = False
@@ -189,6 +186,7 @@ class Backend:
 
     def close(self, *, keep: bool) -> None:
         """Detach from everything and unload, or `keep` all for the next daemon."""
+        self._is_closed = True
         if self._tracer is not None:
             if keep:
                 self._tracer.leave()
@@ -251,10 +249,12 @@ class Backend:
     def _annotated(self, rows: tuple[ProcessRow, ...]) -> tuple[ProcessRow, ...]:
         return self._guard.annotated(rows) if self._guard is not None else rows
 
-    @property
-    def _cache_directory(self) -> Path | None:
-        # The second is what systemd makes (CacheDirectory=).
-        return self._config.cache_dir or systemd_directory("CACHE_DIRECTORY")
+    def _opened(self, part: _Part | None) -> _Part:
+        if self._is_closed:
+            raise errors.DaemonUnreachable("the daemon is stopping", "start it again if it is to go on")
+        if part is None:
+            raise errors.DaemonUnreachable("the daemon is still starting", "try again in a second")
+        return part
 
     def _begin(
         self,
@@ -300,7 +300,7 @@ class Backend:
         config = self._config
         unwinding = Unwinding(
             kernel.maps.unwind,
-            TableBuilder(self._helpers, self._cache_directory),
+            TableBuilder(self._helpers, cache_directory(config)),
             kernel.pins.record("unwinding"),
         )
         return Tracer(
@@ -310,7 +310,7 @@ class Backend:
                 kernel.linker,
                 unwinding,
                 kernel.pins,
-                Discovery(self._helpers, self._cache_directory),
+                Discovery(self._helpers, cache_directory(config)),
                 config.limits.live_blocks,
             ),
             unwinding,
@@ -352,12 +352,6 @@ def _oom_events() -> OomEvents | None:
     except errors.BpfleakdError as error:
         log.info("oom.not-watched", reason=error.message, hint=error.hint)
         return None
-
-
-def _opened(part: _Part | None) -> _Part:
-    if part is None:
-        raise errors.DaemonUnreachable("the daemon is still starting", "try again in a second")
-    return part
 
 
 def _auto_options(config: AutoConfig) -> AutoOptions:

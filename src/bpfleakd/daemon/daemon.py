@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import faulthandler
 import signal
 import sys
@@ -21,6 +20,7 @@ import structlog
 from bpfleakd import errors
 from bpfleakd.api.server import ApiServer
 from bpfleakd.config import Config, contradictions, reloaded
+from bpfleakd.daemon import c_heap
 from bpfleakd.daemon.logs import configure_logging
 from bpfleakd.daemon.service import DaemonService
 from bpfleakd.daemon.service_manager import ServiceManager, status_line
@@ -34,10 +34,6 @@ from bpfleakd.process.reading.apart import read_apart
 __all__ = ["Daemon", "run"]
 
 log = structlog.get_logger()
-
-# malloc.h
-_M_MMAP_THRESHOLD = -3
-_M_ARENA_MAX = -8
 
 # How long the loop waits for its turn while other threads compute, at each step; Python's default is 5 ms.
 _SWITCH_INTERVAL_S = 0.001
@@ -56,22 +52,9 @@ def run(config: Config, reload: Callable[[], Config], *, keep_on_stop: bool = Fa
     # The watchdog ends us by SIGABRT: the log then has where every thread was.
     faulthandler.enable()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    _give_memory_back()
+    c_heap.keep_small()
     asyncio.run(Daemon(config, reload, keep_on_stop=keep_on_stop).serve())
     return 0
-
-
-def _give_memory_back() -> None:
-    """Keep glibc from holding memory that could serve others (mallopt(3)).
-
-    glibc maps blocks above a certain size separately, and unmaps them when they are freed. It raises this
-    size to that of any block freed; then the arrays of one large table stay in the heap: 11 MB of 66 with a
-    process of 26 files. Each thread gets its own heap, though only one of ours works at a time: 1 MB.
-    """
-    with contextlib.suppress(AttributeError):  # another C library
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, 128 << 10)
-        mallopt(_M_ARENA_MAX, 1)
 
 
 class Daemon:

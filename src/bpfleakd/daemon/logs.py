@@ -3,7 +3,7 @@
 Every text in a message is made printable, since most come from the traced programs: a process may be
 called ESC]0;… or "x\\nroot logged in".
 
-Import this module before anything else imports structlog (see below why).
+Processes that use it import lean_structlog first.
 """
 
 from __future__ import annotations
@@ -16,20 +16,12 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+import structlog
+
 from bpfleakd.printable import printable
 
 if TYPE_CHECKING:
     from bpfleakd.config import LogConfig
-
-# structlog.dev imports rich where it is installed, for colourful tracebacks: 5 MB of the 64 MB that the
-# daemon may have resident. A None here makes that import fail, which structlog is prepared for.
-_HIDE_RICH = not {"structlog", "rich"} & sys.modules.keys()
-if _HIDE_RICH:
-    sys.modules["rich"] = None  # type: ignore[assignment]
-import structlog  # noqa: E402
-
-if _HIDE_RICH:
-    del sys.modules["rich"]
 
 __all__ = ["configure_logging"]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from bpfleakd.model.report import SiteReport
+if TYPE_CHECKING:
+    from bpfleakd.model.report import SiteReport
 
 __all__ = ["StackValue", "value_of"]
 

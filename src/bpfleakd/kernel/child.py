@@ -3,6 +3,9 @@
 A child is a module with `main(request) -> reply`, both JSON values; it is run as `python -m`, reads the
 request from standard input and writes the reply to standard output. Whatever else is printed there, also by
 C libraries, goes to standard error. An error of ours crosses with its class, message and hint.
+
+A child that was started ahead can be told before what it will probably be requested to do; then it prepares
+that. Requests are lines of standard input: the expected one, if there is one, and the real one.
 """
 
 from __future__ import annotations
@@ -17,9 +20,13 @@ from typing import Any
 
 from bpfleakd import errors
 
-__all__ = ["Child", "end_ahead", "run_child", "serve", "start_ahead"]
+__all__ = ["Child", "end_ahead", "expect_ahead", "run_child", "serve", "start_ahead"]
 
 _KILLED_S = 5.0
+
+# The keys of the lines that a child reads.
+_EXPECTED = "expected"
+_REQUESTED = "requested"
 
 # Those that `start_ahead` started and that were not asked yet, by their module.
 _ahead: dict[str, Child] = {}
@@ -38,6 +45,13 @@ class Child:
             pass_fds=descriptors,
         )
 
+    def expect(self, request: Any) -> None:
+        """Tell it what it will probably be asked; one that has ended meanwhile fails when it is asked."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            # Past the buffer, which would keep what a child that has ended did not take.
+            os.write(self._process.stdin.fileno(), _line(_EXPECTED, request))
+
     def ask(self, request: Any, timeout_s: float) -> Any:
         """Return the reply to the one request; the child has ended then.
 
@@ -45,7 +59,7 @@ class Child:
         """
         module, child = self._module, self._process
         try:
-            output, log = child.communicate(json.dumps(request).encode(), timeout_s)
+            output, log = child.communicate(_line(_REQUESTED, request), timeout_s)
         except subprocess.TimeoutExpired as expired:
             child.kill()
             # One that waits for a page of a file server ends with that only.
@@ -76,6 +90,12 @@ def start_ahead(module: str) -> None:
     _ahead[module] = Child(module)
 
 
+def expect_ahead(module: str, request: Any) -> None:
+    """Tell the child that was started ahead, if there is one, what `run_child` will request."""
+    if module in _ahead:
+        _ahead[module].expect(request)
+
+
 def end_ahead() -> None:
     """End what was started ahead and was not needed."""
     while _ahead:
@@ -91,14 +111,21 @@ def run_child(module: str, request: Any, timeout_s: float = 300.0, descriptors: 
     return child.ask(request, timeout_s)
 
 
-def serve(main: Callable[[Any], Any]) -> None:
-    """The other end: answer the one request on standard input."""
+def serve(main: Callable[[Any], Any], prepare: Callable[[Any], None] = lambda _expected: None) -> None:
+    """The other end: answer the one request on standard input, after `prepare` with an expected one."""
     reply_fd = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    request = json.loads(sys.stdin.buffer.read())
+    message = json.loads(sys.stdin.buffer.readline())
+    if _EXPECTED in message:
+        prepare(message[_EXPECTED])
+        message = json.loads(sys.stdin.buffer.readline())
     try:
-        reply = {"result": main(request)}
+        reply = {"result": main(message[_REQUESTED])}
     except errors.BpfleakdError as error:
         reply = {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
     with open(reply_fd, "w", encoding="ascii") as stream:
         json.dump(reply, stream)
+
+
+def _line(key: str, request: Any) -> bytes:
+    return json.dumps({key: request}).encode() + b"\n"

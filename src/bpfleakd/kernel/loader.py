@@ -14,6 +14,7 @@ that records correctly (kernel/trial.py).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import mmap
@@ -27,13 +28,14 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from bpfleakd import errors, pid_namespace
+# lean_structlog is first of all that imports structlog.
+from bpfleakd import errors, lean_structlog, pid_namespace  # noqa: F401
 from bpfleakd.kernel import bpf, sampling
-from bpfleakd.kernel.bpf import AttachType, ProgramType
-from bpfleakd.kernel.child import run_child, serve
+from bpfleakd.kernel.child import expect_ahead, run_child, serve
 from bpfleakd.kernel.compilation.cache import CompileCache
 from bpfleakd.kernel.compilation.compiled import CompiledPrograms, with_descriptors
 from bpfleakd.kernel.compilation.module_maps import map_descriptors
+from bpfleakd.kernel.compilation.options import Capacities, LoadOptions
 from bpfleakd.kernel.compilation.source import bpf_directory, flattened
 from bpfleakd.kernel.machine_code import check_stack
 from bpfleakd.kernel.maps import Maps
@@ -50,9 +52,17 @@ from bpfleakd.kernel.programs import (
     programs_of,
     shared_programs_of,
 )
-from bpfleakd.kernel.trial import try_linker
+from bpfleakd.kernel.trial import best_walker, try_linker
 
-__all__ = ["RING_FLAGS", "Capacities", "Loaded", "available_methods", "load", "reload", "version_of"]
+__all__ = [
+    "RING_FLAGS",
+    "Loaded",
+    "available_methods",
+    "expect_load",
+    "load",
+    "reload",
+    "version_of",
+]
 
 # To be raised whenever what is kept beside the programs (kernel/blob.py) changes its form or its meaning.
 _PINS_FORMAT = 1
@@ -65,19 +75,6 @@ RING_FLAGS = [
 ]
 
 
-class Capacities(Struct, frozen=True):
-    """Maximum entries of the maps; `process_sites` of the sites, and stacks, may be of one process."""
-
-    processes: int
-    sites: int
-    stacks: int
-    threads: int
-    process_sites: int = 1 << 30
-    unwind_rules: int = 16_384
-    unwind_shards: int = 256
-    probe_operands: int = 256
-
-
 class Loaded(Struct, frozen=True):
     """What is pinned: how to attach, and why methods and walkers that are better were passed over."""
 
@@ -87,35 +84,36 @@ class Loaded(Struct, frozen=True):
     was_compiled: bool
 
 
-def version_of(capacities: Capacities, method: AttachMethod | None, walker: WalkerKind | None) -> str:
+def version_of(options: LoadOptions) -> str:
     """The identity of a set of programs: its sources, its compile options, and the kernel's release."""
     digest = hashlib.blake2b(digest_size=16)
     directory = bpf_directory()
     for path in sorted(path for path in directory.rglob("*") if path.suffix in (".c", ".h")):
         digest.update(f"{path.relative_to(directory)}\0".encode() + path.read_bytes())
-    request = _request(None, capacities, method, walker)
+    request = _request(None, options)
+    del request["cache_directory"]
     made_of = [_PINS_FORMAT, os.uname().release, request, _pid_namespace_flags(), RING_FLAGS]
     digest.update(json.dumps(made_of).encode())
     return digest.hexdigest()
 
 
-def load(
-    pins: PinnedSet,
-    capacities: Capacities,
-    method: AttachMethod | None = None,
-    walker: WalkerKind | None = None,
-    cache_directory: Path | None = None,
-) -> Loaded:
+def expect_load(directory: Path, options: LoadOptions) -> None:
+    """Have a loader that was started ahead do all but the pinning, unless `directory` has such a set."""
+    pins = PinnedSet.of(directory, version_of(options))
+    # What cannot be looked at is reported by those that need it.
+    with contextlib.suppress(OSError):
+        if not pins.exists:
+            expect_ahead(__spec__.name, _request(_making(pins), options))
+
+
+def load(pins: PinnedSet, options: LoadOptions) -> Loaded:
     """Compile, load and pin as the set `pins`, in place of what is pinned there.
 
-    `method` and `walker` None take the best that works; `cache_directory` None keeps nothing.
     Raises KernelUnsupported if none of them works, AccessDenied, or KernelError for the rest.
     """
     check_release(os.uname().release)
-    directory = pins.directory.with_name(MAKING)
-    request = _request(directory, capacities, method, walker)
-    request["cache_directory"] = cache_directory and str(cache_directory)
-    reply = run_child(__spec__.name, request)
+    directory = _making(pins)
+    reply = run_child(__spec__.name, _request(directory, options))
     pins.remove()
     PinnedSet(directory).record(_LOADED).write(json.dumps(reply).encode())
     os.rename(directory, pins.directory)
@@ -148,18 +146,21 @@ def available_methods() -> tuple[tuple[AttachMethod, ...], dict[str, str]]:
     Nothing is pinned. Raises KernelUnsupported for a kernel that is too old.
     """
     check_release(os.uname().release)
-    reply = run_child(__spec__.name, _request(None, Capacities(8, 64, 64, 64), None, None))
+    reply = run_child(__spec__.name, _request(None, LoadOptions(Capacities(8, 64, 64, 64))))
     return tuple(AttachMethod(name) for name in reply["methods"]), reply["passed_over"]
 
 
-def _request(
-    directory: Path | None, capacities: Capacities, method: AttachMethod | None, walker: WalkerKind | None
-) -> dict[str, Any]:
+def _making(pins: PinnedSet) -> Path:
+    return pins.directory.with_name(MAKING)
+
+
+def _request(directory: Path | None, options: LoadOptions) -> dict[str, Any]:
     return {
         "directory": directory and str(directory),
-        "capacities": asdict(capacities),
-        "methods": [method] if method else list(AttachMethod),
-        "walker": walker,
+        "capacities": asdict(options.capacities),
+        "methods": [options.method] if options.method else list(AttachMethod),
+        "walker": options.walker,
+        "cache_directory": options.cache_directory and str(options.cache_directory),
     }
 
 
@@ -168,32 +169,18 @@ def _request(
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
     """Load what the request names; with no directory only tell which methods work."""
-    capacities = Capacities(**request["capacities"])
-    passed_over: dict[str, str] = {}
-    walker = WalkerKind(request["walker"] or _best_walker(passed_over))
-    cache_directory = request.get("cache_directory")
-    cache = CompileCache(Path(cache_directory) if cache_directory else None)
-    working: list[AttachMethod] = []
-    for method in map(AttachMethod, request["methods"]):
-        # A map of programs only takes those of one attach type, so that each method has its own module.
-        module = _Module(capacities, walker, method, cache)
-        if request["directory"] is not None:
-            module.begin_loading()
-        failure = module.failure()
-        if failure is not None:
-            passed_over[method] = failure
-        elif request["directory"] is None:
-            working.append(method)
-        else:
-            module.pin(Path(request["directory"]))
-            return {
-                "method": method,
-                "walker": walker,
-                "passed_over": passed_over,
-                "was_compiled": module.was_compiled,
-            }
+    tried = _expected.pop() if _expected and _expected[0].request == request else _tried(request)
     if request["directory"] is None:
-        return {"methods": working, "passed_over": passed_over}
+        return {"methods": tried.working, "passed_over": tried.passed_over}
+    if tried.module is not None:
+        tried.module.pin(Path(request["directory"]))
+        return {
+            "method": tried.working[0],
+            "walker": tried.walker,
+            "passed_over": tried.passed_over,
+            "was_compiled": tried.module.was_compiled,
+        }
+    passed_over = tried.passed_over
     raise errors.KernelUnsupported(
         "this kernel has no way to attach uprobes that works: "
         + "; ".join(f"{name}: {reason}" for name, reason in passed_over.items()),
@@ -201,20 +188,47 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def _best_walker(passed_over: dict[str, str]) -> WalkerKind:
-    """may_goto if the kernel knows the instruction: loads a loop of nothing else to find out.
+def _prepare(request: dict[str, Any]) -> None:
+    """Do all of an expected request but the pinning; what fails is reported when it is requested."""
+    with contextlib.suppress(errors.BpfleakdError):
+        _expected.append(_tried(request))
 
-    Otherwise the reason goes into `passed_over`.
-    """
-    # r0 = 0; again: may_goto end; goto again; end: exit. Linux 6.12.107 refuses one that leads to the next
-    # instruction.
-    program = bytes.fromhex("b700000000000000 e500010000000000 0500feff00000000 9500000000000000")
-    try:
-        os.close(bpf.program_load(ProgramType.KPROBE, program, AttachType.NONE, "may_goto"))
-    except OSError as error:
-        passed_over[WalkerKind.MAY_GOTO] = error.strerror or str(error)
-        return WalkerKind.TAIL_CALLS
-    return WalkerKind.MAY_GOTO
+
+class _Tried(Struct):
+    """What came of the methods of a request; `module` is loaded for the first that works, to be pinned."""
+
+    request: dict[str, Any]
+    walker: WalkerKind
+    working: list[AttachMethod]
+    passed_over: dict[str, str]
+    module: _Module | None = None
+
+
+# What was done before it was requested.
+_expected: list[_Tried] = []
+
+
+def _tried(request: dict[str, Any]) -> _Tried:
+    passed_over: dict[str, str] = {}
+    walker = WalkerKind(request["walker"] or best_walker(passed_over))
+    tried = _Tried(request, walker, [], passed_over)
+    is_to_pin = request["directory"] is not None
+    cache_directory = request["cache_directory"]
+    cache = CompileCache(Path(cache_directory) if cache_directory else None)
+    for method in map(AttachMethod, request["methods"]):
+        # A map of programs only takes those of one attach type, so that each method has its own module.
+        module = _Module(Capacities(**request["capacities"]), walker, method, cache)
+        if is_to_pin:
+            module.begin_loading()
+        failure = module.failure()
+        if failure is not None:
+            passed_over[method] = failure
+            continue
+        tried.working.append(method)
+        if is_to_pin:
+            tried.module = module
+            break
+    return tried
 
 
 class _Module:
@@ -380,4 +394,4 @@ def _pid_namespace_flags() -> list[str]:
 
 
 if __name__ == "__main__":
-    serve(main)
+    serve(main, _prepare)

@@ -11,7 +11,8 @@ import structlog
 from bpfleakd import errors
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.child import end_ahead
-from bpfleakd.kernel.loader import Capacities, Loaded, load, reload, version_of
+from bpfleakd.kernel.compilation.options import LoadOptions
+from bpfleakd.kernel.loader import Loaded, load, reload, version_of
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.mounts import ensure_bpffs
 from bpfleakd.kernel.pins import MAKING, DirectoryLock, PinnedSet, ProcessPins, pinned_sets, remove_pins
@@ -21,8 +22,6 @@ from bpfleakd.kernel.programs import (
     DESCRIPTOR_TRACEPOINTS,
     LIFE_PROGRAMS,
     SPACE_TRACEPOINTS,
-    AttachMethod,
-    WalkerKind,
     lasting_programs,
     shared_programs_of,
 )
@@ -60,18 +59,14 @@ class KernelSession:
     def open(
         cls,
         directory: Path,
-        capacities: Capacities,
-        method: AttachMethod | None = None,
-        walker: WalkerKind | None = None,
-        cache_directory: Path | None = None,
+        options: LoadOptions,
         left_behind: Callable[[ProcessPins], None] = lambda _pins: None,
     ) -> KernelSession:
         """Adopt the objects pinned under `directory`, or load new ones; watch for execs and ends of threads.
 
-        Compiled programs are cached in `cache_directory`, unless it is None. `left_behind` is called with
-        each traced process that cannot be adopted, before its programs are removed. Only objects of this very
-        version are adopted; anything else is removed. Raises AlreadyRunning, KernelUnsupported, AccessDenied
-        or KernelError.
+        `left_behind` is called with each traced process that cannot be adopted, before its programs are
+        removed. Only objects of this very version are adopted; anything else is removed. Raises
+        AlreadyRunning, KernelUnsupported, AccessDenied or KernelError.
         """
         ensure_bpffs(directory)
         try:
@@ -82,7 +77,7 @@ class KernelSession:
                 "bpffs must be mounted there: mount -t bpf bpf /sys/fs/bpf",
             ) from error
         try:
-            return cls._open_locked(directory, lock, capacities, method, walker, cache_directory, left_behind)
+            return cls._open_locked(directory, lock, options, left_behind)
         except BaseException:
             lock.release(remove=True)
             raise
@@ -95,13 +90,10 @@ class KernelSession:
         cls,
         directory: Path,
         lock: DirectoryLock,
-        capacities: Capacities,
-        method: AttachMethod | None,
-        walker: WalkerKind | None,
-        cache_directory: Path | None,
+        options: LoadOptions,
         left_behind: Callable[[ProcessPins], None],
     ) -> KernelSession:
-        pins = PinnedSet.of(directory, version_of(capacities, method, walker))
+        pins = PinnedSet.of(directory, version_of(options))
         _remove_others(directory, pins, left_behind)
         if pins.exists:
             try:
@@ -109,7 +101,7 @@ class KernelSession:
             except (OSError, errors.KernelError) as error:
                 log.warning("pins.unusable", directory=pins.directory, reason=str(error))
                 _remove(pins, left_behind)
-        session = cls(pins, load(pins, capacities, method, walker, cache_directory), lock, adopted=False)
+        session = cls(pins, load(pins, options), lock, adopted=False)
         try:
             session._open_programs()
         except OSError as error:

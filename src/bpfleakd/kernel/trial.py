@@ -1,4 +1,4 @@
-"""Whether a way to attach works on this kernel: found out by attaching to ourselves.
+"""What works on this kernel: a way to attach is found out by attaching to ourselves.
 
 Kernels differ in more than their version says: uprobe multi of Linux 6.6 to 6.9 filtered by thread
 instead of by process, and distributions carry fixes back. So a second thread of this process calls two
@@ -13,14 +13,32 @@ import os
 import threading
 from pathlib import Path
 
-from bpfleakd.kernel import abi
+from bpfleakd.kernel import abi, bpf
+from bpfleakd.kernel.bpf import AttachType, ProgramType
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.probes.links import Linker, ProbePoint, close_all
+from bpfleakd.kernel.programs import WalkerKind
 from bpfleakd.model.code.probe import FunctionRole
 
-__all__ = ["try_linker"]
+__all__ = ["best_walker", "try_linker"]
 
 _SIZE_BYTES = 23
+
+
+def best_walker(passed_over: dict[str, str]) -> WalkerKind:
+    """may_goto if the kernel knows the instruction: loads a loop of nothing else to find out.
+
+    Otherwise the reason goes into `passed_over`.
+    """
+    # r0 = 0; again: may_goto end; goto again; end: exit. Linux 6.12.107 refuses one that leads to the next
+    # instruction.
+    program = bytes.fromhex("b700000000000000 e500010000000000 0500feff00000000 9500000000000000")
+    try:
+        os.close(bpf.program_load(ProgramType.KPROBE, program, AttachType.NONE, "may_goto"))
+    except OSError as error:
+        passed_over[WalkerKind.MAY_GOTO] = error.strerror or str(error)
+        return WalkerKind.TAIL_CALLS
+    return WalkerKind.MAY_GOTO
 
 
 def try_linker(linker: Linker, maps: Maps) -> None:

@@ -5,7 +5,7 @@ Rules:
 - A separate process does each job (zygote.py). Its answer is an opinion about the files that it got, and is
   stored for these only.
 - The tracing thread calls nothing here: a job waits for its helper.
-- The zygote starts with the first job, and ends after a while without one: an idle daemon has no helper.
+- The zygote starts when jobs are expected, and ends after a while without one: an idle daemon has no helper.
 - A job that goes on as long as it is listened to (`follow`) ends with the daemon, however that ends.
 """
 
@@ -149,6 +149,14 @@ class Helpers:
                     self._start()
             except ChannelError as error:
                 raise HelperFailed(str(error)) from error
+
+    def prepare_soon(self) -> None:
+        """The same, without waiting for it; a failure shows when a job is ordered."""
+        threading.Thread(target=self._prepare_quietly, name="helpers-start", daemon=True).start()
+
+    def _prepare_quietly(self) -> None:
+        with contextlib.suppress(HelperFailed, OSError):
+            self.prepare()
 
     def close(self) -> None:
         """End the zygote; it is started again when it is needed."""

@@ -35,14 +35,15 @@ _DESCRIPTORS_MAX = 32
 
 
 def _main(control_fd: int, modules: list[str]) -> None:
+    # What is shared with the children stays so: no collector looks at it, here or there.
+    gc.disable()
     jobs: dict[str, Callable[..., None]] = {}
     for name in modules:
         module = importlib.import_module(name)
         module.prepare()
         jobs |= {f"{name}:{job}": getattr(module, job) for job in module.JOBS}
-    # What is shared with the children stays so: their collector need not look at it.
-    gc.collect()
     gc.freeze()
+    gc.enable()
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=control_fd)
     lock_down(LONG_LIVED)
     # A daemon that was killed meanwhile does not listen any more.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.vdso import own_vdso_image
 from bpfleakd.errors import BadElf
 from bpfleakd.sandbox.helpers import Helpers
+from bpfleakd.sandbox.trial_file import TRIAL_FILE
 from bpfleakd.unwind.build import MAX_ROWS, build_table, sections_of
 from bpfleakd.unwind.cache import TableCache, TableKey
 from bpfleakd.unwind.malformed import SkipReason
@@ -173,8 +173,8 @@ def _chunks(descriptor: int) -> Iterator[bytes]:
 
 
 def prepare() -> None:
-    """Load all that is needed, while files can still be opened: our own program is gone through once."""
-    with open(sys.executable, "rb") as file:
+    """Load all that is needed, while files can still be opened: a file of ours is gone through once."""
+    with open(TRIAL_FILE, "rb") as file:
         answers: list[object] = []
         build([file.fileno()], None, answers.append)
 

@@ -698,3 +698,27 @@ def test_status_of_the_daemon_is_part_of_the_checks(path):
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["daemon"]["detail"] == f"version 0.1.0 answers on {path}"
     assert done.returncode == (1 if any(check["status"] == "fail" for check in checks.values()) else 0)
+
+
+@pytest.mark.parametrize(
+    "words", [["--socket", "/nowhere", "detach", "1"], ["--socket=/nowhere", "detach", "1"], ["detach", "1"]]
+)
+def test_a_command_does_not_import_the_others(words: list[str]):
+    """It would start later: with all of them, the screen of `top` among them."""
+    script = (
+        f"import sys; from bpfleakd.cli.bpfleakctl import main; code = main({words})\n"
+        "print(code, [name for name in sys.modules if name.startswith('bpfleakd.cli.commands.')])"
+    )
+    environment = os.environ | {"BPFLEAKD_SOCKET": "/nowhere"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
+    )
+    code = errors.DaemonUnreachable.exit_code
+    assert done.stdout == f"{code} ['bpfleakd.cli.commands.detach']\n"
+
+
+def test_a_socket_may_be_called_as_a_command_is(capsys):
+    """The word behind --socket is no command, also if the option is abbreviated."""
+    for option in ("--socket", "--sock"):
+        assert bpfleakctl.main([option, "top", "detach", "1"]) == errors.DaemonUnreachable.exit_code
+        assert "top" in capsys.readouterr().err

@@ -112,7 +112,9 @@ def test_libraries_speak_through_the_same_lines():
 
 def test_the_daemon_does_not_load_rich():
     """structlog would, for tracebacks: megabytes of a daemon that must stay small."""
-    script = "import sys, bpfleakd.cli.bpfleakd, structlog; print('rich.console' in sys.modules)"
+    script = (
+        "import sys, bpfleakd.daemon.loading, bpfleakd.daemon.daemon; print('rich.console' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

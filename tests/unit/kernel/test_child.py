@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from bpfleakd import errors
-from bpfleakd.kernel.child import end_ahead, run_child, start_ahead
+from bpfleakd.kernel.child import end_ahead, expect_ahead, run_child, start_ahead
+
+from ..waiting import until
 
 SERVE = "import ctypes, os, sys, time\nfrom bpfleakd import errors\nfrom bpfleakd.kernel.child import serve\n"
 
@@ -124,6 +126,32 @@ def test_a_child_that_was_started_ahead_is_the_one_that_is_asked(
     first = run_child("child_of_a_test", None)
     assert first == ahead
     assert run_child("child_of_a_test", None) != first
+
+
+def test_a_child_prepares_what_is_expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it is asked; and it answers what it is asked then."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
+    begun = tmp_path / "begun"
+    source = f"{SERVE}expected = []\ndef prepare(request):\n    expected.append(request)\n"
+    source += "    open(request, 'w').close()\nserve(lambda request: [request, expected], prepare)\n"
+    (tmp_path / "child_of_a_test.py").write_text(source)
+    start_ahead("child_of_a_test")
+    expect_ahead("child_of_a_test", str(begun))
+    until(begun.exists)
+    assert run_child("child_of_a_test", "another") == ["another", [str(begun)]]
+
+
+def test_a_child_that_has_ended_before_it_was_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it was told to expect: the failure shows when it is asked."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
+    (tmp_path / "child_of_a_test.py").write_text("raise SystemExit('no library')\n")
+    before = _children()
+    start_ahead("child_of_a_test")
+    (ahead,) = _children() - before
+    os.waitid(os.P_PID, ahead, os.WEXITED | os.WNOWAIT)
+    expect_ahead("child_of_a_test", {})
+    with pytest.raises(errors.KernelError, match="no library"):
+        run_child("child_of_a_test", {})
 
 
 def test_a_child_that_was_not_needed_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from bpfleakd.sandbox.helpers import HelperFailed, Helpers
 
-from ..waiting import ends
+from ..waiting import ends, until
 
 JOBS = f"{__package__}.jobs_of_tests"
 
@@ -111,3 +111,32 @@ def test_a_zygote_that_was_killed_is_started_again(helpers: Helpers) -> None:
     helpers._process.kill()
     helpers._process.wait()
     assert helpers.answer(f"{JOBS}:echo", None, [], list[str], limit_s=20) == []
+
+
+def test_a_zygote_that_is_started_before_a_job_does_it(helpers: Helpers) -> None:
+    """However often that is wanted there is one, and it ends with its helpers."""
+    others = _zygotes()
+    made = Helpers([JOBS])
+    try:
+        made.prepare_soon()
+        made.prepare_soon()
+        until(lambda: _zygotes() - others)
+        assert made.answer(f"{JOBS}:work", 0, [], str, limit_s=20) == "done"
+        assert len(_zygotes() - others) == 1
+    finally:
+        made.close()
+    assert _zygotes() == others
+
+
+def _zygotes() -> set[int]:
+    """Our children that helpers are forked from; those that have ended have no command line."""
+    found = set()
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
+            is_zygote = b"bpfleakd.sandbox.zygote" in (directory / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if parent == os.getpid() and is_zygote:
+            found.add(int(directory.name))
+    return found

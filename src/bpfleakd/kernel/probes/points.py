@@ -15,7 +15,6 @@ Unprivileged helpers (sandbox/) read the files, each one in a separate process.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -40,6 +39,7 @@ from bpfleakd.kernel.probes.prologue import (
     transfers,
 )
 from bpfleakd.sandbox.helpers import Helpers
+from bpfleakd.sandbox.trial_file import TRIAL_FILE
 from bpfleakd.unwind.function_starts import function_starts
 
 if TYPE_CHECKING:
@@ -144,10 +144,12 @@ def search_file(
 
 
 def prepare() -> None:
-    """Load all that is needed, while files can still be opened: our own program is gone through once."""
-    with open(sys.executable, "rb") as file:
-        name, file_fd = sys.executable, file.fileno()
-        _search(SearchedFile(name, file_fd, file_fd), [WantedFunction("main", ("rdi",), "", release=False)])
+    """Load all that is needed, while files can still be opened: a file of ours is gone through once."""
+    with open(TRIAL_FILE, "rb") as file:
+        file_fd = file.fileno()
+        _search(
+            SearchedFile(TRIAL_FILE, file_fd, file_fd), [WantedFunction("main", ("rdi",), "", release=False)]
+        )
         with ElfImage.open(file_fd) as image:
             function_starts(image)
     choose_probe_point(b"\x55\xc3", release=False, arguments=())
