@@ -392,7 +392,7 @@ def test_a_leak_of_memory_and_of_goroutines(daemon, run) -> None:
     assert leak["live_bytes_stderr"] > 0
     assert leak["growth_bytes_per_s"] > 0
     said = report["process_verdict"]["reason"]
-    assert re.search(r"goroutine leak: \d+ more in \d+s, started at main\.park main\.go:65", said)
+    assert re.search(r"goroutine leak: [\d,]+ more in \d+s, started at main\.park main\.go:65", said)
     assert said.endswith("waiting on chan receive")
     assert report["goroutines"][0]["verdict"] == "leak"
     # A site is known by its stack in every answer.

@@ -105,7 +105,12 @@ def test_what_is_there_already_is_told_by_its_looks(traced):
     assert virtual["jit"] == ledger["jit_virtual"]
     assert virtual["shared"] == ledger["shared_virtual"]
     assert "commit" not in virtual
-    assert {total(report, "virtual_growth_bytes"), total(report, "resident_growth_bytes")} == {0}
+    assert total(report, "virtual_growth_bytes") == 0
+    growth = figures(report, "resident_growth_bytes")
+    # When somebody else places or removes a breakpoint in the C library, the kernel looks at its page in each
+    # process that has one, and faults it in with its 15 neighbours.
+    assert growth.pop("files") in range(0, 1 << 20, PAGE)
+    assert set(growth.values()) == {0}
     expect_sums(report)
 
 
