@@ -17,6 +17,7 @@ from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.difference import ComparedState, DiffReport
 from bpfleakd.model.groups import GroupedReport, GroupKey
 from bpfleakd.model.history import StoredHistory
+from bpfleakd.model.packed import Packed
 from bpfleakd.model.process import ProcessRow, ProcessState
 from bpfleakd.model.profile import HeapProfile
 from bpfleakd.model.report import LeakReport, SortKey
@@ -105,7 +106,7 @@ class ProcessQueries(TracingObserver):
         """
         traced = self._processes.find(pid)
         if traced.final_blocks is not None:
-            kept = traced.final_blocks
+            kept = traced.final_blocks.unpacked()
             if suppress and site is None:
                 kept = without_suppressed(kept, traced.suppressions)
             return narrowed(kept, site=site, older_than_s=older_than_s, limit=limit)
@@ -288,8 +289,8 @@ class ProcessQueries(TracingObserver):
             traced.final_unsuppressed = self._live_report(
                 traced, _FINAL_SITES, SortKey.VERDICT, suppress=False
             )
-        traced.final_blocks = self._blocks(
-            traced, site=None, older_than_s=0.0, limit=_FINAL_BLOCKS, largest_sites=_FINAL_SITES
+        traced.final_blocks = Packed(
+            self._blocks(traced, site=None, older_than_s=0.0, limit=_FINAL_BLOCKS, largest_sites=_FINAL_SITES)
         )
         traced.final_code = traced.symbolizer.code_mappings()
 

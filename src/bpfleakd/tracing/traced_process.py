@@ -25,6 +25,7 @@ from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.code.mapping import CodeMapping, Mapping
 from bpfleakd.model.code.stack import FrameKind, NamedStack, RawStack
 from bpfleakd.model.oom import OomKill
+from bpfleakd.model.packed import Packed
 from bpfleakd.model.process import ProcessState, TracingRequest
 from bpfleakd.model.report import LeakReport
 from bpfleakd.model.site import AllocationKind, SiteKey
@@ -130,7 +131,7 @@ class TracedProcess:
     ended_ns: int | None = field(default=None, init=False)
     final: LeakReport | None = field(default=None, init=False)
     final_unsuppressed: LeakReport | None = field(default=None, init=False)
-    final_blocks: BlocksReport | None = field(default=None, init=False)
+    final_blocks: Packed[BlocksReport] | None = field(default=None, init=False)
     final_code: tuple[CodeMapping, ...] = field(default=(), init=False)
     census: dict[SiteKey, SiteCensus] | None = field(default=None, init=False)
     unrecorded_regions: int = field(default=0, init=False)
@@ -318,6 +319,7 @@ class TracedProcess:
         self.drop_caches()
         self.table.forget_sites()
         self.verdicts = SiteVerdicts()
+        self.charging = SiteCharging()
         self.reachable.clear()
 
     def close(self) -> None:
