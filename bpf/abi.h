@@ -227,8 +227,20 @@ struct python {
 #define SAMPLING_EVER 1
 #define SAMPLING_NOW 2
 
-#define HIT_COUNTERS 8		/* a power of 2 */
-#define HIT_COUNTER_WORDS 8	/* a cache line each */
+#define CALL_COUNTERS 8		/* a power of 2 */
+
+/* What happens in a process at every call, by the low bits of the processor's number: a cache line each. */
+struct call_counter {
+	/* How often the process ran into a program: what each time costs is the kernel's way there, mostly. */
+	__u64 probe_hits;
+	/*
+	 * While blocks are sampled: blocks that were allocated and not recorded, and frees of unknown blocks. A call
+	 * that leads through two probed functions may add one to both.
+	 */
+	__u64 unrecorded;
+	__u64 unknown_frees;
+	__u64 unused[5];
+};
 
 struct process {
 	/* What every probe reads. A slot that nobody has is of tgid 0. */
@@ -267,11 +279,9 @@ struct process {
 	__s64 peak_live_bytes;
 	/* By the low bits of the tid: record.h, last_allocation. */
 	__u64 last_allocations[LAST_ALLOCATIONS];
-	/*
-	 * How often it ran into a program, by processor: what each time costs is the kernel's way there, mostly.
-	 * Every HIT_COUNTER_WORDSth word counts.
-	 */
-	__u64 probe_hits[HIT_COUNTERS * HIT_COUNTER_WORDS];
+	/* How many of the `unknown_frees` free nothing, as estimated from one in UNKNOWN_FREES_PER_LOOK. */
+	__u64 false_frees;
+	struct call_counter calls[CALL_COUNTERS];
 	/* Written by the daemon, loop_count last. */
 	struct python python;
 };
@@ -540,6 +550,8 @@ struct pending_call {
 	/* At the return: the address of the new block. */
 	__u64 new_address;
 	__u64 old_known;
+	/* While blocks are sampled: the thread's last allocation before the call, and 1. */
+	__u64 allocation_before;
 };
 
 /*

@@ -105,7 +105,7 @@ static __always_inline int enter_function(struct pt_regs *ctx)
 		size = array_bytes(second, argument(ctx, cookie, 2));
 		break;
 	case ROLE_REALLOC_OR_FREE:	/* reallocf(old, size): frees the old block even if it fails */
-		release(process, slot, id, first, true);
+		release(ctx, process, slot, id, first, true);
 		break;
 	case ROLE_RESIZE:		/* xallocx(block, size, ...): returns how large the block is now */
 		old = first;
@@ -118,7 +118,7 @@ static __always_inline int enter_function(struct pt_regs *ctx)
 		result = first;
 		break;
 	case ROLE_RELEASE:		/* free(block), sdallocx(block, size, flags), operator delete(block) */
-		return release(process, slot, id, first, cookie & COOKIE_CALLS_RELEASE);
+		return release(ctx, process, slot, id, first, cookie & COOKIE_CALLS_RELEASE);
 	case ROLE_LIBRARIES_CHANGED:	/* _dl_debug_state(): where debuggers learn of dlopen and dlclose */
 		return note_library_change(process);
 	default:

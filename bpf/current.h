@@ -45,11 +45,14 @@ static __always_inline struct process *linked_process(u64 cookie, u64 id, u32 *s
 	return *slot == COOKIE_SLOT_SHARED ? current_process(id, slot) : process_in(*slot, id);
 }
 
+static __always_inline struct call_counter *call_counter(struct process *process)
+{
+	return &process->calls[bpf_get_smp_processor_id() & (CALL_COUNTERS - 1)];
+}
+
 static __always_inline void count_hit(struct process *process)
 {
-	u32 word = (bpf_get_smp_processor_id() & (HIT_COUNTERS - 1)) * HIT_COUNTER_WORDS;
-
-	__sync_fetch_and_add(&process->probe_hits[word], 1);
+	__sync_fetch_and_add(&call_counter(process)->probe_hits, 1);
 }
 
 /*

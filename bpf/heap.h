@@ -35,16 +35,60 @@ static __always_inline u64 draw(const struct process *process, u64 size)
 #define THREAD_END_NS 500000000ULL
 
 /*
+ * While blocks are sampled, calls are counted that say nothing of single blocks: how many were allocated and not
+ * recorded, and how many unknown ones were freed. Their difference, with the recorded ones, is how many blocks the
+ * process has more, exactly; what the estimates of the sites exceed it by was freed of older memory.
+ */
+
+/* One in so many frees of unknown blocks is looked at: whether it frees anything. A power of 2. */
+#define UNKNOWN_FREES_PER_LOOK 64
+/* The C library's allocator is one object file, malloc.o: so near free() is code of the allocator itself. */
+#define ALLOCATOR_CODE_BYTES 0x6000
+
+static __always_inline void count_unrecorded(struct process *process)
+{
+	__sync_fetch_and_add(&call_counter(process)->unrecorded, 1);
+}
+
+/*
+ * Whether a call of free() frees what the program has freed already: glibc gives the blocks of a thread's cache to it
+ * a second time when the thread ends (malloc.c, tcache_thread_shutdown). And inside another allocator call, such as
+ * realloc, it is that call's own business.
+ */
+static __always_inline bool frees_nothing(struct pt_regs *ctx, u64 id)
+{
+	struct thread *thread = threads.lookup(&id);
+	u64 caller = 0;
+
+	if (thread && thread->pending.entry_sp)
+		return true;
+	read_user(&caller, sizeof(caller), (void *)PT_REGS_SP(ctx));
+	return caller - PT_REGS_IP(ctx) + ALLOCATOR_CODE_BYTES < 2 * ALLOCATOR_CODE_BYTES;
+}
+
+/* A function that `calls_release` leaves the count to the other, which does not know the block any more. */
+static __always_inline void count_free_while_sampling(struct pt_regs *ctx, struct process *process, u64 id,
+						      bool is_known, bool calls_release)
+{
+	u64 *unknown_frees = &call_counter(process)->unknown_frees;
+
+	if (is_known && calls_release)
+		count_unrecorded(process);
+	if (is_known || calls_release)
+		return;
+	if ((__sync_fetch_and_add(unknown_frees, 1) & (UNKNOWN_FREES_PER_LOOK - 1)) == 0 && frees_nothing(ctx, id))
+		__sync_fetch_and_add(&process->false_frees, UNKNOWN_FREES_PER_LOOK);
+}
+
+/*
  * Frees of unknown blocks tell of older ones, from before the attach or from when not every block was recorded, unless
- * not every block is recorded now, or a thread's end frees them a second time. So they count when the thread has gone on for a while; thread_exit drops those
- * of its last moments. The time is read for unknown blocks only.
+ * a thread's end frees them a second time. So they count when the thread has gone on for a while; thread_exit drops
+ * those of its last moments. The time is read for unknown blocks only.
  */
 static __always_inline void count_unmatched_free(struct process *process, u64 id)
 {
 	struct unproven_frees *known, new = { .count = 1 };
 
-	if (process->sampling & SAMPLING_NOW)
-		return;
 	new.first_ns = bpf_ktime_get_ns();
 	known = unproven_frees.lookup(&id);
 	if (!known) {
@@ -85,6 +129,31 @@ static __always_inline bool is_nested(const struct pending_call *pending, u64 sp
 	return return_address != pending->return_address && (return_address & 0xfff) == 0;
 }
 
+/* In place of the thread's last allocation, while blocks are sampled: a call is under way. No block is there. */
+#define CALL_UNDER_WAY 1
+
+static __always_inline void mark_call(struct process *process, struct pending_call *pending, u64 id)
+{
+	u64 *last = &process->last_allocations[id % LAST_ALLOCATIONS];
+
+	pending->allocation_before = *last | 1;
+	*last = last_allocation(id, CALL_UNDER_WAY);
+}
+
+/* The call returns. Whether a function that it called has counted the block as not recorded. */
+static __always_inline bool unmark_call(struct process *process, struct pending_call *pending, u64 id)
+{
+	u64 *last = &process->last_allocations[id % LAST_ALLOCATIONS], before = pending->allocation_before;
+
+	/* 0: it began before blocks were sampled. */
+	pending->allocation_before = 0;
+	if (before && *last == last_allocation(id, CALL_UNDER_WAY)) {
+		*last = before & ~1ULL;
+		return false;
+	}
+	return before && *last == last_allocation(id, 0);
+}
+
 static __always_inline void give_up_pending(struct process *process, u32 tgid, struct pending_call *pending)
 {
 	count_loss(process, LOSS_RETURN_MISSED);
@@ -98,7 +167,7 @@ static __always_inline void give_up_pending(struct process *process, u32 tgid, s
  * A block is about to be freed; the return of free tells nothing. A function that `calls_release` may go on
  * to another that has a probe, which must not take the same block for an unknown one.
  */
-static __always_inline int release(struct process *process, u32 slot, u64 id, u64 address,
+static __always_inline int release(struct pt_regs *ctx, struct process *process, u32 slot, u64 id, u64 address,
 				   bool calls_release)
 {
 	struct live_block block;
@@ -115,7 +184,11 @@ static __always_inline int release(struct process *process, u32 slot, u64 id, u6
 	is_known = take_block(blocks, address, &block);
 	if (is_known)
 		subtract_from_site(process, tgid, &block, is_temporary(process, id, &block, address));
-	if ((is_known && !calls_release) || process->sampling & SAMPLING_NOW)
+	if (process->sampling & SAMPLING_NOW) {
+		count_free_while_sampling(ctx, process, id, is_known, calls_release);
+		return WITHOUT_RETURN;
+	}
+	if (is_known && !calls_release)
 		return WITHOUT_RETURN;
 
 	thread = calls_release ? current_thread(id) : threads.lookup(&id);
@@ -145,13 +218,14 @@ static __always_inline int enter(struct pt_regs *ctx, struct process *process, u
 		return WITHOUT_RETURN;
 	weight = draw(process, size);
 	if (!weight && !calls_allocator) {
+		count_unrecorded(process);
 		note_last_allocation(process, NULL, id, 0);
 		return WITHOUT_RETURN;
 	}
 	thread = current_thread(id);
 	if (!thread) {
 		count_loss(process, LOSS_THREAD_FULL);
-		return old_address ? release(process, slot, id, old_address, false) : WITHOUT_RETURN;
+		return old_address ? release(ctx, process, slot, id, old_address, false) : WITHOUT_RETURN;
 	}
 	pending = &thread->pending;
 	if (pending->entry_sp) {
@@ -166,9 +240,13 @@ static __always_inline int enter(struct pt_regs *ctx, struct process *process, u
 		if (!blocks)
 			return WITHOUT_RETURN;
 		pending->old_known = take_block(blocks, old_address, &pending->old_block);
-		if (!pending->old_known)
+		if (!pending->old_known && process->sampling & SAMPLING_NOW)
+			__sync_fetch_and_add(&call_counter(process)->unknown_frees, 1);
+		else if (!pending->old_known)
 			count_unmatched_free(process, id);
 	}
+	if (process->sampling & SAMPLING_NOW)
+		mark_call(process, pending, id);
 	read_user(&pending->return_address, sizeof(pending->return_address), (void *)sp);
 	pending->function_ip = PT_REGS_IP(ctx);
 	pending->size = size;
@@ -266,6 +344,7 @@ static __always_inline int leave(struct pt_regs *ctx)
 	struct process *process;
 	u32 tgid = id >> 32, slot;
 	struct thread *thread;
+	bool is_counted = false;
 	void *blocks;
 	u64 address;
 
@@ -281,6 +360,8 @@ static __always_inline int leave(struct pt_regs *ctx)
 	if (!pending->entry_sp || PT_REGS_SP(ctx) != pending->entry_sp + sizeof(u64))
 		return 0;
 	pending->entry_sp = 0;
+	if (process->sampling & SAMPLING_NOW)
+		is_counted = unmark_call(process, pending, id);
 	blocks = live.lookup(&slot);
 	if (!blocks)
 		return 0;
@@ -303,9 +384,14 @@ static __always_inline int leave(struct pt_regs *ctx)
 		pending->weight = draw(process, pending->size);
 	}
 	if (!pending->weight) {
+		if (!is_counted)
+			count_unrecorded(process);
 		note_last_allocation(process, thread, id, 0);
 		return 0;
 	}
+	if (is_counted)
+		/* It is recorded after all. */
+		__sync_fetch_and_add(&call_counter(process)->unrecorded, -1);
 	pending->new_address = address;
 	begin_walk(thread, pending->function_ip, ctx);
 	return walk_and_record(ctx, process, slot, blocks, id, thread);

@@ -17,6 +17,7 @@ from bpfleakd.model.site import AllocationKind
 
 __all__ = [
     "ARGUMENT_REGISTERS",
+    "CALL_COUNTERS",
     "CHANGED_SITE",
     "COOKIE_CALLS_ALLOCATOR",
     "COOKIE_CALLS_RELEASE",
@@ -95,8 +96,7 @@ SAMPLING_EVER, SAMPLING_NOW = 1, 2
 CURVE_STEPS = 128
 COUNT_UNIT = 65_536
 THREAD_END_NS = 500_000_000
-HIT_COUNTERS = 8
-HIT_COUNTER_WORDS = 8
+CALL_COUNTERS = 8
 
 
 class RecordingState(IntEnum):
@@ -192,6 +192,9 @@ PYTHON = np.dtype(
         ("code_adaptive", "u2"),
     ]
 )
+CALL_COUNTER = np.dtype(
+    [("probe_hits", "u8"), ("unrecorded", "u8"), ("unknown_frees", "u8"), ("unused", "u8", (5,))]
+)
 PROCESS = np.dtype(
     [
         ("tgid", "u4"),
@@ -215,7 +218,8 @@ PROCESS = np.dtype(
         ("live_bytes", "i8"),
         ("peak_live_bytes", "i8"),
         ("last_allocations", "u8", (64,)),
-        ("probe_hits", "u8", (HIT_COUNTERS * HIT_COUNTER_WORDS,)),
+        ("false_frees", "u8"),
+        ("calls", CALL_COUNTER, (CALL_COUNTERS,)),
         ("python", PYTHON),
     ]
 )
@@ -284,6 +288,7 @@ PENDING_CALL = np.dtype(
         ("result_pointer", "u8"),
         ("new_address", "u8"),
         ("old_known", "u8"),
+        ("allocation_before", "u8"),
     ]
 )
 SPACE_EVENT = np.dtype(

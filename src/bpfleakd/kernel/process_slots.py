@@ -32,8 +32,9 @@ class ProcessCounters(Struct, frozen=True):
     of unknown blocks, `idle_unmatched_frees` those by threads that have made none since; `library_changes`
     counts dlopen and dlclose, `losses` is by reason. `heap_peak_bytes` is the peak of live bytes in the heap
     since the last event of the address space. `inside_interval_bytes` is the interval of the sampler inside
-    the process, 0 without one. `probe_hits` are the runs of programs in this process; each costs it about 0.5
-    us.
+    the process, 0 without one. While blocks are sampled outside of it, `unrecorded` blocks were allocated
+    and not recorded, and `unrecorded_frees` freed blocks that are not in the live table. `probe_hits` are
+    the runs of programs in this process; each costs it about 0.5 us.
     """
 
     state: abi.RecordingState
@@ -50,6 +51,16 @@ class ProcessCounters(Struct, frozen=True):
     stack_count: int = 0
     idle_unmatched_frees: int = 0
     inside_interval_bytes: int = 0
+    unrecorded: int = 0
+    unrecorded_frees: int = 0
+
+    @property
+    def gained_blocks(self) -> int:
+        """How many blocks the process has more than at the attach, without the frees that are `unmatched`.
+
+        Not known where the sampler is inside the process.
+        """
+        return self.recorded - self.released + self.unrecorded - self.unrecorded_frees
 
     @property
     def sample_interval_bytes(self) -> int:
@@ -130,7 +141,7 @@ class ProcessSlots:
             library_changes=int(process["library_changes"]),
             losses=losses,
             heap_peak_bytes=int(process["peak_live_bytes"]),
-            probe_hits=int(process["probe_hits"][:: abi.HIT_COUNTER_WORDS].sum()),
+            probe_hits=int(process["calls"]["probe_hits"].sum()),
             sample_shift=int(process["sample_shift"]),
             was_sampled=bool(process["sampling"]),
             recorded=int(process["recorded"]),
@@ -138,6 +149,8 @@ class ProcessSlots:
             site_count=int(process["site_count"]),
             stack_count=int(process["stack_count"]),
             inside_interval_bytes=int(process["inside_interval_bytes"]),
+            unrecorded=int(process["calls"]["unrecorded"].astype(np.int64).sum()),
+            unrecorded_frees=int(process["calls"]["unknown_frees"].sum()) - int(process["false_frees"]),
         )
 
     def begin_reading(self) -> None:

@@ -66,8 +66,7 @@ class SiteTable:
         self._sums: NDArray[np.int64] = np.zeros(len(COUNTERS), np.int64)
         self.used_count = 0
         """How many sites have allocated."""
-        self.heap_allocated_bytes = 0
-        """What all sites of the heap have allocated."""
+        self._heap_sums: NDArray[np.int64] = np.zeros(len(COUNTERS), np.int64)
         self.gaps_ns: list[tuple[int, int]] = []
         self._is_in_gap = False
         self._knows_all = self._knows_total = knows_past
@@ -161,6 +160,11 @@ class SiteTable:
         """The sums over all sites but those of files, and the highest peak of theirs that was noted."""
         # The sites' own peaks were not at the same time.
         return replace(SiteCounters(*self._sums.tolist()), peak_live_bytes=self._peak_live_bytes)
+
+    @property
+    def heap_totals(self) -> SiteCounters:
+        """The sums over the sites of the heap; without a peak."""
+        return replace(SiteCounters(*self._heap_sums.tolist()), peak_live_bytes=0)
 
     @property
     def keys(self) -> tuple[SiteKey, ...]:
@@ -262,7 +266,7 @@ class SiteTable:
     def _add_up(self, kinds: NDArray[np.int8], before: NDArray[np.int64], after: NDArray[np.int64]) -> None:
         gained = after - before
         self._sums += gained[kinds != _FILE].sum(axis=0)
-        self.heap_allocated_bytes += int(gained[kinds == _HEAP, _ALLOCATED_BYTES].sum())
+        self._heap_sums += gained[kinds == _HEAP].sum(axis=0)
         was_used, is_used = before[:, _ALLOCATED_COUNT] != 0, after[:, _ALLOCATED_COUNT] != 0
         self.used_count += int(is_used.sum()) - int(was_used.sum())
 

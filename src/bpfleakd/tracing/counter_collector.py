@@ -129,8 +129,9 @@ class CounterCollector:
         all_columns = np.concatenate([columns, space_columns, go_columns])
         traced.table.update(now_ns, site_keys + space_keys + go_keys, all_columns)
         traced.counters = counters
-        self._state.sampling.adapt(pid, counters, traced.table.heap_allocated_bytes, now_ns)
-        traced.verdicts.observed.note(now_ns, counters)
+        heap = traced.table.heap_totals
+        self._state.sampling.adapt(pid, counters, heap.allocated_bytes, now_ns)
+        traced.verdicts.observed.note(now_ns, counters, heap)
         traced.table.note_peak(address_maps.peak_live_bytes(pid, counters.heap_peak_bytes, now_ns))
         self._follow_changed_libraries(traced, counters.library_changes)
 

@@ -60,6 +60,12 @@ _OBSERVED_MIN_S = 10.0
 # Growth of less than so much of what is live is not worth a word.
 _PLATEAU_SHARE = 0.1
 _REPLACED_MIN = 10
+# Older frees explain a site if they are such a share of what it gained: some may be of other sites' blocks.
+# An estimate of a leak that is twice too high by chance must not be explained so.
+_COUNTED_SHARE = 0.5
+_ESTIMATED_SHARE = 0.75
+# So many standard errors are no accident.
+_FAR = 2.0
 _LOSSY = 0.7
 _SURVIVORS_UNKNOWN = 0.8
 _UNSEEN = 0.5
@@ -73,12 +79,16 @@ class Context(Struct, frozen=True):
     """Figures of the whole process.
 
     `replaced_count` are the frees of blocks from before the attach in the last third of the time observed,
-    which may explain why as many new ones stay; 0 if such frees mean nothing. `lost_frees` and `lost_blocks`
-    are the numbers of missed frees and unrecorded blocks; `survivors_known` whether blocks were counted by
-    age. `unread_s` is time without readings: blocks that came and went in it are unknown.
+    which may explain why as many new ones stay; 0 if such frees mean nothing. Where blocks were sampled it
+    errs as what sites seem to gain: `growth_variance` (blocks^2) is of those that only grow, `churn_variance`
+    of those that also free. `lost_frees` and `lost_blocks` are the numbers of missed frees and unrecorded
+    blocks; `survivors_known` whether blocks were counted by age. `unread_s` is time without readings: blocks
+    that came and went in it are unknown.
     """
 
     replaced_count: float = 0.0
+    growth_variance: float = 0.0
+    churn_variance: float = 0.0
     lost_frees: int = 0
     lost_blocks: int = 0
     survivors_known: bool = True
@@ -160,7 +170,7 @@ class Classification(Struct, frozen=True):
 def classify_sites(measured: Persistence, context: Context) -> Classification:
     """Judge all sites of a process together."""
     m = measured
-    replaced = _replaced(m, context.replaced_count)
+    replaced = _replaced(m, context)
     leaks = m.persists & ~m.dies & ~replaced
     growing = ~leaks & ((m.grows & (m.steps >= 2)) | (m.persists & ~(m.by_survivors & m.dies)))
     plateau = m.stopped & (m.grown_bytes >= _PLATEAU_SHARE * m.live_bytes) & ~m.persists
@@ -183,16 +193,23 @@ def classify_sites(measured: Persistence, context: Context) -> Classification:
     )
 
 
-def _replaced(m: Persistence, replaced_count: float) -> NDArray[np.bool_]:
-    """Sites whose growth may be old blocks, which are not seen, being replaced: the largest explain first."""
+def _replaced(m: Persistence, context: Context) -> NDArray[np.bool_]:
+    """Sites whose growth may be old blocks, which are not seen, being replaced: the largest explain first.
+
+    Where the estimate of a site's growth errs, that of the older frees errs as much, and they still agree.
+    What other sites seem to gain is an error.
+    """
     replaced = np.zeros(len(m.persists), bool)
-    if replaced_count < _REPLACED_MIN:
+    if context.replaced_count < _REPLACED_MIN:
         return replaced
     # What is counted are frees of blocks: they say nothing about mappings.
     rows = np.flatnonzero(m.persists & m.by_blocks & m.is_heap)
-    left = replaced_count
+    needed = _ESTIMATED_SHARE if context.growth_variance or context.churn_variance else _COUNTED_SHARE
+    left, all_gained = context.replaced_count, m.gained_lately_count[rows].sum()
     for row in rows[np.argsort(-m.gained_lately_count[rows], kind="stable")].tolist():
-        if left < 0.5 * m.gained_lately_count[row]:
+        of_others = context.growth_variance * (1 - m.gained_lately_count[row] / max(all_gained, 1.0))
+        error = _FAR * np.sqrt(context.churn_variance + of_others)
+        if left - error < needed * m.gained_lately_count[row]:
             continue
         replaced[row] = True
         left -= m.gained_lately_count[row]

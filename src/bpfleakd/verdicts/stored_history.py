@@ -40,7 +40,12 @@ def classified(history: StoredHistory) -> tuple[ProcessVerdict, list[tuple[Store
     verdicts: list[SiteVerdict] = []
     if bins and history.sites:
         context = Context(
-            history.replaced_count, history.lost_frees, history.lost_blocks, unread_s=history.unread_s
+            replaced_count=history.replaced_count,
+            growth_variance=history.growth_variance,
+            churn_variance=history.churn_variance,
+            lost_frees=history.lost_frees,
+            lost_blocks=history.lost_blocks,
+            unread_s=history.unread_s,
         )
         classification = classify_sites(_measured(history), context)
         verdicts = [classification.of(row) for row in range(len(history.sites))]

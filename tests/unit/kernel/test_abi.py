@@ -240,8 +240,7 @@ def test_constants_are_the_headers(compiled: Compiled) -> None:
     assert numbers["CURVE_STEPS"] == abi.CURVE_STEPS
     assert numbers["COUNT_UNIT"] == abi.COUNT_UNIT == 1 / COUNT_VARIANCE_UNIT
     assert numbers["BYTES_VARIANCE_UNIT"] == BYTES_VARIANCE_UNIT
-    assert numbers["HIT_COUNTERS"] == abi.HIT_COUNTERS
-    assert numbers["HIT_COUNTER_WORDS"] == abi.HIT_COUNTER_WORDS
+    assert numbers["CALL_COUNTERS"] == abi.CALL_COUNTERS
     assert numbers["UNWIND_SHARD_WORDS"] == abi.UNWIND_SHARD_WORDS
     assert compiled.structs["unwind_shard"].size_bytes == 4 * abi.UNWIND_SHARD_WORDS
     assert numbers["MAX_UNWIND_MAPPINGS"] == abi.MAX_UNWIND_MAPPINGS
@@ -265,7 +264,7 @@ def test_constants_are_the_headers(compiled: Compiled) -> None:
         "STACK_COPY_WORDS",
         "LAST_ALLOCATIONS",
         "CURVE_STEPS",
-        "HIT_COUNTERS",
+        "CALL_COUNTERS",
     ],
 )
 def test_masked_sizes_are_powers_of_two(compiled: Compiled, name: str) -> None:

@@ -202,6 +202,20 @@ def test_frees_of_older_blocks_say_nothing_about_mappings() -> None:
     assert classify_sites(persistence_of(mappings), replaced).of(0).verdict is Verdict.LEAK
 
 
+def test_what_other_sites_seem_to_gain_is_no_older_memory() -> None:
+    """A small leak beside a large one, both sampled: the error of the large one explains the small one."""
+    made = [sites.leak(rate)(np.random.default_rng(23), 90.0) for rate in (5, 500)]
+    measured = persistence_of(_histories(made, 90.0))
+    for error, small in ((0.0, Verdict.GROWING), (1_000.0**2, Verdict.LEAK)):
+        found = classify_sites(measured, Context(replaced_count=1_000, growth_variance=error))
+        assert [found.of(site).verdict for site in (0, 1)] == [small, Verdict.LEAK]
+    found = classify_sites(measured, Context(replaced_count=1_000, churn_variance=1_000.0**2))
+    assert found.of(0).verdict is Verdict.LEAK
+    # What the large one replaces is beyond the error of the small one.
+    found = classify_sites(measured, Context(replaced_count=15_000, growth_variance=1_000.0**2))
+    assert found.of(1).verdict is Verdict.GROWING
+
+
 def test_a_full_table_says_nothing() -> None:
     """Once blocks are not recorded any more, what stands still is unknown; leaks are less sure."""
     made = [make(np.random.default_rng(23), 90.0) for make in (sites.cache(100, 30), sites.leak(5))]

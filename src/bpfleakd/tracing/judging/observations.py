@@ -10,8 +10,10 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.kernel.process_slots import ProcessCounters
+from bpfleakd.model.site import SiteCounters
+from bpfleakd.table.estimates import COUNT_VARIANCE_UNIT
 from bpfleakd.table.history import History
-from bpfleakd.table.site_table import SiteTable
+from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.table.table_checkpoint import TimelineCheckpoint
 from bpfleakd.table.timeline import Timeline
 from bpfleakd.verdicts.site_verdict import Context
@@ -19,6 +21,7 @@ from bpfleakd.verdicts.site_verdict import Context
 __all__ = ["Observations", "ObservationsCheckpoint"]
 
 _ONLY_ROW = np.zeros(1, np.intp)
+_OF_ESTIMATES = ("live_count", "allocated_count", "live_count_variance")
 
 
 class ObservationsCheckpoint(Struct, frozen=True):
@@ -67,13 +70,14 @@ class Observations:
             self._collections.points if self._collections else [],
         )
 
-    def note(self, now_ns: int, counters: ProcessCounters) -> None:
-        """Remember what the process' counters were."""
+    def note(self, now_ns: int, counters: ProcessCounters, heap: SiteCounters) -> None:
+        """Remember what the process' counters were, and the sums over its sites of the heap."""
+        older_frees = _frees_of_older_blocks(counters, heap)
         lost_blocks = counters.losses["live_full"] + counters.losses["thread_full"]
         if self._unmatched_frees is None or self._lost_blocks is None:
-            self._unmatched_frees = History(now_ns, counters.unmatched_frees)
+            self._unmatched_frees = History(now_ns, older_frees)
             self._lost_blocks = History(now_ns, lost_blocks)
-        self._unmatched_frees.append(now_ns, counters.unmatched_frees)
+        self._unmatched_frees.append(now_ns, older_frees)
         self._lost_blocks.append(now_ns, lost_blocks)
         interval_bytes = counters.sample_interval_bytes
         if self._intervals is None:
@@ -103,8 +107,11 @@ class Observations:
         def gained(history: History | None) -> int:
             return history.last - history.at(max(lately_ns, history.first_ns)) if history else 0
 
+        growth_variance, churn_variance = _variances(table)
         return Context(
-            replaced_count=gained(self._unmatched_frees),
+            replaced_count=max(0, gained(self._unmatched_frees)),
+            growth_variance=growth_variance,
+            churn_variance=churn_variance,
             lost_frees=self._lost_frees,
             lost_blocks=gained(self._lost_blocks),
             unread_s=table.unread_s,
@@ -134,3 +141,30 @@ class Observations:
             return np.zeros(0), np.zeros(0)
         memory = self._memory.columns(_ONLY_ROW)
         return memory.ends_s, memory.low_bytes[:, 0]
+
+
+def _frees_of_older_blocks(counters: ProcessCounters, heap: SiteCounters) -> int:
+    """Frees of blocks from before the attach, since then.
+
+    While every block is recorded, these are the frees of unknown ones. While blocks are sampled, most unknown
+    ones are younger: but how many blocks the process gains is counted, and what its sites seem to gain beyond
+    that was freed of older memory. This is as good as the estimates of the sites, and may be negative.
+    """
+    if not counters.was_sampled or counters.inside_interval_bytes:
+        return counters.unmatched_frees
+    return counters.unmatched_frees + heap.live_count - counters.gained_blocks
+
+
+def _variances(table: SiteTable) -> tuple[float, float]:
+    """The variances, in blocks^2, of what sites of the heap seem to gain in a third of the time.
+
+    The first is that of sites that grow evenly, the second that of sites that also free.
+    """
+    if not table.heap_totals.live_count_variance:
+        return 0.0, 0.0
+    columns = table.columns()[table.are_heap(np.arange(len(table)))]
+    live, allocated, units = (columns[:, COUNTERS.index(name)] for name in _OF_ESTIMATES)
+    freed_share = np.clip(1 - live / np.maximum(allocated, 1), 0.0, 1.0)
+    variance = np.maximum(units, 0) * COUNT_VARIANCE_UNIT
+    # Of what frees, two estimates are compared: then and now.
+    return float(((1 - freed_share) * variance).sum()) / 3, float((2 * freed_share * variance).sum())

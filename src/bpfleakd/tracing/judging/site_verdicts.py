@@ -316,6 +316,8 @@ class SiteVerdicts:
             comm=comm,
             leak_after_s=self._leak_after_s,
             replaced_count=context.replaced_count,
+            growth_variance=round(context.growth_variance, 3),
+            churn_variance=round(context.churn_variance, 3),
             lost_frees=context.lost_frees,
             lost_blocks=context.lost_blocks,
             unread_s=round(context.unread_s, 3),

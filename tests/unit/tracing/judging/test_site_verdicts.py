@@ -49,7 +49,7 @@ class World:
             self.table.update(self.clock.now_ns, [LEAK, CHURN], rows)
             missed = {reason: (losses or {}).get(reason, 0) for reason in abi.LOSS_REASONS}
             counters = ProcessCounters(RecordingState.RECORDING, unmatched_frees, 0, missed, 0)
-            self.verdicts.observed.note(self.clock.now_ns, counters)
+            self.verdicts.observed.note(self.clock.now_ns, counters, self.table.heap_totals)
 
     def blocks(self) -> Iterator[np.ndarray]:
         born_ns = self.began_ns + NS_PER_S * np.arange(1, self.leaked + 1)
