@@ -24,6 +24,8 @@ NODES = [shutil.which("node") or "node", *map(str, INSTALLED)]
 HEAPS = list(map(str, INSTALLED)) or NODES
 LINES = PROGRAM.read_text().splitlines()
 UNREADABLE = "JS function"
+# More than the leak of a test fills, less than any machine has.
+LIMIT_MIB = 300
 
 
 @pytest.fixture
@@ -106,10 +108,11 @@ def test_what_collections_leave_alive(
     daemon: Callable[..., Daemon],
     leaking: Callable[[str, str], int],
     process: Callable[[str, str], subprocess.Popen],
+    service: Callable[..., subprocess.Popen],
 ) -> None:
     """It is what V8 itself says, and makes the verdict: pages that V8 takes and gives back are no leak."""
     tracer = daemon(history={"leak_after_s": 10})
-    growing = [leaking(node, "map") for node in HEAPS]
+    growing = [service(node, f"--max-old-space-size={LIMIT_MIB}", PROGRAM, "map").pid for node in HEAPS]
     healthy = [leaking(node, "healthy") for node in HEAPS]
     measured = [process(node, "measured") for node in HEAPS]
     for pid in [*growing, *healthy, *(program.pid for program in measured)]:
@@ -134,6 +137,8 @@ def test_what_collections_leave_alive(
         assert (heap["runtime"], heap["verdict"]) == ("V8", "leak")
         assert heap["full_collections"] > 0
         assert heap["growth_bytes_per_s"] > 100e3
+        assert heap["limit_bytes"] == LIMIT_MIB << 20
+        assert report["process_verdict"]["limit"]["kind"] == "managed-heap"
     assert all(tracer.top(pid)["managed"]["collections"] > 0 for pid in healthy)
 
 

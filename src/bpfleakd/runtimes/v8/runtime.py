@@ -19,6 +19,7 @@ from bpfleakd.runtimes.v8.gc_tracer import TracerLayout, read_layout
 from bpfleakd.runtimes.v8.heap_objects import HeapObjects
 from bpfleakd.runtimes.v8.inspector import V8Inspector
 from bpfleakd.runtimes.v8.live_heap import V8LiveHeap
+from bpfleakd.runtimes.v8.node_options import old_space_limit_bytes, read_options
 from bpfleakd.runtimes.v8.source_lines import ScriptLines
 from bpfleakd.sandbox.helpers import Helpers
 
@@ -53,6 +54,7 @@ class V8:
         self._memory = memory
         pid = process.id.pid
         self.sampler = V8Inspector(helpers, process, self._heap_bytes)
+        self.heap_limit_bytes = _heap_limit_bytes(pid)
         self._reason: str | None = None
         self.version = "?"
         self.code: V8Code | None = None
@@ -103,6 +105,14 @@ def detect_v8(helpers: Helpers, process: ProcessInfo, mappings: Sequence[Mapping
             return V8(helpers, process, memory, mapping, found)
         memory.close()
     return None
+
+
+def _heap_limit_bytes(pid: int) -> int | None:
+    """None if no option sets it: V8's own limit depends on its version and on the memory of the machine."""
+    try:
+        return old_space_limit_bytes(read_options(pid))
+    except OSError:
+        return None
 
 
 def _constants(pid: int, mapping: Mapping, memory: RemoteMemory) -> _Found | Untrusted | None:

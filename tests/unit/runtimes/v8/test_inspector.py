@@ -15,6 +15,7 @@ from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.v8.inspector_address import UnknownAddress, inspector_address
 from bpfleakd.runtimes.v8.inspector_jobs import _Profile, alive_functions
 from bpfleakd.runtimes.v8.signal_handles import SignalHandles
+from tests.unit.runtimes.v8.node_processes import write_process
 
 
 @pytest.mark.parametrize(
@@ -42,12 +43,6 @@ def test_where_cannot_be_said(tmp_path: Path, option: str) -> None:
     write_process(tmp_path, [option, "app.js"], "")
     with pytest.raises(UnknownAddress):
         inspector_address(1, tmp_path)
-
-
-def write_process(proc: Path, words: list[str], options: str) -> None:
-    (proc / "1").mkdir()
-    (proc / "1/cmdline").write_bytes(b"\0".join(word.encode() for word in ["node", *words]) + b"\0")
-    (proc / "1/environ").write_bytes(b"A=B\0NODE_OPTIONS=" + options.encode() + b"\0")
 
 
 def test_a_function_answers_for_what_it_calls() -> None:
