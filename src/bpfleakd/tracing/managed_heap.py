@@ -126,13 +126,13 @@ class HeapTracking:
             is_read=is_read,
             often_full=runtime == _V8,
             was_leak=was_leak,
+            limit_bytes=limit_bytes,
         )
         self.heap = replace(
             heap,
             collections=self._count,
             full_collections=self._full_count,
             areas=areas,
-            limit_bytes=limit_bytes,
         )
 
     def may_commit(self, key: SiteKey) -> bool:

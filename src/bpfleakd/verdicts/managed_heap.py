@@ -15,7 +15,8 @@ Where full collections come often (V8), more is asked of them: the earlier one i
 time before, since a program fills its caches in the first half, and what came since is at least half of what
 the trend says. A leak stays one until that is refuted.
 
-Growth that slows down is that of a cache, and no leak; nor is growth that has ended (`slowing`).
+Growth that slows down is that of a cache, and no leak; nor is growth that has ended (`slowing`). But near the
+limit of the heap, a leak slows down as well: the runtime collects all the time, or refuses memory.
 
 Method: growth is that of the least in each of up to twelve equal parts of the time (`process_verdict` has the
 reasons), by the same trend and the same test.
@@ -52,6 +53,9 @@ _EARLIER_IF_OFTEN = (0.5, 0.75)
 _OF_TREND_MIN, _OF_TREND_MIN_IF_OFTEN = 0.25, 0.5
 # How long it has lasted where they come often, in units of what makes a leak.
 _LASTS_MIN = 1.25
+# From this part of its limit on, the runtime may be what slows growth down. Seen with OpenJDK 17 (G1): the
+# growth of an even leak halved above 90 %, and was taken for that of a cache until the JVM failed.
+_NEAR_LIMIT_SHARE = 0.8
 # Commits of the heap that make this part of a process' growth explain it.
 _EXPLAINS_SHARE = 0.5
 _LEFT_ALIVE = "what {} of the managed heap leave alive"
@@ -78,16 +82,20 @@ def classify_managed_heap(
     is_read: bool = False,
     often_full: bool = False,
     was_leak: bool = False,
+    limit_bytes: int | None = None,
 ) -> ManagedHeap:
     """Judge a heap by its collections, watched for `watched_s` so far. `is_read`: by readings, each of which
     shows exactly what was in use. `often_full`: full collections come often. `was_leak`:
-    it leaked until now.
+    it leaked until now. `limit_bytes`: the size beyond which the runtime refuses memory; None if unknown.
     """
     count, full = len(collections.times_s), int(collections.is_full.sum())
     live_bytes = int(collections.live_bytes[-1]) if count else None
     found = _trend(collections) if count else None
     grows = found is not None and _grows(found, collections)
     course = _course(collections) if grows else Course.EVEN
+    near_limit = bool(live_bytes and limit_bytes and live_bytes >= _NEAR_LIMIT_SHARE * limit_bytes)
+    if near_limit and was_leak:
+        course = Course.EVEN
     grows = grows and course is not Course.ENDED
     rate = found.slope_per_s if grows and found is not None else 0.0
     looks = _counted(count, "reading" if is_read else "collection")
@@ -100,10 +108,8 @@ def classify_managed_heap(
     elif watched_s < leak_after_s or found is None:
         verdict, reason = Verdict.UNKNOWN, f"{looks} of the managed heap: too few to tell"
     elif course is Course.SLOWS_DOWN:
-        verdict, reason = (
-            Verdict.GROWING,
-            f"{what} grows {human_rate(rate)}, ever more slowly, as a cache does",
-        )
+        why = "near its limit" if near_limit else "as a cache does"
+        verdict, reason = Verdict.GROWING, f"{what} grows {human_rate(rate)}, ever more slowly, {why}"
     elif grows and _is_confirmed(collections, often_full, was_leak, rate, leak_after_s):
         verdict, reason = Verdict.LEAK, f"{what} grows {human_rate(rate)}"
         reason += "" if is_read else f", through {_counted(full, 'full collection')}"
@@ -121,7 +127,9 @@ def classify_managed_heap(
     else:
         verdict, reason = Verdict.STEADY, f"{what} does not grow"
         reason += " any more" if course is Course.ENDED else ""
-    return ManagedHeap(runtime, verdict, reason, live_bytes, count, full, round(rate, 1), is_read)
+    return ManagedHeap(
+        runtime, verdict, reason, live_bytes, count, full, round(rate, 1), is_read, limit_bytes=limit_bytes
+    )
 
 
 def with_managed_heap(

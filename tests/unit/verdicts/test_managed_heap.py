@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
 from bpfleakd.model.runtimes.managed import ManagedHeap
@@ -23,6 +22,8 @@ def heap(
     every_s: float = 10.0,
     often: bool = False,
     tolerated: float = 0.0,
+    limit_mib: float | None = None,
+    was_leak: bool = False,
 ) -> ManagedHeap:
     """The verdict on a heap of such collections.
 
@@ -33,7 +34,16 @@ def heap(
     live_bytes = np.array(live_mib, np.float64) * MIB
     collections = Collections(times_s, live_bytes, is_full, (1 - tolerated) * live_bytes)
     watched_s = float(times_s[-1]) if len(times_s) else 600.0
-    return classify_managed_heap(".NET", collections, watched_s, LEAK_AFTER_S, often_full=often)
+    limit_bytes = None if limit_mib is None else int(limit_mib * MIB)
+    return classify_managed_heap(
+        ".NET",
+        collections,
+        watched_s,
+        LEAK_AFTER_S,
+        often_full=often,
+        was_leak=was_leak,
+        limit_bytes=limit_bytes,
+    )
 
 
 def test_a_heap_that_was_never_collected() -> None:
@@ -96,6 +106,29 @@ def test_growth_that_has_ended() -> None:
     assert [found.verdict for found in verdicts] == [Verdict.LEAK, Verdict.STEADY, Verdict.STEADY]
     assert "does not grow any more" in verdicts[1].reason
     assert verdicts[1].growth_bytes_per_s == 0.0
+
+
+@pytest.mark.parametrize("often", [False, True])
+def test_a_leak_that_reaches_the_limit_of_the_heap(often: bool) -> None:
+    """The runtime collects ever more often, which slows the program down, until it stands still: no cache."""
+    live = [20 + 230 * (1 - float(np.exp(-i / 15))) for i in range(60)]
+    for count in range(45, 61):
+        full = tuple(range(count))
+        found = heap(live[:count], full=full, often=often, limit_mib=256, was_leak=True)
+        assert found.verdict is Verdict.LEAK, count
+        # with room above it, or without a leak before, it may be a cache
+        for limit_mib, was_leak in ((None, True), (400, True), (256, False)):
+            found = heap(live[:count], full=full, often=often, limit_mib=limit_mib, was_leak=was_leak)
+            assert found.verdict is not Verdict.LEAK, count
+    assert "ever more slowly, near its limit" in heap(live[:45], full=tuple(range(45)), limit_mib=256).reason
+
+
+@pytest.mark.parametrize("share", [0.85, 0.95])
+def test_a_heap_that_is_steady_near_its_limit(share: float) -> None:
+    """That it was a leak while it filled is refuted in the end by what does not grow."""
+    live = [256 * share * min(1, i / 10) + 0.2 * (i % 3) for i in range(200)]
+    found = heap(live[100:], full=tuple(range(100)), limit_mib=256, was_leak=True)
+    assert found.verdict is Verdict.STEADY
 
 
 def test_a_leak_is_one_until_it_is_refuted() -> None:
@@ -197,8 +230,7 @@ class TestTheProcess:
         times_s = np.arange(0, 300, 5.0)
         host = MemoryLimit(MemoryLimitKind.HOST, 200 * MIB, 100 * MIB)
         verdict = classify_process(times_s, 1e8 + 0.25 * MIB * times_s, self.NO_SITES, (host,))
-        leaking = heap([10 + 2.0 * i for i in range(12)], full=(5, 11))
-        leaking = replace(leaking, limit_bytes=None if limit_mib is None else limit_mib * MIB)
+        leaking = heap([10 + 2.0 * i for i in range(12)], full=(5, 11), limit_mib=limit_mib)
         found = with_managed_heap(verdict, leaking, 0.2 * MIB, self.NO_SITES)
         assert found.limit is not None
         assert (found.limit.kind, found.limit_reached_s) == (kind, pytest.approx(seconds, rel=0.03))
