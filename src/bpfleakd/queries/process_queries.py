@@ -308,7 +308,11 @@ class ProcessQueries(TracingObserver):
         traced.note_threads(thread_commands(traced.pid))
         self._engine.look_for_suppressed(view)
         report = self._reporter.report(view, now_ns, sort, limit, suppress=suppress)
-        return replace(report, process_verdict=self._engine.process_verdict(traced), oom=traced.oom)
+        verdict = self._engine.process_verdict(traced)
+        if traced.state in (ProcessState.EXITED, ProcessState.EXECED):
+            # It reaches no limit any more.
+            verdict = replace(verdict, limit_reached_s=None)
+        return replace(report, process_verdict=verdict, oom=traced.oom)
 
     def _look_for_types(self, view: ProcessView) -> None:
         """Now and then read a sample of the blocks, for the next answer."""

@@ -65,6 +65,7 @@ function managedView(report) {
   if (heap) {
     parts.push(element("p", { class: "verdict " + heap.verdict }, badge(heap.verdict), " ", heap.reason),
       facts(["runtime", heap.runtime], ["alive after the last collection", bytes(heap.live_bytes)],
+        ...(heap.limit_bytes === null ? [] : [["at most", bytes(heap.limit_bytes)]]),
         ["collections", count(heap.collections)], ["full", count(heap.full_collections)],
         ["growth", rate(heap.growth_bytes_per_s)]));
   }

@@ -1,11 +1,13 @@
-"""The lines about the whole process."""
+"""The lines about the whole process, and its managed heap."""
 
 from __future__ import annotations
 
 import pytest
 
+from bpfleakd.cli.render.managed import heap_line
 from bpfleakd.cli.render.words import verdict_lines
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
+from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 
 
@@ -26,3 +28,10 @@ def test_no_limit_in_sight() -> None:
     """Then there is nothing to say of it."""
     assert verdict_lines(a_verdict(MemoryLimit(MemoryLimitKind.HOST, 1, 1), None)) == ["why"]
     assert verdict_lines(a_verdict(None, None)) == ["why"]
+
+
+@pytest.mark.parametrize(("limit_bytes", "alive"), [(None, "3.00 MiB"), (64 << 20, "3.00 MiB of 64.0 MiB")])
+def test_how_full_a_heap_is(limit_bytes: int | None, alive: str) -> None:
+    """Its limit is said if it is known."""
+    heap = ManagedHeap("JVM", Verdict.LEAK, "why", 3 << 20, 12, 2, 0.0, limit_bytes=limit_bytes)
+    assert heap_line(heap) == f"JVM heap: {alive} alive after 12 collections, 2 of them full"

@@ -19,6 +19,7 @@ from bpfleakd.model.code.stack import RawStack, StackEnd
 from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.process import ProcessState, TracingRequest
 from bpfleakd.model.report import LeakReport, SortKey, SuppressedSites
+from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.queries.overview import Overview
 from bpfleakd.queries.process_queries import ProcessQueries
@@ -385,6 +386,23 @@ class TestEnd:
         row = world.queries.row(world.tracer.detach(pid))
         assert (row.process.state, row.process.live_bytes) == (ProcessState.EXITED, 124)
         assert world.states() == {}
+
+    @pytest.mark.parametrize("exits", [True, False])
+    def test_what_has_exited_reaches_no_limit(
+        self, world: World, pid: int, exits: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One that was detached goes on, and does."""
+        leaks = ProcessVerdict(Verdict.LEAK, "why", 23.0, 23.0, 20.0, 26.0, 1.0, None, 7_500.0)
+        monkeypatch.setattr(VerdictEngine, "process_verdict", staticmethod(lambda _traced: leaks))
+        world.tracer.start(pid, EXACT)
+        if exits:
+            world.kill(pid)
+            world.tracer.tick()
+        else:
+            world.tracer.stop(pid)
+        last = world.queries.report(pid, limit=None, sort=SortKey.LIVE).process_verdict
+        assert last is not None
+        assert (last.verdict, last.limit_reached_s) == (Verdict.LEAK, None if exits else 7_500.0)
 
     def test_those_that_end_at_once_are_ended_one_after_the_other(self, world: World) -> None:
         """A last report that takes long leaves the others to later ticks; nothing of them is lost."""

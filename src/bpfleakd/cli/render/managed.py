@@ -24,7 +24,7 @@ def heap_lines(heap: ManagedHeap | None, types: Sequence[TypeFigures], notes: Se
 
 
 def heap_line(heap: ManagedHeap) -> str:
-    """How much is alive, after how many collections."""
+    """How much is alive, of how much at most, after how many collections."""
     if heap.live_bytes is None:
         return f"{heap.runtime} heap: not {'read' if heap.is_read else 'collected'} yet"
     count = f"{heap.collections:,} collection{'' if heap.collections == 1 else 's'}"
@@ -33,7 +33,9 @@ def heap_line(heap: ManagedHeap) -> str:
     if heap.is_read:
         readings = f"{heap.collections:,} reading{'' if heap.collections == 1 else 's'}"
         return f"{heap.runtime} objects: {live} in use, by {readings}{grows}"
-    return f"{heap.runtime} heap: {live} alive after {count}, {heap.full_collections:,} of them full{grows}"
+    most = "" if heap.limit_bytes is None else f" of {human_bytes(heap.limit_bytes)}"
+    full = f"{heap.full_collections:,} of them full"
+    return f"{heap.runtime} heap: {live}{most} alive after {count}, {full}{grows}"
 
 
 def area_lines(areas: Sequence[RuntimeArea]) -> list[str]:
