@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bpfleakd.model.code.stack import Frame
 from bpfleakd.model.runtimes.managed import ManagedHeap, RuntimeArea
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.model.verdict import SiteVerdict, Verdict
+from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict, Verdict
 from bpfleakd.runtimes.runtime import LiveHeap
 from bpfleakd.tracing.java_memory import JavaUse, with_use
 from bpfleakd.tracing.owned_memory import OwnedMemory
@@ -135,6 +135,20 @@ class HeapTracking:
             areas=areas,
         )
 
+    @property
+    def _unknown_keeper(self) -> str:
+        asks = f": ask by `bpfleakctl types PID {self.teller}`" if self.teller else ""
+        return f"the function that keeps it is unknown{asks}"
+
+    def on_process(self, verdict: ProcessVerdict) -> ProcessVerdict:
+        """The verdict on the process, with what to do about a heap that leaks where no site says it.
+
+        A heap that has all its memory from before the attach (`-Xms` as large as `-Xmx`) commits none.
+        """
+        if self.heap is None or self.heap.verdict is not Verdict.LEAK or self.is_held or len(self.rows):
+            return verdict
+        return replace(verdict, reason=f"{verdict.reason}; {self._unknown_keeper}")
+
     def may_commit(self, key: SiteKey) -> bool:
         """Whether a site is of a kind by which this heap takes memory."""
         kinds = _KINDS_OF_V8 if self.heap is not None and self.heap.runtime == _V8 else _KINDS
@@ -158,8 +172,7 @@ class HeapTracking:
         if self.heap is None or verdict.verdict not in _RISING or not self.is_committed_by(key, frames):
             return with_use(verdict, key, frames)
         if self.heap.verdict is Verdict.LEAK and not self.is_held and key.kind is not AllocationKind.HEAP:
-            reason = f"{self.heap.reason}; the function that keeps it is unknown"
-            reason += f": ask by `bpfleakctl types PID {self.teller}`" if self.teller else ""
+            reason = f"{self.heap.reason}; {self._unknown_keeper}"
             return replace(verdict, verdict=Verdict.LEAK, reason=reason)
         if self.heap.verdict is Verdict.LEAK:
             says = "sites of kind managed show what keeps it" if self.is_held else self.heap.reason

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.model.verdict import SiteVerdict, Verdict
+from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict, Verdict
 from bpfleakd.runtimes.runtime import LiveHeap
 from bpfleakd.tracing.managed_heap import HeapTracking
 from bpfleakd.tracing.owned_memory import Growth
@@ -97,6 +98,20 @@ def test_what_is_said_of_such_a_site() -> None:
     of_leak.is_held = True
     assert "sites of kind managed" in of_leak.on_site(key, PAGES, leak).reason
     assert of_leak.on_site(SiteKey(HEAP, 1), BUFFER, leak) is leak
+
+
+def test_a_heap_that_leaks_and_commits_nothing() -> None:
+    """It has all its memory from the start, so that no site says how to ask: the process' verdict does."""
+    verdict = ProcessVerdict(Verdict.LEAK, "grows", 1e5, 1e5, 9e4, 1.1e5, 1.0, None, None)
+    of_leak = tracking("JVM", Verdict.LEAK)
+    of_leak.teller = "--who"
+    asked = "grows; the function that keeps it is unknown: ask by `bpfleakctl types PID --who`"
+    assert of_leak.on_process(verdict).reason == asked
+    assert tracking("JVM").on_process(verdict) is verdict
+    of_leak.rows = np.array([3])
+    assert of_leak.on_process(verdict) is verdict
+    of_leak.rows, of_leak.is_held = np.array([], np.intp), True
+    assert of_leak.on_process(verdict) is verdict
 
 
 def heap_of(live_mib: list[float]) -> HeapTracking:

@@ -286,7 +286,7 @@ class SiteVerdicts:
         verdict = classify_process(*self.observed.memory(), found, limits)
         if heap is None or heap.heap is None:
             return verdict
-        return with_managed_heap(verdict, heap.heap, committed, found)
+        return heap.on_process(with_managed_heap(verdict, heap.heap, committed, found))
 
     def history(
         self,
