@@ -156,9 +156,11 @@ def with_managed_heap(
             limit=limit,
             limit_reached_s=seconds,
         )
-    # Memory committed before the attach may be touched only now: before the heap is known, that may be all.
-    committed = committed_bytes_per_s if heap.verdict is not Verdict.UNKNOWN else grows or 0.0
-    is_its_growth = grows is not None and committed >= _EXPLAINS_SHARE * grows
+    # Memory committed before the attach may be touched only now, as the heap grows: as fast as what stays in
+    # it, and before the heap is known, that may be all.
+    touched = max(committed_bytes_per_s, heap.growth_bytes_per_s)
+    touched = touched if heap.verdict is not Verdict.UNKNOWN else grows or 0.0
+    is_its_growth = grows is not None and touched >= _EXPLAINS_SHARE * grows
     is_others = found.leaks > 0 or found.growing_bytes_per_s > (1 - _EXPLAINS_SHARE) * (grows or 0.0)
     if is_others and heap.verdict in (Verdict.UNKNOWN, Verdict.GROWING):
         return replace(verdict, reason=f"{verdict.reason}; {heap.reason}")

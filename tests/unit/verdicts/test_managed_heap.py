@@ -214,6 +214,16 @@ class TestTheProcess:
         assert (found.verdict, found.leak_bytes_per_s) == (Verdict.UNKNOWN, 0.0)
         assert "not been collected yet" in found.reason
 
+    def test_a_heap_that_was_committed_before(self) -> None:
+        """No call site commits it any more (-Xms as large as -Xmx): it explains what it grows by."""
+        growing = heap([10 + 2.0 * i for i in range(60)])
+        found = with_managed_heap(self.growing(0.25 * MIB), growing, 0.0, self.NO_SITES)
+        assert (found.verdict, found.reason) == (Verdict.GROWING, growing.reason)
+        assert found.explained_share == pytest.approx(0.8, rel=0.02)
+        # a third of the growth explains nothing
+        found = with_managed_heap(self.growing(0.6 * MIB), growing, 0.0, self.NO_SITES)
+        assert "outside the traced call sites" in found.reason
+
     def test_a_heap_that_leaks(self) -> None:
         leaking = heap([10 + 2.0 * i for i in range(12)], full=(5, 11))
         found = with_managed_heap(self.growing(0.25 * MIB), leaking, 0.2 * MIB, self.NO_SITES)
