@@ -53,8 +53,8 @@ _EARLIER_IF_OFTEN = (0.5, 0.75)
 _OF_TREND_MIN, _OF_TREND_MIN_IF_OFTEN = 0.25, 0.5
 # How long it has lasted where they come often, in units of what makes a leak.
 _LASTS_MIN = 1.25
-# From this part of its limit on, the runtime may be what slows growth down. Seen with OpenJDK 17 (G1): the
-# growth of an even leak halved above 90 %, and was taken for that of a cache until the JVM failed.
+# From this part of its limit on, the runtime may be what slows growth down. Seen with OpenJDK 17 (G1): at
+# 95 % of the limit, an even leak was taken for a cache until the JVM failed.
 _NEAR_LIMIT_SHARE = 0.8
 # Commits of the heap that make this part of a process' growth explain it.
 _EXPLAINS_SHARE = 0.5

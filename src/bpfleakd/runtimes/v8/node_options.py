@@ -15,7 +15,10 @@ from bpfleakd.process.reading.reads import read_file
 
 __all__ = ["Option", "old_space_limit_bytes", "read_options"]
 
-_COMMAND_LINE_MAX_BYTES = 1 << 20
+# What a process controls is read within the tracing loop: as much as takes some milliseconds. Options in the
+# environment that are longer are not read.
+_COMMAND_LINE_MAX_BYTES = 64 << 10
+_ENVIRONMENT_MAX_BYTES = 8 << 10
 # Those whose value is the next word, if it does not follow after `=`.
 _WITH_VALUE = frozenset(
     {"-r", "--require", "--import", "--loader", "--experimental-loader", "-C", "--conditions", "--title"}
@@ -35,13 +38,7 @@ def read_options(pid: int, proc: Path = Path("/proc")) -> tuple[Option, ...]:
     """
     line = read_file(pid, proc / str(pid) / "cmdline", _COMMAND_LINE_MAX_BYTES)
     words = line.decode(errors="replace").split("\0")[1:]
-    try:
-        of_environment = shlex.split(
-            read_environment(pid, proc).get(b"NODE_OPTIONS", b"").decode(errors="replace")
-        )
-    except ValueError:
-        of_environment = []
-    return (*_options(of_environment), *_options(words))
+    return (*_options(_environment(pid, proc)), *_options(words))
 
 
 def old_space_limit_bytes(options: Iterable[Option]) -> int | None:
@@ -52,6 +49,15 @@ def old_space_limit_bytes(options: Iterable[Option]) -> int | None:
             # At most 9 digits: int() takes quadratic time.
             limit_mib = int(value) if len(value) < 10 else None
     return limit_mib << 20 if limit_mib and limit_mib <= _OLD_SPACE_MAX_MIB else None
+
+
+def _environment(pid: int, proc: Path) -> list[str]:
+    """The words of NODE_OPTIONS."""
+    value = read_environment(pid, proc).get(b"NODE_OPTIONS", b"")
+    try:
+        return shlex.split(value.decode(errors="replace")) if len(value) <= _ENVIRONMENT_MAX_BYTES else []
+    except ValueError:
+        return []
 
 
 def _options(words: Iterable[str]) -> Iterator[Option]:
