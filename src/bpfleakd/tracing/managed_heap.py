@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bpfleakd.model.code.stack import Frame
 from bpfleakd.model.runtimes.managed import ManagedHeap, RuntimeArea
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict, Verdict
+from bpfleakd.model.verdict import SiteVerdict, Verdict
 from bpfleakd.runtimes.runtime import LiveHeap
 from bpfleakd.tracing.java_memory import JavaUse, with_use
 from bpfleakd.tracing.owned_memory import OwnedMemory
@@ -140,14 +140,15 @@ class HeapTracking:
         asks = f": ask by `bpfleakctl types PID {self.teller}`" if self.teller else ""
         return f"the function that keeps it is unknown{asks}"
 
-    def on_process(self, verdict: ProcessVerdict) -> ProcessVerdict:
-        """The verdict on the process, with what to do about a heap that leaks where no site says it.
+    @property
+    def of_process(self) -> ManagedHeap | None:
+        """The heap for the verdict on the process: its reason says what to do about a leak if no site does.
 
-        A heap that has all its memory from before the attach (`-Xms` as large as `-Xmx`) commits none.
+        A heap whose memory was all committed before the attach (`-Xms` as large as `-Xmx`) has no such sites.
         """
         if self.heap is None or self.heap.verdict is not Verdict.LEAK or self.is_held or len(self.rows):
-            return verdict
-        return replace(verdict, reason=f"{verdict.reason}; {self._unknown_keeper}")
+            return self.heap
+        return replace(self.heap, reason=f"{self.heap.reason}; {self._unknown_keeper}")
 
     def may_commit(self, key: SiteKey) -> bool:
         """Whether a site is of a kind by which this heap takes memory."""

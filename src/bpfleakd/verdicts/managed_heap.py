@@ -156,10 +156,12 @@ def with_managed_heap(
             limit=limit,
             limit_reached_s=seconds,
         )
-    # Memory committed before the attach may be touched only now, as the heap grows: as fast as what stays in
-    # it, and before the heap is known, that may be all.
-    touched = max(committed_bytes_per_s, heap.growth_bytes_per_s)
-    touched = touched if heap.verdict is not Verdict.UNKNOWN else grows or 0.0
+    # Memory committed before the attach may be touched only now. A heap touches it as fast as it grows; while
+    # nothing is known of the heap, it may be all of the growth.
+    if heap.verdict is Verdict.UNKNOWN:
+        touched = grows or 0.0
+    else:
+        touched = max(committed_bytes_per_s, heap.growth_bytes_per_s)
     is_its_growth = grows is not None and touched >= _EXPLAINS_SHARE * grows
     is_others = found.leaks > 0 or found.growing_bytes_per_s > (1 - _EXPLAINS_SHARE) * (grows or 0.0)
     if is_others and heap.verdict in (Verdict.UNKNOWN, Verdict.GROWING):

@@ -32,6 +32,6 @@ def test_no_limit_in_sight() -> None:
 
 @pytest.mark.parametrize(("limit_bytes", "alive"), [(None, "3.00 MiB"), (64 << 20, "3.00 MiB of 64.0 MiB")])
 def test_how_full_a_heap_is(limit_bytes: int | None, alive: str) -> None:
-    """Its limit is said if it is known."""
+    """The line states the limit of the heap, if it is known."""
     heap = ManagedHeap("JVM", Verdict.LEAK, "why", 3 << 20, 12, 2, 0.0, limit_bytes=limit_bytes)
     assert heap_line(heap) == f"JVM heap: {alive} alive after 12 collections, 2 of them full"

@@ -8,7 +8,7 @@ import pytest
 from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict, Verdict
+from bpfleakd.model.verdict import SiteVerdict, Verdict
 from bpfleakd.runtimes.runtime import LiveHeap
 from bpfleakd.tracing.managed_heap import HeapTracking
 from bpfleakd.tracing.owned_memory import Growth
@@ -102,16 +102,17 @@ def test_what_is_said_of_such_a_site() -> None:
 
 def test_a_heap_that_leaks_and_commits_nothing() -> None:
     """It has all its memory from the start, so that no site says how to ask: the process' verdict does."""
-    verdict = ProcessVerdict(Verdict.LEAK, "grows", 1e5, 1e5, 9e4, 1.1e5, 1.0, None, None)
     of_leak = tracking("JVM", Verdict.LEAK)
     of_leak.teller = "--who"
-    asked = "grows; the function that keeps it is unknown: ask by `bpfleakctl types PID --who`"
-    assert of_leak.on_process(verdict).reason == asked
-    assert tracking("JVM").on_process(verdict) is verdict
+    asked = "the function that keeps it is unknown: ask by `bpfleakctl types PID --who`"
+    assert of_leak.of_process is not None
+    assert of_leak.of_process.reason == f"what 9 collections leave alive; {asked}"
+    steady = tracking("JVM")
+    assert steady.of_process is steady.heap
     of_leak.rows = np.array([3])
-    assert of_leak.on_process(verdict) is verdict
+    assert of_leak.of_process is of_leak.heap
     of_leak.rows, of_leak.is_held = np.array([], np.intp), True
-    assert of_leak.on_process(verdict) is verdict
+    assert of_leak.of_process is of_leak.heap
 
 
 def heap_of(live_mib: list[float]) -> HeapTracking:

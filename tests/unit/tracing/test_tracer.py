@@ -391,7 +391,7 @@ class TestEnd:
     def test_what_has_exited_reaches_no_limit(
         self, world: World, pid: int, exits: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """One that was detached goes on, and does."""
+        """A process that was detached lives on, and still reaches it."""
         leaks = ProcessVerdict(Verdict.LEAK, "why", 23.0, 23.0, 20.0, 26.0, 1.0, None, 7_500.0)
         monkeypatch.setattr(VerdictEngine, "process_verdict", staticmethod(lambda _traced: leaks))
         world.tracer.start(pid, EXACT)

@@ -37,7 +37,8 @@ def read_options(pid: int, proc: Path = Path("/proc")) -> tuple[Option, ...]:
     Raises OSError if the process has ended.
     """
     line = read_file(pid, proc / str(pid) / "cmdline", _COMMAND_LINE_MAX_BYTES)
-    words = line.decode(errors="replace").split("\0")[1:]
+    # Each word ends with a NUL; the last one may be cut.
+    words = line.decode(errors="replace").split("\0")[1:-1]
     return (*_options(_environment(pid, proc)), *_options(words))
 
 

@@ -284,9 +284,9 @@ class SiteVerdicts:
             garbage_share * float(rates[~table.have_blocks(rows) & (ranks > 0)].sum()),
         )
         verdict = classify_process(*self.observed.memory(), found, limits)
-        if heap is None or heap.heap is None:
+        if heap is None or (judged := heap.of_process) is None:
             return verdict
-        return heap.on_process(with_managed_heap(verdict, heap.heap, committed, found))
+        return with_managed_heap(verdict, judged, committed, found)
 
     def history(
         self,

@@ -26,6 +26,8 @@ from tests.unit.runtimes.v8.node_processes import write_process
         (["--max-old-space-size=\u0663", "app.js"], "", None),
         (["--max-old-space-size=" + "9" * 100_000, "app.js"], "", None),
         (["app.js"], "--max-old-space-size=92 " + "-a " * 3_000, None),
+        # cut within the figure
+        (["-" + "a" * (65_536 - 29), "--max-old-space-size=90", "app.js"], "", None),
         (["-a"] * 100_000 + ["--max-old-space-size=90", "app.js"], "", None),
         (["app.js"], "--title='unended --max-old-space-size=92", None),
     ],
