@@ -232,17 +232,15 @@ def _known_keys() -> dict[str, list[str]]:
 
 
 def _meant(steps: list[str], key: str) -> str:
-    """Return a hint for an unknown key: the likeliest one here, else elsewhere, else the list."""
+    """Return a hint for an unknown key: where the same key belongs, else a similar one here, else the list.
+
+    A key of the top that stands in a section, or of a section that stands at the top, is probably misplaced.
+    """
     known = _known_keys()
     section = _section(steps)
-    homes = {name: home for home, names in known.items() for name in names}
-    homes |= dict.fromkeys(known[section], section)
-    close = (
-        [key] * (key in homes)
-        or difflib.get_close_matches(key, known[section], n=1)
-        or difflib.get_close_matches(key, homes, n=1)
-    )
-    if not close:
-        return f"known here: {', '.join(known[section])}"
-    home = homes[close[0]]
-    return f"did you mean {home}.{close[0]}?" if home else f"did you mean {close[0]}?"
+    homes = [name for name, keys in known.items() if key in keys and "" in (name, section)]
+    if len(homes) == 1:
+        return f"did you mean {'.'.join(filter(None, (homes[0], key)))}?"
+    if similar := difflib.get_close_matches(key, known[section], n=1):
+        return f"did you mean {'.'.join(filter(None, (section, similar[0])))}?"
+    return f"known here: {', '.join(known[section])}"

@@ -317,6 +317,7 @@ def test_a_mistake_is_told_with_path_line_and_key(tmp_path, text, line, words):
         ("port: 1\n", "did you mean metrics.port?"),
         ("limits:\n  tick_s: 1\n", "did you mean tick_s?"),
         ("history:\n  zzz: 1\n", "known here: window_s, leak_after_s"),
+        ("history:\n  enabled: 1\n", "known here: window_s, leak_after_s"),
         ("log: {}\nlog: {}\n", "remove one of the two"),
         ("policy: {rules: [{match: {com: x}}]}\n", "did you mean policy.rules.match.comm?"),
         ("policy: {rules: [{match: {pid: 1}}]}\n", "known here: match, mode, follow_children, limits"),
