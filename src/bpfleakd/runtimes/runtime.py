@@ -110,7 +110,8 @@ class Retained(Struct, frozen=True):
 
     `stack` are addresses in managed code, innermost first, where the calls return to. Where no samples are
     taken, it is the values of a `container` that grows ("list of 12,000"), by `growth_per_s` values, and
-    `raw_stack` that of the call that last gave it more room; None: that was not seen.
+    `raw_stack` that of the call that last gave it more room; None: that was not seen. `is_proven`: the growth
+    is of what is alive for certain.
     """
 
     type: str
@@ -121,6 +122,7 @@ class Retained(Struct, frozen=True):
     container: str | None = None
     growth_per_s: float | None = None
     raw_stack: RawStack | None = None
+    is_proven: bool = True
 
 
 class RetainedSource(Protocol):

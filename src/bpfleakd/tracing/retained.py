@@ -40,7 +40,8 @@ def retained_sites(
 ) -> list[SiteReport]:
     """The call sites that allocate what stays alive, those with most bytes first.
 
-    If no function is known to make a container grow, the largest of `arenas` is blamed.
+    If no function is known to make a container grow, the largest of `arenas` is blamed. In a leaking heap, a
+    function leaks if it allocates a good part of what stays; it is `growing` until that is proven.
     """
     total = sum(one.growth_bytes_per_s for one in retained) or 1.0
     kept = retained[:limit]
@@ -51,7 +52,8 @@ def retained_sites(
         _site(one, stack if arena is None or one.raw_stack or one.stack else _stack_of(arena), heap)
         for one, stack in zip(kept, stacks, strict=True)
     )
-    return [_judged(site, heap, site.growth_bytes_per_s / total) for site in sites]
+    is_proven = all(one.is_proven for one in kept)
+    return [_judged(site, heap, site.growth_bytes_per_s / total, is_proven) for site in sites]
 
 
 def retained_types(retained: Sequence[Retained]) -> tuple[TypeFigures, ...]:
@@ -120,19 +122,21 @@ def _holds(one: Retained) -> str:
     return words if one.raw_stack else f"{words}, by an unknown function: this one used up memory for objects"
 
 
-def _judged(site: SiteReport, heap: ManagedHeap, share: float) -> SiteReport:
+def _judged(site: SiteReport, heap: ManagedHeap, share: float, is_proven: bool) -> SiteReport:
     if heap.verdict not in (Verdict.LEAK, Verdict.GROWING):
         return replace(site, verdict=heap.verdict, reason=heap.reason)
     stays = site.reason or (
-        f"{human_bytes(site.live_bytes)} of {site.type} survived collections, {share:.0%} of what did"
+        f"{human_bytes(site.live_bytes)} of {site.type} survived collections, {share:.0%} of what stays"
     )
     if share < _LEAKS_SHARE or site.live_count < _SAMPLES_MIN:
         return replace(site, verdict=Verdict.STEADY, reason=stays)
+    if not is_proven:
+        stays += ", with no full one that confirms it yet"
     confidence = min(_CONFIDENCE_MAX, 1 - 1 / site.live_count**0.5)
     rate = round(share * heap.growth_bytes_per_s, 1)
     return replace(
         site,
-        verdict=heap.verdict,
+        verdict=heap.verdict if is_proven else Verdict.GROWING,
         confidence=round(confidence, 2),
         reason=f"{stays}; {heap.reason}",
         leak_bytes_per_s=rate,

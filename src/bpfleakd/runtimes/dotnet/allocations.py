@@ -3,7 +3,7 @@
 Rules:
 - In a window, the process walks its stack for each 100 kB that it allocates. A window with more than
   `_RATE_MAX` samples a second is short; after it there is a pause of `_PAUSE_TIMES` its length.
-- A cheap window lasts as long as the heap grows.
+- A cheap window lasts as long as the heap grows; a dear one until a full collection, and a minute at most.
 - The results of a window are kept until the next one has seen enough collections.
 """
 
@@ -30,7 +30,7 @@ _PAUSE_NS = 60 * _NS_PER_S
 _PAUSE_TIMES = 10
 # A leaked object is one that outlives some collections.
 _COLLECTIONS_MIN = 3
-_NOTHING = Allocated(0, 0, ())
+_NOTHING = Allocated(0, 0, 0, ())
 
 
 class DotnetAllocations:
@@ -69,7 +69,14 @@ class DotnetAllocations:
         """What survived collections, by type and stack, most bytes first."""
         if self._window.collections >= _COLLECTIONS_MIN or not self._found:
             return [
-                Retained(one.type, one.stack, one.live_bytes, one.samples, one.growth_bytes_per_s)
+                Retained(
+                    one.type,
+                    one.stack,
+                    one.live_bytes,
+                    one.samples,
+                    one.growth_bytes_per_s,
+                    is_proven=self._window.full_collections > 0,
+                )
                 for one in self._window.retained
             ]
         return self._found
@@ -89,7 +96,8 @@ class DotnetAllocations:
         passed_ns = now_ns - self._began_ns
         if passed_ns < _SHORTEST_WINDOW_NS:
             return False
-        has_learnt = self._window.collections >= _COLLECTIONS_MIN or passed_ns > _LONGEST_DEAR_NS
+        has_proof = self._window.collections >= _COLLECTIONS_MIN and self._window.full_collections > 0
+        has_learnt = has_proof or passed_ns > _LONGEST_DEAR_NS
         return has_learnt and (self._is_dear(passed_ns) or not self._is_wanted)
 
     def _is_dear(self, passed_ns: int) -> bool:

@@ -10,13 +10,14 @@ Rules:
   generation.
 - A collection of generation g covers the samples of generations up to g. The others stay as they are.
 - A background collection covers the samples that were in the oldest generation when it began.
+- Growth is that of the samples that a full collection found alive long after they were taken. The others may
+  be garbage: what a queue or a cache holds for a while reaches the old generations, and dies there.
 
 Pure: events in, figures out.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 
 import numpy as np
@@ -30,6 +31,8 @@ from bpfleakd.runtimes.runtime import Retained
 __all__ = ["Survivors"]
 
 _OLDEST = 2
+# Of the time until the last full collection, growth is that of samples taken in this first part.
+_PROVEN_SHARE = 2 / 3
 # Of samples since the last collection and survivors; beyond that every second one is followed, and so on.
 _SAMPLES_MAX = 20_000
 _KINDS_MAX = 20_000
@@ -52,6 +55,8 @@ class Survivors:
         self.began_ns = 0
         self.last_ns = 0
         self.collections = 0
+        self.full_collections = 0
+        self._full_ns = 0
         self.ticks = 0
         self._kinds: dict[tuple[str, tuple[int, ...]], int] = {}
         self._addresses = _NONE.astype(np.uint64)
@@ -59,6 +64,7 @@ class Survivors:
         self._bytes = _NONE
         self._generation = _NONE
         self._since_ns = _NONE
+        self._born_ns = _NONE
         self._new: list[tuple[int, int, int, int, int]] = []
         self._foreground: _Collection | None = None
         self._background: _Collection | None = None
@@ -83,21 +89,34 @@ class Survivors:
     def retained(self) -> list[Retained]:
         """What has survived a collection, by type and stack, most bytes first.
 
-        Growth is the bytes that stay alive of each second of the session.
+        Growth is in bytes a second, 0 for what no full collection has found alive long after. Without a full
+        collection it is that of all survivors, and not proven.
         """
         self._settle()
         old = self._generation > 0
-        elapsed_s = max(1.0, (self.last_ns - self.began_ns) / 1e9)
-        live_bytes: dict[int, int] = defaultdict(int)
-        samples: dict[int, int] = defaultdict(int)
-        for kind, size in zip(self._kind[old].tolist(), self._bytes[old].tolist(), strict=True):
-            live_bytes[kind] += size
-            samples[kind] += 1
-        names = list(self._kinds)
+        grown, grown_s = old, (self.last_ns - self.began_ns) / 1e9
+        if self.full_collections:
+            proven_ns = self.began_ns + int(_PROVEN_SHARE * (self._full_ns - self.began_ns))
+            grown, grown_s = old & (self._born_ns < proven_ns), (proven_ns - self.began_ns) / 1e9
+        live_bytes, growing_bytes = self._bytes_by_kind(old), self._bytes_by_kind(grown)
+        samples = np.bincount(self._kind[old], minlength=len(self._kinds))
         found = [
-            Retained(*names[kind], size, samples[kind], size / elapsed_s) for kind, size in live_bytes.items()
+            Retained(
+                *name,
+                int(live_bytes[kind]),
+                int(samples[kind]),
+                float(growing_bytes[kind]) / max(1.0, grown_s),
+                is_proven=self.full_collections > 0,
+            )
+            for name, kind in self._kinds.items()
+            if samples[kind]
         ]
         return sorted(found, key=lambda one: -one.live_bytes)
+
+    def _bytes_by_kind(self, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+        sums: NDArray[np.float64] = np.zeros(len(self._kinds))
+        np.add.at(sums, self._kind[chosen], self._bytes[chosen])
+        return sums
 
     def _sample(self, event: Event) -> None:
         tick = events.allocation_tick(event)
@@ -159,6 +178,9 @@ class Survivors:
 
     def _apply(self, collection: _Collection, candidates: NDArray[np.bool_]) -> None:
         self.collections += 1
+        if collection.depth >= _OLDEST:
+            self.full_collections += 1
+            self._full_ns = collection.began_ns
         found, moved = _moved(self._addresses, collection.survivors)
         self._addresses = np.where(found, moved, self._addresses)
         older = found & candidates & (self._generation < _OLDEST)
@@ -178,6 +200,7 @@ class Survivors:
         self._bytes = np.concatenate([self._bytes, size])
         self._generation = np.concatenate([self._generation, generation])
         self._since_ns = np.concatenate([self._since_ns, since_ns])
+        self._born_ns = np.concatenate([self._born_ns, since_ns])
 
     def _keep(self, kept: NDArray[np.bool_]) -> None:
         self._addresses, self._kind, self._bytes = (
@@ -186,6 +209,7 @@ class Survivors:
             self._bytes[kept],
         )
         self._generation, self._since_ns = self._generation[kept], self._since_ns[kept]
+        self._born_ns = self._born_ns[kept]
 
 
 def _moved(

@@ -120,6 +120,32 @@ def test_ten_times_as_much_garbage() -> None:
     assert heap.retained() == {"Order": (3_000_000, 30)}
 
 
+def test_a_ring_whose_entries_grow_old_before_they_die() -> None:
+    """Between two full collections they fill the old generation as a leak does, but they do not grow."""
+    heap = Heap()
+    leaked: list[int] = []
+    ring: list[int] = []
+    address = 0x10_0000
+    for round_number in range(12):
+        for _step in range(4):
+            heap.allocate("Viewer", address, FILL)
+            leaked.append(address)
+            heap.allocate("Page", address + 0x1000, RENDER)
+            ring.append(address + 0x1000)
+            address += 0x2000
+        alive = leaked + ring[-6:]
+        depth = 2 if round_number == 9 else round_number % 2
+        number = heap.begin(depth)
+        heap.stays(*((one, 0x40) for one in alive))
+        heap.end(number)
+        if round_number == 8:
+            assert not any(one.is_proven for one in heap.survivors.retained())
+    growth = {one.type: one.growth_bytes_per_s for one in heap.survivors.retained() if one.is_proven}
+    assert growth["Page"] == 0
+    passed_s = (heap.now_ns - heap.survivors.began_ns) / S
+    assert abs(growth["Viewer"] * passed_s / (len(leaked) * 100_000) - 1) < 0.1
+
+
 def test_more_samples_than_are_kept() -> None:
     """Every second one is followed, for two."""
     heap = Heap()
