@@ -58,6 +58,8 @@ _LASTS_MIN = 1.25
 _NEAR_LIMIT_SHARE = 0.8
 # Commits of the heap that make this part of a process' growth explain it.
 _EXPLAINS_SHARE = 0.5
+# Upper bounds, of which the lowest is shown.
+_BOUNDS = 3
 _LEFT_ALIVE = "what {} of the managed heap leave alive"
 
 _Row = NDArray[np.float64]
@@ -89,7 +91,7 @@ def classify_managed_heap(
     it leaked until now. `limit_bytes`: the size beyond which the runtime refuses memory; None if unknown.
     """
     count, full = len(collections.times_s), int(collections.is_full.sum())
-    live_bytes = int(collections.live_bytes[-1]) if count else None
+    live_bytes = _live_bytes(collections, is_read) if count else None
     found = _trend(collections) if count else None
     grows = found is not None and _grows(found, collections)
     course = _course(collections) if grows else Course.EVEN
@@ -180,6 +182,15 @@ def _first_limit(verdict: ProcessVerdict, heap: ManagedHeap) -> tuple[MemoryLimi
     if seconds is None or (verdict.limit_reached_s is not None and verdict.limit_reached_s < seconds):
         return verdict.limit, verdict.limit_reached_s
     return limit, round(seconds, 1)
+
+
+def _live_bytes(collections: Collections, is_read: bool) -> int:
+    """How much is alive: what a reading or a full collection found, else the lowest of the last upper bounds.
+
+    A collection of young generations may find these full by chance, at ten times what is alive.
+    """
+    is_exact = is_read or bool(collections.is_full[-1])
+    return int(collections.live_bytes[-1 if is_exact else -_BOUNDS :].min())
 
 
 def _trend(collections: Collections) -> Trend | None:
