@@ -17,6 +17,8 @@ __all__ = ["charged_to_several", "settled_by_sum", "sums_of"]
 
 # Functions whose sums are judged: 20 us each.
 _FUNCTIONS_MAX = 128
+# A function leaks by so much more than those of its sites that leak: the others have a part in it.
+_MORE = 1.25
 _NO_ROWS = np.zeros(0, np.intp)
 
 
@@ -46,13 +48,16 @@ def settled_by_sum(
 ) -> NDArray[np.intp]:
     """Which of the sites at these positions take the verdict of their function's sum.
 
-    A leak spread over several paths is a leak, though none of them may show it; and a path that grows while
-    the sum has stopped has only replaced another. A sum that fluctuates is no evidence.
+    A leak spread over several paths is a leak, though not all of them may show it: a JIT that compiles a
+    method again, and inlines others, ends one path and begins another. A path that grows while the sum has
+    stopped has only replaced another. A sum that fluctuates is no evidence.
     """
     codes, code = found.codes[positions], sums.codes[group]
     grow = np.isin(codes, [VERDICTS.index(each) for each in (Verdict.GROWING, Verdict.PLATEAU)])
-    if code == VERDICTS.index(Verdict.LEAK) and not found.leaks[positions].any():
-        return np.flatnonzero(grow)
+    leaks = found.leaks[positions]
+    if code == VERDICTS.index(Verdict.LEAK):
+        rate = _MORE * float(found.leak_bytes_per_s[positions][leaks].sum())
+        return np.flatnonzero(grow | leaks) if sums.leak_bytes_per_s[group] > rate else _NO_ROWS
     if code in (VERDICTS.index(Verdict.PLATEAU), VERDICTS.index(Verdict.STEADY)):
-        return np.flatnonzero(found.leaks[positions])
+        return np.flatnonzero(leaks)
     return _NO_ROWS

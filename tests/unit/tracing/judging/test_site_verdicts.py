@@ -280,6 +280,30 @@ def test_sites_that_are_one_have_one_verdict(world: World) -> None:
     assert world.verdicts.ranks(np.array([0, 1]))[1] == pytest.approx([2300, 0], rel=0.1)
 
 
+def test_a_method_that_is_compiled_again_is_one_leak() -> None:
+    """Its code was replaced half a minute ago, and a caller inlines it: the sum leaks, at its whole rate."""
+    world = World()
+    tiers = [SiteKey(AllocationKind.HEAP, number) for number in (7, 8, 9)]
+    used = [2 if second % 4 == 0 else 0 if second < 110 else 1 for second in range(140)]
+    for second in range(1, 141):
+        world.clock.go_on(1)
+        counts = [used[:second].count(tier) for tier in range(3)]
+        rows = counter_rows([(2300 * count, count, 2300 * count, count) for count in counts])
+        world.table.update(world.clock.now_ns, tiers, rows)
+        counters = ProcessCounters(RecordingState.RECORDING, 0, 0, dict.fromkeys(abi.LOSS_REASONS, 0), 0)
+        world.verdicts.observed.note(world.clock.now_ns, counters, world.table.heap_totals)
+    rows = [
+        (2300, 2300, world.began_ns + NS_PER_S * (second + 1), 7 + tier, 1, 0)
+        for second, tier in enumerate(used)
+    ]
+    blocks = iter([np.array(rows, LIVE_BLOCK)])
+    same = Units.of(dict.fromkeys(range(3), "Shop.keep"), 3)
+    world.verdicts.compute(world.table, blocks, world.clock, functions=same)
+    found = [world.verdicts.of(row, 40, 40) for row in range(3)]
+    assert {one.verdict for one in found} == {Verdict.LEAK}
+    assert sum(one.leak_bytes_per_s for one in found) == pytest.approx(2300, rel=0.1)
+
+
 def test_sites_without_blocks_are_judged_by_their_figures(world: World) -> None:
     """Of Go's heap nobody knows how old blocks are: that none is seen to survive says nothing."""
     go = SiteKey(AllocationKind.GO_HEAP, 9)
