@@ -35,6 +35,7 @@ __all__ = [
     "steps",
     "stopping",
     "warm_up",
+    "zipf_cache",
 ]
 
 _FOR_EVER_S = 1e9
@@ -137,6 +138,22 @@ def warm_up(blocks: int, time_constant_s: float, size_bytes: float = 500) -> Mak
     return lambda random, until_s: Blocks.of(
         random.exponential(time_constant_s, blocks), _FOR_EVER_S, size_bytes
     )
+
+
+def zipf_cache(
+    keys: int, per_s: float, exponent: float = 1.0, attached_after_s: float = 0, size_bytes: float = 500
+) -> Make:
+    """A cache without a bound: requests are for one of so many keys, the k-th of which is wanted k^-exponent
+    times as often as the first; each is kept from its first request on.
+    """
+    shares = np.arange(1, keys + 1) ** -exponent
+    per_key_s = per_s * shares / shares.sum()
+
+    def make(random: Random, until_s: float) -> Blocks:
+        born_s = random.exponential(1 / per_key_s) - attached_after_s
+        return Blocks.of(born_s[(born_s > 0) & (born_s < until_s)], _FOR_EVER_S, size_bytes)
+
+    return make
 
 
 def start_up(blocks: int, size_bytes: float = 1000) -> Make:

@@ -43,6 +43,8 @@ CLEAN: Mapping[str, sites.Make] = {
     "cache that fills for 90 s": sites.cache(100, 90),
     "cache, 63% full after 60 s": sites.warm_up(30000, 60),
     "cache, 63% full after 120 s": sites.warm_up(30000, 120),
+    "cache, 1,000 requests/s by Zipf's law": sites.zipf_cache(100_000, 1_000),
+    "the same, seen after 300 s": sites.zipf_cache(100_000, 1_000, attached_after_s=300),
     "LRU of 25 s": sites.lru(100, 25),
     "queue of 10 s": sites.queue(200, 10),
     "queue of 60 s": sites.queue(200, 60),

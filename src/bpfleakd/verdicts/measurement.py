@@ -109,8 +109,8 @@ class _Measurement:
         self._least_bytes = _NOISE_FACTOR * noise(histories.low_bytes)
         self._least_count = _NOISE_FACTOR * noise(histories.low_count)
         self._start_up_s = np.maximum(_START_UP_S, self._exposure.after_share(_START_UP_SHARE))
-        # Of bytes and of blocks: whether they have filled in a longer window than the present one.
-        self._fills = np.zeros((2, self._sites), bool)
+        # Of bytes and of blocks: how their rates fall in a longer window than this one (rises.filling).
+        self._falls_per_s = np.zeros((2, self._sites))
         self._survival = None
         if histories.survivors_count is not None and histories.survivors_bytes is not None:
             self._survival = Survival(
@@ -152,7 +152,7 @@ class _Measurement:
                 persists[promising[new]] = True
                 for name, values in look.items():
                     found[name][promising[new]] = values[new]
-            slows[promising] = part._fills.any(axis=0)
+            slows[promising] = (part._falls_per_s > 0).any(axis=0)
         newborn, collections = self._histories.born_count > 0, self._histories.collections
         last_birth = len(self._ends_s) - 1 - np.argmax(newborn[::-1], axis=0)
         two_thirds_s = np.full((1, self._sites), self._now_s * 2 / 3)
@@ -215,7 +215,10 @@ class _Measurement:
             is_evident = (steps >= _STEPS_MIN) & (is_much | has_blocks)
             evident.append(is_evident & enough & is_even(rise))
         for index, curve in enumerate(values):
-            self._fills[index], still_fills = filling(grid, curve, self._fills[index])
+            before = self._falls_per_s[index]
+            self._falls_per_s[index], still_fills = filling(
+                grid, curve, recorded_count / self._exposure.weight, before
+            )
             evident[index] &= ~still_fills
         dies, old_share = np.zeros(self._sites, bool), np.full(self._sites, np.nan)
         if self._survival is not None:
@@ -289,7 +292,7 @@ class _Measurement:
         # Blocks are counted one by one here, so that shares need no test.
         persists &= (rise.gain >= _SURVIVORS_ENOUGH * self._weight) & (rise.first_third >= THIN_THIRD)
         persists &= ~speeds_up(rise) & self._may_grow_by(per_s) & self._goes_on(survival, per_s, end_s)
-        persists &= ~filling(grid, survived, self._fills[1])[1]
+        persists &= ~filling(grid, survived, rise.gain / self._weight, self._falls_per_s[1])[1]
         persists &= ~self._has_slowed(start_s) & is_more_than_a_list(of_bytes.gain, rise.gain)
         return persists, {
             "by_survivors": np.ones(self._sites, bool),

@@ -32,9 +32,13 @@ _LOG_ALPHA_THIRD = np.log(0.1)
 _SLOWER = 0.5
 # A cache fills ever more slowly, since it has more and more of what is wanted. Its curve is smooth, so that
 # the fall of its rate is certain long before it is large: the last third has so much less than the first, by
-# so many standard errors. Of the end of such a curve less is asked; what it gains is little of what is held.
+# so many standard errors. A part of such a curve looks straight if it is short enough. So it is straight only
+# if its rate falls less than this share of what the whole curve says, in logarithms, by so many standard
+# errors. (What holds the most wanted keys first fills as a power of time does: there the fall in the last
+# half, quarter or eighth is 0.8 to 0.5 of what an even fall would be.)
 _FILLING, _FILLING_T = 0.75, -3.0
-_STILL_FILLING, _STILL_FILLING_T = 0.9, -1.0
+_STILL_FILLING, _FAR = 0.5, 2.0
+# The end of such a curve: what it gains is little of what is held.
 _NEARLY_FULL = 0.05
 # Of the cells, around their middle.
 _PLACES = np.arange(CELLS) - (CELLS - 1) / 2
@@ -71,29 +75,39 @@ def slows_down(rise: Rise) -> Flags:
     return (rise.last_third < _SLOWER * rise.first_third) & (rise.z_rate < -NORMAL_95)
 
 
-def filling(grid: Matrix, values: Matrix, before: Flags) -> tuple[Flags, Flags]:
-    """Which curves are of a cache that fills, `before` or over this grid; and which of them still do here.
+def filling(grid: Matrix, values: Matrix, blocks: Row, falls_per_s: Row) -> tuple[Row, Flags]:
+    """How fast the rates of curves of filling caches fall, and which of them still do over this grid.
 
-    `before` are those that do over a longer time.
+    `falls_per_s` is the fall of the logarithm of the rate over a longer time, 0.0 for other curves; the same
+    is returned, over this grid for those of which it shows that they fill. `blocks` are those recorded of what
+    is gained.
     """
-    share, deviate = _rate_trend(grid, values)
-    is_filling = (share < _FILLING) & (deviate < _FILLING_T)
-    goes_on = (share < _STILL_FILLING) & (deviate < _STILL_FILLING_T)
+    fall, error, deviate = _rate_fall(grid, values)
+    elapsed_s = np.maximum(grid[-1] - grid[0], 1e-9)
+    is_filling = (fall > -np.log(_FILLING)) & (deviate < _FILLING_T)
+    # Of so many blocks, each third differs by chance alone; a curve that is known at few points hides that.
+    error = np.maximum(error, np.sqrt(6 / np.maximum(blocks, 1.0)) * (blocks > 0))
+    goes_on = fall + _FAR * error > _STILL_FILLING * falls_per_s * elapsed_s
     goes_on |= gain(values) < _NEARLY_FULL * values[-1]
-    return before | is_filling, is_filling | (before & goes_on)
+    still_fills = is_filling | ((falls_per_s > 0) & goes_on)
+    return np.where(is_filling, fall / elapsed_s, falls_per_s), still_fills
 
 
-def _rate_trend(grid: Matrix, values: Matrix) -> tuple[Row, Row]:
-    """The rate in the last third as a share of that in the first, and Student's t of a line through all.
+def _rate_fall(grid: Matrix, values: Matrix) -> tuple[Row, Row, Row]:
+    """The logarithm of the rate in the first third over that in the last; its standard error; Student's t.
 
-    The scatter around the line is the curve's own: what comes in a few large steps has no certain trend.
+    t is that of a line through all rates. The scatter around the line is the curve's own: what comes in a few
+    large steps has no certain trend.
     """
     rates = np.maximum(np.diff(values, axis=0), 0.0) / np.maximum(np.diff(grid, axis=0), 1e-9)
     thirds = rates.reshape(3, CELLS // 3, -1).sum(axis=1)
     slope = _PLACES @ rates / _SQUARES
     rest = np.einsum("ij,ij->j", rates, rates) - thirds.sum(axis=0) ** 2 / CELLS - slope**2 * _SQUARES
     error = np.sqrt(np.maximum(rest, 0.0) / (CELLS - 2) / _SQUARES)
-    return thirds[-1] / np.maximum(thirds[0], 1e-12), slope / np.maximum(error, 1e-12)
+    first, last = np.maximum(thirds[0], 1e-12), np.maximum(thirds[-1], 1e-12)
+    # Between the middles of the first and the last third are two thirds of the cells.
+    error_of_fall = error * (2 / 3 * CELLS) * (CELLS / 3) / np.maximum(thirds.mean(axis=0), 1e-12)
+    return np.log(first / last), error_of_fall, slope / np.maximum(error, 1e-12)
 
 
 def speeds_up(rise: Rise) -> Flags:

@@ -97,6 +97,22 @@ def test_what_fills_ever_more_slowly_is_never_called_a_leak(time_constant_s: flo
     assert filling.reason.endswith(", but ever more slowly, as a cache fills")
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        sites.zipf_cache(20_000, 100, 0.75, attached_after_s=170),
+        sites.zipf_cache(100_000, 1_000),
+        sites.zipf_cache(10_000, 50),
+        sites.zipf_cache(10_000, 50, attached_after_s=60),
+    ],
+)
+def test_a_part_of_a_filling_cache_looks_straight(make: sites.Make) -> None:
+    """Keys wanted by Zipf's law fill it for ever, as a power of time: its last eighth is no leak."""
+    at_s = (240.0, 300.0, 450.0, 600.0)
+    called = [one.verdict for seed in range(8) for one in verdicts(make, *at_s, seed=seed)]
+    assert called.count(Verdict.LEAK) <= 0.1 * len(called)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_leak_beside_a_cache_that_fills_is_found_when_that_is_full(seed: int) -> None:
     """The rate has fallen, and falls no more."""
