@@ -105,7 +105,7 @@ complete -c bpfleakctl -n '_shtab_bpfleakctl_using top' -l once -d 'print once a
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using top' -l json -d 'print JSON once and exit (docs/json.md)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using top' -l limit -x -d 'call sites or groups per process; 0: all (20; on a screen 200)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using top' -l sort -xka "verdict growth live count" -d 'sort by, largest first (verdict: leaks first, then growth)'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using top' -l group -xka "site function module thread stack" -d 'group call sites by (site)'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using top' -l group -xka "site function caller module thread stack" -d 'group call sites by (site)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using top' -l interval -x -d 'refresh interval of the screen in seconds (1)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using top' -l stacks -x -d 'print the stacks of the first N call sites (3); on a screen, 0 hides the stack pane'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using top' -l no-suppressions -d 'also show suppressed call sites'

@@ -22,7 +22,7 @@ from bpfleakd.analysis.managed_code import (
 )
 from bpfleakd.model.code.stack import Frame, FrameKind
 
-__all__ = ["blamed_frame"]
+__all__ = ["blamed_frame", "calling_frame", "named_in_library"]
 
 # Files that hold nothing but tools of their callers.
 _LIBRARY = re.compile(
@@ -92,6 +92,45 @@ def blamed_frame(frames: Sequence[Frame], allocators_file: str | None = None) ->
         # Go's runtime for itself: what goroutines begin in says less.
         return named[0]
     return next(reversed(of_packages or frames), None)
+
+
+def named_in_library(frames: Sequence[Frame], chosen: Frame) -> Frame:
+    """`chosen`, or if that is a library's internal function without a name, the one that leads to it there.
+
+    `frames` are those of the stack. Of a stripped library, the functions that it exports have names.
+    """
+    if chosen.function or not chosen.is_library:
+        return chosen
+    for frame in _outwards(frames, chosen):
+        if frame.module != chosen.module:
+            break
+        if frame.function:
+            return frame
+    return chosen
+
+
+def calling_frame(frames: Sequence[Frame], charged: Frame | None) -> Frame | None:
+    """The program's own function that called the library or package which is charged.
+
+    None if the program itself is charged, or if none of its functions is in the stack.
+    """
+    if charged is None or not charged.is_library:
+        return None
+    return next((frame for frame in _outwards(frames, charged) if _is_of_program(frame)), None)
+
+
+def _outwards(frames: Sequence[Frame], inner: Frame) -> Sequence[Frame]:
+    """The frames outside of one of them."""
+    at = next(index for index, frame in enumerate(frames) if frame is inner)
+    return frames[at + 1 :]
+
+
+def _is_of_program(frame: Frame) -> bool:
+    if frame.kind in (FrameKind.UNKNOWN, FrameKind.VDSO) or frame.is_library or frame.function == "_start":
+        return False
+    if frame.kind is not FrameKind.NATIVE and not frame.function:
+        return False
+    return not is_runtime(frame) and not _is_tool(frame, None)
 
 
 def _caller_of_runtime(frames: Sequence[Frame]) -> Frame | None:

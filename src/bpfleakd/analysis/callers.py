@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from bpfleakd.analysis.blame import blamed_frame
+from bpfleakd.analysis.blame import blamed_frame, named_in_library
 from bpfleakd.model.code.stack import Frame
 from bpfleakd.model.site import SiteCounters
 
@@ -101,6 +101,7 @@ def charged_frame(
     allocators_file = frames[0].module if frames else None
     chosen = blamed_frame([frame for frame in outer if not _is_skipped(frame, rules)], allocators_file)
     chosen = chosen or blamed_frame(outer, allocators_file)
+    chosen = named_in_library(frames, chosen) if chosen else None
     if not rules.stop:
         return chosen
     return next((frame for frame in _up_to(frames, chosen) if _is_one_of(frame, rules.stop)), chosen)

@@ -1,4 +1,4 @@
-"""Call sites put together: by function, module, thread or stack.
+"""Call sites put together: by function, caller, module, thread or stack.
 
 Rules:
   - A group is a sum over sites; the sums over all groups equal those over all sites. Nothing is left out:
@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from bpfleakd.model.code.stack import Frame
 from bpfleakd.model.groups import GroupedReport, GroupKey, SiteGroup
 from bpfleakd.model.report import LeakReport, SiteReport, SortKey
 from bpfleakd.table.estimates import stderr_of_sum
@@ -23,16 +24,19 @@ from bpfleakd.table.estimates import stderr_of_sum
 __all__ = ["grouped"]
 
 
-def _nameless_function(site: SiteReport) -> str | None:
-    if site.module is None or site.function_start is None:
+def _function(charged: SiteReport | Frame) -> str | None:
+    if charged.function:
+        return charged.function
+    if charged.module is None or charged.function_start is None:
         return None
-    return f"{site.module}+{site.function_start:#x}"
+    return f"{charged.module}+{charged.function_start:#x}"
 
 
 _NAMES: dict[GroupKey, Callable[[SiteReport], str | None]] = {
     GroupKey.SITE: lambda site: site.site,
     GroupKey.STACK: lambda site: site.site,
-    GroupKey.FUNCTION: lambda site: site.function or _nameless_function(site),
+    GroupKey.FUNCTION: _function,
+    GroupKey.CALLER: lambda site: _function(site.called_by or site),
     GroupKey.MODULE: lambda site: site.module,
 }
 

@@ -24,6 +24,7 @@ from bpfleakd.export.process_figures import (
 from bpfleakd.export.series_choice import Candidate, SeriesChoice
 from bpfleakd.export.series_sums import Reading, SeriesSums, Sums
 from bpfleakd.export.site_figures import SITE_COUNTERS, SITE_GAUGES
+from bpfleakd.model.code.stack import Frame
 from bpfleakd.model.metrics import MetricLabel, MetricsSnapshot
 from bpfleakd.model.process import ProcessRow, ProcessState
 from bpfleakd.model.report import SiteReport
@@ -58,12 +59,16 @@ class SeriesOptions(Struct, frozen=True):
 
 
 class SiteText(Struct, frozen=True):
-    """The description of a call site. `stack` begins with the thread's first function."""
+    """The description of a call site. `stack` begins with the thread's first function.
+
+    `called_by` is "function file:line" of the program's own function that called a library's; or "".
+    """
 
     kind: AllocationKind
     function: str
     module: str
     location: str
+    called_by: str
     stack: str
 
 
@@ -224,8 +229,15 @@ def _site_text(site: SiteReport) -> SiteText:
         label_text(site.function or _UNKNOWN),
         label_text(site.module or _UNKNOWN, keep_end=True),
         label_text(site.location or "", keep_end=True),
+        label_text(_caller(site.called_by), keep_end=True),
         label_text(";".join(names), _STACK_CHARS, keep_end=True),
     )
+
+
+def _caller(frame: Frame | None) -> str:
+    if frame is None:
+        return ""
+    return " ".join(part for part in (frame.function or frame.module, frame.location) if part)
 
 
 def _weight(site: SiteReport) -> float:

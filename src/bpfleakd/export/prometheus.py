@@ -203,6 +203,7 @@ def _site_infos(sites: Iterable[ShownSite]) -> Metric:
                 "function": text.function,
                 "module": text.module,
                 "location": text.location,
+                "called_by": text.called_by,
                 "stack": text.stack,
             },
         )

@@ -15,10 +15,14 @@ __all__ = ["GroupKey", "GroupedReport", "SiteGroup"]
 
 
 class GroupKey(StrEnum):
-    """What call sites are put together by. SITE and STACK are the same, the second shown with its frames."""
+    """What call sites are put together by. SITE and STACK are the same, the second shown with its frames.
+
+    CALLER is the program's own function that called the charged one of a library; the charged one of others.
+    """
 
     SITE = "site"
     FUNCTION = "function"
+    CALLER = "caller"
     MODULE = "module"
     THREAD = "thread"
     STACK = "stack"

@@ -50,7 +50,8 @@ class SiteReport(Struct, frozen=True):
     `live_count_stderr` are the standard errors of live figures, 0.0 if every block was recorded. `type` is
     the type of most objects of a site of kind MANAGED, whose counts come from samples; `types` are classes of
     C++ that a site of kind HEAP allocates, the most frequent first. `function_start` is that of the
-    charged frame.
+    charged frame. `called_by` is the program's own function that called the charged one, if that is of an
+    installed library or package.
     """
 
     site: str
@@ -80,6 +81,7 @@ class SiteReport(Struct, frozen=True):
     type: str | None = None
     types: tuple[BlockType, ...] = ()
     function_start: int | None = None
+    called_by: Frame | None = None
 
 
 class SuppressedSites(Struct, frozen=True):

@@ -48,7 +48,7 @@ class DescriptorSite(Struct, frozen=True):
 
     `opened_count` includes closed ones; both are of the time since descriptors are recorded. `site` is the
     fingerprint of the stack. `growth_per_min` is 0 unless they grow permanently. `shares` are filled for the
-    sites with the most, the largest share first.
+    sites with the most, the largest share first. `called_by` is as in SiteReport.
     """
 
     site: str
@@ -64,6 +64,7 @@ class DescriptorSite(Struct, frozen=True):
     stack: tuple[Frame, ...]
     truncated: StackEnd | None
     shares: tuple[ResourceShare, ...] = ()
+    called_by: Frame | None = None
 
 
 class DescriptorTotals(Struct, frozen=True):

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from bpfleakd.analysis.blame import calling_frame
 from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.model.code.stack import NamedStack
 from bpfleakd.model.process import GO_PROFILE_MODE, ProcessRow, ProcessSummary, TracingMode
@@ -273,6 +274,7 @@ class Reporter:
             scanned_age_s=_scanned_age_s(traced, site.key, now_ns),
             types=traced.block_types.of(site.key),
             function_start=blamed.function_start if blamed else None,
+            called_by=calling_frame(named.stack.frames, blamed),
         )
 
 
@@ -299,6 +301,7 @@ def _descriptor_sites(view: ProcessView, now_ns: int, limit: int | None) -> tupl
                 stack=stack.frames,
                 truncated=stack.truncated,
                 shares=site.shares,
+                called_by=calling_frame(stack.frames, blamed),
             )
         )
     return tuple(found)

@@ -39,6 +39,7 @@ def _named(methods: tuple[Method, ...], address: int) -> tuple[Frame, ...]:
             method.location,
             address,
             FrameKind.INTERPRETED,
+            is_library=method.is_library,
         )
         for method in methods
     )

@@ -51,6 +51,7 @@ def method_frames(
             address,
             kind,
             inlined=number < last,
+            is_library=method.is_library,
         )
         for number, method in enumerate(methods)
     )

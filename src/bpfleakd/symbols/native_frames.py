@@ -8,9 +8,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bpfleakd.model.code.stack import Frame, FrameKind
+from bpfleakd.symbols.installed_code import is_installed_source
 from bpfleakd.symbols.naming_jobs import NamedAddress, SourceFrame
 
-__all__ = ["ModulePlace", "native_frames"]
+__all__ = ["ModuleName", "ModulePlace", "native_frames"]
 
 
 class ModulePlace(Struct, frozen=True):
@@ -26,27 +27,43 @@ class ModulePlace(Struct, frozen=True):
     code_vaddr: int | None
 
 
+class ModuleName(Struct, frozen=True):
+    """How a module is shown in frames; `is_library`: all of its code is that of an installed library."""
+
+    name: str
+    kind: FrameKind
+    is_library: bool = False
+
+
 def native_frames(
-    name: str, kind: FrameKind, places: Sequence[ModulePlace], named: Mapping[int, NamedAddress]
+    module: ModuleName, places: Sequence[ModulePlace], named: Mapping[int, NamedAddress]
 ) -> list[tuple[Frame, ...]]:
     """Return the frames at each place, the innermost inlined one first; at least one for each.
 
     `named` has the known names by `code_vaddr`; a missing place is shown as file and offset.
     """
-    return [_frames(name, kind, place, named.get(place.code_vaddr or 0)) for place in places]
+    return [_frames(module, place, named.get(place.code_vaddr or 0)) for place in places]
 
 
-def _frames(
-    module: str, kind: FrameKind, place: ModulePlace, named: NamedAddress | None
-) -> tuple[Frame, ...]:
-    def frame(function: str | None, location: str | None, inlined: bool) -> Frame:
-        return Frame(function, module, place.vaddr, location, place.address, kind, inlined)
+def _frames(module: ModuleName, place: ModulePlace, named: NamedAddress | None) -> tuple[Frame, ...]:
+    def frame(source: SourceFrame, inlined: bool) -> Frame:
+        is_library = module.is_library or bool(source.location and is_installed_source(source.location))
+        return Frame(
+            source.function,
+            module.name,
+            place.vaddr,
+            source.location,
+            place.address,
+            module.kind,
+            inlined,
+            is_library=is_library,
+        )
 
     if named is None:
-        return (frame(None, None, inlined=False),)
+        return (frame(SourceFrame(None, None), inlined=False),)
     *inlined, holder = named.frames or (SourceFrame(None, None),)
-    outer = frame(named.symbol or holder.function, holder.location, inlined=False)
+    outer = frame(SourceFrame(named.symbol or holder.function, holder.location), inlined=False)
     return (
-        *(frame(inner.function, inner.location, inlined=True) for inner in inlined),
+        *(frame(inner, inlined=True) for inner in inlined),
         replace(outer, function_start=named.start),
     )

@@ -31,13 +31,14 @@ from bpfleakd.model.code.stack import Frame, FrameKind, RawStack, Stack, StackEn
 from bpfleakd.printable import printable
 from bpfleakd.process.files.mapped_files import OpenedFile
 from bpfleakd.symbols.bounded_cache import BoundedCache
+from bpfleakd.symbols.installed_code import is_installed_file
 from bpfleakd.symbols.interpreted_frames import interpreted_frames, is_interpreted
 from bpfleakd.symbols.jit_frames import jit_frame, method_frames
 from bpfleakd.symbols.managed_frames import named_managed_frames
 from bpfleakd.symbols.mapping_index import IndexedMapping, MappingIndex
 from bpfleakd.symbols.module_cache import DebugSearch, Module, ModuleCache
 from bpfleakd.symbols.name_service import NameService
-from bpfleakd.symbols.native_frames import ModulePlace, native_frames
+from bpfleakd.symbols.native_frames import ModuleName, ModulePlace, native_frames
 from bpfleakd.symbols.perf_map import PerfMap
 from bpfleakd.symbols.process_files import ProcessFiles
 from bpfleakd.symbols.vdso import own_vdso
@@ -249,17 +250,20 @@ class Symbolizer:
                     self._known.put((region.number, *place), frames)
         return named | self._jit(not_elf)
 
-    def _module_at(self, mapping: Mapping) -> tuple[Module, str, FrameKind] | None:
+    def _module_at(self, mapping: Mapping) -> tuple[Module, ModuleName] | None:
         if mapping.path == VDSO:
             vdso = own_vdso()
             # Another size is another vdso: that of 32-bit programs.
             same = vdso is not None and vdso.size_bytes == mapping.end - mapping.start
-            return (vdso.module, VDSO, FrameKind.VDSO) if vdso and same else None
+            return (vdso.module, ModuleName(VDSO, FrameKind.VDSO)) if vdso and same else None
         module = self._files.module_of(mapping)
-        return (module, _file_name(mapping), FrameKind.NATIVE) if module else None
+        if module is None:
+            return None
+        name = ModuleName(_file_name(mapping), FrameKind.NATIVE, is_installed_file(mapping.path))
+        return module, name
 
     def _native(
-        self, region: IndexedMapping, module: Module, name: str, kind: FrameKind, places: Sequence[_Place]
+        self, region: IndexedMapping, module: Module, name: ModuleName, places: Sequence[_Place]
     ) -> Iterable[tuple[_Place, _Named]]:
         module_places = [_module_place(region.mapping, module, place) for place in places]
         wanted = [
@@ -275,7 +279,7 @@ class Symbolizer:
             failed = self._names.failed(module, missing.values())
             self._missing |= missing.keys()
             self._awaited |= {place for place, code in missing.items() if code not in failed}
-        frames = native_frames(name, kind, module_places, known)
+        frames = native_frames(name, module_places, known)
         return zip(places, ((found, module.build_id) for found in frames), strict=True)
 
     def _jit(self, by_region: dict[IndexedMapping, list[_Place]]) -> dict[_Place, _Named]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bpfleakd.analysis.blame import blamed_frame
+from bpfleakd.analysis.blame import blamed_frame, calling_frame
 from bpfleakd.analysis.fingerprint import fingerprint
 from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.model.code.stack import RawStack, Stack, StackEnd
@@ -101,6 +101,7 @@ def _site(one: Retained, stack: Stack, heap: ManagedHeap) -> SiteReport:
         leak_bytes_per_s=0.0,
         reachable=None,
         type=_type_of(one),
+        called_by=calling_frame(stack.frames, blamed),
     )
 
 

@@ -79,8 +79,8 @@ def filling(grid: Matrix, values: Matrix, blocks: Row, falls_per_s: Row) -> tupl
     """How fast the rates of curves of filling caches fall, and which of them still do over this grid.
 
     `falls_per_s` is the fall of the logarithm of the rate over a longer time, 0.0 for other curves; the same
-    is returned, over this grid for those of which it shows that they fill. `blocks` are those recorded of what
-    is gained.
+    is returned, over this grid for those of which it shows that they fill. `blocks` are those recorded of
+    what is gained.
     """
     fall, error, deviate = _rate_fall(grid, values)
     elapsed_s = np.maximum(grid[-1] - grid[0], 1e-9)

@@ -22,6 +22,13 @@ export function nameElement(name, width = 60) {
     ...pieces.flatMap((piece, index) => (index ? [element("wbr"), piece] : [piece])));
 }
 
+// A call site's name: "order → xmlNewDoc", where the program's own function called that of a library.
+export function headline(site, width = 60) {
+  const charged = nameElement(site.function || "[unknown]", width);
+  if (!site.called_by) return charged;
+  return element("span", {}, nameElement(site.called_by.function || site.called_by.module || "?", width), " → ", charged);
+}
+
 // Columns are [heading, class, cell of a row]; `href` of a row is where a click on it leads. The first column is
 // the link, for keys and screen readers.
 export function table(caption, columns, rows, href) {

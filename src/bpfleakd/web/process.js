@@ -1,7 +1,7 @@
 // The view of one process: verdict, growth, call sites, types, the bill, resources, flame graph.
 
 import { get, getIfThere } from "./api.js";
-import { badge, element, facts, losses, nameElement, spark, table } from "./elements.js";
+import { badge, element, facts, headline, losses, nameElement, spark, table } from "./elements.js";
 import { flameSection } from "./flames.js";
 import { growthPlot } from "./growth.js";
 import { goroutineTable, resourcesView } from "./resources.js";
@@ -33,7 +33,7 @@ export async function processView(pid, siteWanted) {
   if (history && history.ends_s.length > 1) parts.push(element("h2", {}, "Growth"), growthPlot(history, report));
   parts.push(element("h2", {}, "Where memory is allocated"));
   parts.push(table("Call sites", [
-    ["function", "name", (site) => [nameElement(site.function || "[unknown]"), " ",
+    ["function", "name", (site) => [headline(site), " ",
       element("small", { title: [site.module, site.location].filter(Boolean).join(" ") }, placeName(site))]],
     ["verdict", "", (site) => badge(site.verdict) || "–"],
     ["leaks", "number", (site) => rate(site.leak_bytes_per_s)],

@@ -1,6 +1,6 @@
 // File descriptors, threads and goroutines of a process.
 
-import { badge, element, facts, nameElement, table } from "./elements.js";
+import { badge, element, facts, headline, table } from "./elements.js";
 import { bytes, count, duration, placeName, shareWords } from "./words.js";
 
 const GROUPS = 50;
@@ -19,7 +19,7 @@ export function resourcesView(report, pid) {
   if (totals.other_reason) parts.push(element("p", {}, totals.other_reason));
   if (report.descriptor_sites.length) {
     parts.push(table("Call sites with open file descriptors", [
-      ["function", "name", (site) => [nameElement(site.function || "[unknown]"), " ", element("small", {}, placeName(site))]],
+      ["function", "name", (site) => [headline(site), " ", element("small", {}, placeName(site))]],
       ["verdict", "", (site) => badge(site.verdict) || "–"],
       ["growth", "number", (site) => site.growth_per_min ? `+${count(site.growth_per_min)}/min` : "–"],
       ["open", "number", (site) => count(site.open_count)],

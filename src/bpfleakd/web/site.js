@@ -1,6 +1,6 @@
 // The view of one call site, with its stack.
 
-import { badge, element, facts, nameElement } from "./elements.js";
+import { badge, element, facts, headline } from "./elements.js";
 import { bytes, count, duration, readable, shareWords } from "./words.js";
 
 export function siteView(site) {
@@ -9,7 +9,7 @@ export function siteView(site) {
   const reached = site.scanned_age_s === null ? null :
     `${{ true: "yes", false: "no" }[site.reachable] || "partly"} (scan ${duration(site.scanned_age_s)} ago)`;
   return [
-    element("h2", { id: "site" }, nameElement(site.function || "[unknown]", 200), " ", badge(site.verdict) || ""),
+    element("h2", { id: "site" }, headline(site, 200), " ", badge(site.verdict) || ""),
     site.reason ? element("p", { class: "verdict " + site.verdict },
       `${site.reason} (confidence ${Math.round(100 * site.confidence)} %)`) : null,
     facts(["site", site.site], ["allocated", bytes(site.allocated_bytes)], ["peak", bytes(site.peak_live_bytes)],
@@ -20,7 +20,7 @@ export function siteView(site) {
 
 export function descriptorSiteView(site) {
   return [
-    element("h2", { id: "site" }, nameElement(site.function || "[unknown]", 200), " ", badge(site.verdict) || ""),
+    element("h2", { id: "site" }, headline(site, 200), " ", badge(site.verdict) || ""),
     facts(["site", site.site], ["open", count(site.open_count)], ["opened", count(site.opened_count)],
       ["oldest open for", duration(site.oldest_age_s)], ["they are", shareWords(site.shares)]),
     ...stackOf(site),

@@ -58,8 +58,10 @@ export function shortName(name, width) {
   return parts.length ? "…" + short : short;
 }
 
+// Where it is in the program: the place of its own function that called a library, if one is charged.
 export function placeName(site) {
-  return site.type || (site.location || site.module || "").split("/").pop();
+  const place = site.called_by || site;
+  return site.type || (place.location || place.module || "").split("/").pop();
 }
 
 const LIMITS = { cgroup: "its control group", "address-space": "RLIMIT_AS", data: "RLIMIT_DATA",

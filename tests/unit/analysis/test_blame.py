@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bpfleakd.analysis.blame import blamed_frame
+from bpfleakd.analysis.blame import blamed_frame, calling_frame, named_in_library
 from bpfleakd.model.code.stack import Frame
 
 from ..elf.building import compiled, output_of
@@ -539,3 +539,48 @@ def test_an_interpreter_whose_functions_are_not_known(caller: Frame, is_blamed: 
     inside = native(None, "python3.11")
     blamed = blamed_frame([MALLOC, inside, caller, native("Py_BytesMain", "python3.11")])
     assert blamed is (caller if is_blamed else inside)
+
+
+XML = "libxml2.so.2.9.14"
+INTERNAL = replace(native(None, XML), is_library=True)
+READ_MEMORY = replace(native("xmlReadMemory", XML), is_library=True)
+ORDER = native("order", "shop")
+
+
+def test_the_internal_function_of_a_stripped_library() -> None:
+    """The function that it exports says more; beyond the library's border it is somebody else."""
+    frames = [MALLOC, INTERNAL, READ_MEMORY, ORDER, MAIN]
+    assert named_in_library(frames, INTERNAL) is READ_MEMORY
+    assert named_in_library(frames, READ_MEMORY) is READ_MEMORY
+    assert named_in_library([MALLOC, INTERNAL, ORDER, MAIN], INTERNAL) is INTERNAL
+    own = native(None, "shop")
+    assert named_in_library([MALLOC, own, MAIN], own) is own
+
+
+def test_who_called_a_library() -> None:
+    """The first function outside of libraries, runtimes and tools; of the program itself, nobody."""
+    start = native("_start", "shop")
+    template = native("std::function<void ()>::operator()() const", "shop")
+    frames = [MALLOC, INTERNAL, READ_MEMORY, template, ORDER, MAIN, start]
+    assert calling_frame(frames, READ_MEMORY) is ORDER
+    assert calling_frame(frames, ORDER) is None
+    assert calling_frame(frames, None) is None
+    thread = [MALLOC, READ_MEMORY, native("start_thread", "libc.so.6"), native("clone3", "libc.so.6")]
+    assert calling_frame(thread, READ_MEMORY) is None
+    assert calling_frame([MALLOC, READ_MEMORY, start], READ_MEMORY) is None
+
+
+def test_who_called_a_package() -> None:
+    """Not the interpreter's own library between them, nor the interpreter."""
+    full = replace(interpreted("full", "numpy", "numeric.py:385"), is_library=True)
+    stack = [
+        MALLOC,
+        native(None, "_multiarray_umath.cpython-311-x86_64-linux-gnu.so"),
+        full,
+        interpreted("wrapper", "python3.11", "functools.py:10"),
+        interpreted("process", "shop", "shop.py:6"),
+        native("Py_BytesMain", "python3.11"),
+    ]
+    assert blamed_frame(stack) is full
+    assert calling_frame(stack, full) is stack[4]
+    assert calling_frame([*stack[:3], stack[-1]], full) is None

@@ -246,6 +246,7 @@ def test_the_leak_report_is_the_contract():
         "type",
         "types",
         "function_start",
+        "called_by",
     ]
     assert site["kind"] == "heap"
     assert site["truncated"] is None
@@ -259,6 +260,7 @@ def test_the_leak_report_is_the_contract():
         "kind": "native",
         "inlined": False,
         "function_start": None,
+        "is_library": False,
     }
 
 
@@ -526,7 +528,7 @@ def test_metrics_get_the_accept_header():
         ("/v1/processes/1/sites?sort=size", "sort must be one of verdict, growth, live, count, not 'size'"),
         (
             "/v1/processes/1/sites?group=tid",
-            "group must be one of site, function, module, thread, stack, not 'tid'",
+            "group must be one of site, function, caller, module, thread, stack, not 'tid'",
         ),
         ("/v1/processes/1/blocks?sort=live", "unknown parameter 'sort'"),
         ("/v1/processes/1/blocks?site=leak", "a site must be 16 hexadecimal digits, not 'leak'"),

@@ -275,6 +275,7 @@ def test_a_fingerprint_leads_to_its_stack():
         "function": "leak_here",
         "module": "/usr/bin/leaky",
         "location": "/src/leaky.c:23",
+        "called_by": "",
         "stack": "_start;main;leak_here;malloc",
     }
     assert infos["a"]["stack"].endswith(";function_1;function_0")

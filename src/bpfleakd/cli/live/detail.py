@@ -6,7 +6,8 @@ import textwrap
 
 from rich.text import Text
 
-from bpfleakd.cli.render.sites import VERDICT_STYLES, site_function, types_lines
+from bpfleakd.cli.render.headlines import headline, headline_place
+from bpfleakd.cli.render.sites import VERDICT_STYLES, types_lines
 from bpfleakd.cli.render.stacks import stack_lines
 from bpfleakd.cli.render.words import sparkline
 from bpfleakd.model.history import StoredHistory
@@ -45,8 +46,8 @@ def detail_lines(
         *(f"objects    {line.removeprefix('objects: ')}" for line in types_lines(site.types, width - 2)),
     ]
     return [
-        Text(site_function(site), "bold"),
-        *([Text(printable(site.location), "dim")] if site.location else []),
+        Text(headline(site), "bold"),
+        *([Text(where, "dim")] if (where := headline_place(site)) else []),
         verdict,
         *map(Text, textwrap.wrap(printable(site.reason), width)),
         Text(),

@@ -15,9 +15,10 @@ from bpfleakd.cli.live.help import footer, help_lines
 from bpfleakd.cli.live.state import Page, Row, Shown, View, selected_index
 from bpfleakd.cli.render.descriptors import all_descriptor_lines, growing_site_lines
 from bpfleakd.cli.render.groups import group_name, groups_table
+from bpfleakd.cli.render.headlines import headline, headline_place
 from bpfleakd.cli.render.processes import by_severity, processes_table
 from bpfleakd.cli.render.report import process_header, why_empty
-from bpfleakd.cli.render.sites import name_widths, site_function, site_table, why_lines
+from bpfleakd.cli.render.sites import name_widths, site_table, why_lines
 from bpfleakd.cli.render.stacks import stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
 from bpfleakd.cli.render.words import is_estimate, loss_lines, resource_lines, verdict_lines
@@ -151,7 +152,7 @@ def _sites(view: View, answer: Answer, room: _Room, above: list[Text]) -> Drawn:
         site
         for site in (reversed(report.sites) if view.reverse else report.sites)
         if (view.within is None or site.site in view.within.sites)
-        and _matches(view, site_function(site), site.module or "", site.location or "")
+        and _matches(view, headline(site), site.module or "", headline_place(site) or "")
     ]
     head = [*above, *_report_head(view, report, room.width)]
     names = name_widths(sites, room.width, is_estimate(report.process)) if sites else (0, 0)

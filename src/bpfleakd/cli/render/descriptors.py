@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from bpfleakd.cli.render.headlines import headline, headline_place
 from bpfleakd.cli.render.sites import VERDICT_STYLES
 from bpfleakd.cli.render.stacks import basename, stack_lines
 from bpfleakd.model.report import LeakReport
@@ -65,13 +66,13 @@ def _fitted(line: str, width: int | None, style: str = "") -> Text:
 
 def _line(site: DescriptorSite) -> str:
     growth = f"+{site.growth_per_min:,.0f}/min" if site.growth_per_min else ""
-    where = site.function or (basename(site.module) if site.module else "?")
+    where = headline(site) if site.function or site.called_by else basename(site.module or "?")
     what = f"{site.shares[0].share:.0%} {site.shares[0].what}" if site.shares else ""
     parts = (
         f"{site.verdict:<8}",
         f"{growth:>11}",
         f"{site.open_count:,} of {site.opened_count:,} open",
-        " ".join(word for word in (where, basename(site.location or "")) if word),
+        " ".join(word for word in (where, basename(headline_place(site) or "")) if word),
         what,
     )
     return printable("  ".join(part for part in parts if part))

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from bpfleakd.cli.render.names import short_function
+from bpfleakd.cli.render.headlines import headline, headline_place
 from bpfleakd.cli.render.stacks import basename
 from bpfleakd.cli.render.words import readable_function
 from bpfleakd.model.report import BlockType, SiteReport
@@ -16,7 +16,7 @@ from bpfleakd.model.verdict import Verdict
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_duration, human_rate
 
-__all__ = ["VERDICT_STYLES", "name_widths", "site_function", "site_table", "types_lines", "why_lines"]
+__all__ = ["VERDICT_STYLES", "name_widths", "site_table", "types_lines", "why_lines"]
 
 VERDICT_STYLES = {Verdict.LEAK: "bold red", Verdict.GROWING: "yellow"}
 
@@ -99,7 +99,7 @@ def site_table(
         table.add_row(
             Text(site.verdict, style=VERDICT_STYLES.get(site.verdict, "")),
             *(figures[name] for name, _needed in columns),
-            Text(short_function(site_function(site), function_width), style="bold"),
+            Text(headline(site, function_width), style="bold"),
             Text(shortened(_where(site), where_width, keep_end=True), overflow="ellipsis"),
             style="reverse" if place == selected else "",
         )
@@ -108,7 +108,7 @@ def site_table(
 
 def name_widths(sites: Sequence[SiteReport], width: int | None, estimates: bool) -> tuple[int, int]:
     """Return the widths of the last two columns: what they need, or a fair part of what is left."""
-    function = max(len("function"), *(cell_len(site_function(site)) for site in sites))
+    function = max(len("function"), *(cell_len(headline(site)) for site in sites))
     where = max(len("where"), *(cell_len(_where(site)) for site in sites))
     if width is None:
         return function, where
@@ -118,19 +118,16 @@ def name_widths(sites: Sequence[SiteReport], width: int | None, estimates: bool)
     return function, min(where, left - function)
 
 
-def site_function(site: SiteReport) -> str:
-    return readable_function(site.function) if site.function else "[unknown]"
-
-
 def _where(site: SiteReport) -> str:
-    """Return file:line, or the module with the offset of the blamed call; of a managed heap with the type.
+    """Return file:line of the program's own function, or the module with the offset of the blamed call.
 
-    A function without a name is told by where it begins, which is the same for all of its calls.
+    Of a managed heap it has the type, too. A function without a name is told by where it begins, which is
+    the same for all of its calls.
     """
     if site.type:
         return printable(f"{site.location}, {site.type}" if site.location else site.type)
-    if site.location:
-        return printable(site.location)
+    if known := headline_place(site):
+        return known
     if not site.module:
         return "-"
     blamed = (f for f in site.stack if (f.function, f.module) == (site.function, site.module))

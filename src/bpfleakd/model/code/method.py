@@ -21,12 +21,16 @@ _METHOD_BYTES = 300
 
 
 class Method(Struct, frozen=True):
-    """A method, or a line of one, as a frame shows it. `module` is its assembly, package or script."""
+    """A method, or a line of one, as a frame shows it. `module` is its assembly, package or script.
+
+    `is_library`: it belongs to an installed package.
+    """
 
     name: str
     module: str | None = None
     file: str | None = None
     line: int | None = None
+    is_library: bool = False
 
     @property
     def location(self) -> str | None:

@@ -51,6 +51,7 @@ class Frame(Struct, frozen=True):
     `offset` is the virtual address inside the ELF file (what addr2line takes), None outside files.
     `location` is "file:line" or None. `inlined` frames share the address of the frame that holds them.
     `function_start` is where a function without a name begins, in the file like `offset`, if known.
+    `is_library`: its code belongs to an installed library or package.
     """
 
     function: str | None
@@ -61,6 +62,7 @@ class Frame(Struct, frozen=True):
     kind: FrameKind
     inlined: bool = False
     function_start: int | None = None
+    is_library: bool = False
 
 
 class Stack(Struct, frozen=True):

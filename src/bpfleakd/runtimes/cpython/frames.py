@@ -19,6 +19,7 @@ from bpfleakd.model.code.stack import RawStack
 from bpfleakd.runtimes.cpython.code_object import CodeObject, CodeReader, hash_of
 from bpfleakd.runtimes.cpython.files import module_of
 from bpfleakd.symbols.bounded_cache import BoundedCache
+from bpfleakd.symbols.installed_code import is_installed_script
 
 __all__ = ["PYTHON_FRAME", "Arena", "PythonFrames", "code_address"]
 
@@ -124,7 +125,8 @@ class PythonFrames:
             return ()
         line = None if unit == _UNKNOWN_UNIT else code.line(unit * _UNIT_BYTES)
         module = module_of(code.file, self._interpreter_module)
-        return (Method(code.function, module, code.file.rsplit("/", 1)[-1], line or code.first_line),)
+        file, line = code.file.rsplit("/", 1)[-1], line or code.first_line
+        return (Method(code.function, module, file, line, is_installed_script(code.file)),)
 
 
 def code_address(word: int) -> int:

@@ -26,6 +26,7 @@ from bpfleakd.runtimes.v8.functions import FunctionReader, JsFunction
 from bpfleakd.runtimes.v8.scripts import file_of, module_of
 from bpfleakd.runtimes.v8.source_lines import ScriptLines
 from bpfleakd.symbols.bounded_cache import BoundedCache
+from bpfleakd.symbols.installed_code import is_installed_script
 from bpfleakd.unwind.managed_code import CodeRange, managed_rule
 
 __all__ = ["UNREADABLE", "V8Code"]
@@ -115,4 +116,5 @@ class V8Code:
         line = None
         if function.source is not None and function.begins is not None:
             line = self._lines.line(function.script, function.source, function.begins)
-        return Method(function.name, module_of(function.script), file_of(function.script), line)
+        script = function.script
+        return Method(function.name, module_of(script), file_of(script), line, is_installed_script(script))

@@ -1,0 +1,64 @@
+"""What a call site is called: the function that is charged, and the program's own one that called it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rich.cells import cell_len
+
+from bpfleakd.cli.render.names import short_function
+from bpfleakd.cli.render.stacks import basename
+from bpfleakd.cli.render.words import readable_function
+from bpfleakd.model.code.stack import Frame
+from bpfleakd.printable import printable
+
+__all__ = ["Headed", "headline", "headline_place"]
+
+_CALLS = " → "
+# The program's own function has the first right to the room.
+_CALLERS_SHARE = 0.6
+
+
+class Headed(Protocol):
+    """What all reports state of a call site."""
+
+    @property
+    def function(self) -> str | None: ...
+    @property
+    def module(self) -> str | None: ...
+    @property
+    def location(self) -> str | None: ...
+    @property
+    def called_by(self) -> Frame | None: ...
+
+
+def headline(site: Headed, width: int | None = None) -> str:
+    """Return "order → xmlNewDoc", the program's function and the library's that it called, or only one."""
+    charged = readable_function(site.function) if site.function else "[unknown]"
+    if site.called_by is None:
+        return charged if width is None else short_function(charged, width)
+    caller = _name(site.called_by)
+    if width is not None:
+        left = width - len(_CALLS)
+        room = max(int(left * _CALLERS_SHARE), left - cell_len(charged))
+        caller = short_function(caller, room)
+        charged = short_function(charged, left - cell_len(caller))
+    return f"{caller}{_CALLS}{charged}"
+
+
+def headline_place(site: Headed) -> str | None:
+    """Return file:line of the program's own function, or its file; None for a charged one without a line."""
+    caller = site.called_by
+    if caller is None:
+        return printable(site.location) if site.location else None
+    if caller.location:
+        return printable(caller.location)
+    return printable(basename(caller.module)) if caller.module and caller.function else None
+
+
+def _name(frame: Frame) -> str:
+    if frame.function:
+        return readable_function(frame.function)
+    offset = frame.offset if frame.function_start is None else frame.function_start
+    module = printable(basename(frame.module)) if frame.module else "?"
+    return module if offset is None else f"{module}+{offset:#x}"

@@ -1,0 +1,35 @@
+"""Whether code belongs to an installed library or package, by where its file or its source lies.
+
+The allocation is that library's, but the program called it: a report names both. What a program brings along
+(/opt, /srv, directories of its own below /usr/lib) is the program's.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["is_installed_file", "is_installed_script", "is_installed_source"]
+
+# Directly where the loader searches: /usr/lib/x86_64-linux-gnu/libxml2.so.2, /usr/local/lib/libz.so.1.
+_LIBRARY = re.compile(r"(?:/usr(?:/local)?)?/lib(?:32|64|x32)?(?:/[\w.-]+-linux-\w+)?/[^/]+\.so(?:\.[\w.]+)*")
+# Packages of Python and Node.js, wherever they lie, and the commands by which the former are started.
+_PACKAGE = re.compile(r"/(?:site-packages|dist-packages|node_modules)/")
+_COMMAND = re.compile(r".*/bin/[^/.]+")
+# C++ headers, crates of Rust, modules of Go.
+_SOURCE = re.compile(r"/usr/(?:local/)?include/|.*/(?:\.cargo/registry|\.cargo/git|pkg/mod)/")
+
+
+def is_installed_file(path: str) -> bool:
+    """Whether a file of code, as its process sees it, belongs to a library or package."""
+    path = path.removesuffix(" (deleted)")
+    return bool(_LIBRARY.fullmatch(path) or _PACKAGE.search(path))
+
+
+def is_installed_script(path: str) -> bool:
+    """Whether a script is part of a package: `/usr/bin/gunicorn`, which starts one, is."""
+    return bool(_PACKAGE.search(path) or _COMMAND.fullmatch(path))
+
+
+def is_installed_source(location: str) -> bool:
+    """Whether source, as debug information states its path, was compiled into the program from a library."""
+    return bool(_SOURCE.match(location) or _PACKAGE.search(location))
