@@ -95,14 +95,14 @@ def blamed_frame(frames: Sequence[Frame], allocators_file: str | None = None) ->
 
 
 def named_in_library(frames: Sequence[Frame], chosen: Frame) -> Frame:
-    """`chosen`, or if that is a library's internal function without a name, the one that leads to it there.
+    """`chosen`, or if that is a library's internal function without a name, the exported one that leads to it.
 
-    `frames` are those of the stack. Of a stripped library, the functions that it exports have names.
+    `frames` are those of the stack. The exported one may be another library's, which called this one.
     """
     if chosen.function or not chosen.is_library:
         return chosen
     for frame in _outwards(frames, chosen):
-        if frame.module != chosen.module:
+        if not frame.is_library:
             break
         if frame.function:
             return frame

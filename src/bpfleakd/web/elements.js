@@ -24,7 +24,8 @@ export function nameElement(name, width = 60) {
 
 // A call site's name: "order → xmlNewDoc", where the program's own function called that of a library.
 export function headline(site, width = 60) {
-  const charged = nameElement(site.function || "[unknown]", width);
+  const unnamed = site.called_by && site.module ? site.module.split("/").pop() : "[unknown]";
+  const charged = nameElement(site.function || unnamed, width);
   if (!site.called_by) return charged;
   return element("span", {}, nameElement(site.called_by.function || site.called_by.module || "?", width), " → ", charged);
 }

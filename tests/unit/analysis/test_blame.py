@@ -553,6 +553,8 @@ def test_the_internal_function_of_a_stripped_library() -> None:
     assert named_in_library(frames, INTERNAL) is READ_MEMORY
     assert named_in_library(frames, READ_MEMORY) is READ_MEMORY
     assert named_in_library([MALLOC, INTERNAL, ORDER, MAIN], INTERNAL) is INTERNAL
+    other = replace(INTERNAL, module="libz.so.1")
+    assert named_in_library([MALLOC, other, *frames[1:]], other) is READ_MEMORY
     own = native(None, "shop")
     assert named_in_library([MALLOC, own, MAIN], own) is own
 

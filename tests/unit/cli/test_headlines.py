@@ -32,6 +32,7 @@ def test_a_program_without_symbols() -> None:
     site = replace(OF_LIBRARY, called_by=nameless)
     assert headline(site) == "shop+0x1230 → xmlNewDoc"
     assert headline_place(site) is None
+    assert headline(replace(OF_LIBRARY, function=None)).endswith(" → libxml2.so.2")
 
 
 @pytest.mark.parametrize("width", range(12, 60))

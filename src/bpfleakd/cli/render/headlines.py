@@ -37,6 +37,8 @@ def headline(site: Headed, width: int | None = None) -> str:
     charged = readable_function(site.function) if site.function else "[unknown]"
     if site.called_by is None:
         return charged if width is None else short_function(charged, width)
+    if not site.function and site.module:
+        charged = printable(basename(site.module))
     caller = _name(site.called_by)
     if width is not None:
         left = width - len(_CALLS)

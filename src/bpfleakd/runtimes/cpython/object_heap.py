@@ -43,6 +43,8 @@ _PARTS = 12
 _TIME_SHARE, _TIME_SHARE_OF_ALL = 0.08, 0.25
 _TIMEOUT_S = 60.0
 _WATCHED_MAX = 64
+_WEAK = ("weakref.", "_weakref.")
+_AS_FAST = 0.8
 _SHOWN_MAX = 20
 _FAILURES_MAX = 3
 _TYPES_MAX = 200
@@ -102,8 +104,18 @@ class ObjectHeap:
                 self._stacks[one.container.address] = stack
 
     def retained(self) -> Sequence[Retained]:
-        """The growing containers, by the site that makes them grow."""
-        return [self._retained(one) for one in self._growing.growing()[:_SHOWN_MAX]]
+        """The growing containers, by the site that makes them grow.
+
+        One of weak references keeps nothing, and is left out if another one gains values as fast: asyncio has a
+        set of all tasks, for example.
+        """
+        found = [self._retained(one) for one in self._growing.growing()[:_SHOWN_MAX]]
+        keeping = [one.growth_bytes_per_s for one in found if not one.type.startswith(_WEAK)]
+        return [
+            one
+            for one in found
+            if not one.type.startswith(_WEAK) or max(keeping, default=0) < _AS_FAST * one.growth_bytes_per_s
+        ]
 
     def close(self) -> None:
         """End a running reading, and one that waits for its turn. Waits for neither."""

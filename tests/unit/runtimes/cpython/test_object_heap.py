@@ -10,6 +10,7 @@ import pytest
 
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import read_process
+from bpfleakd.runtimes.cpython.containers import Container
 from bpfleakd.runtimes.cpython.heap_reading import HeapTarget
 from bpfleakd.runtimes.cpython.object_heap import ObjectHeap
 from bpfleakd.runtimes.cpython.runtime import detect_cpython
@@ -54,3 +55,16 @@ def test_a_heap_that_waits_for_its_turn(target: HeapTarget) -> None:
     assert reading.live_bytes > 100_000
     assert not closed.read(LATER_NS)
     other.close()
+
+
+def test_a_set_of_weak_references_keeps_nothing(target: HeapTarget) -> None:
+    """It follows the objects that somebody else keeps; without anybody, it is all that is known."""
+    heap = ObjectHeap(target, LATER_NS, Turns())
+    for at_s in range(8):
+        sizes = {0x1000: 1_000 + 90 * at_s, 0x2000: 1_001 + 90 * at_s}
+        heap._growing.take(float(at_s), [Container(one, "set", size, one + 8) for one, size in sizes.items()])
+    heap._values = {0x1000: ("asyncio.Task",), 0x2000: ("weakref.ReferenceType",)}
+    assert [one.type for one in heap.retained()] == ["asyncio.Task"]
+    heap._values[0x1000] = ("weakref.ReferenceType",)
+    assert len(heap.retained()) == 2
+    heap.close()
