@@ -95,9 +95,9 @@ def blamed_frame(frames: Sequence[Frame], allocators_file: str | None = None) ->
 
 
 def named_in_library(frames: Sequence[Frame], chosen: Frame) -> Frame:
-    """`chosen`, or if that is a library's internal function without a name, the exported one that leads to it.
+    """`chosen`, or if that is an internal function of a library, without a name, the one that leads to it.
 
-    `frames` are those of the stack. The exported one may be another library's, which called this one.
+    `frames` are those of the stack. The other one may be another library's, which called this one.
     """
     if chosen.function or not chosen.is_library:
         return chosen

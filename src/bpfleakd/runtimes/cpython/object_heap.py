@@ -106,8 +106,8 @@ class ObjectHeap:
     def retained(self) -> Sequence[Retained]:
         """The growing containers, by the site that makes them grow.
 
-        One of weak references keeps nothing, and is left out if another one gains values as fast: asyncio has a
-        set of all tasks, for example.
+        One of weak references keeps nothing, and is left out if another one gains values as fast: asyncio has
+        a set of all tasks, for example.
         """
         found = [self._retained(one) for one in self._growing.growing()[:_SHOWN_MAX]]
         keeping = [one.growth_bytes_per_s for one in found if not one.type.startswith(_WEAK)]
