@@ -54,8 +54,9 @@ def process() -> dashboard.Dashboard:
             "What becomes of the memory of each call site; the fastest leak first.",
             f"sort_desc((0 * bpfleakd_site_verdict{{{PROCESS}}} + ignoring (verdict) group_left () "
             f"bpfleakd_site_leak_bytes_per_second{{{PROCESS}}} or 0 * bpfleakd_site_verdict{{{PROCESS}}}) "
-            "* on (instance, site) group_left (location, stack) bpfleakd_site_info)",
+            "* on (instance, site) group_left (called_by, location, stack) bpfleakd_site_info)",
             "verdict",
+            "called_by",
             "function",
             "kind",
             "location",
