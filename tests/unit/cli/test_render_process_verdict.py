@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from bpfleakd.cli.render.managed import heap_line
-from bpfleakd.cli.render.words import verdict_lines
+from bpfleakd.cli.render.words import unseen_lines, verdict_lines
 from bpfleakd.model.limit import MemoryLimit, MemoryLimitKind
+from bpfleakd.model.process import TracingMode
 from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
+
+from ..samples import a_process
 
 
 def a_verdict(limit: MemoryLimit | None, reached_s: float | None) -> ProcessVerdict:
@@ -35,3 +38,13 @@ def test_how_full_a_heap_is(limit_bytes: int | None, alive: str) -> None:
     """The line states the limit of the heap, if it is known."""
     heap = ManagedHeap("JVM", Verdict.LEAK, "why", 3 << 20, 12, 2, 0.0, limit_bytes=limit_bytes)
     assert heap_line(heap) == f"JVM heap: {alive} alive after 12 collections, 2 of them full"
+
+
+def test_leaks_that_are_too_slow_to_show() -> None:
+    """Twenty recorded blocks make one: what is slower would have shown fewer by now."""
+    sampled = a_process(mode=TracingMode.SAMPLED, sample_interval_bytes=65_536, attached_s=64.0)
+    (line,) = unseen_lines(sampled)
+    assert line.startswith("a leak of less than 20.0 KiB/s does not show yet")
+    day = a_process(mode=TracingMode.SAMPLED, sample_interval_bytes=65_536, attached_s=86_400.0)
+    for nothing in (day, a_process(), a_process(mode=TracingMode.SAMPLED, sample_interval_bytes=None)):
+        assert unseen_lines(nothing) == []

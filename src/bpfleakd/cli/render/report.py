@@ -21,6 +21,7 @@ from bpfleakd.cli.render.words import (
     loss_lines,
     mode_words,
     resource_lines,
+    unseen_lines,
     verdict_lines,
 )
 from bpfleakd.model.process import GO_PROFILE_MODE, ProcessState, ProcessSummary, TracingMode
@@ -53,6 +54,9 @@ def _report_parts(report: LeakReport, width: int | None, stacks: int) -> list[Re
     if report.process_verdict:
         lines = verdict_lines(report.process_verdict)
         parts += [Text(line if width is None else shortened(line, width)) for line in lines]
+    parts += [
+        Text(line if width is None else shortened(line, width)) for line in unseen_lines(report.process)
+    ]
     for line in heap_lines(report.managed, report.types, report.process.notes):
         parts.append(Text(line if width is None else shortened(line, width)))
     parts += [Text(line) for line in goroutine_lines(report.goroutines)]

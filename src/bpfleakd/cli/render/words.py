@@ -13,7 +13,7 @@ from bpfleakd.model.process import GO_PROFILE_MODE, ProcessRow, ProcessSummary, 
 from bpfleakd.model.resources import ResourceUse
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
 from bpfleakd.printable import printable
-from bpfleakd.units import human_bytes, human_duration
+from bpfleakd.units import human_bytes, human_duration, human_rate
 
 __all__ = [
     "attached_line",
@@ -28,8 +28,14 @@ __all__ = [
     "recorded_share",
     "resource_lines",
     "sparkline",
+    "unseen_lines",
     "verdict_lines",
 ]
+
+# What a leak takes to be called one (docs/verdicts.md), and from when and which rates on it is worth a line.
+_BLOCKS_OF_LEAK = 20
+_EARLIEST_S = 10.0
+_WORTH_A_WORD = 1024.0
 
 # What the C++ library calls the types that everybody knows by other names.
 _EVERYDAY_NAMES = (
@@ -76,6 +82,18 @@ def mode_words(process: ProcessSummary) -> str:
     if process.mode == GO_PROFILE_MODE and process.sample_interval_bytes is None:
         return "go-profile: off"
     return f"estimates: {recorded_share(process)} recorded"
+
+
+def unseen_lines(process: ProcessSummary) -> list[str]:
+    """Return one line if leaks may be too slow to show, as the process has been sampled so far."""
+    interval_bytes = process.sample_interval_bytes
+    if not is_estimate(process) or interval_bytes is None or process.attached_s < _EARLIEST_S:
+        return []
+    slowest = _BLOCKS_OF_LEAK * interval_bytes / process.attached_s
+    if slowest < _WORTH_A_WORD:
+        return []
+    rate = human_rate(slowest).removeprefix("+")
+    return [f"a leak of less than {rate} does not show yet: too few of its blocks are recorded"]
 
 
 # A reason that is not here is shown by its name.
