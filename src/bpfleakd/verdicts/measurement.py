@@ -74,6 +74,8 @@ _FEW = 3.0
 _FEW_SURVIVE = 0.1
 # A recorded block that stands for so many is one of a sample.
 _SAMPLED_WEIGHT = 1.5
+# A step of which so many blocks are recorded on average is missed once in 150 times.
+_RECORDED_FOR_CERTAIN = 5.0
 # Blocks born just now have not had the time to die: so long, and one of these parts of the recording.
 _YOUNG_S = 3.0
 _YOUNG_SHARES = (0.05, 0.25)
@@ -353,9 +355,11 @@ class _Measurement:
         if self._survival is not None:
             lived = self._survival.between(start_s, end_s)
             stays = stays & ((gained_count < _FEW) | (lived >= _REPLACED_SHARE * gained_count))
-        # Of what is sampled, a silence is evidence only if more of it was to be expected.
-        is_unlikely = of_bytes.log_p_silence < LOG_ALPHA
-        stopped = np.where(self._weight >= _SAMPLED_WEIGHT, is_unlikely, has_stopped(of_bytes))
+        # Of what is sampled, a silence is evidence only if more of it was to be expected: a step like those
+        # before would have been recorded for certain.
+        per_step = of_count.gain / self._exposure.weight / np.maximum(of_count.steps, 1.0)
+        is_known = (per_step >= _RECORDED_FOR_CERTAIN) | (self._weight < _SAMPLED_WEIGHT)
+        stopped = (of_bytes.log_p_silence < LOG_ALPHA) | (is_known & has_stopped(of_bytes))
         seen = of_bytes
         if self._exposure.chance is not None:
             seen = rise_of(values_at(self._seen_bytes, self._ends_s, grid, from_zero=False))

@@ -331,7 +331,9 @@ def _why_unknown(m: Persistence, site: int) -> str:
         return f"too few garbage collections since the attach to tell: {m.collections[site]:.0f}"
     if m.born_count[site] == 0:
         return "nothing was allocated"
-    return f"+{human_bytes(m.grown_bytes[site])} at once, too recent to judge"
+    is_long_ago = m.silence_s[site] > m.observed_s / 2
+    why = "and too few blocks are recorded to judge" if is_long_ago else "too recent to judge"
+    return f"+{human_bytes(m.grown_bytes[site])} at once, {why}"
 
 
 def _count(number: float) -> str:

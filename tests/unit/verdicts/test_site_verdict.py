@@ -88,6 +88,14 @@ def test_a_silence_of_a_few_recorded_blocks_is_no_plateau() -> None:
     assert sum(verdict.verdict is Verdict.PLATEAU for verdict in called) <= 0.02 * len(called)
 
 
+def test_a_burst_that_was_sampled_well_is_a_plateau_once_it_is_over() -> None:
+    """Of 36 blocks a second for eight seconds one in 8 is recorded: another burst would have been seen."""
+    make = sites.sampled(sites.stopping(36, 8, 500), 4096)
+    for seed in range(20):
+        (verdict,) = verdicts(make, 60.0, seed=seed)
+        assert verdict.verdict is Verdict.PLATEAU, verdict
+
+
 @pytest.mark.parametrize("time_constant_s", [30, 60, 90])
 def test_what_fills_ever_more_slowly_is_never_called_a_leak(time_constant_s: float) -> None:
     """A cache of 60 MB, which has more and more of what is wanted: looked at for ten minutes."""
