@@ -21,6 +21,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from bpfleakd.runtimes.dotnet import events
+from bpfleakd.runtimes.dotnet.event_order import HELD_S, EventOrder
 from bpfleakd.runtimes.dotnet.heap_walk import HeapWalk
 from bpfleakd.runtimes.dotnet.nettrace import BadNettrace, Event, NettraceReader
 from bpfleakd.runtimes.dotnet.rundown import parse_rundown
@@ -240,27 +241,29 @@ def _part(method: events.LoadedMethod, il_map: Sequence[tuple[int, int]]) -> Cod
 def _followed(
     session: int, answer: Answers, quiet_s: float | None = None
 ) -> Iterator[tuple[int, list[Event]]]:
-    """What comes of a session, with the bytes that it took, until nobody listens.
+    """What comes of a session, in the order of time, with the bytes that it took, until nobody listens.
 
     Nothing, once nothing has come for `quiet_s`. Raises BadNettrace.
     """
-    reader = NettraceReader()
+    reader, order = NettraceReader(), EventOrder()
     both = select.poll()
     both.register(session, select.POLLIN)
     both.register(answer, 0)
     only_answer = select.poll()
     only_answer.register(answer, 0)
     while True:
-        ready = dict(both.poll(None if quiet_s is None else 1000 * quiet_s))
+        wait_s = HELD_S if order.is_holding else quiet_s
+        ready = dict(both.poll(None if wait_s is None else 1000 * wait_s))
         if not ready:
-            yield 0, []
+            yield 0, order.rest()
             continue
         if answer.fileno() in ready:
             return
         data = _read(session)
         if not data:
+            yield 0, order.rest()
             return
-        yield len(data), _events(reader, data)
+        yield len(data), order.take(_events(reader, data))
         if only_answer.poll(1000 * _PAUSE_S):
             return
 

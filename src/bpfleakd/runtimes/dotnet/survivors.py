@@ -145,10 +145,10 @@ class Survivors:
     def _begin(self, event: Event) -> None:
         number, depth, kind = events.gc_start(event)
         found = _Collection(number, depth, event.time_ns, [])
+        # The others let nothing else run: none is under way any more, though its end may be missing.
+        self._foreground = None if kind == events.BACKGROUND else found
         if kind == events.BACKGROUND:
             self._background = found
-        else:
-            self._foreground = found
 
     def _survived(self, event: Event) -> None:
         # While a background collection is at it, the others stand still.

@@ -101,6 +101,17 @@ def test_a_background_collection_between_others() -> None:
     assert heap.retained() == {"old": (100_000, 1), "young": (100_000, 1)}
 
 
+def test_a_collection_whose_end_is_missing() -> None:
+    """It is over when the next one begins, and takes none of its survivors."""
+    heap = Heap()
+    heap.allocate("byte[]", 0x1000, FILL, large=True)
+    heap.begin(1)
+    background = heap.begin(2, background=True)
+    heap.stays((0x1000, 0x100))
+    heap.end(background)
+    assert heap.retained() == {"byte[]": (100_000, 1)}
+
+
 def test_ten_times_as_much_garbage() -> None:
     """The answer is who fills the dictionary, by type and stack."""
     heap = Heap()
