@@ -142,11 +142,15 @@ class HeapTracking:
 
     @property
     def of_process(self) -> ManagedHeap | None:
-        """The heap for the verdict on the process: its reason says what to do about a leak if no site does.
+        """The heap for the verdict on the process: its reason says how to ask who keeps it if no site does.
 
-        A heap whose memory was all committed before the attach (`-Xms` as large as `-Xmx`) has no such sites.
+        A heap whose memory was all committed before the attach (`-Xms` as large as `-Xmx`) has no such sites;
+        while it is growing and not leaking, its sites do not say so.
         """
-        if self.heap is None or self.heap.verdict is not Verdict.LEAK or self.is_held or len(self.rows):
+        if self.heap is None or self.is_held:
+            return self.heap
+        is_leak = self.heap.verdict is Verdict.LEAK and not len(self.rows)
+        if not is_leak and not (self.heap.verdict is Verdict.GROWING and self.teller):
             return self.heap
         return replace(self.heap, reason=f"{self.heap.reason}; {self._unknown_keeper}")
 

@@ -111,6 +111,11 @@ def test_a_heap_that_leaks_and_commits_nothing() -> None:
     assert steady.of_process is steady.heap
     of_leak.rows = np.array([3])
     assert of_leak.of_process is of_leak.heap
+    growing = tracking("JVM", Verdict.GROWING)
+    assert growing.of_process is growing.heap
+    growing.teller, growing.rows = "--who", np.array([3])
+    assert growing.of_process is not None
+    assert growing.of_process.reason.endswith(asked)
     of_leak.rows, of_leak.is_held = np.array([], np.intp), True
     assert of_leak.of_process is of_leak.heap
 
