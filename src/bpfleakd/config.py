@@ -15,11 +15,11 @@ import msgspec
 from bpfleakd.analysis.sampling_rate import MAX_SHIFT, MIN_SHIFT
 from bpfleakd.model.metrics import MetricLabel
 from bpfleakd.model.process import TracingMode
+from bpfleakd.model.resources import RecordedDescriptors
 from bpfleakd.paths import DEFAULT_SOCKET_PATH
 from bpfleakd.process.policy.rules import Match, Policy, Rule
 
 __all__ = [
-    "AttachMethod",
     "AutoConfig",
     "BlameConfig",
     "BudgetConfig",
@@ -39,6 +39,7 @@ __all__ = [
     "SamplingConfig",
     "StateConfig",
     "Walker",
+    "WantedAttachMethod",
     "WindowMode",
     "contradictions",
     "is_reloaded",
@@ -53,7 +54,7 @@ Glob = Annotated[str, msgspec.Meta(min_length=1)]
 TableSize = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 
 
-class AttachMethod(StrEnum):
+class WantedAttachMethod(StrEnum):
     """How probes are linked; AUTO takes the best one that works."""
 
     AUTO = "auto"
@@ -230,14 +231,6 @@ class AutoConfig(_Section, frozen=True):
     pause_max_s: Annotated[float, msgspec.Meta(ge=1, le=604_800)] = 3_600.0
 
 
-class RecordedDescriptors(StrEnum):
-    """Of which traced processes the call sites that open descriptors are recorded."""
-
-    GROWING = "growing"
-    ALWAYS = "always"
-    NEVER = "never"
-
-
 class DescriptorsConfig(_Section, frozen=True):
     """File descriptors: of which traced processes the call sites that open them are recorded.
 
@@ -296,7 +289,7 @@ class Config(_Section, frozen=True):
     socket_group: Annotated[Annotated[str, msgspec.Meta(min_length=1)] | None, NEEDS_RESTART] = "bpfleakd"
     bpffs_dir: Annotated[Path, NEEDS_RESTART] = Path("/sys/fs/bpf/bpfleakd")
     cache_dir: Annotated[Path | None, NEEDS_RESTART] = None
-    attach_method: Annotated[AttachMethod, NEEDS_RESTART] = AttachMethod.AUTO
+    attach_method: Annotated[WantedAttachMethod, NEEDS_RESTART] = WantedAttachMethod.AUTO
     walker: Annotated[Walker, NEEDS_RESTART] = Walker.AUTO
     tick_s: Annotated[float, msgspec.Meta(ge=0.1, le=60), RELOADED] = 1.0
     unattended_s: Annotated[float, msgspec.Meta(ge=1, le=604_800), NEEDS_RESTART] = 900.0

@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpfleakd.config import AttachMethod, Config, LogConfig, LogFormat, LogLevel, is_reloaded, reloaded
+from bpfleakd.config import Config, LogConfig, LogFormat, LogLevel, WantedAttachMethod, is_reloaded, reloaded
 from bpfleakd.config_file import load_config
 from bpfleakd.errors import ConfigError
 from bpfleakd.model.process import TracingMode
@@ -98,7 +98,7 @@ def test_given_keys_are_taken_and_the_rest_is_default(tmp_path):
         tmp_path,
         "attach_method: perf\nsocket: /tmp/x.sock\nmetrics:\n  port: 1234\nlog: {format: json}\n",
     )
-    assert config.attach_method is AttachMethod.PERF
+    assert config.attach_method is WantedAttachMethod.PERF
     assert config.socket == Path("/tmp/x.sock")
     assert (config.metrics.port, config.metrics.address) == (1234, "127.0.0.1")
     assert (config.log.format, config.log.level) == (LogFormat.JSON, LogLevel.INFO)
@@ -144,7 +144,7 @@ _valid = st.fixed_dictionaries(
     {},
     optional={
         "socket": st.just("/run/somewhere.sock"),
-        "attach_method": st.sampled_from(list(AttachMethod)).map(str),
+        "attach_method": st.sampled_from(list(WantedAttachMethod)).map(str),
         "tick_s": st.floats(0.1, 10) | st.integers(1, 10),
         "policy": st.fixed_dictionaries(
             {},

@@ -15,7 +15,7 @@ from bpfleakd.api.connection import Connection
 from bpfleakd.errors import DaemonUnreachable
 from bpfleakd.printable import printable
 
-__all__ = ["LocalNamesOnly", "ReadOnly", "Turns"]
+__all__ = ["LocalNamesOnly", "ReadOnly", "RequestTurns"]
 
 _READING = ("GET", "HEAD")
 
@@ -73,7 +73,7 @@ class LocalNamesOnly:
         await self._app(scope, receive, send)
 
 
-class Turns:
+class RequestTurns:
     """Limits what the requests of an address cost at a time, and notifies a connection when its request ends.
 
     `may_answer` says whether a connection may have one more answer that waits to be read.

@@ -23,7 +23,7 @@ from bpfleakd.api.acceptor import Acceptor
 from bpfleakd.api.admission import Admission
 from bpfleakd.api.app import Exposition, create_app
 from bpfleakd.api.connection import Connection, Deadlines
-from bpfleakd.api.gates import Turns
+from bpfleakd.api.gates import RequestTurns
 from bpfleakd.api.listeners import bind_tcp, bind_unix
 from bpfleakd.api.peer import peer_of
 from bpfleakd.api.service import Service
@@ -120,7 +120,7 @@ class _Listening:
     def __init__(self, listener: socket.socket, app: ASGIApp, deadlines: Deadlines, *, queued: bool) -> None:
         self._listener = listener
         self._deadlines = deadlines
-        gate = Turns(app, lambda each: self._acceptor.may_answer(each), queued=queued)
+        gate = RequestTurns(app, lambda each: self._acceptor.may_answer(each), queued=queued)
         self._config = _uvicorn_config(gate)
         self._server = uvicorn.Server(self._config)
 

@@ -58,7 +58,7 @@ from bpfleakd.symbols import naming_jobs
 from bpfleakd.tracing.attaching.attach import Attacher, AttachWait
 from bpfleakd.tracing.attaching.discovery import Discovery
 from bpfleakd.tracing.checkpoint import read_request
-from bpfleakd.tracing.descriptor_recording import DescriptorRecording, RecordedDescriptors
+from bpfleakd.tracing.descriptor_recording import DescriptorRecording
 from bpfleakd.tracing.go.profile_switch import turn_off_profile
 from bpfleakd.tracing.lifetime.beginning import TracingOptions
 from bpfleakd.tracing.sampling import SamplingOptions
@@ -339,7 +339,7 @@ class Backend:
         self._oom = oom = OomKills(self._oom_events, tracer, self.watcher.last_reading, keeper.keep)
         self.watcher.noticed = oom.note_reading
         descriptors = DescriptorRecording(
-            kernel.maps, kernel.watch_descriptors, RecordedDescriptors(config.descriptors.call_sites.value)
+            kernel.maps, kernel.watch_descriptors, config.descriptors.call_sites
         )
         # Victims of the kernel are marked before their last report is made.
         tracer.observers += [oom, descriptors, engine, self._queries, self._overview, keeper]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 # lean_structlog is first of all that imports structlog.
 from bpfleakd import lean_structlog  # noqa: F401
-from bpfleakd.config import AttachMethod as WantedMethod
-from bpfleakd.config import Config
+from bpfleakd.config import Config, WantedAttachMethod
 from bpfleakd.config import Walker as WantedWalker
 from bpfleakd.daemon.service_manager import systemd_directory
 from bpfleakd.kernel.compilation.options import Capacities, LoadOptions
@@ -22,7 +21,7 @@ def load_options(config: Config) -> LoadOptions:
     method, walker, limits = config.attach_method, config.walker, config.limits
     return LoadOptions(
         Capacities(limits.processes, limits.sites, limits.stacks, limits.threads, limits.process_sites),
-        None if method is WantedMethod.AUTO else AttachMethod(method.value),
+        None if method is WantedAttachMethod.AUTO else AttachMethod(method.value),
         None if walker is WantedWalker.AUTO else WalkerKind(walker.value),
         cache_directory(config),
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
 from bpfleakd.export.figures import label_text
-from bpfleakd.export.process_series import Shown
+from bpfleakd.export.process_series import ShownSeries
 from bpfleakd.model.daemon import DaemonStats
 from bpfleakd.model.metrics import MetricsSnapshot
 from bpfleakd.model.process_events import ProcessEventStats
@@ -16,7 +16,7 @@ __all__ = ["daemon_families"]
 
 
 def daemon_families(
-    snapshot: MetricsSnapshot, shown: Shown, capacities: Mapping[str, int], max_series: int
+    snapshot: MetricsSnapshot, shown: ShownSeries, capacities: Mapping[str, int], max_series: int
 ) -> Iterator[Metric]:
     """`capacities` are the limits of the kernel's tables, by the names of `snapshot.table_entries`."""
     traced = sum(row.process.state == "traced" for row in snapshot.processes)

@@ -22,7 +22,7 @@ from bpfleakd.export.process_figures import (
     ExportedProcess,
 )
 from bpfleakd.export.series_choice import Candidate, SeriesChoice
-from bpfleakd.export.series_sums import Reading, SeriesSums, Sums
+from bpfleakd.export.series_sums import SeriesReading, SeriesSums, Sums
 from bpfleakd.export.site_figures import SITE_COUNTERS, SITE_GAUGES
 from bpfleakd.model.code.stack import Frame
 from bpfleakd.model.metrics import MetricLabel, MetricsSnapshot
@@ -31,7 +31,7 @@ from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import AllocationKind
 from bpfleakd.model.verdict import VERDICTS, Verdict
 
-__all__ = ["OTHERS", "ProcessSeries", "SeriesOptions", "Shown", "ShownSite", "SiteText"]
+__all__ = ["OTHERS", "ProcessSeries", "SeriesOptions", "ShownSeries", "ShownSite", "SiteText"]
 
 OTHERS = "(others)"
 
@@ -86,7 +86,7 @@ class ShownSite(Struct, frozen=True):
     confidence: float
 
 
-class Shown(Struct, frozen=True):
+class ShownSeries(Struct, frozen=True):
     """All that is exported of processes and call sites, and how many there was no room for."""
 
     processes: dict[_Labels, Sums]
@@ -123,7 +123,7 @@ class ProcessSeries:
         self._loss_sums: SeriesSums[str] = SeriesSums([], 1)
         self._texts: dict[str, SiteText] = {}
 
-    def update(self, snapshot: MetricsSnapshot, now_s: float) -> Shown:
+    def update(self, snapshot: MetricsSnapshot, now_s: float) -> ShownSeries:
         """What to export until the next tick."""
         rows = [
             ExportedProcess(
@@ -142,12 +142,12 @@ class ProcessSeries:
         sites, sites_left_out = self._sites(snapshot, rows, labels, now_s)
         by_size = {row.traced.process.pid: Candidate(None, row.traced.process.live_bytes) for row in rows}
         infos = set(self._info_choice.update(by_size, now_s))
-        losses: dict[str, dict[int, Reading]] = defaultdict(dict)
+        losses: dict[str, dict[int, SeriesReading]] = defaultdict(dict)
         for row in rows:
             for reason, count in row.traced.losses.items():
                 losses[reason][row.traced.process.pid] = _reading(row.traced, (), (count,))
         reasons = self._loss_sums.groups | losses.keys()
-        return Shown(
+        return ShownSeries(
             processes=processes,
             infos=tuple(row.traced for row in rows if row.traced.process.pid in infos),
             sites=sites,
@@ -173,7 +173,7 @@ class ProcessSeries:
         )
         shown = set(chosen)
         rest = (OTHERS,) * len(self._labels)
-        readings: dict[_Labels, dict[int, Reading]] = defaultdict(dict)
+        readings: dict[_Labels, dict[int, SeriesReading]] = defaultdict(dict)
         others = 0
         for row in rows:
             pid = row.traced.process.pid
@@ -252,7 +252,7 @@ def _verdict(found: Iterable[tuple[ProcessRow, SiteReport]]) -> tuple[Verdict | 
     return VERDICTS[worst], -negative
 
 
-def _site_readings(found: Iterable[tuple[ProcessRow, SiteReport]]) -> dict[int, Reading]:
+def _site_readings(found: Iterable[tuple[ProcessRow, SiteReport]]) -> dict[int, SeriesReading]:
     return {
         row.process.pid: _reading(
             row,
@@ -263,8 +263,8 @@ def _site_readings(found: Iterable[tuple[ProcessRow, SiteReport]]) -> dict[int, 
     }
 
 
-def _reading(row: ProcessRow, gauges: tuple[float | None, ...], counters: tuple[float, ...]) -> Reading:
-    return Reading(gauges, counters, row.process.attached_s, row.adopted_count > 0)
+def _reading(row: ProcessRow, gauges: tuple[float | None, ...], counters: tuple[float, ...]) -> SeriesReading:
+    return SeriesReading(gauges, counters, row.process.attached_s, row.adopted_count > 0)
 
 
 def _one_per_pid(processes: Iterable[ProcessRow]) -> list[ProcessRow]:

@@ -30,7 +30,7 @@ from bpfleakd.export.daemon_metrics import daemon_families
 from bpfleakd.export.figures import Counter, Gauge, label_text, label_value
 from bpfleakd.export.guard_metrics import ExportedLimits, guard_families
 from bpfleakd.export.process_figures import BILL_GAUGES, PROCESS_COUNTERS, PROCESS_GAUGES
-from bpfleakd.export.process_series import ProcessSeries, SeriesOptions, Shown, ShownSite
+from bpfleakd.export.process_series import ProcessSeries, SeriesOptions, ShownSeries, ShownSite
 from bpfleakd.export.series_sums import Sums
 from bpfleakd.export.site_figures import SITE_COUNTERS, SITE_GAUGES
 from bpfleakd.export.watch_metrics import watch_families
@@ -61,7 +61,7 @@ class PrometheusExporter:
         self._series = ProcessSeries(options)
         self._snapshot = snapshot
         self._taken_in: MetricsSnapshot | None = None
-        self._shown = Shown({}, (), (), {})
+        self._shown = ShownSeries({}, (), (), {})
         self._registry = CollectorRegistry()
         self._registry.register(_SnapshotCollector(self._families))
         ProcessCollector(proc=proc_root, registry=self._registry)

@@ -18,14 +18,14 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-__all__ = ["Reading", "SeriesSums", "Sums"]
+__all__ = ["SeriesReading", "SeriesSums", "Sums"]
 
 G = TypeVar("G", bound=Hashable)
 
 Combine = Callable[[Iterable[float]], float]
 
 
-class Reading(Struct, frozen=True):
+class SeriesReading(Struct, frozen=True):
     """What one process says under one set of labels.
 
     A gauge is None if unknown. `age_s` is how long the process has been traced: a smaller one than before is
@@ -47,7 +47,7 @@ class Sums(Struct, frozen=True):
 
 class _Group(Struct):
     totals: list[float]
-    parts: dict[int, Reading] = msgspec.field(default_factory=dict)
+    parts: dict[int, SeriesReading] = msgspec.field(default_factory=dict)
 
 
 class SeriesSums(Generic[G]):
@@ -67,7 +67,7 @@ class SeriesSums(Generic[G]):
     def update(
         self,
         shown: Collection[G],
-        readings: Mapping[G, Mapping[int, Reading]],
+        readings: Mapping[G, Mapping[int, SeriesReading]],
         pids: Collection[int],
         *,
         exclusive: bool = False,
@@ -88,7 +88,7 @@ class SeriesSums(Generic[G]):
         self._ages_s = {pid: self._ages_s.get(pid, 0.0) for pid in pids} | ages_s
         return {key: self._sums(group) for key, group in self._groups.items()}
 
-    def _take(self, group: _Group, pid: int, reading: Reading, *, is_new: bool) -> None:
+    def _take(self, group: _Group, pid: int, reading: SeriesReading, *, is_new: bool) -> None:
         before = group.parts.get(pid)
         known = pid in self._ages_s and reading.age_s >= self._ages_s[pid]
         if before is not None and reading.age_s >= before.age_s:

@@ -9,7 +9,22 @@ from msgspec import Struct
 from bpfleakd.model.code.stack import Frame, StackEnd
 from bpfleakd.model.verdict import Verdict
 
-__all__ = ["DescriptorSite", "DescriptorTotals", "ResourceKind", "ResourceShare", "ResourceUse"]
+__all__ = [
+    "DescriptorSite",
+    "DescriptorTotals",
+    "RecordedDescriptors",
+    "ResourceKind",
+    "ResourceShare",
+    "ResourceUse",
+]
+
+
+class RecordedDescriptors(StrEnum):
+    """Of which traced processes the call sites that open descriptors are recorded."""
+
+    GROWING = "growing"
+    ALWAYS = "always"
+    NEVER = "never"
 
 
 class ResourceKind(StrEnum):

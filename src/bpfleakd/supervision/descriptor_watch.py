@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from bpfleakd.model.process import ProcessId
 from bpfleakd.process.descriptors import count_descriptors, uses_of
 from bpfleakd.process.process import command_of
-from bpfleakd.supervision.growth_watch import Growth, GrowthOptions, GrowthWatch
+from bpfleakd.supervision.growth_watch import GrowthOptions, GrowthWatch, WatchedGrowth
 from bpfleakd.tracing.background import Background
 
 __all__ = ["DescriptorWatch"]
@@ -41,7 +41,7 @@ class DescriptorWatch:
         self._count = count
         self._command = command
         self._watches: dict[ProcessId, GrowthWatch] = {}
-        self._growing: dict[ProcessId, Growth] = {}
+        self._growing: dict[ProcessId, WatchedGrowth] = {}
         self._uses: dict[ProcessId, str] = {}
         self._background = Background("watched-descriptors", _JOBS_MAX)
 

@@ -31,7 +31,7 @@ from msgspec import Struct
 
 from bpfleakd.verdicts.trend import trend
 
-__all__ = ["Growth", "GrowthOptions", "GrowthWatch"]
+__all__ = ["GrowthOptions", "GrowthWatch", "WatchedGrowth"]
 
 _STRETCHES = 8
 # Window lengths as multiples of the shortest.
@@ -68,7 +68,7 @@ class GrowthOptions(Struct, frozen=True):
         return self.window_s / _STRETCHES
 
 
-class Growth(Struct, frozen=True):
+class WatchedGrowth(Struct, frozen=True):
     """Persistent growth: `bytes_per_s` is the median slope of the floor over the last `window_s`.
 
     `from_bytes` is the floor that it began at.
@@ -91,7 +91,7 @@ class GrowthWatch:
         # Of each window the lowest of each stretch, the newest last; then the highest. numpy is slow here.
         self._extremes = array("q", [_NO_READING]) * (len(_SCALES) * _LEVEL)
         self._numbers: list[int | None] = [None] * len(_SCALES)
-        self._growths: list[Growth | None] = [None] * len(_SCALES)
+        self._growths: list[WatchedGrowth | None] = [None] * len(_SCALES)
 
     @property
     def bytes(self) -> int:
@@ -99,7 +99,7 @@ class GrowthWatch:
         return self._bytes
 
     @property
-    def growth(self) -> Growth | None:
+    def growth(self) -> WatchedGrowth | None:
         """The growth in the shortest window that shows one; None: it does not grow."""
         return next(filter(None, self._growths), None)
 
@@ -138,7 +138,7 @@ class GrowthWatch:
         first = level * _LEVEL + which * _SLOTS + _SLOTS - 1 - _STRETCHES
         return self._extremes[first : first + _STRETCHES]
 
-    def _verdict_engine(self, level: int, all_floors: array[int]) -> Growth | None:
+    def _verdict_engine(self, level: int, all_floors: array[int]) -> WatchedGrowth | None:
         floors = [floor for floor in all_floors if floor != _NO_READING]
         if not floors:
             return None
@@ -161,7 +161,7 @@ class GrowthWatch:
             or floors[-1] - self._highest_before(level) < required / 2
         ):
             return None
-        return Growth(floor.slope_per_s, window_s, floors[0])
+        return WatchedGrowth(floor.slope_per_s, window_s, floors[0])
 
     def _highest_before(self, level: int) -> int:
         """The peak before the window, as far back as the longest window."""

@@ -28,7 +28,7 @@ from bpfleakd.process.memory_sampler import read_anonymous_bytes
 from bpfleakd.process.policy.rules import Decision
 from bpfleakd.process.process import command_of
 from bpfleakd.supervision.descriptor_watch import DescriptorWatch
-from bpfleakd.supervision.growth_watch import Growth, GrowthOptions, GrowthWatch
+from bpfleakd.supervision.growth_watch import GrowthOptions, GrowthWatch, WatchedGrowth
 from bpfleakd.supervision.look_schedule import LookOptions, LookSchedule
 from bpfleakd.supervision.reading_rounds import ReadingRounds
 
@@ -104,7 +104,7 @@ class GrowthWatcher:
         self._looks: LookSchedule[ProcessId] = LookSchedule(options.looks)
         self._watched: dict[ProcessId, _Watched] = {}
         self._new: list[ProcessId] = []
-        self._growing: dict[ProcessId, Growth] = {}
+        self._growing: dict[ProcessId, WatchedGrowth] = {}
         self._closing: list[Close] = []
         self._gone: OrderedDict[int, tuple[ProcessId, int, float]] = OrderedDict()
         # Called with each reading: the process and its anonymous bytes.
@@ -216,7 +216,7 @@ class GrowthWatcher:
         self._rounds.was_read(process, now_s, changed=changed)
 
     def _take_verdict(
-        self, process: ProcessId, mode: TracingMode, growth: Growth | None, now_s: float
+        self, process: ProcessId, mode: TracingMode, growth: WatchedGrowth | None, now_s: float
     ) -> None:
         if growth is not None and process not in self._growing:
             log.info(

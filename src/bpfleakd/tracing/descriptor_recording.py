@@ -8,12 +8,12 @@ such a process.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 
 import structlog
 
 from bpfleakd import errors
 from bpfleakd.kernel.maps import Maps
+from bpfleakd.model.resources import RecordedDescriptors
 from bpfleakd.process.descriptors import descriptor_limit
 from bpfleakd.tracing.background import Background
 from bpfleakd.tracing.descriptor_sites import NOT_RECORDED
@@ -21,7 +21,7 @@ from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.traced_process import TracedProcess
 
-__all__ = ["DescriptorRecording", "RecordedDescriptors"]
+__all__ = ["DescriptorRecording"]
 
 log = structlog.get_logger()
 
@@ -33,14 +33,6 @@ _ENTRIES_MAX = 262_144
 _LOOKS_MAX = 2
 _NEARLY_ALL = 0.95
 _OPEN_MIN = 10
-
-
-class RecordedDescriptors(StrEnum):
-    """Of which traced processes they are recorded."""
-
-    GROWING = "growing"
-    ALWAYS = "always"
-    NEVER = "never"
 
 
 class DescriptorRecording(TracingObserver):

@@ -25,7 +25,7 @@ from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.verdicts.managed_heap import GAINED_MIN_BYTES
 
-__all__ = ["FREED_AFTER_NS", "Growth", "OwnedMemory", "is_owned_by_objects"]
+__all__ = ["FREED_AFTER_NS", "OwnedGrowth", "OwnedMemory", "is_owned_by_objects"]
 
 # How long freeing may take after a collection, on a busy machine.
 FREED_AFTER_NS = 10_000_000_000
@@ -36,7 +36,7 @@ _REQUESTED = "Unsafe_"
 _ADDON = ".node"
 
 
-class Growth(Struct, frozen=True):
+class OwnedGrowth(Struct, frozen=True):
     """What a site gained steadily, in a window of seconds since the attach."""
 
     start_s: float
@@ -54,7 +54,7 @@ class OwnedMemory:
         self._waiting: set[int] = set()
 
     def judge(
-        self, sites: Iterable[tuple[int, Growth]], last_full_s: float | None, leak_after_s: float
+        self, sites: Iterable[tuple[int, OwnedGrowth]], last_full_s: float | None, leak_after_s: float
     ) -> None:
         """Judge all sites of this kind whose growth looks like a leak, by the last full collection."""
         confirmed = self._confirmed
@@ -74,7 +74,7 @@ class OwnedMemory:
         return sorted(told)
 
 
-def _why_unconfirmed(growth: Growth, last_full_s: float | None, leak_after_s: float) -> str | None:
+def _why_unconfirmed(growth: OwnedGrowth, last_full_s: float | None, leak_after_s: float) -> str | None:
     needed_s = growth.start_s + max(leak_after_s, (growth.end_s - growth.start_s) / 2)
     if last_full_s is None or last_full_s < needed_s:
         return "it may be garbage, which only a full collection frees"

@@ -25,7 +25,7 @@ from bpfleakd.tracing.go.profile_switch import turn_on_profile
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.lifetime.beginning import Beginning, TracingOptions
 from bpfleakd.tracing.lifetime.ending import Ending
-from bpfleakd.tracing.lifetime.turns import Turns
+from bpfleakd.tracing.lifetime.turns import TracingTurns
 from bpfleakd.tracing.memory_breakdown import MemoryBreakdown
 from bpfleakd.tracing.observer import TracingObserver
 from bpfleakd.tracing.process_view import ProcessView
@@ -75,7 +75,9 @@ class Tracer:
         )
         self._collector = CounterCollector(maps, attacher, unwinding, self._state, self.processes, clock_ns)
         self._beginning = Beginning(maps, unwinding, symbolizer_of, options, clock_ns)
-        self._turns = Turns(self.processes, self.observers, unwinding, self._state, self.view, clock_ns)
+        self._turns = TracingTurns(
+            self.processes, self.observers, unwinding, self._state, self.view, clock_ns
+        )
         self._ending = Ending(
             attacher, self._state, self.processes, self.observers, self.collect, self.view, clock_ns
         )

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bpfleakd.export.series_sums import Reading, SeriesSums, Sums
+from bpfleakd.export.series_sums import SeriesReading, SeriesSums, Sums
 
 
 class Prometheus:
@@ -22,15 +22,15 @@ class Prometheus:
         self._last = value
 
 
-def reading(count: float, age_s: float = 1.0, **changes) -> Reading:
-    return replace(Reading((count,), (count,), age_s), **changes)
+def reading(count: float, age_s: float = 1.0, **changes) -> SeriesReading:
+    return replace(SeriesReading((count,), (count,), age_s), **changes)
 
 
 def a_sum() -> SeriesSums:
     return SeriesSums([sum], 1)
 
 
-def update(made: SeriesSums, readings: dict[int, Reading]) -> Sums:
+def update(made: SeriesSums, readings: dict[int, SeriesReading]) -> Sums:
     return made.update(["all"], {"all": readings}, readings)["all"]
 
 
@@ -47,7 +47,7 @@ def test_a_counter_tells_what_happened(lives):
 
     A life is (pid, the tick after which it comes at the soonest, its allocations in each tick).
     """
-    ticks: dict[int, dict[int, Reading]] = {}
+    ticks: dict[int, dict[int, SeriesReading]] = {}
     free_from: dict[int, int] = {}
     for number, (pid, begin, allocations) in enumerate(lives):
         begin = max(begin, free_from.get(pid, 0))
@@ -104,7 +104,11 @@ def test_what_was_said_last_holds():
 def test_the_least_of_nothing_is_not_known():
     """A limit that nobody has is left out; unknown figures are no part of a sum."""
     made: SeriesSums = SeriesSums([sum, min], 0)
-    told = {1: Reading((23, None), (), 1.0), 2: Reading((None, 7), (), 1.0), 3: Reading((101, 5), (), 1.0)}
+    told = {
+        1: SeriesReading((23, None), (), 1.0),
+        2: SeriesReading((None, 7), (), 1.0),
+        3: SeriesReading((101, 5), (), 1.0),
+    }
     assert update(made, told) == Sums((124, 5), ())
-    assert update(made, {1: Reading((None, None), (), 2.0)}) == Sums((None, None), ())
+    assert update(made, {1: SeriesReading((None, None), (), 2.0)}) == Sums((None, None), ())
     assert update(made, {}) == Sums((0.0, None), ())

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpfleakd.supervision.growth_watch import Growth, GrowthOptions, GrowthWatch
+from bpfleakd.supervision.growth_watch import GrowthOptions, GrowthWatch, WatchedGrowth
 
 MIB = 1 << 20
 MINUTE_S, HOUR_S = 60, 3600
@@ -23,7 +23,7 @@ def verdicts(
     until_s: float,
     interval_s: float = 10.0,
     options: GrowthOptions = OPTIONS,
-) -> list[tuple[float, Growth | None]]:
+) -> list[tuple[float, WatchedGrowth | None]]:
     """(time, verdict) after each reading of `memory`, a function of the time."""
     watch = GrowthWatch(0.0, options)
     found = []

@@ -11,7 +11,7 @@ from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.model.verdict import SiteVerdict, Verdict
 from bpfleakd.runtimes.runtime import LiveHeap
 from bpfleakd.tracing.managed_heap import HeapTracking
-from bpfleakd.tracing.owned_memory import Growth
+from bpfleakd.tracing.owned_memory import OwnedGrowth
 
 HEAP, COMMIT = AllocationKind.HEAP, AllocationKind.COMMIT
 NS_PER_S = 1_000_000_000
@@ -159,7 +159,9 @@ def test_memory_of_objects_that_no_full_collection_has_confirmed() -> None:
     assert heap.last_full_ns(95 * NS_PER_S) == 90 * NS_PER_S
     assert heap.last_full_ns(89 * NS_PER_S) == 80 * NS_PER_S
     assert heap.last_full_ns(9 * NS_PER_S) is None
-    heap.owned.judge([(3, Growth(95.0, 195.0, 9 << 20)), (4, Growth(5.0, 105.0, 9 << 20))], 90.0, 45.0)
+    heap.owned.judge(
+        [(3, OwnedGrowth(95.0, 195.0, 9 << 20)), (4, OwnedGrowth(5.0, 105.0, 9 << 20))], 90.0, 45.0
+    )
     found = heap.on_site(SiteKey(HEAP, 1), BUFFER, leak, 3)
     assert (found.verdict, found.leak_bytes_per_s) == (Verdict.GROWING, 1e5)
     assert found.reason == ("+5 MiB in 52s, steadily; it may be garbage, which only a full collection frees")

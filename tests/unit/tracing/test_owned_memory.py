@@ -6,7 +6,7 @@ import pytest
 
 from bpfleakd.model.code.stack import Frame, FrameKind
 from bpfleakd.model.site import AllocationKind, SiteKey
-from bpfleakd.tracing.owned_memory import Growth, OwnedMemory, is_owned_by_objects
+from bpfleakd.tracing.owned_memory import OwnedGrowth, OwnedMemory, is_owned_by_objects
 
 HEAP, MMAP = AllocationKind.HEAP, AllocationKind.MMAP
 MIB = 1 << 20
@@ -83,23 +83,23 @@ def test_what_objects_own(runtime: str, frames: list[Frame], expected: bool) -> 
 def test_what_makes_it_a_leak(last_full_s: float | None, gained_bytes: float, is_leak: bool) -> None:
     """A full collection that left it, and enough of it."""
     owned = OwnedMemory()
-    owned.judge([(3, Growth(30.0, 230.0, gained_bytes))], last_full_s, LEAK_AFTER_S)
+    owned.judge([(3, OwnedGrowth(30.0, 230.0, gained_bytes))], last_full_s, LEAK_AFTER_S)
     assert (3 not in owned.unconfirmed) is is_leak
 
 
 def test_a_short_growth() -> None:
     """A collection has to be as late as any leak takes."""
     owned = OwnedMemory()
-    owned.judge([(3, Growth(30.0, 80.0, 9 * MIB))], 70.0, LEAK_AFTER_S)
+    owned.judge([(3, OwnedGrowth(30.0, 80.0, 9 * MIB))], 70.0, LEAK_AFTER_S)
     assert 3 in owned.unconfirmed
-    owned.judge([(3, Growth(30.0, 80.0, 9 * MIB))], 75.0, LEAK_AFTER_S)
+    owned.judge([(3, OwnedGrowth(30.0, 80.0, 9 * MIB))], 75.0, LEAK_AFTER_S)
     assert 3 not in owned.unconfirmed
 
 
 def test_a_leak_stays_one_while_it_goes_on() -> None:
     """However long the next full collection takes; but when it begins anew, it is a new one."""
-    owned, later = OwnedMemory(), Growth(30.0, 900.0, 9 * MIB)
-    owned.judge([(3, Growth(30.0, 230.0, 9 * MIB))], 140.0, LEAK_AFTER_S)
+    owned, later = OwnedMemory(), OwnedGrowth(30.0, 900.0, 9 * MIB)
+    owned.judge([(3, OwnedGrowth(30.0, 230.0, 9 * MIB))], 140.0, LEAK_AFTER_S)
     owned.judge([(3, later)], 140.0, LEAK_AFTER_S)
     assert owned.unconfirmed == {}
     owned.judge([], 140.0, LEAK_AFTER_S)
@@ -109,7 +109,7 @@ def test_a_leak_stays_one_while_it_goes_on() -> None:
 
 def test_it_is_announced_when_it_is_confirmed() -> None:
     """Once, and not if it has ended before; sites of other kinds do not wait."""
-    owned, growth = OwnedMemory(), Growth(30.0, 230.0, 9 * MIB)
+    owned, growth = OwnedMemory(), OwnedGrowth(30.0, 230.0, 9 * MIB)
     owned.judge([(3, growth), (4, growth)], None, LEAK_AFTER_S)
     assert owned.announceable([3, 4, 7]) == [7]
     owned.judge([(3, growth)], 200.0, LEAK_AFTER_S)

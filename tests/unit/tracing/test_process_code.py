@@ -12,14 +12,14 @@ from bpfleakd import errors
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import instance_of
 from bpfleakd.tracing.attaching import process_code
-from bpfleakd.tracing.attaching.process_code import CodeReader, open_code
+from bpfleakd.tracing.attaching.process_code import ProcessCodeReader, open_code
 
 PID = os.getpid()
 
 
 def test_each_file_is_opened_once() -> None:
     """All executable mappings of a file lead to the same open file; the program is known as such."""
-    code = CodeReader().code_of(PID, 10.0)
+    code = ProcessCodeReader().code_of(PID, 10.0)
     assert (code.pid, code.owner) == (PID, instance_of(PID))
     files = [file for mapping in code.mappings if (file := code.file_of(mapping))]
     assert {id(file) for file in files} == {id(file) for file in code.files.values()}
@@ -55,4 +55,4 @@ def test_too_many_files(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def test_a_process_that_does_not_exist() -> None:
     """It has no code."""
     with pytest.raises(errors.NoSuchProcess):
-        CodeReader().code_of(0x7FFF_FFFF)
+        ProcessCodeReader().code_of(0x7FFF_FFFF)

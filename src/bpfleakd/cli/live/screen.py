@@ -12,7 +12,7 @@ from rich.text import Text
 from bpfleakd.cli.live.detail import detail_lines
 from bpfleakd.cli.live.feed import Answer
 from bpfleakd.cli.live.help import footer, help_lines
-from bpfleakd.cli.live.state import Page, Row, Shown, View, selected_index
+from bpfleakd.cli.live.state import Page, Row, ShownRows, View, selected_index
 from bpfleakd.cli.render.descriptors import all_descriptor_lines, growing_site_lines
 from bpfleakd.cli.render.groups import group_name, groups_table
 from bpfleakd.cli.render.headlines import headline, headline_place
@@ -41,7 +41,7 @@ class Drawn(Struct, frozen=True):
     """The lines, and what keys act on."""
 
     renderable: RenderableType
-    shown: Shown
+    shown: ShownRows
 
 
 class _Room(Struct, frozen=True):
@@ -70,18 +70,18 @@ def draw(
     """
     room = _Room(width, max(height - 1, 1), stacks, ascii_only)
     if view.helping:
-        drawn = Drawn(Group(*_fitted(help_lines(), room)), Shown())
+        drawn = Drawn(Group(*_fitted(help_lines(), room)), ShownRows())
     elif view.reading:
         drawn = _scrollable(view, [Text(note, "yellow")] if note else [], result, room)
     elif answer is None:
-        drawn = Drawn(Group(*_fitted([Text(note or "waiting for the daemon …", "dim")], room)), Shown())
+        drawn = Drawn(Group(*_fitted([Text(note or "waiting for the daemon …", "dim")], room)), ShownRows())
     else:
         drawn = _PAGES[view.page](view, answer, room, [Text(note, "yellow")] if note else [])
     last = footer(view, width, _position(view, answer, drawn.shown))
     return Drawn(Group(drawn.renderable, _cut(last, width)), drawn.shown)
 
 
-def _position(view: View, answer: Answer | None, shown: Shown) -> str:
+def _position(view: View, answer: Answer | None, shown: ShownRows) -> str:
     """The position of the selected row: "45 of 53"; with a plus if the limit cut the list."""
     if not shown.rows or answer is None:
         return ""
@@ -204,7 +204,7 @@ def _scrollable(view: View, head: Sequence[Text], lines: Sequence[Text], room: _
     height = max(room.height - len(head), 1)
     scroll_max = max(len(lines) - height, 0)
     scroll = min(view.scroll, scroll_max)
-    shown = Shown(page_rows=height, scroll_max=scroll_max)
+    shown = ShownRows(page_rows=height, scroll_max=scroll_max)
     return Drawn(Group(*_fitted([*head, *lines[scroll : scroll + height]], room)), shown)
 
 
@@ -219,7 +219,7 @@ def _list(
 ) -> Drawn:
     """Return a head, as many rows around the selected one as fit, and below them what fits of `below`."""
     if not rows:
-        return Drawn(Group(*_fitted([*head, Text(empty)], room)), Shown())
+        return Drawn(Group(*_fitted([*head, Text(empty)], room)), ShownRows())
     head = head[: max(room.height - 2, 0)]
     left = max(room.height - len(head) - 1, 1)
     if left < 2 * _PREVIEW_MIN:
@@ -232,7 +232,7 @@ def _list(
         more = len(below) - free + 1
         below = [*below[: free - 1], Text(f"      … {more} more lines (Enter shows all)", "dim")]
     lines = [_cut(line, room.width) for line in (*below, *[Text()] * (free - len(below)))]
-    shown = Shown(tuple(rows), page_rows=page)
+    shown = ShownRows(tuple(rows), page_rows=page)
     drawn_head = (_cut(line, room.width) for line in head)
     return Drawn(Group(*drawn_head, table(first, first + page, selected - first), *lines), shown)
 

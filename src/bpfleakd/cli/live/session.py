@@ -18,7 +18,7 @@ from bpfleakd.cli.live.actions import Actions
 from bpfleakd.cli.live.feed import Answer, Feed, Question
 from bpfleakd.cli.live.keys import Keyboard
 from bpfleakd.cli.live.screen import draw
-from bpfleakd.cli.live.state import Page, Shown, View, pressed
+from bpfleakd.cli.live.state import Page, ShownRows, View, pressed
 from bpfleakd.cli.live.wakeups import Wakeups
 from bpfleakd.errors import DaemonUnreachable, NoSuchProcess, NotAttached
 from bpfleakd.model.groups import GroupKey
@@ -73,7 +73,7 @@ class _Session:
         # Since when no daemon answers; None: one does.
         self._lost = False
         self._seen: Answer | None = None
-        self._shown = Shown()
+        self._shown = ShownRows()
         self._note = ""
         self.is_stopped = False
 

@@ -22,7 +22,7 @@ from bpfleakd.cli.live import keys
 from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.report import SortKey
 
-__all__ = ["Action", "Page", "Row", "Shown", "View", "pressed", "selected_index"]
+__all__ = ["Action", "Page", "Row", "ShownRows", "View", "pressed", "selected_index"]
 
 _SORTS = {"v": SortKey.VERDICT, "g": SortKey.GROWTH, "l": SortKey.LIVE, "c": SortKey.COUNT}
 _GROUPS = {"s": GroupKey.SITE, "f": GroupKey.FUNCTION, "m": GroupKey.MODULE, "t": GroupKey.THREAD}
@@ -71,7 +71,7 @@ class Row(Struct, frozen=True):
     sites: tuple[str, ...] = ()
 
 
-class Shown(Struct, frozen=True):
+class ShownRows(Struct, frozen=True):
     """What keys act on: the rows, how many of them fit, and how far a detail pane can be scrolled."""
 
     rows: tuple[Row, ...] = ()
@@ -129,7 +129,7 @@ def selected_index(view: View, rows: Sequence[Row]) -> int:
     return min(view.place, len(rows) - 1) if found is None else found
 
 
-def pressed(view: View, key: str, shown: Shown) -> View:
+def pressed(view: View, key: str, shown: ShownRows) -> View:
     """Return the view after a key."""
     if view.typing:
         return _typed(view, key)
@@ -165,7 +165,7 @@ def pressed(view: View, key: str, shown: Shown) -> View:
     return _moved(view, key, shown)
 
 
-def _acted(view: View, action: Action, shown: Shown) -> View:
+def _acted(view: View, action: Action, shown: ShownRows) -> View:
     if view.pid is not None:
         pid = view.pid
     elif shown.rows:
@@ -177,7 +177,7 @@ def _acted(view: View, action: Action, shown: Shown) -> View:
     return replace(view, acting=(action, pid))
 
 
-def _read(view: View, key: str, shown: Shown) -> View:
+def _read(view: View, key: str, shown: ShownRows) -> View:
     """Scroll in the result of an action, or leave it."""
     if key == "q" or key in (keys.LEFT, keys.ESCAPE, keys.BACKSPACE, keys.ENTER):
         return replace(view, reading=False, scroll=0, quitting=key == "q")
@@ -210,7 +210,7 @@ def _back(view: View) -> View:
     return replace(view, pid=None, cursor=str(view.pid))
 
 
-def _opened(view: View, shown: Shown) -> View:
+def _opened(view: View, shown: ShownRows) -> View:
     if not shown.rows:
         return view
     place = selected_index(view, shown.rows)
@@ -222,14 +222,14 @@ def _opened(view: View, shown: Shown) -> View:
     return replace(view, site=row.name, cursor=row.name, place=place, scroll=0)
 
 
-def _moved(view: View, key: str, shown: Shown) -> View:
+def _moved(view: View, key: str, shown: ShownRows) -> View:
     if not shown.rows or (step := _step(key, shown.page_rows, len(shown.rows))) is None:
         return view
     place = min(max(selected_index(view, shown.rows) + step, 0), len(shown.rows) - 1)
     return replace(view, cursor=None if key == keys.HOME else shown.rows[place].name, place=place)
 
 
-def _scrolled(view: View, key: str, shown: Shown) -> View:
+def _scrolled(view: View, key: str, shown: ShownRows) -> View:
     step = _step(key, shown.page_rows, shown.scroll_max)
     return view if step is None else replace(view, scroll=min(max(view.scroll + step, 0), shown.scroll_max))
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.remote_memory import RemoteMemory
 
-__all__ = ["BEHIND_BINS_BYTES", "BINS", "Arena", "arenas_of", "variables"]
+__all__ = ["BEHIND_BINS_BYTES", "BINS", "GlibcArena", "arenas_of", "variables"]
 
 BINS = 127
 _WORD = 8
@@ -39,7 +39,7 @@ _DATA_MAX_BYTES = 16 << 20
 _VARIABLES_MAX_BYTES = 256 << 20
 
 
-class Arena(NamedTuple):
+class GlibcArena(NamedTuple):
     """The addresses of an arena and of its bins, and its words."""
 
     base: int
@@ -47,7 +47,7 @@ class Arena(NamedTuple):
     words: NDArray[np.uint64]
 
 
-def arenas_of(memory: RemoteMemory, mappings: Sequence[Mapping]) -> list[Arena]:
+def arenas_of(memory: RemoteMemory, mappings: Sequence[Mapping]) -> list[GlibcArena]:
     """The ring that begins in the variables of libc, or of a static program; [] without one."""
     looks = iter(range(_LOOKS_MAX))
     for start, end in variables(mappings):
@@ -118,7 +118,7 @@ def _sums(flags: NDArray[np.bool_]) -> NDArray[np.intp]:
     return sums[BINS:] - sums[:-BINS] if len(sums) > BINS else np.zeros(0, np.intp)
 
 
-def _arena(memory: RemoteMemory, base: int, distance: int) -> Arena | None:
+def _arena(memory: RemoteMemory, base: int, distance: int) -> GlibcArena | None:
     """malloc_state at this address; None if it cannot be one."""
     if base % 8 or base <= 0:
         return None
@@ -129,12 +129,12 @@ def _arena(memory: RemoteMemory, base: int, distance: int) -> Arena | None:
     top, following = int(words[distance // 8 - 2]), int(words[(distance + _BIN_BYTES + _BINMAP_BYTES) // 8])
     if top % 16 not in (0, 8) or following % 8 or not following:
         return None
-    return Arena(base, base + distance, words)
+    return GlibcArena(base, base + distance, words)
 
 
-def _ring(memory: RemoteMemory, base: int, distance: int, looks: Iterator[int]) -> list[Arena]:
+def _ring(memory: RemoteMemory, base: int, distance: int, looks: Iterator[int]) -> list[GlibcArena]:
     """The arenas from the one at this address on, up to it again; [] if they do not lead there."""
-    ring: dict[int, Arena] = {}
+    ring: dict[int, GlibcArena] = {}
     address = base
     while address not in ring:
         arena = _arena(memory, address, distance) if next(looks, None) is not None else None

@@ -16,7 +16,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.model.code.mapping import HUGE_PAGES, Mapping
-from bpfleakd.process.heap_books.glibc_arenas import BEHIND_BINS_BYTES, BINS, Arena, arenas_of
+from bpfleakd.process.heap_books.glibc_arenas import BEHIND_BINS_BYTES, BINS, GlibcArena, arenas_of
 from bpfleakd.process.remote_memory import ListElements, RemoteMemory
 
 __all__ = ["FREE_CHUNKS_MAX", "FreeKind", "GlibcHeap", "read_glibc_heap"]
@@ -136,7 +136,7 @@ class _Reader:
         self._free: list[NDArray[np.uint64]] = []
         self._left_out = 0
 
-    def read_arena(self, arena: Arena) -> None:
+    def read_arena(self, arena: GlibcArena) -> None:
         """Its areas, and where its lists begin: with the cache of the thread that made it."""
         distance = (arena.bins - arena.base) // _WORD
         top = int(arena.words[distance - 2])

@@ -13,11 +13,11 @@ from msgspec import Struct
 from bpfleakd.model.code.stack_hash import hash_word
 from bpfleakd.printable import printable, shortened
 from bpfleakd.process.remote_memory import RemoteMemory
-from bpfleakd.runtimes.cpython.layout import Layout
+from bpfleakd.runtimes.cpython.layout import CPythonLayout
 from bpfleakd.runtimes.cpython.line_table import line_at
 from bpfleakd.runtimes.cpython.texts import TextReader
 
-__all__ = ["CodeObject", "CodeReader", "ObjectTypes", "hash_of"]
+__all__ = ["CodeObject", "CodeObjectReader", "ObjectTypes", "hash_of"]
 
 _LENGTH = 16  # PyVarObject.ob_size
 _BYTES_DATA = 32  # PyBytesObject.ob_sval
@@ -71,10 +71,10 @@ def hash_of(checks: Iterable[int]) -> int:
     return value
 
 
-class CodeReader:
+class CodeObjectReader:
     """Reads code objects."""
 
-    def __init__(self, memory: RemoteMemory, layout: Layout, types: ObjectTypes) -> None:
+    def __init__(self, memory: RemoteMemory, layout: CPythonLayout, types: ObjectTypes) -> None:
         self._memory = memory
         self._layout = layout
         self._types = types

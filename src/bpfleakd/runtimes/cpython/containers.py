@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.dict_object import last_values
-from bpfleakd.runtimes.cpython.layout import Layout
+from bpfleakd.runtimes.cpython.layout import CPythonLayout
 from bpfleakd.runtimes.cpython.object_types import Objects, TypeNames
 
 __all__ = ["Container", "containers_in", "value_types"]
@@ -52,7 +52,9 @@ def containers_in(objects: Objects, names: TypeNames) -> Iterator[Container]:
             yield Container(place, kind, size, table)
 
 
-def value_types(memory: RemoteMemory, layout: Layout, names: TypeNames, container: Container) -> list[str]:
+def value_types(
+    memory: RemoteMemory, layout: CPythonLayout, names: TypeNames, container: Container
+) -> list[str]:
     """The types of some values, the latest if there is an order; most frequent first."""
     found: Counter[str] = Counter()
     try:
@@ -69,7 +71,7 @@ def value_types(memory: RemoteMemory, layout: Layout, names: TypeNames, containe
     return [name for name, _count in found.most_common()]
 
 
-def _values(memory: RemoteMemory, layout: Layout, container: Container) -> list[int]:
+def _values(memory: RemoteMemory, layout: CPythonLayout, container: Container) -> list[int]:
     count = min(container.size, _VALUES_READ)
     match container.kind:
         case "list":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 
 from bpfleakd.process.remote_memory import RemoteMemory
-from bpfleakd.runtimes.cpython.layout import Layout
+from bpfleakd.runtimes.cpython.layout import CPythonLayout
 from bpfleakd.runtimes.cpython.texts import TextReader
 
 __all__ = ["find_text_value", "last_values"]
@@ -21,7 +21,7 @@ _UNICODE_KEYS = 1
 
 
 def find_text_value(
-    memory: RemoteMemory, texts: TextReader, layout: Layout, address: int, key: str
+    memory: RemoteMemory, texts: TextReader, layout: CPythonLayout, address: int, key: str
 ) -> str | None:
     """The text under a key; None if it is not among the first entries. Raises OSError or ValueError."""
     keys = memory.word(address + _MA_KEYS)
@@ -33,7 +33,7 @@ def find_text_value(
     return None
 
 
-def last_values(memory: RemoteMemory, layout: Layout, keys: int, limit: int) -> list[int]:
+def last_values(memory: RemoteMemory, layout: CPythonLayout, keys: int, limit: int) -> list[int]:
     """The addresses of the values that came last, `keys` being ma_keys. Raises OSError or ValueError."""
     entries, step, key_at, count = _entries(memory, layout, keys)
     first = max(0, count - limit)
@@ -41,7 +41,7 @@ def last_values(memory: RemoteMemory, layout: Layout, keys: int, limit: int) -> 
     return [value for (value,) in struct.iter_unpack(f"<{key_at + 8}xQ", raw)]
 
 
-def _entries(memory: RemoteMemory, layout: Layout, keys: int) -> tuple[int, int, int, int]:
+def _entries(memory: RemoteMemory, layout: CPythonLayout, keys: int) -> tuple[int, int, int, int]:
     """Where the entries begin, how far apart they are, where the key is in one, and how many there are."""
     if layout.version >= (3, 11):
         log2_size, log2_index_bytes, kind = memory.read(keys + 8, 3)

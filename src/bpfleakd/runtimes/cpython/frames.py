@@ -16,12 +16,12 @@ from msgspec import Struct
 from bpfleakd.model.code.method import Method
 from bpfleakd.model.code.python_walk import PythonWalk
 from bpfleakd.model.code.stack import RawStack
-from bpfleakd.runtimes.cpython.code_object import CodeObject, CodeReader, hash_of
+from bpfleakd.runtimes.cpython.code_object import CodeObject, CodeObjectReader, hash_of
 from bpfleakd.runtimes.cpython.files import module_of
 from bpfleakd.symbols.bounded_cache import BoundedCache
 from bpfleakd.symbols.installed_code import is_installed_script
 
-__all__ = ["PYTHON_FRAME", "Arena", "PythonFrames", "code_address"]
+__all__ = ["PYTHON_FRAME", "ArenaCode", "PythonFrames", "code_address"]
 
 # bpf/abi.h; kernel/abi.py mirrors it, and a test compares these with it.
 PYTHON_FRAME = 1 << 63
@@ -41,7 +41,7 @@ _CHOICES_MAX = 256
 _OBJECT_BYTES = 500
 
 
-class Arena(Struct, frozen=True):
+class ArenaCode(Struct, frozen=True):
     """How pymalloc takes memory: so many bytes at a time, by code of the interpreter (`text`: start, end)."""
 
     size_bytes: int
@@ -60,7 +60,11 @@ class PythonFrames:
     """
 
     def __init__(
-        self, reader: CodeReader, interpreter_module: str, walk: PythonWalk, arena: Arena | None = None
+        self,
+        reader: CodeObjectReader,
+        interpreter_module: str,
+        walk: PythonWalk,
+        arena: ArenaCode | None = None,
     ) -> None:
         self._reader = reader
         self._interpreter_module = interpreter_module

@@ -13,7 +13,7 @@ from msgspec import Struct
 from bpfleakd.kernel.child import Child
 from bpfleakd.runtimes.cpython.code_object import ObjectTypes
 from bpfleakd.runtimes.cpython.containers import Container
-from bpfleakd.runtimes.cpython.layout import Layout
+from bpfleakd.runtimes.cpython.layout import CPythonLayout
 
 __all__ = ["HeapReading", "HeapRequest", "HeapTarget", "ReadingChild", "ask", "started"]
 
@@ -25,7 +25,7 @@ class HeapTarget(Struct, frozen=True):
     """The process, and the layout of its interpreter."""
 
     pid: int
-    layout: Layout
+    layout: CPythonLayout
     types: ObjectTypes
 
 

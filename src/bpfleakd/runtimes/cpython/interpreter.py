@@ -24,10 +24,10 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.code_object import ObjectTypes
 from bpfleakd.runtimes.cpython.evaluation_loop import code_ranges
-from bpfleakd.runtimes.cpython.layout import DEBUG_OFFSETS_BYTES, Layout, layout_of, stated_layout
+from bpfleakd.runtimes.cpython.layout import DEBUG_OFFSETS_BYTES, CPythonLayout, layout_of, stated_layout
 from bpfleakd.runtimes.runtime import NotStarted
 
-__all__ = ["Interpreter", "Untrusted", "find_interpreter", "may_hold_interpreter", "thread_states"]
+__all__ = ["Interpreter", "UntrustedInterpreter", "find_interpreter", "may_hold_interpreter", "thread_states"]
 
 _RUNTIME, _LOOP, _VERSION = "_PyRuntime", "_PyEval_EvalFrameDefault", "Py_Version"
 _TYPES = ("PyCode_Type", "PyUnicode_Type", "PyBytes_Type", "PyType_Type")
@@ -46,7 +46,7 @@ _INTERPRETERS_MAX, _THREADS_MAX = 64, 4096
 _PTHREAD_TID = 720
 
 
-class Untrusted(Exception):
+class UntrustedInterpreter(Exception):
     """Why the Python frames of a process cannot be read: a sentence for the user."""
 
 
@@ -57,7 +57,7 @@ class Interpreter(Struct, frozen=True):
     tid is in what a thread state's thread id points to; None: the thread id is the tid.
     """
 
-    layout: Layout
+    layout: CPythonLayout
     runtime: int
     types: ObjectTypes
     loop: tuple[tuple[int, int], ...]
@@ -92,7 +92,7 @@ def find_interpreter(
         except (BadElf, OSError):
             continue
         if _PYPY in symbols:
-            raise Untrusted("PyPy is not supported: only CPython's frames can be read")
+            raise UntrustedInterpreter("PyPy is not supported: only CPython's frames can be read")
     return None
 
 
@@ -110,7 +110,7 @@ def _interpreter(
 ) -> Interpreter:
     vaddr = image.vaddr_of(mapping.offset)
     if vaddr is None:
-        raise Untrusted("the interpreter's file does not hold the code that is mapped")
+        raise UntrustedInterpreter("the interpreter's file does not hold the code that is mapped")
     bias = mapping.start - vaddr
     runtime = symbols[_RUNTIME].vaddr + bias
     try:
@@ -122,7 +122,7 @@ def _interpreter(
         _check_code_type(memory, types.code, layout)
         thread_id_at = _check_threads(memory, runtime, layout, tids())
     except (OSError, ValueError) as error:
-        raise Untrusted(f"the interpreter's memory is not as expected: {error}") from error
+        raise UntrustedInterpreter(f"the interpreter's memory is not as expected: {error}") from error
     return Interpreter(
         layout=layout,
         runtime=runtime,
@@ -145,26 +145,26 @@ def _version_in(image: ElfImage) -> tuple[int, int]:
     section = image.section(".rodata")
     minors = set(_CACHE_TAG.findall(section.data)) if section is not None else set()
     if len(minors) != 1:
-        raise Untrusted("the Python version cannot be read from the interpreter's file")
+        raise UntrustedInterpreter("the Python version cannot be read from the interpreter's file")
     return 3, int(minors.pop())
 
 
-def _layout(memory: RemoteMemory, runtime: int, version: tuple[int, int]) -> Layout:
-    layout: Layout | None
+def _layout(memory: RemoteMemory, runtime: int, version: tuple[int, int]) -> CPythonLayout:
+    layout: CPythonLayout | None
     if version >= (3, 13):
         layout, is_free_threaded = stated_layout(memory.read(runtime, DEBUG_OFFSETS_BYTES))
         if is_free_threaded:
-            raise Untrusted("free-threaded builds of Python are not supported")
+            raise UntrustedInterpreter("free-threaded builds of Python are not supported")
         if layout is not None and layout.version != version:
             layout = None
     else:
         layout = layout_of(version)
     if layout is None:
-        raise Untrusted("Python {}.{} is not supported: 3.9 to 3.14 are".format(*version))
+        raise UntrustedInterpreter("Python {}.{} is not supported: 3.9 to 3.14 are".format(*version))
     return layout
 
 
-def _check_code_type(memory: RemoteMemory, code_type: int, layout: Layout) -> None:
+def _check_code_type(memory: RemoteMemory, code_type: int, layout: CPythonLayout) -> None:
     """The type's own table of members says where they are (Objects/codeobject.c, code_memberlist)."""
     expected = {
         b"co_argcount": layout.code_argcount,
@@ -181,10 +181,12 @@ def _check_code_type(memory: RemoteMemory, code_type: int, layout: Layout) -> No
         offset = memory.word(table + index * _MEMBER_BYTES + _MEMBER_OFFSET)
         found[memory.text(name, _NAME_MAX_BYTES)] = offset
     if any(found.get(name) != offset for name, offset in expected.items()):
-        raise Untrusted("the layout of Python's code objects is not that of its version")
+        raise UntrustedInterpreter("the layout of Python's code objects is not that of its version")
 
 
-def _check_threads(memory: RemoteMemory, runtime: int, layout: Layout, tids: Collection[int]) -> int | None:
+def _check_threads(
+    memory: RemoteMemory, runtime: int, layout: CPythonLayout, tids: Collection[int]
+) -> int | None:
     states = list(thread_states(memory, runtime, layout))
     ids = [memory.word(state + layout.thread_id) for state in states]
     if not any(ids):
@@ -196,11 +198,11 @@ def _check_threads(memory: RemoteMemory, runtime: int, layout: Layout, tids: Col
         ids = [int.from_bytes(memory.read(id_ + at, 4), "little") for id_ in ids]
     # One may have ended meanwhile, or be about to begin.
     if not any(id_ in tids for id_ in ids):
-        raise Untrusted("Python's list of threads does not match the process")
+        raise UntrustedInterpreter("Python's list of threads does not match the process")
     return at
 
 
-def thread_states(memory: RemoteMemory, runtime: int, layout: Layout) -> Iterator[int]:
+def thread_states(memory: RemoteMemory, runtime: int, layout: CPythonLayout) -> Iterator[int]:
     """The addresses of the thread states of all interpreters. Raises OSError."""
     interpreter = memory.word(runtime + layout.interpreters_head)
     for _ in range(_INTERPRETERS_MAX):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.memory import MemoryPart, MemoryReader, written_parts
 from bpfleakd.process.remote_memory import RemoteMemory
-from bpfleakd.runtimes.cpython.layout import Layout
+from bpfleakd.runtimes.cpython.layout import CPythonLayout
 from bpfleakd.runtimes.cpython.object_types import TypeNames
 from bpfleakd.runtimes.cpython.pools import find_pools, is_anonymous, pool_bytes
 
@@ -28,7 +28,7 @@ _COUNT_MAX = 1_000_000
 
 
 def large_objects(
-    pid: int, memory: RemoteMemory, layout: Layout, names: TypeNames
+    pid: int, memory: RemoteMemory, layout: CPythonLayout, names: TypeNames
 ) -> Iterator[tuple[str, int]]:
     """Type and bytes of each. Raises NoSuchProcess or AccessDenied."""
     types = names.sized_types()
@@ -46,7 +46,7 @@ def large_objects(
 
 
 def _candidates(
-    pid: int, layout: Layout, names: TypeNames, known: NDArray[np.uint64]
+    pid: int, layout: CPythonLayout, names: TypeNames, known: NDArray[np.uint64]
 ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
     """Addresses with the addresses of their types."""
     reader = MemoryReader(pid)

@@ -14,7 +14,14 @@ from enum import IntEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-__all__ = ["DEBUG_OFFSETS_BYTES", "EntryKind", "InstructionKind", "Layout", "layout_of", "stated_layout"]
+__all__ = [
+    "DEBUG_OFFSETS_BYTES",
+    "CPythonLayout",
+    "EntryKind",
+    "InstructionKind",
+    "layout_of",
+    "stated_layout",
+]
 
 
 class InstructionKind(IntEnum):
@@ -33,7 +40,7 @@ class EntryKind(IntEnum):
     OWNER = 2  # before a frame whose owner is the C stack: 3 or more (3.12 and later)
 
 
-class Layout(Struct, frozen=True):
+class CPythonLayout(Struct, frozen=True):
     """Offsets in bytes. `frame_path` leads from a thread state to its newest frame, a pointer each.
 
     `thread_id` is the place of the native thread id (a tid) from 3.11 on, of the pthread_t before.
@@ -75,7 +82,7 @@ class Layout(Struct, frozen=True):
         return self.version >= (3, 11)
 
 
-_3_10 = Layout(
+_3_10 = CPythonLayout(
     version=(3, 10),
     interpreters_head=32,
     interpreter_next=0,
@@ -99,7 +106,7 @@ _3_10 = Layout(
     ascii_bytes=48,
     compact_bytes=72,
 )
-_3_11 = Layout(
+_3_11 = CPythonLayout(
     version=(3, 11),
     interpreters_head=40,
     interpreter_next=0,
@@ -172,12 +179,12 @@ _HEAD = struct.Struct("<8sQQ")
 DEBUG_OFFSETS_BYTES = 512
 
 
-def layout_of(version: tuple[int, int]) -> Layout | None:
+def layout_of(version: tuple[int, int]) -> CPythonLayout | None:
     """The offsets of a version that does not state them itself; None for one that is not known."""
     return _TABLE.get(version)
 
 
-def stated_layout(head: bytes) -> tuple[Layout | None, bool]:
+def stated_layout(head: bytes) -> tuple[CPythonLayout | None, bool]:
     """The layout that a `_Py_DebugOffsets` states, and whether the build is free-threaded.
 
     `head` holds the first DEBUG_OFFSETS_BYTES of `_PyRuntime`. None: it states none, or in the form of a
@@ -191,7 +198,7 @@ def stated_layout(head: bytes) -> tuple[Layout | None, bool]:
     at = dict(zip(names, struct.unpack_from(f"<{len(names)}Q", head, _HEAD.size), strict=True))
     if max(at.values()) >= 1 << 24:
         return None, False
-    layout = Layout(
+    layout = CPythonLayout(
         version=version,
         interpreters_head=at["runtime.interpreters_head"],
         interpreter_next=at["interpreter.next"],

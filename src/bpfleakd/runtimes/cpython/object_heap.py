@@ -29,7 +29,7 @@ from bpfleakd.runtimes.cpython.heap_reading import (
     ask,
     started,
 )
-from bpfleakd.runtimes.cpython.turns import Turns
+from bpfleakd.runtimes.cpython.turns import ReadingTurns
 from bpfleakd.runtimes.runtime import LiveHeap, Retained, TypeCount
 
 __all__ = ["ObjectHeap"]
@@ -56,7 +56,7 @@ class ObjectHeap:
     `turns`: those of all processes.
     """
 
-    def __init__(self, target: HeapTarget, now_ns: int, turns: Turns) -> None:
+    def __init__(self, target: HeapTarget, now_ns: int, turns: ReadingTurns) -> None:
         self.failure: str | None = None
         self.watched_since_ns: int | None = now_ns
         self._target = target

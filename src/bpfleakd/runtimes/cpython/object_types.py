@@ -18,7 +18,7 @@ from bpfleakd.process.memory import MemoryReader
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython.code_object import ObjectTypes
 from bpfleakd.runtimes.cpython.dict_object import find_text_value
-from bpfleakd.runtimes.cpython.layout import Layout
+from bpfleakd.runtimes.cpython.layout import CPythonLayout
 from bpfleakd.runtimes.cpython.pools import Pools
 from bpfleakd.runtimes.cpython.texts import TextReader
 
@@ -72,7 +72,7 @@ class Objects(Struct, frozen=True):
 class TypeNames:
     """Names of types of one process, remembered by the type's address. `pid` is for reading many at once."""
 
-    def __init__(self, pid: int, memory: RemoteMemory, layout: Layout, types: ObjectTypes) -> None:
+    def __init__(self, pid: int, memory: RemoteMemory, layout: CPythonLayout, types: ObjectTypes) -> None:
         self._reader = MemoryReader(pid)
         self._memory = memory
         self._layout = layout

@@ -16,18 +16,18 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.files.mapped_files import FileKey, open_mapped
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
-from bpfleakd.runtimes.cpython.code_object import CodeReader
-from bpfleakd.runtimes.cpython.frames import Arena, PythonFrames
+from bpfleakd.runtimes.cpython.code_object import CodeObjectReader
+from bpfleakd.runtimes.cpython.frames import ArenaCode, PythonFrames
 from bpfleakd.runtimes.cpython.heap_reading import HeapTarget
 from bpfleakd.runtimes.cpython.interpreter import (
     Interpreter,
-    Untrusted,
+    UntrustedInterpreter,
     find_interpreter,
     may_hold_interpreter,
 )
 from bpfleakd.runtimes.cpython.object_heap import ObjectHeap
 from bpfleakd.runtimes.cpython.pools import arena_bytes
-from bpfleakd.runtimes.cpython.turns import Turns
+from bpfleakd.runtimes.cpython.turns import ReadingTurns
 from bpfleakd.runtimes.cpython.types import PythonTypes
 from bpfleakd.runtimes.cpython.walker import python_walk
 from bpfleakd.runtimes.runtime import NotStarted
@@ -40,7 +40,7 @@ PROC = Path("/proc")
 _foreign: dict[FileKey, None] = {}
 _FOREIGN_MAX = 4_096
 # One object heap is read at a time, whatever is traced.
-_turns = Turns()
+_turns = ReadingTurns()
 
 
 class CPython:
@@ -51,7 +51,7 @@ class CPython:
     code_tables = ()
     code = None
 
-    def __init__(self, memory: RemoteMemory, pid: int, found: Interpreter | Untrusted) -> None:
+    def __init__(self, memory: RemoteMemory, pid: int, found: Interpreter | UntrustedInterpreter) -> None:
         """This object owns `memory`."""
         self._memory = memory
         self._reason: str | None = None
@@ -60,7 +60,7 @@ class CPython:
         self.types: PythonTypes | None = None
         self.live_heap: ObjectHeap | None = None
         self.allocations: ObjectHeap | None = None
-        if isinstance(found, Untrusted):
+        if isinstance(found, UntrustedInterpreter):
             self._reason = str(found)
             return
         self.version = found.version
@@ -69,8 +69,8 @@ class CPython:
         except (OSError, ValueError) as error:
             self._reason = str(error)
             return
-        reader = CodeReader(memory, found.layout, found.types)
-        arena = Arena(arena_bytes(found.layout.version), found.text)
+        reader = CodeObjectReader(memory, found.layout, found.types)
+        arena = ArenaCode(arena_bytes(found.layout.version), found.text)
         self.frames = PythonFrames(reader, f"python{self.version}", walk, arena)
         target = HeapTarget(pid, found.layout, found.types)
         self.types = PythonTypes(target)
@@ -99,7 +99,7 @@ def detect_cpython(process: ProcessInfo, mappings: Sequence[Mapping]) -> CPython
         memory = RemoteMemory(pid)
     except OSError:
         return None
-    found: Interpreter | Untrusted | None
+    found: Interpreter | UntrustedInterpreter | None
     try:
         found = find_interpreter(
             mappings,
@@ -107,7 +107,7 @@ def detect_cpython(process: ProcessInfo, mappings: Sequence[Mapping]) -> CPython
             memory,
             lambda: _tids(pid),
         )
-    except Untrusted as error:
+    except UntrustedInterpreter as error:
         found = error
     except NotStarted:
         memory.close()

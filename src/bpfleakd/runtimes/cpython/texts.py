@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from bpfleakd.process.remote_memory import RemoteMemory
-from bpfleakd.runtimes.cpython.layout import Layout
+from bpfleakd.runtimes.cpython.layout import CPythonLayout
 
 __all__ = ["TextReader"]
 
@@ -17,7 +17,7 @@ _ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 class TextReader:
     """Reads str objects in their compact form (PEP 393), as names and files always are."""
 
-    def __init__(self, memory: RemoteMemory, layout: Layout, text_type: int) -> None:
+    def __init__(self, memory: RemoteMemory, layout: CPythonLayout, text_type: int) -> None:
         self._memory = memory
         self._layout = layout
         self._text_type = text_type

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["Turns"]
+__all__ = ["ReadingTurns"]
 
 
-class Turns:
+class ReadingTurns:
     """A lock that threads get in the order in which they asked, which threading.Lock does not promise."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ import os
 
 from bpfleakd.model.code.python_walk import PythonWalk
 from bpfleakd.runtimes.cpython.interpreter import Interpreter
-from bpfleakd.runtimes.cpython.layout import EntryKind, Layout
+from bpfleakd.runtimes.cpython.layout import CPythonLayout, EntryKind
 
 __all__ = ["python_walk"]
 
@@ -59,7 +59,7 @@ def python_walk(interpreter: Interpreter, namespace: os.stat_result | None) -> P
     )
 
 
-def _frame_bytes(layout: Layout) -> int:
+def _frame_bytes(layout: CPythonLayout) -> int:
     """What is read of a frame: up to its last field that is used, in whole words."""
     ends = [layout.frame_code + 8, layout.frame_previous + 8, layout.frame_instruction + 8]
     if layout.entry_kind is not EntryKind.EACH:

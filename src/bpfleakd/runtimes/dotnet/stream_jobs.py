@@ -25,7 +25,7 @@ from bpfleakd.runtimes.dotnet.event_order import HELD_S, EventOrder
 from bpfleakd.runtimes.dotnet.heap_walk import HeapWalk
 from bpfleakd.runtimes.dotnet.nettrace import BadNettrace, Event, NettraceReader
 from bpfleakd.runtimes.dotnet.rundown import parse_rundown
-from bpfleakd.runtimes.dotnet.survivors import Survivors
+from bpfleakd.runtimes.dotnet.survivors import SampledSurvivors
 from bpfleakd.sandbox.orders import Answers
 
 __all__ = [
@@ -134,7 +134,7 @@ class CountedTypes(msgspec.Struct, frozen=True, tag=True):
 def prepare() -> None:
     """Load what is imported at its first use, while files can still be opened."""
     codecs.lookup("utf-16-le")
-    Survivors().retained()
+    SampledSurvivors().retained()
 
 
 def rundown(files: Sequence[int], _arguments: object, answer: Answers) -> None:
@@ -146,7 +146,7 @@ def rundown(files: Sequence[int], _arguments: object, answer: Answers) -> None:
     answer(RundownPart((), modules, found.left_out, is_last=True))
 
 
-class Collections:
+class SeenCollections:
     """Which collections run in the background: they end after others that began later."""
 
     def __init__(self) -> None:
@@ -181,19 +181,19 @@ class Collections:
 
 def collections(files: Sequence[int], _arguments: object, answer: Answers) -> None:
     """Answer each collection. Raises BadNettrace."""
-    known = Collections()
-    for read_bytes, new in _followed(files[0], answer):
+    known = SeenCollections()
+    for read_bytes, new, _is_last in _followed(files[0], answer):
         found = known.take(new)
         answer(Collected(tuple(found[-_COLLECTIONS_MAX:]), read_bytes))
 
 
 def allocations(files: Sequence[int], _arguments: object, answer: Answers) -> None:
     """Answer who allocates what stays alive, once a second at most. Raises BadNettrace."""
-    survivors = Survivors()
+    survivors = SampledSurvivors()
     answered_s = 0.0
-    for _read_bytes, new in _followed(files[0], answer, _SUMMARY_PAUSE_S):
+    for _read_bytes, new, is_last in _followed(files[0], answer, _SUMMARY_PAUSE_S):
         survivors.take(new)
-        if time.monotonic() - answered_s >= _SUMMARY_PAUSE_S:
+        if is_last or time.monotonic() - answered_s >= _SUMMARY_PAUSE_S:
             retained = tuple(
                 RetainedRow(
                     one.type[:_TEXT_MAX],
@@ -240,10 +240,11 @@ def _part(method: events.LoadedMethod, il_map: Sequence[tuple[int, int]]) -> Cod
 
 def _followed(
     session: int, answer: Answers, quiet_s: float | None = None
-) -> Iterator[tuple[int, list[Event]]]:
-    """What comes of a session, in the order of time, with the bytes that it took, until nobody listens.
+) -> Iterator[tuple[int, list[Event], bool]]:
+    """What comes of a session, in the order of time, until nobody listens.
 
-    Nothing, once nothing has come for `quiet_s`. Raises BadNettrace.
+    With the bytes that have come, and whether that is all. Nothing, once nothing has come for `quiet_s`.
+    Raises BadNettrace.
     """
     reader, order = NettraceReader(), EventOrder()
     both = select.poll()
@@ -255,15 +256,15 @@ def _followed(
         wait_s = HELD_S if order.is_holding else quiet_s
         ready = dict(both.poll(None if wait_s is None else 1000 * wait_s))
         if not ready:
-            yield 0, order.rest()
+            yield 0, order.rest(), False
             continue
         if answer.fileno() in ready:
             return
         data = _read(session)
         if not data:
-            yield 0, order.rest()
+            yield 0, order.rest(), True
             return
-        yield len(data), order.take(_events(reader, data))
+        yield len(data), order.take(_events(reader, data)), False
         if only_answer.poll(1000 * _PAUSE_S):
             return
 

@@ -28,7 +28,7 @@ from bpfleakd.runtimes.dotnet import events
 from bpfleakd.runtimes.dotnet.nettrace import Event
 from bpfleakd.runtimes.runtime import Retained
 
-__all__ = ["Survivors"]
+__all__ = ["SampledSurvivors"]
 
 _OLDEST = 2
 # Of the time until the last full collection, growth is that of samples taken in this first part.
@@ -48,7 +48,7 @@ class _Collection(Struct):
     survivors: list[NDArray[np.uint64]]
 
 
-class Survivors:
+class SampledSurvivors:
     """The samples of one session, which began at `began_ns` and has seen so many `collections`."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bpfleakd.runtimes.go.bucket_list import BucketList
 from bpfleakd.runtimes.go.memory import ProcessMemory, Records
 
-__all__ = ["BUCKETS_MAX", "HeapProfile", "SampledBuckets"]
+__all__ = ["BUCKETS_MAX", "GoHeapProfile", "SampledBuckets"]
 
 BUCKETS_MAX = 500_000
 _FLUSHED = 1
@@ -43,7 +43,7 @@ class SampledBuckets(Struct, frozen=True):
     rate_bytes: int
 
 
-class HeapProfile:
+class GoHeapProfile:
     """The profile of one process."""
 
     def __init__(

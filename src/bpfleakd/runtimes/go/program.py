@@ -22,7 +22,7 @@ from bpfleakd.model.code.method import Method
 from bpfleakd.printable import printable
 from bpfleakd.process.files.mapped_files import FileKey, OpenedFile, open_program
 from bpfleakd.runtimes.go.goroutines import Goroutines
-from bpfleakd.runtimes.go.heap_profile import BUCKETS_MAX, HeapProfile
+from bpfleakd.runtimes.go.heap_profile import BUCKETS_MAX, GoHeapProfile
 from bpfleakd.runtimes.go.memory import ProcessMemory
 from bpfleakd.runtimes.go.pacer import Pacer, find_pacer
 from bpfleakd.runtimes.go.variables import Variables, find_variables
@@ -68,11 +68,11 @@ class GoProgram(Struct, frozen=True):
     is_library: bool = False
     plugins: list[GoModule] = msgspec.field(default_factory=list)
 
-    def heap_profile(self, buckets_max: int = BUCKETS_MAX) -> HeapProfile:
+    def heap_profile(self, buckets_max: int = BUCKETS_MAX) -> GoHeapProfile:
         """The heap profile, of which nothing is read yet."""
         bias, found = self.main.bias, self.variables
         at = bias + found.buckets, bias + found.cycle, bias + found.rate
-        return HeapProfile(self.memory, self.main.code.layout.counters, at, buckets_max)
+        return GoHeapProfile(self.memory, self.main.code.layout.counters, at, buckets_max)
 
     @property
     def calls_c(self) -> bool:

@@ -25,11 +25,11 @@ from msgspec import Struct
 from bpfleakd import errors
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.code_cache import CodeCache, CodeSnapshot, is_same_code
-from bpfleakd.runtimes.jvm.layout import Layout
+from bpfleakd.runtimes.jvm.layout import JvmLayout
 from bpfleakd.runtimes.jvm.unwinding import code_tables
 from bpfleakd.unwind.table import UnwindTable
 
-__all__ = ["JavaCode", "Reading"]
+__all__ = ["CodeReading", "JavaCode"]
 
 log = structlog.get_logger()
 
@@ -41,7 +41,7 @@ _WAIT_S = 0.02
 _FAILURES_MAX = 10
 
 
-class Reading(Struct, frozen=True):
+class CodeReading(Struct, frozen=True):
     """What one reading found; `tables` unwind it."""
 
     snapshot: CodeSnapshot
@@ -51,13 +51,13 @@ class Reading(Struct, frozen=True):
 class JavaCode:
     """The code of one process. Until `first` has read it, stacks are cut off at Java frames."""
 
-    def __init__(self, pid: int, layout: Layout) -> None:
+    def __init__(self, pid: int, layout: JvmLayout) -> None:
         """Raises OSError if the process has ended."""
         self._layout = layout
         self._memory = RemoteMemory(pid)
         self._cache = CodeCache(pid, self._memory, layout)
         self._last = CodeSnapshot(())
-        self._answers: queue.SimpleQueue[tuple[Reading | None, int]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[CodeReading | None, int]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         # The thread is at work; its answer has not been taken yet.
         self._is_working = self._is_reading = self._is_closed = False
@@ -70,7 +70,7 @@ class JavaCode:
         """Why the code is not read any more; None while it is read."""
         return self._reason if self._failures >= _FAILURES_MAX else None
 
-    def first(self) -> Reading | None:
+    def first(self) -> CodeReading | None:
         """Read all code at the attach, and wait for it; None if there is none yet."""
         try:
             return self._found(is_whole=True)
@@ -78,7 +78,7 @@ class JavaCode:
             log.info("jvm.code-not-read", reason=str(error))
             return None
 
-    def refresh(self, now_ns: int) -> Reading | None:
+    def refresh(self, now_ns: int) -> CodeReading | None:
         """Start a reading if it is due, and return a finished one."""
         has_begun = not self._is_reading and now_ns >= self._due_ns and self._failures < _FAILURES_MAX
         if has_begun:
@@ -103,7 +103,7 @@ class JavaCode:
                 self._memory.close()
 
     def _read(self, is_whole: bool) -> None:
-        found: Reading | None = None
+        found: CodeReading | None = None
         try:
             found = self._found(is_whole)
             self._failures = 0
@@ -125,7 +125,7 @@ class JavaCode:
                 if self._is_closed:
                     self._memory.close()
 
-    def _found(self, is_whole: bool) -> Reading | None:
+    def _found(self, is_whole: bool) -> CodeReading | None:
         snapshot = self._cache.read(None if is_whole else self._last)
         if snapshot is self._last:
             return None
@@ -133,4 +133,4 @@ class JavaCode:
         self._last = snapshot
         if is_known:
             return None
-        return Reading(snapshot, code_tables(snapshot, self._layout.method.const_method))
+        return CodeReading(snapshot, code_tables(snapshot, self._layout.method.const_method))

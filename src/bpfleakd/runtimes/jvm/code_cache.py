@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bpfleakd.process.memory import MemoryPart, MemoryReader, Pieces
 from bpfleakd.process.remote_memory import RemoteMemory
-from bpfleakd.runtimes.jvm.layout import CodeLayout, Layout
+from bpfleakd.runtimes.jvm.layout import CodeLayout, JvmLayout
 
 __all__ = ["CodeCache", "CodeHeap", "CodeSnapshot", "is_same_code", "row_at"]
 
@@ -95,7 +95,7 @@ def row_at(snapshot: CodeSnapshot, address: int) -> int | None:
 class CodeCache:
     """Reads the code cache of one process."""
 
-    def __init__(self, pid: int, memory: RemoteMemory, layout: Layout) -> None:
+    def __init__(self, pid: int, memory: RemoteMemory, layout: JvmLayout) -> None:
         self._memory = memory
         self._reader = MemoryReader(pid)
         self._layout = layout

@@ -17,7 +17,7 @@ __all__ = [
     "CodeLayout",
     "DebugLayout",
     "FlagLayout",
-    "Layout",
+    "JvmLayout",
     "MethodLayout",
     "flags_of",
     "layout_of",
@@ -138,7 +138,7 @@ class FlagLayout(Struct, frozen=True):
     flag_bytes: int
 
 
-class Layout(Struct, frozen=True):
+class JvmLayout(Struct, frozen=True):
     """All that is read. `interpreter` is the address of the pointer to the interpreter's code queue."""
 
     code: CodeLayout
@@ -152,14 +152,14 @@ class Layout(Struct, frozen=True):
     flags: FlagLayout | None
 
 
-def layout_of(structs: VmStructs, version: int) -> Layout:
+def layout_of(structs: VmStructs, version: int) -> JvmLayout:
     """The layout of a JVM. Raises ValueError with what is missing."""
     try:
         expected = (-1, -2)
         if tuple(_signed(structs.constants[name]) for name in _FRAME_CONSTANTS) != expected:
             raise ValueError("its interpreter's frames are not as expected")
         code = _code(structs)
-        return Layout(
+        return JvmLayout(
             code=code,
             debug=_debug(structs, version),
             method=_method(structs),

@@ -14,7 +14,7 @@ from bpfleakd.elf.named_symbols import find_symbols
 from bpfleakd.errors import BadElf
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.remote_memory import RemoteMemory
-from bpfleakd.runtimes.jvm.layout import CONSTANTS, TYPES, FlagLayout, Layout, flags_of, layout_of
+from bpfleakd.runtimes.jvm.layout import CONSTANTS, TYPES, FlagLayout, JvmLayout, flags_of, layout_of
 from bpfleakd.runtimes.jvm.vm_structs import EXPORTED, read_vm_structs
 
 __all__ = ["Machine", "Unsupported", "find_library", "read_machine"]
@@ -37,7 +37,7 @@ class Machine(Struct, frozen=True):
     """A JVM, as it describes itself."""
 
     version: str
-    layout: Layout
+    layout: JvmLayout
 
 
 def find_library(mappings: Sequence[Mapping]) -> Mapping | None:

@@ -8,7 +8,7 @@ from bpfleakd.model.code.managed_frame import ManagedFrame
 from bpfleakd.model.code.method import Method
 from bpfleakd.model.code.stack import FrameKind
 from bpfleakd.model.runtimes.managed import AreaKind, RuntimeArea
-from bpfleakd.runtimes.jvm.code import JavaCode, Reading
+from bpfleakd.runtimes.jvm.code import CodeReading, JavaCode
 from bpfleakd.runtimes.jvm.names import JavaNames
 from bpfleakd.unwind.managed_code import CodeRange
 from bpfleakd.unwind.table import UnwindTable
@@ -55,7 +55,7 @@ class JavaMethods:
         self._code.close()
         self._names.forget()
 
-    def _take(self, reading: Reading | None) -> None:
+    def _take(self, reading: CodeReading | None) -> None:
         if reading is not None:
             self._names.snapshot = reading.snapshot
             self.tables = reading.tables

@@ -20,7 +20,7 @@ from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.jvm.code_cache import CodeSnapshot, row_at
 from bpfleakd.runtimes.jvm.debug_info import DebugInfo, Scope
 from bpfleakd.runtimes.jvm.java_method import JavaMethod, MethodReader
-from bpfleakd.runtimes.jvm.layout import Layout
+from bpfleakd.runtimes.jvm.layout import JvmLayout
 from bpfleakd.symbols.bounded_cache import BoundedCache
 
 __all__ = ["JavaNames", "shown"]
@@ -43,7 +43,7 @@ _Code = tuple[int, int]
 class JavaNames:
     """Names addresses in the code cache, as of the last `snapshot`."""
 
-    def __init__(self, memory: RemoteMemory, layout: Layout) -> None:
+    def __init__(self, memory: RemoteMemory, layout: JvmLayout) -> None:
         self._memory = memory
         self._method_at = layout.code.method
         self._const_method_at = layout.method.const_method

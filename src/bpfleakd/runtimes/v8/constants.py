@@ -15,7 +15,7 @@ from msgspec.structs import fields
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.elf.named_symbols import find_symbols
 
-__all__ = ["Constants", "Untrusted", "read_constants", "read_version"]
+__all__ = ["Constants", "UntrustedHeap", "read_constants", "read_version"]
 
 _PREFIX = "v8dbg_"
 _VERSION = [f"_ZN2v88internal7Version{name}E" for name in ("6major_", "6minor_", "6build_", "6patch_")]
@@ -24,7 +24,7 @@ ReadWord = Callable[[int], int]
 """The 32 bits at one of the file's own addresses, in the process, with their sign. Raises OSError."""
 
 
-class Untrusted(Exception):
+class UntrustedHeap(Exception):
     """Why the JavaScript frames of a process cannot be read: a sentence for the user."""
 
 
@@ -118,7 +118,7 @@ def read_constants(image: ElfImage, read_word: ReadWord) -> Constants | None:
         return None
     missing = [name for name in _NAMES.values() if _PREFIX + name not in symbols]
     if missing:
-        raise Untrusted(f"this version of V8 does not publish where it keeps {missing[0]}")
+        raise UntrustedHeap(f"this version of V8 does not publish where it keeps {missing[0]}")
     found = {field: read_word(symbols[_PREFIX + name].vaddr) for field, name in _NAMES.items()}
     _check(found)
     return Constants(**found)
@@ -134,9 +134,9 @@ def read_version(image: ElfImage, read_word: ReadWord) -> str:
 
 def _check(found: Mapping[str, int]) -> None:
     if found["function_shared"] != 3 * _WORD_BYTES or found["shared_data"] != _WORD_BYTES:
-        raise Untrusted("its V8 has compressed pointers, or is a debug build")
+        raise UntrustedHeap("its V8 has compressed pointers, or is a debug build")
     if any(found[name] != value for name, value in _FIXED.items()):
-        raise Untrusted("the frames of its V8 are not laid out as expected")
+        raise UntrustedHeap("the frames of its V8 are not laid out as expected")
     offsets = [name for name in (field.name for field in fields(Constants)) if name not in _FIXED]
     if any(not 0 <= found[name] <= _OFFSET_MAX for name in offsets if name != "not_string_mask"):
-        raise Untrusted("the constants of its V8 are not plausible")
+        raise UntrustedHeap("the constants of its V8 are not plausible")

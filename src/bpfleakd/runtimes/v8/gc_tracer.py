@@ -29,9 +29,9 @@ __all__ = [
     "RING_BYTES",
     "RING_SIZE",
     "GcTracer",
-    "Reading",
     "Ring",
     "TracerLayout",
+    "TracerReading",
     "find_tracer",
     "read_layout",
 ]
@@ -111,7 +111,7 @@ def _ring_offset(code: bytes) -> int | None:
     return None
 
 
-class Reading(Struct, frozen=True):
+class TracerReading(Struct, frozen=True):
     """The rings, and the bytes of all objects after the last collection: 0 while one is under way."""
 
     rings: tuple[Ring, ...]
@@ -129,7 +129,7 @@ class GcTracer:
         self._address = address
         self._layout = layout
 
-    def read(self) -> Reading:
+    def read(self) -> TracerReading:
         """Its figures now. Raises OSError, or ValueError if they make no sense."""
         # In one piece: a read costs much more than what is read.
         data = self._memory.read(self._address, max(self._layout.rings) + RING_BYTES)
@@ -146,7 +146,7 @@ class GcTracer:
         is_blank = not end_bytes and not any(ring.sizes_bytes for ring in rings)
         if not start_ms and not is_blank:
             raise ValueError("a collection that never began")
-        return Reading(rings, end_bytes, is_blank)
+        return TracerReading(rings, end_bytes, is_blank)
 
 
 def _ring(data: bytes) -> Ring:

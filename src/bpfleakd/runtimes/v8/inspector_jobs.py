@@ -19,10 +19,19 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from bpfleakd.runtimes.v8.websocket import BadConversation, Connection, WebSocket
+from bpfleakd.runtimes.v8.websocket import BadConversation, WebSocket, WebSocketConnection
 from bpfleakd.sandbox.orders import Answers
 
-__all__ = ["CLOSE_JOB", "JOBS", "SAMPLE_JOB", "Alive", "AliveFunction", "Closing", "Conversation", "prepare"]
+__all__ = [
+    "CLOSE_JOB",
+    "JOBS",
+    "SAMPLE_JOB",
+    "Alive",
+    "AliveFunctionRow",
+    "Closing",
+    "Conversation",
+    "prepare",
+]
 
 JOBS = ("sample_heap", "close_inspector")
 SAMPLE_JOB, CLOSE_JOB = (f"{__name__}:{job}" for job in JOBS)
@@ -69,7 +78,7 @@ class Conversation(msgspec.Struct, frozen=True):
     timer_s: float = 0.0
 
 
-class AliveFunction(msgspec.Struct, frozen=True, array_like=True):
+class AliveFunctionRow(msgspec.Struct, frozen=True, array_like=True):
     """What a function allocated and is alive: bytes, estimated from `samples`. `line` is 0 if unknown."""
 
     name: Text
@@ -85,7 +94,7 @@ class Alive(msgspec.Struct, frozen=True, tag=True):
     `is_others`: somebody else samples in this process, for longer.
     """
 
-    functions: Annotated[tuple[AliveFunction, ...], msgspec.Meta(max_length=_FUNCTIONS_MAX)]
+    functions: Annotated[tuple[AliveFunctionRow, ...], msgspec.Meta(max_length=_FUNCTIONS_MAX)]
     live_bytes: Number
     sampled_s: float
     is_others: bool
@@ -173,14 +182,14 @@ class _Inspector:
 
     def __init__(self, files: Sequence[int], order: Conversation) -> None:
         deadline_s = time.monotonic() + order.limit_s
-        listing = Connection(files[0], deadline_s, _ALL_MAX_BYTES).get(order.host, "/json/list")
+        listing = WebSocketConnection(files[0], deadline_s, _ALL_MAX_BYTES).get(order.host, "/json/list")
         os.close(files[0])
         targets = _decoded(listing, list[_Target])
         found = _TARGET.fullmatch(targets[0].web_socket_debugger_url) if targets else None
         if found is None:
             raise BadConversation("it has no target to inspect")
         self._descriptor = files[1]
-        self._connection = Connection(self._descriptor, deadline_s, _ALL_MAX_BYTES)
+        self._connection = WebSocketConnection(self._descriptor, deadline_s, _ALL_MAX_BYTES)
         self._socket = WebSocket(self._connection, order.host, found[1], _MESSAGE_MAX_BYTES)
         self._number = 0
 
@@ -244,7 +253,7 @@ def _sampled(inspector: _Inspector, order: Conversation) -> Alive:
     return Alive(functions, live_bytes, time.monotonic() - began_s, is_others)
 
 
-def alive_functions(profile: _Profile) -> tuple[tuple[AliveFunction, ...], int]:
+def alive_functions(profile: _Profile) -> tuple[tuple[AliveFunctionRow, ...], int]:
     """The functions with most bytes, and the bytes of all."""
     counts: dict[int, int] = {}
     for sample in profile.samples:
@@ -255,7 +264,7 @@ def alive_functions(profile: _Profile) -> tuple[tuple[AliveFunction, ...], int]:
         found = sums.setdefault(key, [0.0, 0])
         found[0] += min(max(node.self_size, 0.0), 2.0**53)
         found[1] += counts.get(node.id, 0)
-    rows = [AliveFunction(*key, int(size), int(count)) for key, (size, count) in sums.items() if size]
+    rows = [AliveFunctionRow(*key, int(size), int(count)) for key, (size, count) in sums.items() if size]
     rows.sort(key=lambda row: (-row.live_bytes, row.url, row.line, row.name))
     return tuple(rows[:_FUNCTIONS_MAX]), min(sum(row.live_bytes for row in rows), 2**53)
 

@@ -13,7 +13,7 @@ from bpfleakd.process.mappings import KnownMappings
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.v8.code import V8Code
-from bpfleakd.runtimes.v8.constants import Constants, Untrusted, read_constants, read_version
+from bpfleakd.runtimes.v8.constants import Constants, UntrustedHeap, read_constants, read_version
 from bpfleakd.runtimes.v8.functions import FunctionReader
 from bpfleakd.runtimes.v8.gc_tracer import TracerLayout, read_layout
 from bpfleakd.runtimes.v8.heap_objects import HeapObjects
@@ -48,7 +48,7 @@ class V8:
         process: ProcessInfo,
         memory: RemoteMemory,
         mapping: Mapping,
-        found: _Found | Untrusted,
+        found: _Found | UntrustedHeap,
     ) -> None:
         """`memory` is taken over. `mapping` is of the file that V8 is in."""
         self._memory = memory
@@ -59,7 +59,7 @@ class V8:
         self.version = "?"
         self.code: V8Code | None = None
         self.live_heap: V8LiveHeap | None = None
-        if isinstance(found, Untrusted):
+        if isinstance(found, UntrustedHeap):
             self._reason = str(found)
             return
         constants, self.version, layout = found
@@ -115,7 +115,7 @@ def _heap_limit_bytes(pid: int) -> int | None:
         return None
 
 
-def _constants(pid: int, mapping: Mapping, memory: RemoteMemory) -> _Found | Untrusted | None:
+def _constants(pid: int, mapping: Mapping, memory: RemoteMemory) -> _Found | UntrustedHeap | None:
     """The constants of the V8 in a file, its version, and where it counts collections; None if there is none.
 
     Raises BadElf or OSError.
@@ -132,7 +132,7 @@ def _constants(pid: int, mapping: Mapping, memory: RemoteMemory) -> _Found | Unt
 
         try:
             constants = read_constants(image, word)
-        except Untrusted as error:
+        except UntrustedHeap as error:
             return error
         if constants is None:
             return None

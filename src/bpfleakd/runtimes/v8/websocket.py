@@ -14,7 +14,7 @@ import select
 import struct
 import time
 
-__all__ = ["BadConversation", "Closed", "Connection", "WebSocket"]
+__all__ = ["BadConversation", "Closed", "WebSocket", "WebSocketConnection"]
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _HEADER_MAX_BYTES = 16 << 10
@@ -34,7 +34,7 @@ class Closed(BadConversation):
     """The other end has closed the connection."""
 
 
-class Connection:
+class WebSocketConnection:
     """A descriptor to read and write until `deadline_s` (time.monotonic), `limit_bytes` in all."""
 
     def __init__(self, descriptor: int, deadline_s: float, limit_bytes: int) -> None:
@@ -107,7 +107,7 @@ class Connection:
 class WebSocket:
     """Text messages, after the handshake."""
 
-    def __init__(self, connection: Connection, host: str, path: str, message_max_bytes: int) -> None:
+    def __init__(self, connection: WebSocketConnection, host: str, path: str, message_max_bytes: int) -> None:
         """Raises BadConversation."""
         self._connection = connection
         self._message_max_bytes = message_max_bytes

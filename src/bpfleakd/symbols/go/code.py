@@ -7,7 +7,7 @@ from msgspec import Struct
 from bpfleakd.elf.image import ElfImage
 from bpfleakd.errors import BadElf
 from bpfleakd.symbols.go.build_info import read_build_info
-from bpfleakd.symbols.go.layouts import FIRST_RELEASE, LAST_RELEASE, Layout, layout_of
+from bpfleakd.symbols.go.layouts import FIRST_RELEASE, LAST_RELEASE, GoLayout, layout_of
 from bpfleakd.symbols.go.line_table import LineTable, pclntab_section
 from bpfleakd.symbols.go.module_data import ModuleData, read_module_data
 
@@ -18,7 +18,7 @@ class GoCode(Struct, frozen=True):
     """A file's data on its Go code; addresses are the file's."""
 
     version: str
-    layout: Layout
+    layout: GoLayout
     module: ModuleData
     table: LineTable
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["FIRST_RELEASE", "LAST_RELEASE", "Layout", "layout_of"]
+__all__ = ["FIRST_RELEASE", "LAST_RELEASE", "GoLayout", "layout_of"]
 
 FIRST_RELEASE, LAST_RELEASE = (1, 18), (1, 27)
 
 
-class Layout(Struct, frozen=True):
+class GoLayout(Struct, frozen=True):
     """`functions_data` is where moduledata has the address of go:func.*.
 
     `counters` is how many words the current part of a bucket's record has: allocs, frees and the bytes of
@@ -29,11 +29,11 @@ class Layout(Struct, frozen=True):
     has_memory_limit: bool
 
 
-def layout_of(release: tuple[int, int]) -> Layout | None:
+def layout_of(release: tuple[int, int]) -> GoLayout | None:
     """Return the layout of a release; None if it is not known."""
     if not FIRST_RELEASE <= release <= LAST_RELEASE:
         return None
-    return Layout(
+    return GoLayout(
         functions_data=304 if release < (1, 20) else 320 if release < (1, 27) else 344,
         counters=4 if release < (1, 27) else 2,
         stack_max=32 if release < (1, 23) else 128,

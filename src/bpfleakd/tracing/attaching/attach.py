@@ -47,7 +47,7 @@ from bpfleakd.tracing.attaching.discovery import SEARCH_WAIT_S, Discovery
 from bpfleakd.tracing.attaching.held_process import GONE, has_ended, hold, hold_again
 from bpfleakd.tracing.attaching.inside import has_sampler, part_of, parts_of
 from bpfleakd.tracing.attaching.probed_file import ProbedFile
-from bpfleakd.tracing.attaching.process_code import CodeReader, ProcessCode, open_code
+from bpfleakd.tracing.attaching.process_code import ProcessCode, ProcessCodeReader, open_code
 from bpfleakd.tracing.attaching.refusals import link_error, log_refused, no_allocator
 from bpfleakd.tracing.checkpoint import write_request
 from bpfleakd.tracing.go.profile_switch import turn_off_profile
@@ -111,7 +111,7 @@ class Attacher:
         self._linker = linker
         self._live_blocks = live_blocks
         self._discovery = discovery
-        self._reader = CodeReader()
+        self._reader = ProcessCodeReader()
 
     def prepare(self) -> None:
         """Look through the libraries that most processes share with this one: the first need not wait.

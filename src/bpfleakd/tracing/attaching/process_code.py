@@ -20,7 +20,7 @@ from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import instance_of
 from bpfleakd.tracing.attaching.file_systems import WAIT_S, FileSystems
 
-__all__ = ["CodeFile", "CodeReader", "ProcessCode", "not_yet", "open_code"]
+__all__ = ["CodeFile", "ProcessCode", "ProcessCodeReader", "not_yet", "open_code"]
 
 log = structlog.get_logger()
 
@@ -59,7 +59,7 @@ class ProcessCode(Struct, frozen=True):
         return self.files.get((mapping.device, mapping.inode)) if mapping.executable else None
 
 
-class CodeReader:
+class ProcessCodeReader:
     """Reads the code of processes; waits for no file system that does not answer."""
 
     def __init__(self) -> None:

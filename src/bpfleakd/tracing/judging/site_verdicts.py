@@ -31,7 +31,7 @@ from bpfleakd.tracing.judging.history_source import Blocks, HistorySource
 from bpfleakd.tracing.judging.observations import Observations, ObservationsCheckpoint
 from bpfleakd.tracing.judging.pacing import VerdictPacing
 from bpfleakd.tracing.managed_heap import HeapTracking
-from bpfleakd.tracing.owned_memory import Growth
+from bpfleakd.tracing.owned_memory import OwnedGrowth
 from bpfleakd.tracing.site_charging import SiteIdentity
 from bpfleakd.verdicts.managed_heap import with_managed_heap
 from bpfleakd.verdicts.measured_sites import MeasuredSites
@@ -348,17 +348,17 @@ class SiteVerdicts:
         rates[known] = latest.classification.leak_bytes_per_s[positions] * latest.leads[rows[known]]
         return ranks, rates
 
-    def growth_of(self, row: int) -> Growth:
+    def growth_of(self, row: int) -> OwnedGrowth:
         """The steady growth that makes a site a leak; none, in no time, if there is no evidence now."""
         position = self._latest.position(row) if self._latest else -1
         if self._latest is None or position < 0:
-            return Growth(0.0, 0.0, 0.0)
+            return OwnedGrowth(0.0, 0.0, 0.0)
         measured = self._latest.classification.measured
         # Survivors show growth through excursions: how late its window ended is not kept, so at the latest.
         excursion_s = 0.0 if measured.by_survivors[position] else float(measured.excursion_s[position])
         end_s = measured.observed_s - excursion_s
         start_s = end_s - float(measured.window_s[position])
-        return Growth(start_s, end_s, float(measured.gained_bytes[position]))
+        return OwnedGrowth(start_s, end_s, float(measured.gained_bytes[position]))
 
     def _announce(self, rows: NDArray[np.intp]) -> list[int]:
         assert self._latest is not None

@@ -18,7 +18,7 @@ from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.traced_processes import TracedProcesses
 from bpfleakd.tracing.unwinding import Unwinding
 
-__all__ = ["Turns"]
+__all__ = ["TracingTurns"]
 
 log = structlog.get_logger()
 
@@ -27,7 +27,7 @@ _JUDGING_NS = 200_000_000
 _FOLLOWING_NS = 100_000_000
 
 
-class Turns:
+class TracingTurns:
     """The turns of the running ones of `processes`; `observers` are notified in their order."""
 
     def __init__(

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bpfleakd.cli.live.state import Action, Page, Row, Shown, View, pressed, selected_index
+from bpfleakd.cli.live.state import Action, Page, Row, ShownRows, View, pressed, selected_index
 from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.report import SortKey
 
-PIDS = Shown((Row("101"), Row("103"), Row("107")), page_rows=2)
-SITES = Shown(tuple(map(Row, "abcdefg")), page_rows=3)
-GROUPS = Shown((Row("f", ("a", "b")), Row("g", ("c",))), page_rows=2)
+PIDS = ShownRows((Row("101"), Row("103"), Row("107")), page_rows=2)
+SITES = ShownRows(tuple(map(Row, "abcdefg")), page_rows=3)
+GROUPS = ShownRows((Row("f", ("a", "b")), Row("g", ("c",))), page_rows=2)
 
 
 def after(view, shown, *keys):
@@ -30,10 +30,10 @@ def test_the_first_row_is_selected_until_another_is():
     """So that the worst leak is what is seen, whichever that is."""
     view = View(pid=7)
     assert selected(view, SITES) == "a"
-    assert selected(view, Shown((Row("x"), Row("a")))) == "x"
+    assert selected(view, ShownRows((Row("x"), Row("a")))) == "x"
     moved = after(view, SITES, "down", "up")
-    assert selected(moved, Shown((Row("x"), Row("a")))) == "a"
-    assert selected(after(moved, SITES, "home"), Shown((Row("x"), Row("a")))) == "x"
+    assert selected(moved, ShownRows((Row("x"), Row("a")))) == "a"
+    assert selected(after(moved, SITES, "home"), ShownRows((Row("x"), Row("a")))) == "x"
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_the_selection_moves_and_stays_in_the_list(keys, name):
 def test_a_selected_row_stays_selected_where_it_goes():
     """And the one in its place takes over when it leaves."""
     view = after(View(pid=7), SITES, "down", "down")
-    assert selected(view, Shown((Row("c"), Row("b"), Row("a")))) == "c"
-    assert selected(view, Shown((Row("a"), Row("b"), Row("x")))) == "x"
-    assert selected(view, Shown((Row("a"),))) == "a"
+    assert selected(view, ShownRows((Row("c"), Row("b"), Row("a")))) == "c"
+    assert selected(view, ShownRows((Row("a"), Row("b"), Row("x")))) == "x"
+    assert selected(view, ShownRows((Row("a"),))) == "a"
 
 
 def test_pages_lie_on_each_other():
@@ -70,7 +70,7 @@ def test_pages_lie_on_each_other():
     assert (within.page, within.within) == (Page.SITES, Row("g", ("c",)))
     detail = after(within, SITES, "down", "enter")
     assert (detail.page, detail.site) == (Page.DETAIL, "b")
-    back = after(detail, Shown(), "left")
+    back = after(detail, ShownRows(), "left")
     assert (back.page, selected(back, SITES)) == (Page.SITES, "b")
     back = after(back, SITES, "escape")
     assert (back.page, selected(back, GROUPS)) == (Page.GROUPS, "g")
@@ -129,7 +129,7 @@ def test_pause_help_and_quit():
 
 def test_a_detail_pane_scrolls_within_its_lines():
     """And sorts and groups nothing."""
-    shown = Shown(page_rows=5, scroll_max=8)
+    shown = ShownRows(page_rows=5, scroll_max=8)
     view = View(pid=7, site="a")
     assert [
         after(view, shown, *keys).scroll for keys in (["down"], ["up"], ["end", "j"], ["page-down"] * 2)
@@ -147,8 +147,8 @@ def test_open_files_lie_on_the_page_of_their_process():
     view = after(View(pid=7, group=GroupKey.MODULE), GROUPS, "down")
     opened = after(view, GROUPS, "o")
     assert opened.page is Page.DESCRIPTORS
-    assert after(opened, Shown(page_rows=5, scroll_max=8), "end", "g", "/") == replace(opened, scroll=8)
-    assert after(opened, Shown(), "left") == view
+    assert after(opened, ShownRows(page_rows=5, scroll_max=8), "end", "g", "/") == replace(opened, scroll=8)
+    assert after(opened, ShownRows(), "left") == view
     assert after(View(), PIDS, "o") == View()
 
 
@@ -159,7 +159,7 @@ def test_no_sequence_of_keys_breaks_the_view(keys):
     """Whatever is on the screen: nothing, pids, sites."""
     view = View()
     for place, key in enumerate(keys):
-        on_screen = PIDS if view.page is Page.PROCESSES else (Shown(), SITES, GROUPS)[place % 3]
+        on_screen = PIDS if view.page is Page.PROCESSES else (ShownRows(), SITES, GROUPS)[place % 3]
         view = replace(pressed(view, key, on_screen), quitting=False)
         assert view.pid in (None, 101, 103, 107)
         assert not (view.pid is None and (view.site or view.within or view.descriptors))
@@ -186,13 +186,13 @@ def test_an_action_is_of_the_open_process_or_the_selected_one():
     """And of none where there is none."""
     assert after(View(), PIDS, "x").acting == (Action.SCAN, 101)
     assert after(View(pid=7), SITES, "x").acting == (Action.SCAN, 7)
-    assert after(View(), Shown(), "a") == View()
+    assert after(View(), ShownRows(), "a") == View()
 
 
 def test_a_result_is_scrolled_and_left():
     """By the keys of every page."""
     view = View(reading=True)
-    shown = Shown(page_rows=3, scroll_max=5)
+    shown = ShownRows(page_rows=3, scroll_max=5)
     assert after(view, shown, "page-down", "page-down").scroll == 5
     assert after(view, shown, "down", "left") == View()
     assert after(view, shown, "q").quitting

@@ -19,9 +19,14 @@ from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.cpython import interpreter as module
-from bpfleakd.runtimes.cpython.code_object import CodeObject, CodeReader
+from bpfleakd.runtimes.cpython.code_object import CodeObject, CodeObjectReader
 from bpfleakd.runtimes.cpython.frames import PYTHON_FRAME, PythonFrames, code_address
-from bpfleakd.runtimes.cpython.interpreter import Interpreter, Untrusted, find_interpreter, thread_states
+from bpfleakd.runtimes.cpython.interpreter import (
+    Interpreter,
+    UntrustedInterpreter,
+    find_interpreter,
+    thread_states,
+)
 from bpfleakd.runtimes.cpython.layout import InstructionKind, layout_of, stated_layout
 from bpfleakd.runtimes.cpython.walker import python_walk
 
@@ -100,7 +105,7 @@ def test_the_version_is_that_of_the_running_interpreter(interpreter: Interpreter
 @pytest.mark.skipif(sys.version_info[:2] < (3, 11), reason="before, a thread is known by its pthread_t")
 def test_frames_of_a_thread_are_named(memory: RemoteMemory, interpreter: Interpreter) -> None:
     """Function, file and line, as the thread's own frame objects have them."""
-    reader = CodeReader(memory, interpreter.layout, interpreter.types)
+    reader = CodeObjectReader(memory, interpreter.layout, interpreter.types)
     with waiting_thread() as tid:
         found = [(reader.read(code), offset) for code, offset in frames_of(memory, interpreter, tid)]
         ident = next(thread.ident for thread in threading.enumerate() if thread.native_id == tid)
@@ -116,7 +121,7 @@ def test_frames_of_a_thread_are_named(memory: RemoteMemory, interpreter: Interpr
 
 def test_what_is_no_code_object_is_none(memory: RemoteMemory, interpreter: Interpreter) -> None:
     """An address of something else, of nothing, and beyond all memory."""
-    reader = CodeReader(memory, interpreter.layout, interpreter.types)
+    reader = CodeObjectReader(memory, interpreter.layout, interpreter.types)
     for address in (id("text"), id(object()), 0, 8, 1 << 46, 1 << 60, interpreter.runtime):
         assert reader.read(address) is None
 
@@ -148,7 +153,7 @@ def test_the_version_is_read_from_the_file(memory: RemoteMemory, monkeypatch: py
 
 def test_threads_of_another_process_are_not_trusted(memory: RemoteMemory) -> None:
     """A layout that leads to other numbers than threads of the process is wrong."""
-    with pytest.raises(Untrusted, match="threads"):
+    with pytest.raises(UntrustedInterpreter, match="threads"):
         find_interpreter(read_mappings(PID), open_image, memory, lambda: {1 << 22})
 
 
@@ -156,7 +161,7 @@ def test_another_layout_is_not_trusted(memory: RemoteMemory, monkeypatch: pytest
     """The type's own members say where they are."""
     wrong = replace(module.layout_of((3, 11)) or pytest.fail("no layout"), code_firstlineno=80)
     monkeypatch.setattr(module, "_layout", lambda *_: wrong)
-    with pytest.raises(Untrusted, match="layout"):
+    with pytest.raises(UntrustedInterpreter, match="layout"):
         find_interpreter(read_mappings(PID), open_image, memory, tids)
 
 
@@ -164,7 +169,7 @@ def test_pypy_is_recognised(memory: RemoteMemory, monkeypatch: pytest.MonkeyPatc
     """And said to be what it is."""
     monkeypatch.setattr(module, "_PYPY", "Py_Initialize")
     monkeypatch.setattr(module, "_NEEDED", {"nothing has this name"})
-    with pytest.raises(Untrusted, match="PyPy"):
+    with pytest.raises(UntrustedInterpreter, match="PyPy"):
         find_interpreter(read_mappings(PID), open_image, memory, tids)
 
 
@@ -207,7 +212,7 @@ def word_of(address: int, unit: int, check: int) -> int:
 
 def test_words_become_methods(memory: RemoteMemory, interpreter: Interpreter) -> None:
     """With the line; a word that fails the check has no name, its neighbours in the segment neither."""
-    reader = CodeReader(memory, interpreter.layout, interpreter.types)
+    reader = CodeObjectReader(memory, interpreter.layout, interpreter.types)
 
     def read(function: object) -> tuple[int, CodeObject]:
         address = id(function.__code__)  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from bpfleakd.runtimes.cpython.containers import Container
 from bpfleakd.runtimes.cpython.heap_reading import HeapTarget
 from bpfleakd.runtimes.cpython.object_heap import ObjectHeap
 from bpfleakd.runtimes.cpython.runtime import detect_cpython
-from bpfleakd.runtimes.cpython.turns import Turns
+from bpfleakd.runtimes.cpython.turns import ReadingTurns
 from tests.unit.waiting import until
 
 PROGRAM = "print('ready', flush=True); input()"
@@ -42,7 +42,7 @@ def target() -> Iterator[HeapTarget]:
 
 def test_a_heap_that_waits_for_its_turn(target: HeapTarget) -> None:
     """Closed, it neither waits nor reads, however long the one before it takes; another one then reads."""
-    turns = Turns()
+    turns = ReadingTurns()
     closed, other = (ObjectHeap(target, LONG_AGO_NS, turns) for _ in range(2))
     with turns.turn(lambda: True):
         for heap in (closed, other):
@@ -59,7 +59,7 @@ def test_a_heap_that_waits_for_its_turn(target: HeapTarget) -> None:
 
 def test_a_set_of_weak_references_keeps_nothing(target: HeapTarget) -> None:
     """It follows the objects that somebody else keeps; without anybody, it is all that is known."""
-    heap = ObjectHeap(target, LATER_NS, Turns())
+    heap = ObjectHeap(target, LATER_NS, ReadingTurns())
     for at_s in range(8):
         sizes = {0x1000: 1_000 + 90 * at_s, 0x2000: 1_001 + 90 * at_s}
         heap._growing.take(float(at_s), [Container(one, "set", size, one + 8) for one, size in sizes.items()])

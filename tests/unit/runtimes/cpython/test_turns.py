@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bpfleakd.runtimes.cpython.turns import Turns
+from bpfleakd.runtimes.cpython.turns import ReadingTurns
 from tests.unit.waiting import until
 
 
@@ -24,7 +24,7 @@ def in_thread(function: Callable[[], None]) -> threading.Thread:
 
 def test_who_asked_first_is_next() -> None:
     """Also if all wait at once, and one of them asks again while the others wait."""
-    turns, order, go_on = Turns(), [], threading.Event()
+    turns, order, go_on = ReadingTurns(), [], threading.Event()
 
     def take(name: str) -> None:
         with turns.turn(always):
@@ -46,7 +46,7 @@ def test_who_asked_first_is_next() -> None:
 
 def test_a_failure_ends_the_turn() -> None:
     """The next one does not wait for ever."""
-    turns = Turns()
+    turns = ReadingTurns()
     with pytest.raises(ValueError, match="a reason"), turns.turn(always):
         raise ValueError("a reason")
     with turns.turn(always):
@@ -55,7 +55,7 @@ def test_a_failure_ends_the_turn() -> None:
 
 def test_a_turn_that_is_no_longer_wanted() -> None:
     """It leaves the queue while another one has its turn; the next in the queue is not held up."""
-    turns, wanted, got = Turns(), [True], []
+    turns, wanted, got = ReadingTurns(), [True], []
 
     def take(is_wanted: Callable[[], bool]) -> None:
         with turns.turn(is_wanted) as has_turn:
@@ -77,7 +77,7 @@ def test_a_turn_that_is_no_longer_wanted() -> None:
 
 def test_a_rest_after_a_turn() -> None:
     """The next one waits for it, but not one that is not wanted."""
-    turns = Turns()
+    turns = ReadingTurns()
     with turns.turn(always):
         began_s = time.monotonic()
         turns.rest(0.1)

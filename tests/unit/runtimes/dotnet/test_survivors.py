@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from bpfleakd.runtimes.dotnet.nettrace import Event
-from bpfleakd.runtimes.dotnet.survivors import Survivors
+from bpfleakd.runtimes.dotnet.survivors import SampledSurvivors
 
 from .streams import RUNTIME, text
 
@@ -17,7 +17,7 @@ class Heap:
     """Writes the events of a small heap."""
 
     def __init__(self) -> None:
-        self.survivors = Survivors()
+        self.survivors = SampledSurvivors()
         self.now_ns = S
         self.collections = 0
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpfleakd.runtimes.go import bucket_list
-from bpfleakd.runtimes.go.heap_profile import HeapProfile
+from bpfleakd.runtimes.go.heap_profile import GoHeapProfile
 from bpfleakd.runtimes.go.memory import ProcessMemory
 
 from .memory_image import Arena, own_memory
@@ -33,7 +33,7 @@ class Program:
         self.cycle = self.arena.words([FLUSHED])
         self.rate = self.arena.words([524_288])
         self.records: list[int] = []
-        self.profile = HeapProfile(memory, counters, (self.head, self.cycle, self.rate))
+        self.profile = GoHeapProfile(memory, counters, (self.head, self.cycle, self.rate))
         self._newest = 0
 
     def add(self, stack: list[int], size: int, allocs: int, frees: int, kind: int = 1) -> int:
@@ -127,7 +127,7 @@ def test_another_layout_is_not_trusted(memory: ProcessMemory) -> None:
     program = Program(memory, counters=2)
     for stack in range(50):
         program.add([stack + 1], 100, 5, 2)
-    wrong = HeapProfile(memory, 4, (program.head, program.cycle, program.rate))
+    wrong = GoHeapProfile(memory, 4, (program.head, program.cycle, program.rate))
     wrong.buckets()
     assert not wrong.is_trustworthy
 
@@ -218,7 +218,7 @@ def test_what_is_kept_of_a_program_is_limited(memory: ProcessMemory, monkeypatch
     program = Program(memory)
     for stack in range(5):
         program.add([stack + 1, 7], 10, 1, 0)
-    profile = HeapProfile(memory, 4, (program.head, program.cycle, program.rate), buckets_max=3)
+    profile = GoHeapProfile(memory, 4, (program.head, program.cycle, program.rate), buckets_max=3)
     assert len(profile.buckets().sizes) == 3
     assert profile.left_out == 1
     # Stacks are counted after so many windows.

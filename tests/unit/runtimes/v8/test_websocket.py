@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bpfleakd.runtimes.v8.websocket import BadConversation, Connection, WebSocket
+from bpfleakd.runtimes.v8.websocket import BadConversation, WebSocket, WebSocketConnection
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
@@ -60,7 +60,9 @@ def talking(pair: tuple[socket.socket, Server], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("os.urandom", bytes)
     key = base64.b64encode(bytes(16))
     server.accept(b"Sec-WebSocket-Key: " + key + b"\r\n")
-    found = WebSocket(Connection(ours.fileno(), time.monotonic() + 5, 1 << 20), "localhost", "/x", 1_000)
+    found = WebSocket(
+        WebSocketConnection(ours.fileno(), time.monotonic() + 5, 1 << 20), "localhost", "/x", 1_000
+    )
     request = server.socket.recv(4096)
     assert request.startswith(b"GET /x HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n")
     assert key in request
@@ -115,14 +117,14 @@ def test_one_that_never_ends_its_header(pair: tuple[socket.socket, Server]) -> N
     server.socket.setblocking(False)
     server.socket.send(b"x" * 100_000)
     with pytest.raises(BadConversation, match="header"):
-        WebSocket(Connection(ours.fileno(), time.monotonic() + 5, 1 << 20), "localhost", "/", 1_000)
+        WebSocket(WebSocketConnection(ours.fileno(), time.monotonic() + 5, 1 << 20), "localhost", "/", 1_000)
 
 
 def test_one_that_says_nothing(pair: tuple[socket.socket, Server]) -> None:
     """It is waited for until the deadline."""
     ours, _server = pair
     with pytest.raises(BadConversation, match="in time"):
-        Connection(ours.fileno(), time.monotonic() + 0.01, 1 << 20).get("localhost", "/json/list")
+        WebSocketConnection(ours.fileno(), time.monotonic() + 0.01, 1 << 20).get("localhost", "/json/list")
 
 
 def test_one_that_says_too_much(pair: tuple[socket.socket, Server]) -> None:
@@ -130,7 +132,7 @@ def test_one_that_says_too_much(pair: tuple[socket.socket, Server]) -> None:
     ours, server = pair
     server.socket.sendall(bytes(2_000))
     with pytest.raises(BadConversation, match="too long"):
-        Connection(ours.fileno(), time.monotonic() + 5, 1_000).exactly(1_500)
+        WebSocketConnection(ours.fileno(), time.monotonic() + 5, 1_000).exactly(1_500)
 
 
 def test_one_that_is_no_websocket(pair: tuple[socket.socket, Server]) -> None:
@@ -138,4 +140,4 @@ def test_one_that_is_no_websocket(pair: tuple[socket.socket, Server]) -> None:
     ours, server = pair
     server.socket.sendall(b"HTTP/1.1 101 Switching Protocols\r\nSec-WebSocket-Accept: x\r\n\r\n")
     with pytest.raises(BadConversation, match="accept"):
-        WebSocket(Connection(ours.fileno(), time.monotonic() + 5, 1 << 20), "localhost", "/", 1_000)
+        WebSocket(WebSocketConnection(ours.fileno(), time.monotonic() + 5, 1 << 20), "localhost", "/", 1_000)

@@ -17,7 +17,7 @@ from bpfleakd.model.verdict import Verdict
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.judging.site_verdicts import NOT_YET, SiteVerdicts
 from bpfleakd.tracing.managed_heap import HeapTracking
-from bpfleakd.tracing.owned_memory import Growth
+from bpfleakd.tracing.owned_memory import OwnedGrowth
 from bpfleakd.verdicts.measurement import persistence_of
 from bpfleakd.verdicts.merged_histories import Units
 from bpfleakd.verdicts.persistence import Persistence
@@ -249,7 +249,7 @@ def test_a_leak_that_no_full_collection_has_confirmed(world: World) -> None:
     assert (verdict.verdict, verdict.leak_bytes_per_s) == (Verdict.GROWING, 0)
     heap.owned.judge([], None, 45.0)
     assert world.verdicts.of_process(world.table, (), heap=heap).verdict is Verdict.LEAK
-    assert world.verdicts.growth_of(77) == Growth(0.0, 0.0, 0.0)
+    assert world.verdicts.growth_of(77) == OwnedGrowth(0.0, 0.0, 0.0)
 
 
 def test_what_ends_keeps_the_verdict_from_before_its_end(world: World) -> None:
