@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.process.environment import read_environment
 from bpfleakd.process.files.rooted_open import root_of
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.dotnet.allocations import DotnetAllocations
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError, Endpoint, find_endpoint
+from bpfleakd.runtimes.dotnet.heap_limit import hard_limit_bytes
 from bpfleakd.runtimes.dotnet.heap_types import DotnetTypes
 from bpfleakd.runtimes.dotnet.live_heap import DotnetLiveHeap
 from bpfleakd.runtimes.dotnet.method_look import Methods, take_rundown
@@ -44,6 +46,7 @@ class DotnetRuntime:
         proc: Path = Path("/proc"),
     ) -> None:
         self.version = version
+        self.heap_limit_bytes = hard_limit_bytes(read_environment(process.id.pid, proc), version)
         self._helpers = helpers
         self._process = process
         self._proc = proc
