@@ -115,13 +115,9 @@ def classify_managed_heap(
     elif grows and _is_confirmed(collections, often_full, was_leak, rate, leak_after_s):
         verdict, reason = Verdict.LEAK, f"{what} grows {human_rate(rate)}"
         reason += "" if is_read else f", through {_counted(full, 'full collection')}"
-    elif (
-        not grows
-        and course is Course.EVEN
-        and count < _PARTS
-        and _gained_bytes(found, collections) > GAINED_MIN_BYTES
-    ):
-        # Five rising ones are below the test's certainty, but the heap is not constant either.
+    elif not grows and count < _PARTS and _gained_bytes(found, collections) > GAINED_MIN_BYTES:
+        # Five rising ones are below the test's certainty, but the heap is not constant either; nor is it if
+        # the last five of ten happen not to rise.
         verdict, reason = Verdict.UNKNOWN, f"{looks} of the managed heap: too few to tell"
     elif grows:
         verdict, reason = Verdict.GROWING, f"{what} grows {human_rate(rate)}"

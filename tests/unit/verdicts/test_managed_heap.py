@@ -90,6 +90,13 @@ def test_a_cache_that_has_filled() -> None:
     assert heap([34.0 + 0.1 * (i % 3) for i in range(60)], full=(0, 59)).verdict is Verdict.STEADY
 
 
+def test_ten_collections_of_a_leak_below_noise() -> None:
+    """That the last five happen not to rise ends nothing: it is too early for any word but that."""
+    found = heap([4.0, 4.4, 4.9, 5.2, 5.8, 6.3, 6.1, 6.2, 6.0, 6.3, 6.2], full=(3, 9))
+    assert found.verdict is Verdict.UNKNOWN
+    assert "too few" in found.reason
+
+
 def test_a_cache_that_fills_ever_more_slowly() -> None:
     """Growing, while it fills; it is not over, and may be a leak after all."""
     live = [20 + 10 * float(np.log1p(i)) for i in range(30)]
