@@ -12,11 +12,13 @@ from msgspec.structs import replace
 from bpfleakd.model.code.stack import Frame
 from bpfleakd.model.difference import DiffReport
 from bpfleakd.model.groups import GroupedReport
-from bpfleakd.model.report import LeakReport
+from bpfleakd.model.report import LeakReport, SiteReport
+from bpfleakd.model.resources import DescriptorSite
 from bpfleakd.model.stored_report import StoredReport
 
 __all__ = ["Report", "without_addresses"]
 
+_Site = TypeVar("_Site", SiteReport, DescriptorSite)
 Report = TypeVar("Report", LeakReport, GroupedReport, DiffReport, StoredReport)
 
 
@@ -27,10 +29,8 @@ def without_addresses(report: Report) -> Report:
         case LeakReport():
             return replace(
                 report,
-                sites=tuple(replace(s, stack=hidden.stack(s.stack)) for s in report.sites),
-                descriptor_sites=tuple(
-                    replace(s, stack=hidden.stack(s.stack)) for s in report.descriptor_sites
-                ),
+                sites=tuple(hidden.site(site) for site in report.sites),
+                descriptor_sites=tuple(hidden.site(site) for site in report.descriptor_sites),
             )
         case DiffReport():
             return replace(report, sites=tuple(replace(s, stack=hidden.stack(s.stack)) for s in report.sites))
@@ -51,6 +51,11 @@ class _HiddenFrames:
     def stack(self, stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
         """The frames of a stack, which has to outlive this."""
         return tuple(self._made.get(id(frame)) or self._make(frame) for frame in stack)
+
+    def site(self, site: _Site) -> _Site:
+        """A call site; its frames have to outlive this."""
+        called_by = site.called_by and (self._made.get(id(site.called_by)) or self._make(site.called_by))
+        return replace(site, stack=self.stack(site.stack), called_by=called_by)
 
     def _make(self, frame: Frame) -> Frame:
         made = self._made[id(frame)] = replace(frame, address=0)

@@ -41,6 +41,7 @@ from bpfleakd.model.stored_report import StoredReport, StoredReportEntry
 from ..samples import (
     HOSTILE,
     a_blocks_report,
+    a_frame,
     a_group,
     a_grouped_report,
     a_process,
@@ -682,7 +683,7 @@ def test_without_details_nothing_answers_addresses(target):
 
 def test_without_details_frames_have_no_address():
     """In every answer with stacks; names, offsets and figures are as they were."""
-    report = a_report(sites=(a_site(),))
+    report = a_report(sites=(a_site(called_by=a_frame("order")),))
     entry = StoredReportEntry(1, 0.0, 1, 2, "shop", "/srv/shop", "exited", 3, 4, 5.0, 1)
     grouped = replace(a_grouped_report(1), groups=(a_group(stack=a_stack()),))
     service = FakeService(
