@@ -82,7 +82,9 @@ def test_each_leaks_in_its_way(daemon: Callable[..., Daemon], leaking: Callable[
         report = json.loads(tracer.control("maps", pids["classes"], "--json"))
         return {line["kind"]: line for line in report["bill"]}
 
-    areas = {area["kind"]: area for area in reports["classes"]["managed"]["areas"]}
+    # The verdicts may come before much is compiled.
+    wait_until(lambda: bill()["jit"]["bytes"] > 1 << 20)
+    areas = {area["kind"]: area for area in tracer.top(pids["classes"])["managed"]["areas"]}
     assert bill()["metaspace"]["bytes"] >= areas["metaspace"]["used_bytes"] > 1 << 20
     assert areas["code_cache"]["committed_bytes"] >= areas["code_cache"]["used_bytes"] > 1 << 20
     assert areas["code_cache"]["committed_bytes"] >= bill()["jit"]["bytes"] > 1 << 20

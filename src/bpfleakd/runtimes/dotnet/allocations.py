@@ -75,7 +75,7 @@ class DotnetAllocations:
                     one.live_bytes,
                     one.samples,
                     one.growth_bytes_per_s,
-                    is_proven=self._window.full_collections > 0,
+                    is_proven=self._window.proofs > 0,
                 )
                 for one in self._window.retained
             ]
@@ -96,7 +96,7 @@ class DotnetAllocations:
         passed_ns = now_ns - self._began_ns
         if passed_ns < _SHORTEST_WINDOW_NS:
             return False
-        has_proof = self._window.collections >= _COLLECTIONS_MIN and self._window.full_collections > 0
+        has_proof = self._window.collections >= _COLLECTIONS_MIN and self._window.proofs > 0
         has_learnt = has_proof or passed_ns > _LONGEST_DEAR_NS
         return has_learnt and (self._is_dear(passed_ns) or not self._is_wanted)
 

@@ -118,7 +118,7 @@ class Allocated(msgspec.Struct, frozen=True, tag=True):
     """What the samples of the session say by now, those that keep most first."""
 
     collections: Number
-    full_collections: Number
+    proofs: Number
     ticks: Number
     retained: tuple[RetainedRow, ...]
 
@@ -204,7 +204,7 @@ def allocations(files: Sequence[int], _arguments: object, answer: Answers) -> No
                 )
                 for one in survivors.retained()[:_RETAINED_MAX]
             )
-            answer(Allocated(survivors.collections, survivors.full_collections, survivors.ticks, retained))
+            answer(Allocated(survivors.collections, survivors.proofs, survivors.ticks, retained))
             answered_s = time.monotonic()
 
 

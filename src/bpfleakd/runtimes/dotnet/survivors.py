@@ -31,8 +31,10 @@ from bpfleakd.runtimes.runtime import Retained
 __all__ = ["SampledSurvivors"]
 
 _OLDEST = 2
-# Of the time until the last full collection, growth is that of samples taken in this first part.
-_PROVEN_SHARE = 2 / 3
+# Growth is that of samples taken in this first part of the time until a full collection, if that is long
+# enough for what is in flight, or in a ring, to have died.
+_PROVEN_SHARE = 0.5
+_PROVEN_MIN_NS = 6_000_000_000
 # Of samples since the last collection and survivors; beyond that every second one is followed, and so on.
 _SAMPLES_MAX = 20_000
 _KINDS_MAX = 20_000
@@ -49,14 +51,17 @@ class _Collection(Struct):
 
 
 class SampledSurvivors:
-    """The samples of one session, which began at `began_ns` and has seen so many `collections`."""
+    """The samples of one session, which began at `began_ns` and has seen so many `collections`.
+
+    `proofs` of these were full, and late enough to show what stays.
+    """
 
     def __init__(self) -> None:
         self.began_ns = 0
         self.last_ns = 0
         self.collections = 0
-        self.full_collections = 0
-        self._full_ns = 0
+        self.proofs = 0
+        self._proof_ns = 0
         self.ticks = 0
         self._kinds: dict[tuple[str, tuple[int, ...]], int] = {}
         self._addresses = _NONE.astype(np.uint64)
@@ -95,8 +100,8 @@ class SampledSurvivors:
         self._settle()
         old = self._generation > 0
         grown, grown_s = old, (self.last_ns - self.began_ns) / 1e9
-        if self.full_collections:
-            proven_ns = self.began_ns + int(_PROVEN_SHARE * (self._full_ns - self.began_ns))
+        if self.proofs:
+            proven_ns = self.began_ns + int(_PROVEN_SHARE * (self._proof_ns - self.began_ns))
             grown, grown_s = old & (self._born_ns < proven_ns), (proven_ns - self.began_ns) / 1e9
         live_bytes, growing_bytes = self._bytes_by_kind(old), self._bytes_by_kind(grown)
         samples = np.bincount(self._kind[old], minlength=len(self._kinds))
@@ -106,7 +111,7 @@ class SampledSurvivors:
                 int(live_bytes[kind]),
                 int(samples[kind]),
                 float(growing_bytes[kind]) / max(1.0, grown_s),
-                is_proven=self.full_collections > 0,
+                is_proven=self.proofs > 0,
             )
             for name, kind in self._kinds.items()
             if samples[kind]
@@ -178,9 +183,9 @@ class SampledSurvivors:
 
     def _apply(self, collection: _Collection, candidates: NDArray[np.bool_]) -> None:
         self.collections += 1
-        if collection.depth >= _OLDEST:
-            self.full_collections += 1
-            self._full_ns = collection.began_ns
+        if collection.depth >= _OLDEST and collection.began_ns - self.began_ns >= _PROVEN_MIN_NS:
+            self.proofs += 1
+            self._proof_ns = collection.began_ns
         found, moved = _moved(self._addresses, collection.survivors)
         self._addresses = np.where(found, moved, self._addresses)
         older = found & candidates & (self._generation < _OLDEST)
