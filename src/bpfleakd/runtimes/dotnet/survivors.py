@@ -9,7 +9,8 @@ Rules:
 - A new sample is in generation 0; that of a large object in the oldest one. Survivors move to the next
   generation.
 - A collection of generation g covers the samples of generations up to g. The others stay as they are.
-- A background collection covers the samples that were in the oldest generation when it began.
+- A background collection covers the samples that were in the oldest generation when it began. If it moves
+  objects it is none: the runtime announces one before it knows that its thread has not started yet.
 - Growth is that of the samples that a full collection found alive long after they were taken. The others may
   be garbage: what a queue or a cache holds for a while reaches the old generations, and dies there.
 
@@ -48,6 +49,7 @@ class _Collection(Struct):
     depth: int
     began_ns: int
     survivors: list[NDArray[np.uint64]]
+    moves: bool = False
 
 
 class SampledSurvivors:
@@ -161,6 +163,7 @@ class SampledSurvivors:
         if collection is None:
             return
         if event.number == events.BULK_MOVED:
+            collection.moves = True
             collection.survivors.append(events.moved_ranges(event))
         else:
             ranges = events.surviving_ranges(event)
@@ -168,18 +171,24 @@ class SampledSurvivors:
 
     def _end(self, event: Event) -> None:
         number, _depth = events.gc_end(event)
-        foreground, background = self._foreground, self._background
-        if foreground is not None and foreground.number == number:
+        if self._foreground is not None and self._foreground.number == number:
+            self._apply(self._foreground, self._covered(self._foreground))
             self._foreground = None
-            self._apply(foreground, self._candidates(foreground.depth))
-        elif background is not None and background.number == number:
+        elif self._background is not None and self._background.number == number:
+            background = self._background
+            covered = self._covered(background)
+            if not background.moves:
+                covered = (self._generation == _OLDEST) & (self._since_ns < background.began_ns)
+            self._apply(background, covered)
             self._background = None
+        else:
+            # Its beginning was before the session's: what became of the young samples is not known.
             self._settle()
-            self._apply(background, (self._generation == _OLDEST) & (self._since_ns < background.began_ns))
+            self._keep(self._generation > 0)
 
-    def _candidates(self, depth: int) -> NDArray[np.bool_]:
+    def _covered(self, collection: _Collection) -> NDArray[np.bool_]:
         self._settle()
-        return self._generation <= depth
+        return self._generation <= collection.depth
 
     def _apply(self, collection: _Collection, candidates: NDArray[np.bool_]) -> None:
         self.collections += 1

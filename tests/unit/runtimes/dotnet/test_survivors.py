@@ -101,6 +101,33 @@ def test_a_background_collection_between_others() -> None:
     assert heap.retained() == {"old": (100_000, 1), "young": (100_000, 1)}
 
 
+def test_a_background_collection_that_moves_objects_is_none() -> None:
+    """The first one, whose thread has not started yet: it covers the young objects, too."""
+    heap = Heap()
+    heap.allocate("Order", 0x10_0040, FILL)
+    heap.allocate("Page", 0x10_0100, RENDER)
+    number = heap.begin(2, background=True)
+    heap.moves((0x10_0000, 0x8000, 0x80))
+    heap.end(number)
+    assert heap.retained() == {"Order": (100_000, 1)}
+    # The address of the page is another object's by now.
+    number = heap.begin(0)
+    heap.moves((0x10_0100, 0x9000, 0x80))
+    heap.end(number)
+    assert heap.retained() == {"Order": (100_000, 1)}
+
+
+def test_a_collection_whose_beginning_is_missing() -> None:
+    """Young samples from before its end are forgotten, since nobody knows whether they live."""
+    heap = Heap()
+    heap.allocate("Page", 0x10_0100, RENDER)
+    heap.end(7)
+    number = heap.begin(0)
+    heap.moves((0x10_0100, 0x9000, 0x80))
+    heap.end(number)
+    assert heap.retained() == {}
+
+
 def test_a_collection_whose_end_is_missing() -> None:
     """It is over when the next one begins, and takes none of its survivors."""
     heap = Heap()
