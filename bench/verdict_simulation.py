@@ -75,6 +75,8 @@ _COLOURS = (
     "#ad494a",
     "#637939",
     "#8c6d31",
+    "#3182bd",
+    "#e6550d",
 )
 _WIDTH, _HEIGHT, _LEFT, _TOP = 460, 240, 60, 40
 _PANEL = _HEIGHT + 90
