@@ -79,8 +79,7 @@ def filling(grid: Matrix, values: Matrix, blocks: Row, falls_per_s: Row) -> tupl
     """How fast the rates of curves of filling caches fall, and which of them still do over this grid.
 
     `falls_per_s` is the fall of the logarithm of the rate over a longer time, 0.0 for other curves; the same
-    is returned, over this grid for those of which it shows that they fill. `blocks` are those recorded of
-    what is gained.
+    is returned, the least of the times that show a fall. `blocks` are those recorded of what is gained.
     """
     fall, error, deviate = _rate_fall(grid, values)
     elapsed_s = np.maximum(grid[-1] - grid[0], 1e-9)
@@ -90,7 +89,9 @@ def filling(grid: Matrix, values: Matrix, blocks: Row, falls_per_s: Row) -> tupl
     goes_on = fall + _FAR * error > _STILL_FILLING * falls_per_s * elapsed_s
     goes_on |= gain(values) < _NEARLY_FULL * values[-1]
     still_fills = is_filling | ((falls_per_s > 0) & goes_on)
-    return np.where(is_filling, fall / elapsed_s, falls_per_s), still_fills
+    # Of a short time, chance may have made much of it.
+    least = np.where(falls_per_s > 0, np.minimum(falls_per_s, fall / elapsed_s), fall / elapsed_s)
+    return np.where(is_filling, least, falls_per_s), still_fills
 
 
 def _rate_fall(grid: Matrix, values: Matrix) -> tuple[Row, Row, Row]:
