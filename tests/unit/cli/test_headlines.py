@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 
 from bpfleakd.cli.render.headlines import headline, headline_place
+from bpfleakd.cli.render.sites import name_widths
 from bpfleakd.model.code.stack import Frame, FrameKind
 
 from ..samples import a_site
@@ -27,7 +28,7 @@ def test_the_programs_function_comes_first() -> None:
 
 
 def test_a_program_without_symbols() -> None:
-    """Its function is told by where it begins."""
+    """Its function is shown by the place where it begins."""
     nameless = replace(ORDER, function=None, location=None, function_start=0x1230)
     site = replace(OF_LIBRARY, called_by=nameless)
     assert headline(site) == "shop+0x1230 → xmlNewDoc"
@@ -42,3 +43,10 @@ def test_the_room_is_kept(width: int) -> None:
     assert cell_len(text) <= width
     assert " → " in text
     assert width < 30 or ("validate" in text and "xmlNewDoc" in text)
+
+
+def test_objects_of_a_managed_heap_are_where_the_program_called() -> None:
+    """The place beside the headline is that of its first function, with the type of the objects."""
+    site = replace(OF_LIBRARY, type="xml.Doc")
+    _function, where = name_widths([site], None, estimates=False)
+    assert where == len("/srv/shop/order.cpp:10, xml.Doc")

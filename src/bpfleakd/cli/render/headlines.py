@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from rich.cells import cell_len
 
 from bpfleakd.cli.render.names import short_function
-from bpfleakd.cli.render.stacks import basename
+from bpfleakd.cli.render.stacks import basename, file_and_offset
 from bpfleakd.cli.render.words import readable_function
 from bpfleakd.model.code.stack import Frame
+from bpfleakd.model.report import SiteReport
+from bpfleakd.model.resources import DescriptorSite
 from bpfleakd.printable import printable
 
-__all__ = ["Headed", "headline", "headline_place"]
+__all__ = ["headline", "headline_place"]
 
 _CALLS = " → "
 # The program's own function has the first right to the room.
 _CALLERS_SHARE = 0.6
 
 
-class Headed(Protocol):
-    """What all reports state of a call site."""
-
-    @property
-    def function(self) -> str | None: ...
-    @property
-    def module(self) -> str | None: ...
-    @property
-    def location(self) -> str | None: ...
-    @property
-    def called_by(self) -> Frame | None: ...
-
-
-def headline(site: Headed, width: int | None = None) -> str:
+def headline(site: SiteReport | DescriptorSite, width: int | None = None) -> str:
     """Return "order → xmlNewDoc", the program's function and the library's that it called, or only one."""
     charged = readable_function(site.function) if site.function else "[unknown]"
     if site.called_by is None:
@@ -48,7 +35,7 @@ def headline(site: Headed, width: int | None = None) -> str:
     return f"{caller}{_CALLS}{charged}"
 
 
-def headline_place(site: Headed) -> str | None:
+def headline_place(site: SiteReport | DescriptorSite) -> str | None:
     """Return file:line of the program's own function, or its file; None for a charged one without a line."""
     caller = site.called_by
     if caller is None:
@@ -62,5 +49,4 @@ def _name(frame: Frame) -> str:
     if frame.function:
         return readable_function(frame.function)
     offset = frame.offset if frame.function_start is None else frame.function_start
-    module = printable(basename(frame.module)) if frame.module else "?"
-    return module if offset is None else f"{module}+{offset:#x}"
+    return file_and_offset(frame.module or "?", offset)

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bpfleakd.cli.render.headlines import headline, headline_place
-from bpfleakd.cli.render.stacks import basename
+from bpfleakd.cli.render.stacks import file_and_offset
 from bpfleakd.cli.render.words import readable_function
 from bpfleakd.model.report import BlockType, SiteReport
 from bpfleakd.model.verdict import Verdict
@@ -121,12 +121,13 @@ def name_widths(sites: Sequence[SiteReport], width: int | None, estimates: bool)
 def _where(site: SiteReport) -> str:
     """Return file:line of the program's own function, or the module with the offset of the blamed call.
 
-    Of a managed heap it has the type, too. A function without a name is told by where it begins, which is
-    the same for all of its calls.
+    Objects of a managed heap have their type there. A function without a name is shown by its beginning,
+    which is the same for all of its calls.
     """
+    known = headline_place(site)
     if site.type:
-        return printable(f"{site.location}, {site.type}" if site.location else site.type)
-    if known := headline_place(site):
+        return f"{known}, {printable(site.type)}" if known else printable(site.type)
+    if known:
         return known
     if not site.module:
         return "-"
@@ -134,5 +135,4 @@ def _where(site: SiteReport) -> str:
     offset = (
         site.function_start if site.function_start is not None else next((f.offset for f in blamed), None)
     )
-    name = printable(basename(site.module))
-    return name if offset is None else f"{name}+{offset:#x}"
+    return file_and_offset(site.module, offset)

@@ -49,6 +49,12 @@ def basename(path: str) -> str:
     return path.rpartition("/")[2] or path
 
 
+def file_and_offset(module: str, offset: int | None) -> str:
+    """Return the name of a file, and where in it, if that is known: "libssl.so.3+0x44640"."""
+    name = printable(basename(module))
+    return name if offset is None else f"{name}+{offset:#x}"
+
+
 def _frame_line(frame: Frame, width: int | None) -> Text:
     name = readable_function(frame.function) if frame.function else f"{frame.address:#x}"
     place = "  ".join(part for part in (_module(frame), _location(frame)) if part)
@@ -62,9 +68,8 @@ def _frame_line(frame: Frame, width: int | None) -> Text:
 def _module(frame: Frame) -> str:
     if frame.module is None:
         return f"[{frame.kind}]"
-    name = printable(basename(frame.module))
-    offset = "" if frame.location or frame.offset is None else f"+{frame.offset:#x}"
-    return name + offset + (" (inlined)" if frame.inlined else "")
+    place = file_and_offset(frame.module, None if frame.location else frame.offset)
+    return place + (" (inlined)" if frame.inlined else "")
 
 
 def _location(frame: Frame) -> str:
