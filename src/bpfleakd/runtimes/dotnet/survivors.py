@@ -171,24 +171,17 @@ class SampledSurvivors:
 
     def _end(self, event: Event) -> None:
         number, _depth = events.gc_end(event)
+        self._settle()
         if self._foreground is not None and self._foreground.number == number:
-            self._apply(self._foreground, self._covered(self._foreground))
-            self._foreground = None
+            collection, self._foreground = self._foreground, None
+            self._apply(collection, self._generation <= collection.depth)
         elif self._background is not None and self._background.number == number:
-            background = self._background
-            covered = self._covered(background)
-            if not background.moves:
-                covered = (self._generation == _OLDEST) & (self._since_ns < background.began_ns)
-            self._apply(background, covered)
-            self._background = None
+            collection, self._background = self._background, None
+            is_old = (self._generation == _OLDEST) & (self._since_ns < collection.began_ns)
+            self._apply(collection, self._generation <= collection.depth if collection.moves else is_old)
         else:
             # Its beginning was before the session's: what became of the young samples is not known.
-            self._settle()
             self._keep(self._generation > 0)
-
-    def _covered(self, collection: _Collection) -> NDArray[np.bool_]:
-        self._settle()
-        return self._generation <= collection.depth
 
     def _apply(self, collection: _Collection, candidates: NDArray[np.bool_]) -> None:
         self.collections += 1
