@@ -50,13 +50,15 @@ class _HiddenFrames:
 
     def stack(self, stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
         """The frames of a stack, which has to outlive this."""
-        return tuple(self._made.get(id(frame)) or self._make(frame) for frame in stack)
+        return tuple(self._hidden(frame) for frame in stack)
 
     def site(self, site: _Site) -> _Site:
         """A call site; its frames have to outlive this."""
-        called_by = site.called_by and (self._made.get(id(site.called_by)) or self._make(site.called_by))
+        called_by = self._hidden(site.called_by) if site.called_by else None
         return replace(site, stack=self.stack(site.stack), called_by=called_by)
 
-    def _make(self, frame: Frame) -> Frame:
-        made = self._made[id(frame)] = replace(frame, address=0)
+    def _hidden(self, frame: Frame) -> Frame:
+        made = self._made.get(id(frame))
+        if made is None:
+            made = self._made[id(frame)] = replace(frame, address=0)
         return made

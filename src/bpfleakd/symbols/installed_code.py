@@ -1,7 +1,7 @@
 """Whether code belongs to an installed library or package, by where its file or its source lies.
 
-The allocation is that library's, but the program called it: a report names both. What a program brings along
-(/opt, /srv, directories of its own below /usr/lib) is the program's.
+A library allocates because the program called it, so a report names both. What a program brings along belongs
+to the program: files in /opt, in /srv, or in its own directory below /usr/lib.
 """
 
 from __future__ import annotations

@@ -84,13 +84,14 @@ def filling(grid: Matrix, values: Matrix, blocks: Row, falls_per_s: Row) -> tupl
     fall, error, deviate = _rate_fall(grid, values)
     elapsed_s = np.maximum(grid[-1] - grid[0], 1e-9)
     is_filling = (fall > -np.log(_FILLING)) & (deviate < _FILLING_T)
-    # Of so many blocks, each third differs by chance alone; a curve that is known at few points hides that.
+    # The thirds of so many blocks differ by chance alone. A curve that is known at few points hides that.
     error = np.maximum(error, np.sqrt(6 / np.maximum(blocks, 1.0)) * (blocks > 0))
     goes_on = fall + _FAR * error > _STILL_FILLING * falls_per_s * elapsed_s
     goes_on |= gain(values) < _NEARLY_FULL * values[-1]
     still_fills = is_filling | ((falls_per_s > 0) & goes_on)
-    # Of a short time, chance may have made much of it.
-    least = np.where(falls_per_s > 0, np.minimum(falls_per_s, fall / elapsed_s), fall / elapsed_s)
+    # In a short time, chance may make the fall look large.
+    here = fall / elapsed_s
+    least = np.where(falls_per_s > 0, np.minimum(falls_per_s, here), here)
     return np.where(is_filling, least, falls_per_s), still_fills
 
 
