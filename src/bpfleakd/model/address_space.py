@@ -11,6 +11,7 @@ from bpfleakd.model.container import ContainerBill
 from bpfleakd.model.runtimes.managed import ManagedHeap
 
 __all__ = [
+    "NO_MODULE",
     "AddressSpaceReport",
     "BillKind",
     "BillLine",
@@ -125,6 +126,10 @@ class MemoryShares(Struct, frozen=True):
     allocator_retained_bytes: int
     rest_bytes: int
     explained_share: float
+
+
+# Where methods are counted that have no module.
+NO_MODULE = "(no module)"
 
 
 class JitModule(Struct, frozen=True):

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from bpfleakd.model.address_space import JitModule
 from bpfleakd.model.code.method import FrameNames, ManagedNames, MethodSource
 from bpfleakd.model.code.python_walk import PythonWalk
 from bpfleakd.model.code.stack import RawStack
@@ -18,6 +19,7 @@ from bpfleakd.unwind.table import UnwindTable
 __all__ = [
     "AliveFunction",
     "AreaSource",
+    "CompiledSource",
     "FrameSource",
     "HeapLimitSource",
     "HeapSampler",
@@ -162,6 +164,14 @@ class HeapLimitSource(Protocol):
     @property
     def heap_limit_bytes(self) -> int | None:
         """None if unknown."""
+
+
+@runtime_checkable
+class CompiledSource(Protocol):
+    """A source of methods that counts what the runtime has compiled."""
+
+    def compiled(self) -> Sequence[JitModule]:
+        """What was compiled while the process was traced, by module; of some seconds ago. Nothing waits."""
 
 
 class PerfMapWriter(Protocol):

@@ -14,10 +14,10 @@ from bpfleakd import errors
 from bpfleakd.analysis.bill import AllocatorBooks, UnreadHeap, bill, growth_summary, is_comparable
 from bpfleakd.analysis.container_bill import container_bill
 from bpfleakd.analysis.free_memory import free_memory
-from bpfleakd.analysis.jit_modules import JitModules
+from bpfleakd.analysis.jit_modules import module_of
 from bpfleakd.analysis.memory_parts import Part, classify, shares, summarise
 from bpfleakd.analysis.pinned_memory import PinnedPages, pinned_pages
-from bpfleakd.model.address_space import AddressSpaceReport, BillLine, UseSummary
+from bpfleakd.model.address_space import AddressSpaceReport, BillLine, JitModule, UseSummary
 from bpfleakd.model.container import ContainerBill
 from bpfleakd.model.runtimes.managed import ManagedHeap
 from bpfleakd.model.site import AllocationKind
@@ -35,6 +35,7 @@ from bpfleakd.process.pages import Pagemap, present_pages, stack_pointers
 from bpfleakd.process.process import ProcessInfo
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.process.smaps import Smaps, read_smaps, read_status
+from bpfleakd.symbols.jit_modules import JitModules
 from bpfleakd.symbols.perf_map_tail import PerfMapTail
 from bpfleakd.table.address_map import AddressMap
 from bpfleakd.table.site_table import COUNTERS, SiteTable
@@ -134,10 +135,12 @@ class MemoryBreakdown:
         *,
         attached_s: float,
         events_lost: int,
+        compiled: Sequence[JitModule] = (),
     ) -> AddressSpaceReport:
         """The memory of a process that is followed, now.
 
-        `space` has the owners of the mappings since the attach, `table` the live heap. Raises NoSuchProcess,
+        `space` has the owners of the mappings since the attach, `table` the live heap. `compiled` is what its
+        runtimes say that they have compiled, for a process without a perf map. Raises NoSuchProcess,
         AccessDenied or KernelUnsupported.
         """
         process = self._processes[pid]
@@ -147,7 +150,7 @@ class MemoryBreakdown:
         new_methods = process.jit_tail.read()
         if process.jit_tail.take_rewritten():
             process.jit_modules.clear()
-        process.jit_modules.add(new_methods)
+        process.jit_modules.add((module_of(name), size_bytes) for name, size_bytes in new_methods)
         uses = summarise(parts, process.first)
         books = self._books(pid, smaps)
         live_bytes = _live_heap_bytes(table)
@@ -164,7 +167,7 @@ class MemoryBreakdown:
             page_table_bytes=status.page_table_bytes,
             uses=uses,
             shares=shares(parts, live_bytes),
-            jit_modules=process.jit_modules.report(),
+            jit_modules=process.jit_modules.report() or tuple(compiled),
             managed=managed,
             bill=lines,
             growth_summary=growth_summary(lines),

@@ -10,6 +10,7 @@ from itertools import islice
 import structlog
 from msgspec.structs import replace
 
+from bpfleakd.model.address_space import JitModule
 from bpfleakd.model.code.managed_frame import managed_frames
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.code.method import MethodSource
@@ -19,6 +20,7 @@ from bpfleakd.process.process import ProcessInfo
 from bpfleakd.runtimes.detection import Detector, detect
 from bpfleakd.runtimes.runtime import (
     AreaSource,
+    CompiledSource,
     FrameSource,
     HeapLimitSource,
     HolderSource,
@@ -71,6 +73,10 @@ class ProcessRuntimes:
     def methods(self) -> list[MethodSource]:
         """What names run-time compiled code."""
         return [runtime.methods for runtime in self._runtimes if runtime.methods is not None]
+
+    def compiled(self) -> list[JitModule]:
+        """What was compiled while the process was traced, by module, as far as runtimes count it."""
+        return [m for source in self.methods if isinstance(source, CompiledSource) for m in source.compiled()]
 
     @property
     def code_tables(self) -> Sequence[UnwindTable]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bpfleakd.analysis.jit_modules import OTHER_MODULES, STUBS, JitModules, module_of
-from bpfleakd.model.address_space import JitModule
+from bpfleakd.analysis.jit_modules import STUBS, module_of
 
 
 @pytest.mark.parametrize(
@@ -51,25 +50,6 @@ from bpfleakd.model.address_space import JitModule
 def test_names_tell_their_module(name, module):
     """As the run-times write them."""
     assert module_of(name) == (module or "System.Private.CoreLib")
-
-
-def test_the_most_code_comes_first():
-    """With methods and bytes; names break ties."""
-    modules = JitModules()
-    modules.add([("a::x", 10), ("b::x", 7), ("b::y", 4)])
-    modules.add([("c::x", 10)])
-    assert modules.report() == (JitModule("b", 2, 11), JitModule("a", 1, 10), JitModule("c", 1, 10))
-    modules.clear()
-    assert modules.report() == ()
-
-
-def test_too_many_modules_are_counted_together():
-    """A program that generates an assembly a second has no end of them."""
-    modules = JitModules(modules_max=3)
-    modules.add((f"generated{n}::x", 1) for n in range(23))
-    modules.add([("generated0::y", 1)])
-    assert modules.report()[0] == JitModule(OTHER_MODULES, 20, 20)
-    assert modules.report()[1] == JitModule("generated0", 2, 2)
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,14 @@ _RANGES_HEADER_BYTES = 10
 _NODE = np.dtype([("address", "<u8"), ("size_bytes", "<u8"), ("type", "<u8"), ("edges", "<u8")])
 _TYPES_MAX = 100_000
 _ALLOCATED_MAX_BYTES = 1 << 40
+# MethodFlags
+_JITTED = 8
 # GCAllocationKind
 _LARGE = 1
 
 
 class LoadedMethod(Struct, frozen=True):
-    """A method with native code, in its hot part at `start`."""
+    """A method with native code, in its hot part at `start`; `is_jitted`: not ahead of time."""
 
     id: int
     module_id: int
@@ -65,6 +67,7 @@ class LoadedMethod(Struct, frozen=True):
     token: int
     namespace: str
     name: str
+    is_jitted: bool
 
 
 class IlMap(Struct, frozen=True):
@@ -102,10 +105,12 @@ class AllocationTick(Struct, frozen=True):
 
 def method(event: Event) -> LoadedMethod:
     """MethodDCEndVerbose."""
-    method_id, module_id, start, size_bytes, token, _flags = _METHOD.unpack_from(event.payload)
+    method_id, module_id, start, size_bytes, token, flags = _METHOD.unpack_from(event.payload)
     namespace, at = read_text(event.payload, _METHOD.size)
     name, _at = read_text(event.payload, at)
-    return LoadedMethod(method_id, module_id, start, size_bytes, token, namespace, name)
+    return LoadedMethod(
+        method_id, module_id, start, size_bytes, token, namespace, name, bool(flags & _JITTED)
+    )
 
 
 def module(event: Event) -> tuple[int, str]:

@@ -21,6 +21,7 @@ from operator import itemgetter
 import structlog
 from msgspec import Struct
 
+from bpfleakd.model.address_space import NO_MODULE, JitModule
 from bpfleakd.model.code.method import Method
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError
 from bpfleakd.runtimes.dotnet.method_look import Methods
@@ -28,6 +29,7 @@ from bpfleakd.runtimes.dotnet.source_lines import Lines, LinesOfMethods, LineSou
 from bpfleakd.runtimes.dotnet.stream_jobs import CodePart
 from bpfleakd.symbols.dotnet_names import assembly_name, method_name
 from bpfleakd.symbols.jit_index import JitIndex
+from bpfleakd.symbols.jit_modules import JitModules
 
 __all__ = ["DotnetMethods", "MethodTable"]
 
@@ -49,9 +51,10 @@ class _WithLines(Struct, frozen=True):
 
 
 class MethodTable:
-    """Methods by address, from all looks so far."""
+    """Methods by address, from all looks so far; `compiled` counts those that only later looks met."""
 
     def __init__(self) -> None:
+        self.compiled = JitModules()
         self._index = JitIndex(_METHODS_MAX)
         self._code: list[tuple[CodePart, str]] = []
         self._lines: dict[int, Lines] = {}
@@ -65,12 +68,17 @@ class MethodTable:
         if len(self._code) + len(found.code) > 2 * _METHODS_MAX:
             self._index, self._code = JitIndex(_METHODS_MAX), []
             self._lines, self._known = {}, {}
+        # What the first look meets may be old.
+        is_first = not self._known
         for code in found.code:
             key = code.start, code.size_bytes, code.id
             if self._known.get(key) is None:
+                module = found.modules.get(code.module_id, "")
+                if code.is_jitted and not is_first:
+                    self.compiled.add([(assembly_name(module) or NO_MODULE, code.size_bytes)])
                 self._known[key] = len(self._code)
                 self._index.add([(code.start, code.size_bytes, len(self._code))])
-                self._code.append((code, found.modules.get(code.module_id, "")))
+                self._code.append((code, module))
 
     def add_lines(self, found: Methods, lines: LinesOfMethods) -> None:
         """Take in the lines of methods that were added before."""
@@ -115,7 +123,7 @@ class DotnetMethods:
         self._look = look
         self._lines_of = lines_of
         self._table = MethodTable()
-        self._due_ns = not_before_ns
+        self._due_ns = self._soonest_ns = not_before_ns
         self._pause_ns = _PAUSE_NS
         self._failures = 0
         self._is_looking = False
@@ -128,13 +136,22 @@ class DotnetMethods:
     def __len__(self) -> int:
         return len(self._table)
 
+    def compiled(self) -> Sequence[JitModule]:
+        """What the runtime has compiled since the first look, by assembly, as of the last one.
+
+        A call requests another look, as code without a name does.
+        """
+        self._is_wanted = self._failures < _FAILURES_MAX
+        self._due_ns = min(self._due_ns, self._soonest_ns)
+        return self._table.compiled.report()
+
     def refresh(self, now_ns: int) -> None:
         """Take in a look that is finished; begin one if it is due."""
         self._take_finished(now_ns)
         is_due = self._is_wanted and not self._is_looking and now_ns >= self._due_ns
         if is_due and _LOOKS_AT_A_TIME.acquire(blocking=False):
             self._is_looking, self._is_wanted = True, False
-            self._due_ns = now_ns + self._pause_ns
+            self._due_ns, self._soonest_ns = now_ns + self._pause_ns, now_ns + _PAUSE_NS
             self._looked_for = set(self._unnamed)
             threading.Thread(target=self._look_once, name="dotnet-methods", daemon=True).start()
 
@@ -195,4 +212,4 @@ class DotnetMethods:
         self.failure = failure
         self._failures += 1
         self._is_wanted = self._failures < _FAILURES_MAX
-        self._due_ns = now_ns + self._failures * _PAUSE_NS
+        self._due_ns = self._soonest_ns = now_ns + self._failures * _PAUSE_NS

@@ -75,6 +75,7 @@ class CodePart(msgspec.Struct, frozen=True, array_like=True):
     token: Number
     namespace: Text
     name: Text
+    is_jitted: bool
     il_map: bytes
 
 
@@ -234,6 +235,7 @@ def _part(method: events.LoadedMethod, il_map: Sequence[tuple[int, int]]) -> Cod
         method.token,
         method.namespace[:_TEXT_MAX],
         method.name[:_TEXT_MAX],
+        method.is_jitted,
         packed,
     )
 

@@ -139,9 +139,10 @@ def method(
     method_id: int = 1,
     token: int = 0x06000001,
     module_id: int = 7,
+    is_jitted: bool = True,
 ) -> WrittenEvent:
     """MethodDCEndVerbose, with the fields of version 2 behind."""
-    payload = struct.pack("<QQQIII", method_id, module_id, start, size, token, 0)
+    payload = struct.pack("<QQQIII", method_id, module_id, start, size, token, 8 if is_jitted else 0)
     payload += text(namespace) + text(name) + text("void  ()") + struct.pack("<HQ", 8, 0)
     return WrittenEvent(RUNDOWN, 144, payload, 2)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from bpfleakd.model.address_space import JitModule
 from bpfleakd.model.code.method import Method
 from bpfleakd.runtimes.dotnet import stream_jobs
 from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError
@@ -130,6 +131,40 @@ class TestWhenItIsAsked:
             methods.find(0x10_0000 + 3 + second % 1_000)
             looks.refresh(methods, second * S)
         assert looks.count <= count + 1
+
+    def test_what_was_compiled_since_the_first_look(
+        self, make: Callable[..., tuple[DotnetMethods, Looks]]
+    ) -> None:
+        """By assembly: compiled code that is new, each once. A question brings about the next look."""
+        old = [method("A", "f", 0x1000, 8), method("A", "ahead", 0x9000, 8, method_id=3, is_jitted=False)]
+        new = [method("A", "g", n << 12, 16, method_id=n) for n in (4, 5)]
+        ahead = method("A", "used", 0xA000, 8, method_id=6, is_jitted=False)
+        dynamic = method("dynamicClass", "h", 0xB000, 5, method_id=7, module_id=8)
+        methods, looks = make(rundown(*old), rundown(*old, *new, ahead, dynamic))
+        looks.refresh(methods, 3 * S)
+        assert list(methods.compiled()) == []
+        looks.refresh(methods, 32 * S)
+        assert looks.count == 1
+        for second in (33, 63, 93):
+            looks.refresh(methods, second * S)
+            assert list(methods.compiled()) == [JitModule("Shop", 2, 32), JitModule("(no module)", 1, 5)]
+        assert looks.count == 4
+        looks.refresh(methods, 123 * S)
+        looks.refresh(methods, 999 * S)
+        assert looks.count == 5
+
+    def test_a_request_does_not_wait_for_stubs(
+        self, make: Callable[..., tuple[DotnetMethods, Looks]]
+    ) -> None:
+        """Their looks become rare, as they give nothing."""
+        methods, looks = make(rundown(method("A", "f", 0x1000, 8)))
+        for second in range(3, 1_803):
+            methods.find(0x10_0000 + second)
+            looks.refresh(methods, second * S)
+        count = looks.count
+        methods.compiled()
+        looks.refresh(methods, 1_803 * S)
+        assert looks.count == count + 1
 
     def test_given_up(self, make: Callable[..., tuple[DotnetMethods, Looks]]) -> None:
         """Three failures, and why."""

@@ -40,7 +40,7 @@ def points_of(data: bytes) -> list[tuple[int, int, str, int]]:
 
 def code(token: int, il_map: Sequence[tuple[int, int]] = (), start: int = 0x1000) -> CodePart:
     packed = b"".join(struct.pack("<II", *pair) for pair in il_map)
-    return CodePart(token, MODULE, start, 0x100, token, "Shop.Book", "Keep", packed)
+    return CodePart(token, MODULE, start, 0x100, token, "Shop.Book", "Keep", True, packed)
 
 
 def test_points_are_those_that_the_runtime_reads() -> None:
