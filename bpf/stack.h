@@ -11,7 +11,7 @@
  *  - Every program contains a tail call, reachable for the verifier. One with a tail call gets no private stack.
  *  - The tail call is where a program finds that it runs on another stack than its context, which the kernel keeps on
  *    the stack of the task. It does nothing then: it has no local that anything depends on so far.
- *  - The loader looks for the private stack in the machine code (src/bpfleakd/kernel/machine_code.py).
+ *  - The loader looks for the private stack in the machine code (src/bpfleakd/kernel/compilation/machine_code.py).
  *
  * A program array takes programs of one type and attach type, so that each kind of program has one (and bcc rewrites
  * no map in a macro). None is ever filled.

@@ -34,10 +34,10 @@ from bpfleakd.kernel import bpf, sampling
 from bpfleakd.kernel.child import expect_ahead, run_child, serve
 from bpfleakd.kernel.compilation.cache import CompileCache
 from bpfleakd.kernel.compilation.compiled import CompiledPrograms, with_descriptors
+from bpfleakd.kernel.compilation.machine_code import check_stack
 from bpfleakd.kernel.compilation.module_maps import map_descriptors
 from bpfleakd.kernel.compilation.options import Capacities, LoadOptions
 from bpfleakd.kernel.compilation.source import bpf_directory, flattened
-from bpfleakd.kernel.machine_code import check_stack
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pinned_maps import CHANGED_SITE_BYTES, PINNED_MAPS, SPACE_EVENT_BYTES
 from bpfleakd.kernel.pins import MAKING, PinnedSet, remove_pins

@@ -2,14 +2,14 @@
 
 Rules:
   - A process has an entry in every per-process map or in none. What it had in the maps of all processes is
-    removed a little at a time (shared_entries.py); its pid is not used again before.
+    removed a little at a time (shared_entries.py); its pid is not used again before. Its slot is emptied in a
+    thread (slot_cleaner.py), and not taken again before.
   - Nothing is recorded before its state is RECORDING, and the overflow site exists by then.
   - The programs run while tables are read: an entry is whole, a table is not a snapshot.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections.abc import Iterator, Mapping
@@ -35,6 +35,7 @@ from bpfleakd.kernel.ring import RingReader
 from bpfleakd.kernel.shared_entries import SharedEntries
 from bpfleakd.kernel.site_reader import SiteReader
 from bpfleakd.kernel.skipped_runs import SkippedRunCounters, SkippedRuns
+from bpfleakd.kernel.slot_cleaner import SlotCleaner
 from bpfleakd.kernel.unwind_tables.store import UnwindStore
 from bpfleakd.model.code.python_walk import PythonWalk
 from bpfleakd.model.code.stack import RawStack, StackEnd
@@ -53,6 +54,7 @@ class Maps:
         self._live_fds: dict[int, int] = {}
         self._operands: OperandTable | None = None
         self._slots = ProcessSlots(self._fds["processes"], self._fds["slots"], SPACE_EVENTS_MAX)
+        self._cleaner = SlotCleaner([self._fds["live"], self._fds["unwind_mappings"]])
         self.shared = SharedEntries(self._fds)
         self.unwind = UnwindStore(self._fds, self._slots.slot_of)
         self.descriptors = DescriptorTables(self._fds["descriptors"], self._fds["sites"], self._slots.slot_of)
@@ -89,6 +91,7 @@ class Maps:
 
     def close(self) -> None:
         """Close all descriptors; the maps live on while they are pinned or in use."""
+        self._cleaner.close()
         self.unwind.close()
         self.descriptors.close()
         self._slots.close()
@@ -128,7 +131,7 @@ class Maps:
         self.shared.finish_removing(pid)
         try:
             bpf.map_update(self._fds["sites"], overflow.tobytes(), bytes(abi.SITE.itemsize))
-            slot = self._slots.take(pid)
+            slot = self._take_slot(pid)
             bpf.map_update(self._fds["live"], bpf.u32(slot), bpf.u32(live_fd))
         except (OSError, NoSlot) as error:
             self.remove_process(pid)
@@ -139,6 +142,14 @@ class Maps:
                 f"no room for process {pid} in the tables: {reason}",
                 "detach another one, or raise limits.processes and limits.sites",
             ) from error
+
+    def _take_slot(self, pid: int) -> int:
+        while True:
+            try:
+                return self._slots.take(pid, self._cleaner.unclean)
+            except NoSlot:
+                if not self._cleaner.wait():
+                    raise
 
     def adopt_process(self, pid: int) -> bool:
         """Open the tables of a process that an earlier daemon added; False if they do not exist."""
@@ -200,9 +211,9 @@ class Maps:
     def remove_process(self, pid: int) -> None:
         """Clear all that belongs to a process. Its links must be closed already."""
         self.descriptors.end(pid)
-        with contextlib.suppress(KeyError):
-            bpf.map_delete(self._fds["live"], bpf.u32(self._slots.slot_of(pid)))
-        self._slots.give_back(pid)
+        slot = self._slots.give_back(pid)
+        if slot is not None:
+            self._cleaner.clean(slot)
         if self._operands is not None:
             self._operands.release(pid)
         if pid in self._live_fds:
@@ -212,6 +223,10 @@ class Maps:
     def remove_unknown(self) -> None:
         """Remove what an earlier daemon has left of processes that have no entry any more."""
         self.shared.remove_others(self._slots.pids())
+        # It may have been killed before its slots were empty.
+        for slot in self._slots.free():
+            if bpf.map_lookup(self._fds["live"], bpf.u32(slot), 4) is not None:
+                self._cleaner.clean(slot)
 
     def skipped_runs(self) -> SkippedRuns:
         """What the kernel has left out of the programs that are run once for an event."""

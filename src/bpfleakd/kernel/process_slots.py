@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from collections.abc import Collection
 
 import numpy as np
 from msgspec import Struct
@@ -94,9 +95,12 @@ class ProcessSlots:
         with contextlib.suppress(BufferError):
             self._memory.close()
 
-    def take(self, pid: int) -> int:
-        """Give a process a slot, zeroed: its recording is stopped. Raises NoSlot, or OSError."""
-        taken = set(self._slots.values())
+    def take(self, pid: int, unclean: Collection[int] = ()) -> int:
+        """Give a process a slot that is not `unclean`, zeroed: its recording is stopped.
+
+        Raises NoSlot, or OSError.
+        """
+        taken = {*self._slots.values(), *unclean}
         slot = next((slot for slot in range(self._count) if slot not in taken), None)
         if slot is None:
             raise NoSlot
@@ -109,12 +113,18 @@ class ProcessSlots:
         bpf.map_update(self._slots_fd, bpf.u32(pid), bpf.u32(slot))
         return slot
 
-    def give_back(self, pid: int) -> None:
-        """The process has no slot any more."""
+    def give_back(self, pid: int) -> int | None:
+        """The process has no slot any more; return the one that it had."""
         slot = self._slots.pop(pid, None)
         if slot is not None:
             bpf.map_delete(self._slots_fd, bpf.u32(pid))
             self._rows[slot] = np.zeros((), abi.PROCESS)
+        return slot
+
+    def free(self) -> list[int]:
+        """The slots without a process."""
+        taken = set(self._slots.values())
+        return [slot for slot in range(self._count) if slot not in taken]
 
     def slot_of(self, pid: int) -> int:
         """The slot of a process. KeyError if it has none."""

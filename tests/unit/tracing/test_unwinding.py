@@ -198,7 +198,7 @@ def test_files_are_built_once(tables, builder, kernel, process, file) -> None:
     tables.release(pids[0])
     assert rule_at(kernel, pids[1], codes[1]) == ONE
     tables.release(pids[1])
-    assert kernel.shards == kernel.pids == set()
+    assert kernel.shards == set()
 
 
 def test_equal_files_share_a_table(tables, store, builder, kernel, process, file) -> None:

@@ -173,14 +173,12 @@ class UnwindStore:
             os.close(fd)
         return len(entries) - len(kept)
 
-    def release(self, pid: int, keep: Iterable[str] | None = None) -> None:
+    def release(self, pid: int, keep: Iterable[str] = ()) -> None:
         """A process uses only the tables `keep` from now on; tables without a process become idle.
 
-        Without `keep` its mapping list goes as well.
+        Its mapping list goes with its slot (slot_cleaner.py).
         """
-        kept = set(keep or ())
-        if keep is None:
-            bpf.map_delete(self._fds["unwind_mappings"], bpf.u32(self._slot_of(pid)))
+        kept = set(keep)
         for digest, stored in self._tables.items():
             if digest not in kept:
                 stored.users.discard(pid)

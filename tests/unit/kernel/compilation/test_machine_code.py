@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from bpfleakd.kernel.compilation.machine_code import has_private_stack, has_tail_call
 from bpfleakd.kernel.compilation.source import bpf_directory
-from bpfleakd.kernel.machine_code import has_private_stack, has_tail_call
 
 # The beginning of a program as Linux 6.18 makes it: with a private stack of 280 bytes, and without.
 PRIVATE = bytes.fromhex(
