@@ -11,9 +11,9 @@ import pytest
 from bpfleakd.errors import KernelUnsupported
 from bpfleakd.kernel import bpf
 from bpfleakd.kernel.bpf import AttachType, ProgramType
+from bpfleakd.kernel.compilation.machine_code import check_stack, has_private_stack
 from bpfleakd.kernel.compilation.options import Capacities, LoadOptions
 from bpfleakd.kernel.loader import load
-from bpfleakd.kernel.machine_code import check_stack, has_private_stack
 from bpfleakd.kernel.pins import PinnedSet
 from bpfleakd.kernel.programs import AttachMethod, WalkerKind, lasting_programs
 

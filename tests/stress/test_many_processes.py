@@ -15,11 +15,11 @@ def test_two_hundred_processes_at_once(daemon, workload):
     rule = {"match": {"exe": str(build("many_sites"))}, "mode": "exact"}
     tracer = daemon(policy={"default": "off", "rules": [rule]})
     workload("many_sites", 23)
-    wait_until(lambda: tracer.status()["life"]["by_state"]["traced"] == 1)
+    wait_until(lambda: tracer.status()["process_events"]["by_state"]["traced"] == 1)
     began_s = time.monotonic()
     programs = [workload("many_sites", 23) for _ in range(200)]
     started_s = time.monotonic() - began_s
-    wait_until(lambda: tracer.status()["life"]["by_state"]["traced"] == 201, timeout_s=120)
+    wait_until(lambda: tracer.status()["process_events"]["by_state"]["traced"] == 201, timeout_s=120)
     took_s = time.monotonic() - began_s
     ledgers = [program.step() for program in programs]
     for program, ledger in list(zip(programs, ledgers, strict=True))[::20]:

@@ -23,7 +23,8 @@ WARM_UP = 30
 CYCLES_S = 90.0
 
 STACKS = 20_000
-TIMES_OVER = 6
+# Last reports of 16 processes are kept (tracing/traced_processes.py).
+TIMES_OVER = 16 + 8
 MIB = 1 << 20
 
 
@@ -64,7 +65,7 @@ def test_attaching_and_detaching_hundreds_of_times_costs_nothing(
 def test_tens_of_thousands_of_sites_are_forgotten_with_their_process(
     daemon: Callable[..., Daemon], workload: Callable[..., Workload]
 ):
-    """The sixth process with 20,000 call sites costs what the second did."""
+    """Once it keeps as many last reports as it ever does, a process with 20,000 call sites costs nothing."""
     tracing = daemon()
     client = DaemonClient(tracing.socket)
     sizes = []
@@ -79,7 +80,7 @@ def test_tens_of_thousands_of_sites_are_forgotten_with_their_process(
         program.exit()
         sizes.append(resident_bytes(tracing.pid))
     print([f"{size / MIB:.1f} MiB" for size in sizes])
-    assert sizes[-1] - sizes[1] < 8 * MIB
+    assert max(sizes[-4:]) - max(sizes[-8:-4]) < 4 * MIB
 
 
 def test_it_traces_a_copy_of_itself(daemon: Callable[..., Daemon], workload: Callable[..., Workload]):
