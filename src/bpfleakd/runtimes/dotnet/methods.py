@@ -27,6 +27,7 @@ from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError
 from bpfleakd.runtimes.dotnet.method_look import Methods
 from bpfleakd.runtimes.dotnet.source_lines import Lines, LinesOfMethods, LineSource
 from bpfleakd.runtimes.dotnet.stream_jobs import CodePart
+from bpfleakd.runtimes.dotnet.turns import Turns
 from bpfleakd.symbols.dotnet_names import assembly_name, method_name
 from bpfleakd.symbols.jit_index import JitIndex
 from bpfleakd.symbols.jit_modules import JitModules
@@ -41,8 +42,8 @@ _LONGEST_PAUSE_NS = 600 * _NS_PER_S
 _FAILURES_MAX = 3
 _UNNAMED_MAX = 10_000
 _METHODS_MAX = 300_000
-# Looks at all processes together.
-_LOOKS_AT_A_TIME = threading.BoundedSemaphore(4)
+# A user whose processes do not answer delays the names of no other.
+_LOOKS = Turns(in_all=16, of_one=4)
 
 
 class _WithLines(Struct, frozen=True):
@@ -109,17 +110,20 @@ def _line_at(lines: Lines, offset: int) -> tuple[str, int] | None:
 
 
 class DotnetMethods:
-    """The methods of one process. `look` makes a rundown and raises DiagnosticsError, `lines_of` finds lines.
+    """The methods of a process of user `uid`.
 
-    `failure` says why there are no names, if there are none. `generation` changes when addresses may have got
-    names or lines.
+    `look` makes a rundown and raises DiagnosticsError, `lines_of` finds lines. `failure` says why there are
+    no names, if there are none. `generation` changes when addresses may have got names or lines.
     """
 
     is_live = False
 
-    def __init__(self, look: Callable[[], Methods], lines_of: LineSource, not_before_ns: int) -> None:
+    def __init__(
+        self, look: Callable[[], Methods], lines_of: LineSource, not_before_ns: int, uid: int = 0
+    ) -> None:
         self.generation = 0
         self.failure: str | None = None
+        self._uid = uid
         self._look = look
         self._lines_of = lines_of
         self._table = MethodTable()
@@ -149,7 +153,7 @@ class DotnetMethods:
         """Take in a look that is finished; begin one if it is due."""
         self._take_finished(now_ns)
         is_due = self._is_wanted and not self._is_looking and now_ns >= self._due_ns
-        if is_due and _LOOKS_AT_A_TIME.acquire(blocking=False):
+        if is_due and _LOOKS.take(self._uid):
             self._is_looking, self._is_wanted = True, False
             self._due_ns, self._soonest_ns = now_ns + self._pause_ns, now_ns + _PAUSE_NS
             self._looked_for = set(self._unnamed)
@@ -172,7 +176,7 @@ class DotnetMethods:
         except Exception as error:
             found = DiagnosticsError(f"its methods cannot be read: {error!r}")
         finally:
-            _LOOKS_AT_A_TIME.release()
+            _LOOKS.give_back(self._uid)
         if isinstance(found, DiagnosticsError):
             self._finished.put(found)
             return

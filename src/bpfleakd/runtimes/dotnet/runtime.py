@@ -55,7 +55,7 @@ class DotnetRuntime:
         age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ns
         settled_ns = now_ns + max(0, _START_UP_NS - age_ns)
         lines = PdbLines(helpers, root_of(process.id.pid, proc))
-        self._methods = DotnetMethods(self._look, lines, settled_ns)
+        self._methods = DotnetMethods(self._look, lines, settled_ns, process.uid)
         self._live_heap = DotnetLiveHeap(helpers, self._endpoint, settled_ns)
         self._allocations = DotnetAllocations(helpers, self._endpoint)
         self._types = DotnetTypes(helpers, self._endpoint, lambda: self._live_heap.last_bytes)

@@ -166,6 +166,32 @@ class TestWhenItIsAsked:
         looks.refresh(methods, 1_803 * S)
         assert looks.count == count + 1
 
+    def test_a_user_whose_processes_do_not_answer_delays_no_other(self) -> None:
+        """Four looks of one user at a time, sixteen of all."""
+        answered = threading.Event()
+
+        def waiting() -> Methods:
+            answered.wait()
+            raise DiagnosticsError("late")
+
+        def looking(uids: list[int]) -> int:
+            for uid in uids:
+                DotnetMethods(waiting, lambda _methods: {}, 0, uid).refresh(S)
+            return sum(thread.name == "dotnet-methods" for thread in threading.enumerate())
+
+        try:
+            assert looking([1000] * 40) == 4
+            assert looking([0]) == 5
+            assert looking(list(range(1, 100))) == 16
+        finally:
+            answered.set()
+        for thread in threading.enumerate():
+            if thread.name == "dotnet-methods":
+                thread.join()
+        looks = Looks(rundown(method("A", "f", 0x1000, 8)))
+        looks.refresh(DotnetMethods(looks, lambda _methods: {}, 0, 1000), S)
+        assert looks.count == 1
+
     def test_given_up(self, make: Callable[..., tuple[DotnetMethods, Looks]]) -> None:
         """Three failures, and why."""
         methods, looks = make(DiagnosticsError("it does not answer within 5 s"))
