@@ -21,6 +21,9 @@ _READING = ("GET", "HEAD")
 
 # So many answers of an address are computed at a time; the others wait for their turn.
 _AT_ONCE = 2
+# How often, and with which pauses, a request looks whether the peer has read its answers.
+_ROOM_LOOKS = 100
+_ROOM_LOOK_S = 0.02
 # Answered from memory, so a scrape never waits.
 _PROMPT = re.compile(r"/metrics|/|/assets/.*")
 
@@ -76,7 +79,8 @@ class LocalNamesOnly:
 class RequestTurns:
     """Limits what the requests of an address cost at a time, and notifies a connection when its request ends.
 
-    `may_answer` says whether a connection may have one more answer that waits to be read.
+    `may_answer` says whether a connection may have one more answer that waits to be read. If not, the request
+    waits: large answers that are being read are gone in a moment, and only those that nobody reads stay.
     """
 
     def __init__(self, app: ASGIApp, may_answer: Callable[[Connection], bool], *, queued: bool) -> None:
@@ -88,12 +92,19 @@ class RequestTurns:
         connection = scope["state"]["connection"]
         connection.request_began()
         try:
-            if self._may_answer(connection):
+            if await self._has_room(connection):
                 await self._answer(scope, receive, send)
             else:
                 await _BUSY(scope, receive, send)
         finally:
             connection.request_ended()
+
+    async def _has_room(self, connection: Connection) -> bool:
+        for _look in range(_ROOM_LOOKS):
+            if self._may_answer(connection):
+                return True
+            await asyncio.sleep(_ROOM_LOOK_S)
+        return False
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._turn is None or _PROMPT.fullmatch(scope["path"]):
