@@ -165,7 +165,7 @@ HEALTHY_ARGS ?=
 .PHONY: verdicts-hard
 verdicts-hard: FOR := test
 verdicts-hard: setup ## The same on a busy machine, sampled, and with a daemon that is killed; writes docs/verdicts.md (as root)
-	$(PYTHON) -m bench.verdicts --hard $(VERDICTS_ARGS)
+	$(PYTHON) -m bench.verdicts --hard --seconds 180 $(VERDICTS_ARGS)
 
 .PHONY: verdicts-inside
 verdicts-inside: FOR := test
