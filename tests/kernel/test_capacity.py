@@ -1,4 +1,4 @@
-"""Processes for which there is no slot: refused with the way out, until one is free."""
+"""A process without a free slot is refused, with a hint, until another process is detached."""
 
 from __future__ import annotations
 

@@ -17,7 +17,16 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "bpfleakd"
 
 # Modules of the root that everybody may import; among themselves they import what is above them here.
-LEAVES = ("__version__", "errors", "units", "printable", "paths", "pid_namespace", "private_directory")
+LEAVES = (
+    "__version__",
+    "errors",
+    "units",
+    "printable",
+    "paths",
+    "pid_namespace",
+    "private_directory",
+    "turns",
+)
 
 # In a package, without those of the packages in it.
 MODULES_MAX = 25

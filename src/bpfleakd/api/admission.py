@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections import Counter
 from collections.abc import Iterable
 
 from bpfleakd.api.local_users import LocalUsers
 from bpfleakd.api.peer import peer_of
+from bpfleakd.turns import Turns
 
 __all__ = ["CONNECTIONS_MAX", "PEER_CONNECTIONS_MAX", "Admission", "PeerKey", "has_room", "peer_key"]
 
@@ -32,27 +32,18 @@ class Admission:
     """Counts the connections of one listener, and refuses those over a limit."""
 
     def __init__(self, total_max: int = CONNECTIONS_MAX, peer_max: int = PEER_CONNECTIONS_MAX) -> None:
-        self._total_max = total_max
-        self._peer_max = peer_max
-        self._open: Counter[PeerKey] = Counter()
-        self._total = 0
+        self._open: Turns[PeerKey] = Turns(total_max, peer_max)
         self.refused_count = 0
 
     def admit(self, peer: PeerKey) -> bool:
         """Whether one more connection of `peer` may be; if so it counts until `release`."""
-        if self._total >= self._total_max or self._open[peer] >= self._peer_max:
-            self.refused_count += 1
-            return False
-        self._open[peer] += 1
-        self._total += 1
-        return True
+        is_admitted = self._open.take(peer)
+        self.refused_count += not is_admitted
+        return is_admitted
 
     def release(self, peer: PeerKey) -> None:
         """A connection of `peer` is closed."""
-        self._total -= 1
-        self._open[peer] -= 1
-        if not self._open[peer]:
-            del self._open[peer]
+        self._open.give_back(peer)
 
 
 def has_room(peer: PeerKey | None, unsent: Iterable[tuple[PeerKey, int]]) -> bool:

@@ -221,7 +221,7 @@ class ProcessQueries(TracingObserver):
             traced.heap.heap,
             attached_s=(now_ns - traced.since.attached_ns) / 1e9,
             events_lost=traced.counters.losses["event_full"],
-            compiled=traced.runtimes.compiled(),
+            compiled=traced.runtimes.compiled,
         )
         return replace(report, pinned_by=sites_that_pin(view, memory.pinned(pid)))
 

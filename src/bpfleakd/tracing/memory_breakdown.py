@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -14,8 +14,8 @@ from bpfleakd import errors
 from bpfleakd.analysis.bill import AllocatorBooks, UnreadHeap, bill, growth_summary, is_comparable
 from bpfleakd.analysis.container_bill import container_bill
 from bpfleakd.analysis.free_memory import free_memory
-from bpfleakd.analysis.jit_modules import module_of
 from bpfleakd.analysis.memory_parts import Part, classify, shares, summarise
+from bpfleakd.analysis.method_module import module_of
 from bpfleakd.analysis.pinned_memory import PinnedPages, pinned_pages
 from bpfleakd.model.address_space import AddressSpaceReport, BillLine, JitModule, UseSummary
 from bpfleakd.model.container import ContainerBill
@@ -135,12 +135,12 @@ class MemoryBreakdown:
         *,
         attached_s: float,
         events_lost: int,
-        compiled: Sequence[JitModule] = (),
+        compiled: Callable[[], Sequence[JitModule]] = tuple,
     ) -> AddressSpaceReport:
         """The memory of a process that is followed, now.
 
-        `space` has the owners of the mappings since the attach, `table` the live heap. `compiled` is what its
-        runtimes say that they have compiled, for a process without a perf map. Raises NoSuchProcess,
+        `space` has the owners of the mappings since the attach, `table` the live heap. `compiled` asks its
+        runtimes what they have compiled, where no perf map says it. Raises NoSuchProcess,
         AccessDenied or KernelUnsupported.
         """
         process = self._processes[pid]
@@ -167,7 +167,7 @@ class MemoryBreakdown:
             page_table_bytes=status.page_table_bytes,
             uses=uses,
             shares=shares(parts, live_bytes),
-            jit_modules=process.jit_modules.report() or tuple(compiled),
+            jit_modules=process.jit_modules.report() or tuple(compiled()),
             managed=managed,
             bill=lines,
             growth_summary=growth_summary(lines),

@@ -84,7 +84,7 @@ def filling(grid: Matrix, values: Matrix, blocks: Row, falls_per_s: Row) -> tupl
     fall, error, deviate = _rate_fall(grid, values)
     elapsed_s = np.maximum(grid[-1] - grid[0], 1e-9)
     is_filling = (fall > -np.log(_FILLING)) & (deviate < _FILLING_T)
-    # The thirds of so many blocks differ by chance alone. A curve that is known at few points hides that.
+    # With few blocks, thirds of the time differ by chance. A curve with few points hides that.
     error = np.maximum(error, np.sqrt(6 / np.maximum(blocks, 1.0)) * (blocks > 0))
     goes_on = fall + _FAR * error > _STILL_FILLING * falls_per_s * elapsed_s
     goes_on |= gain(values) < _NEARLY_FULL * values[-1]

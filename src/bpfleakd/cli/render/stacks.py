@@ -50,7 +50,7 @@ def basename(path: str) -> str:
 
 
 def file_and_offset(module: str, offset: int | None) -> str:
-    """Return the name of a file, and where in it, if that is known: "libssl.so.3+0x44640"."""
+    """Return the name of a file, with the offset in it if there is one: "libssl.so.3+0x44640"."""
     name = printable(basename(module))
     return name if offset is None else f"{name}+{offset:#x}"
 

@@ -27,10 +27,10 @@ from bpfleakd.runtimes.dotnet.diagnostics import DiagnosticsError
 from bpfleakd.runtimes.dotnet.method_look import Methods
 from bpfleakd.runtimes.dotnet.source_lines import Lines, LinesOfMethods, LineSource
 from bpfleakd.runtimes.dotnet.stream_jobs import CodePart
-from bpfleakd.runtimes.dotnet.turns import Turns
 from bpfleakd.symbols.dotnet_names import assembly_name, method_name
 from bpfleakd.symbols.jit_index import JitIndex
 from bpfleakd.symbols.jit_modules import JitModules
+from bpfleakd.turns import Turns
 
 __all__ = ["DotnetMethods", "MethodTable"]
 
@@ -43,7 +43,7 @@ _FAILURES_MAX = 3
 _UNNAMED_MAX = 10_000
 _METHODS_MAX = 300_000
 # A user whose processes do not answer delays the names of no other.
-_LOOKS = Turns(in_all=16, of_one=4)
+_LOOKS: Turns[int] = Turns(in_all=16, of_one=4)
 
 
 class _WithLines(Struct, frozen=True):

@@ -1,11 +1,13 @@
-"""The module that a method compiled at run time belongs to, by its name in a perf map.
+"""The module that a method compiled at run time belongs to.
 
-void [System.Private.CoreLib] System.IO.Path::Join(…)[Tier0]        .NET: the assembly
-stub<7> GenerateResolveStub<GenerateResolveStub>                    .NET's stubs
-LazyCompile:*leak /srv/app.js:3:14, JS:~leak file:///srv/app.js     Node.js: the script
-int java.lang.String.hashCode(), java.lang.String::hashCode         Java: the package (or class)
-py::leak:/srv/app.py                                                Python: the file
-LeakyTemplate::render                                               others: what is before the last ::
+Its name in a perf map says that:
+
+    void [System.Private.CoreLib] System.IO.Path::Join(…)[Tier0]        .NET: the assembly
+    stub<7> GenerateResolveStub<GenerateResolveStub>                    .NET's stubs
+    LazyCompile:*leak /srv/app.js:3:14, JS:~leak file:///srv/app.js     Node.js: the script
+    int java.lang.String.hashCode(), java.lang.String::hashCode         Java: the package (or class)
+    py::leak:/srv/app.py                                                Python: the file
+    LeakyTemplate::render                                               others: what is before the last ::
 """
 
 from __future__ import annotations
