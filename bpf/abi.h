@@ -266,11 +266,18 @@ struct process {
 	/* What it takes of the tables that all processes share: no one may take more than MAX_PROCESS_SITES. */
 	__u64 site_count;
 	__u64 stack_count;
+	/* How many of them the daemon has removed again, to make room, and what the sites had counted. Its own words. */
+	__u64 sites_removed;
+	__u64 stacks_removed;
+	__u64 removed_bytes;
+	__u64 removed_count;
+	__u64 removed_temporary_count;
 	/* How many space_events were reported since the daemon began the reading `space_reading`, and how many may be. */
 	__u32 space_reading;
 	__u32 space_count;
 	__u32 space_quota;
-	__u32 reserved;
+	/* While the daemon removes sites, the first `reading` in which a site that stays has changed; else 0. */
+	__u32 removed_before;
 	/*
 	 * What is live in the heap, and the most that was since the last space_event: only together with what was
 	 * mapped at the same time does it make the peak of the process.

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The maps. None is ever evicted from: what finds no room is refused and counted in process.losses,
- * since the oldest entries are the leak. README.md has the table of who writes and who reads.
+ * The maps. None is ever evicted from: what finds no room is refused and counted in process.losses, since the oldest
+ * entries are the leak. The daemon makes room: it removes call sites without blocks (record.h, is_being_removed).
+ * README.md has the table of who writes and who reads.
  *
  * MAX_* come from the configuration, as compiler flags.
  */

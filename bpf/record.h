@@ -151,15 +151,29 @@ static __always_inline void keep_stack(struct process *process, u32 tgid, u64 st
 
 	if (stacks.lookup(&key))
 		return;
-	if (process->stack_count < MAX_PROCESS_SITES && stacks.update(&key, stack) == 0)
+	if (process->stack_count - process->stacks_removed < MAX_PROCESS_SITES && stacks.update(&key, stack) == 0)
 		__sync_fetch_and_add(&process->stack_count, 1);
 	else
 		count_loss(process, LOSS_STACK_FULL);
 }
 
 /*
+ * Whether the daemon may be removing a site: one without blocks that has not changed for long. What is added to such
+ * a site would be lost. The daemon says so first, and waits for an RCU grace period before it removes anything, and
+ * for another one before it takes that back. The entry may be removed under our eyes, and its memory be another
+ * site's at once; then the key leads elsewhere.
+ */
+static __always_inline bool is_being_removed(const struct process *process, struct site_key *key,
+					     const struct site *site)
+{
+	if (!process->removed_before || key->kind != KIND_HEAP)
+		return false;
+	return (!site->live_count && site->listed < process->removed_before) || sites.lookup(key) != site;
+}
+
+/*
  * The site of `stack`, made if it is new; sets *stack_id to the one that its blocks must carry.
- * No room: the overflow site, which the daemon made at attach.
+ * No room, or it is being removed: the overflow site, which the daemon made at attach.
  */
 static __always_inline struct site *site_of(struct process *process, u32 tgid, u32 kind,
 					    struct stack *stack, u64 *stack_id)
@@ -168,10 +182,10 @@ static __always_inline struct site *site_of(struct process *process, u32 tgid, u
 	struct site *site = sites.lookup(&key);
 	struct site empty = {};
 
-	if (site)
+	if (site && !is_being_removed(process, &key, site))
 		return site;
 
-	if (process->site_count < MAX_PROCESS_SITES) {
+	if (!site && process->site_count - process->sites_removed < MAX_PROCESS_SITES) {
 		/* The stack first, so that whoever sees the site finds it. Another thread may be as far as we are. */
 		keep_stack(process, tgid, *stack_id, stack);
 		if (sites.insert(&key, &empty) == 0)
@@ -181,7 +195,8 @@ static __always_inline struct site *site_of(struct process *process, u32 tgid, u
 			return site;
 	}
 
-	count_loss(process, LOSS_SITE_FULL);
+	if (!site)
+		count_loss(process, LOSS_SITE_FULL);
 	key.stack_id = 0;
 	*stack_id = 0;
 	return sites.lookup(&key);

@@ -134,7 +134,9 @@ def test_a_temporary_directory_that_never_answers(
     with contextlib.ExitStack() as stack:
         silent = stack.enter_context(silent_file(public_directory / "names", flood, names=0)).parent
         command = ["unshare", "--mount", "sh", "-c", script, silent, flood, "late", flood]
-        process = stack.enter_context(subprocess.Popen(command, cwd="/", stdin=subprocess.DEVNULL))
+        # The shell must find its commands without a look into the directory.
+        place = {"cwd": "/", "env": {"PATH": os.defpath}}
+        process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL, **place))
         stack.callback(process.kill)
         with expect_left_alone(bystander):
             wait_until(lambda: "does not answer" in notes_of(tracer, process.pid), 30)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
 import pytest
 
 from bpfleakd import errors
 from bpfleakd.api.client import DaemonClient
+from bpfleakd.kernel import abi, bpf
+from bpfleakd.kernel.maps import Maps
+from bpfleakd.kernel.pins import pinned_sets
+from bpfleakd.kernel.process_slots import ProcessSlots
+from bpfleakd.kernel.sites.reader import whole_blocks
 
-from .truth import expect_ledger
+from .truth import by_function, expect_ledger
+from .waiting import wait_until
 
 
 def test_a_slot_is_free_as_soon_as_its_process_is_detached(daemon, workload):
@@ -27,3 +37,69 @@ def test_a_slot_is_free_as_soon_as_its_process_is_detached(daemon, workload):
         client.attach(programs[coming].pid)
         ledger = programs[coming].step()
         expect_ledger(tracer.top_after_tick(programs[coming].pid), ledger)
+
+
+def test_call_sites_without_blocks_make_room(daemon, workload):
+    """Four times as many stacks as there is room for come and go: nothing is lost, what stays is named."""
+    program = workload("passing_sites", 4_000, 100, 4)
+    tracer = daemon(limits={"process_sites": 1_000})
+    client = DaemonClient(tracer.socket)
+    client.attach(program.pid)
+
+    for round_ in range(1, 6):
+        # More than three quarters of the room: what is unused for some seconds is removed.
+        ledger = program.step(800)
+        wait_until(lambda: client.processes()[0].process.allocated_count == 800 * round_)  # noqa: B023
+        wait_until(lambda: client.processes()[0].sites < 200, timeout_s=60)
+
+    report = tracer.top_after_tick(program.pid)
+    site = ledger["sites"]["allocate_at_leaf"]
+    assert report["losses"]["site_full"] == report["losses"]["stack_full"] == 0
+    assert report["process"]["allocated_count"] == site["allocated_count"] == 4_000
+    assert by_function(report)["allocate_at_leaf"]["live_count"] == site["live_count"] == 40
+    assert any("were removed to make room" in note for note in report["process"]["notes"])
+
+
+def test_sites_that_come_back_while_they_are_removed_are_exact(daemon, workload):
+    """Four threads use 20,000 stacks again and again while their sites are removed: the sums stay exact."""
+    program = workload("passing_sites", 20_000, 100, 4)
+    tracer = daemon()
+    DaemonClient(tracer.socket).attach(program.pid)
+    (pins,) = pinned_sets(tracer.bpffs_dir)
+    maps = Maps.open_pinned(pins.directory)
+    sites_fd, processes_fd, slots_fd = (
+        bpf.object_get(pins.directory / name) for name in ("sites", "processes", "slots")
+    )
+    slots = ProcessSlots(processes_fd, slots_fd)
+    assert maps.adopt_process(program.pid)
+
+    with ThreadPoolExecutor(1) as beside:
+        step = beside.submit(program.step, 600_000)
+        while not step.done():
+            keys, _sites = sites_of(sites_fd, program.pid)
+            for _reading in range(3):
+                # As if the daemon read them thrice now: what does not change from here on is unused.
+                slots.begin_reading()
+            maps.site_remover.remove(program.pid, keys["stack_id"][keys["stack_id"] != 0])
+    ledger = step.result()["sites"]["allocate_at_leaf"]
+
+    _keys, sites = sites_of(sites_fd, program.pid)
+    removed = maps.process(program.pid).removed
+    for fd in (sites_fd, processes_fd, slots_fd):
+        os.close(fd)
+    slots.close()
+    maps.close()
+    assert removed.allocated_count > 10_000
+    for counter in ("live_count", "allocated_count"):
+        counted = int(whole_blocks(sites[counter]).sum()) + getattr(removed, counter)
+        assert counted == ledger[counter], counter
+
+
+def sites_of(sites_fd: int, pid: int) -> tuple[np.ndarray, np.ndarray]:
+    """The heap's sites of a process in the kernel's table: SITE_KEY and SITE, row by row."""
+    batches = [
+        (keys.copy(), sites.copy()) for keys, sites in bpf.map_batches(sites_fd, abi.SITE_KEY, abi.SITE)
+    ]
+    keys, sites = np.concatenate([k for k, _ in batches]), np.concatenate([s for _, s in batches])
+    mine = (keys["tgid"] == pid) & (keys["kind"] == abi.HEAP_KIND)
+    return keys[mine], sites[mine]

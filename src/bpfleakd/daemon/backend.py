@@ -318,6 +318,7 @@ class Backend:
             self._symbolizers.of,
             TracingOptions(
                 SamplingOptions(config.sampling.target_events_per_s, config.sampling.interval_bytes),
+                load_options(config).capacities,
                 config.unattended_s,
                 config.history.leak_after_s,
                 self.suppressions,

@@ -29,6 +29,7 @@ __all__ = [
     "CURVE_STEPS",
     "DESCRIPTOR_KIND",
     "FUNCTION_ROLES",
+    "HEAP_KIND",
     "HEARTBEAT",
     "KINDS",
     "LIVE_BLOCK",
@@ -123,7 +124,7 @@ LOSS_REASONS = (
     "descriptor_full",
 )
 KINDS = (AllocationKind.HEAP, AllocationKind.DESCRIPTOR)
-DESCRIPTOR_KIND = KINDS.index(AllocationKind.DESCRIPTOR)
+HEAP_KIND, DESCRIPTOR_KIND = KINDS.index(AllocationKind.HEAP), KINDS.index(AllocationKind.DESCRIPTOR)
 FUNCTION_ROLES = (
     FunctionRole.SIZE_FIRST,
     FunctionRole.SIZE_SECOND,
@@ -211,10 +212,15 @@ PROCESS = np.dtype(
         ("released", "u8"),
         ("site_count", "u8"),
         ("stack_count", "u8"),
+        ("sites_removed", "u8"),
+        ("stacks_removed", "u8"),
+        ("removed_bytes", "u8"),
+        ("removed_count", "u8"),
+        ("removed_temporary_count", "u8"),
         ("space_reading", "u4"),
         ("space_count", "u4"),
         ("space_quota", "u4"),
-        ("reserved", "u4"),
+        ("removed_before", "u4"),
         ("live_bytes", "i8"),
         ("peak_live_bytes", "i8"),
         ("last_allocations", "u8", (64,)),

@@ -33,7 +33,8 @@ from bpfleakd.kernel.process_slots import NoSlot, ProcessCounters, ProcessSlots
 from bpfleakd.kernel.python_row import python_row
 from bpfleakd.kernel.ring import RingReader
 from bpfleakd.kernel.shared_entries import SharedEntries
-from bpfleakd.kernel.site_reader import SiteReader
+from bpfleakd.kernel.sites.reader import SiteReader
+from bpfleakd.kernel.sites.remover import SiteRemover
 from bpfleakd.kernel.skipped_runs import SkippedRunCounters, SkippedRuns
 from bpfleakd.kernel.slot_cleaner import SlotCleaner
 from bpfleakd.kernel.unwind_tables.store import UnwindStore
@@ -61,6 +62,9 @@ class Maps:
         self._space_events = RingReader(self._fds["space_events"], SPACE_EVENT_BYTES)
         self._sites = SiteReader(
             self._fds["sites"], RingReader(self._fds["changed_sites"], CHANGED_SITE_BYTES), self._slots
+        )
+        self.site_remover = SiteRemover(
+            self._fds["sites"], self._fds["stacks"], self._slots, self._wait_for_programs
         )
 
     @classmethod
@@ -143,6 +147,14 @@ class Maps:
                 "detach another one, or raise limits.processes and limits.sites",
             ) from error
 
+    def _wait_for_programs(self, pid: int) -> None:
+        """Return when all programs that run now have ended.
+
+        The kernel waits for that (an RCU grace period) after each change of a map of maps, since Linux 4.20
+        (1ae80cf31938): its own table is given to the process again.
+        """
+        bpf.map_update(self._fds["live"], bpf.u32(self._slots.slot_of(pid)), bpf.u32(self._live_fds[pid]))
+
     def _take_slot(self, pid: int) -> int:
         while True:
             try:
@@ -160,6 +172,8 @@ class Maps:
         if found is None:
             return False
         self._live_fds[pid] = bpf.map_get(int.from_bytes(found, "little"))
+        # It may have been killed while it removed sites.
+        self._slots.set_word(pid, "removed_before", 0)
         self.descriptors.adopt(pid)
         return True
 
@@ -218,6 +232,7 @@ class Maps:
             self._operands.release(pid)
         if pid in self._live_fds:
             os.close(self._live_fds.pop(pid))
+        self.site_remover.forget(pid)
         self.shared.remove_later(pid)
 
     def remove_unknown(self) -> None:

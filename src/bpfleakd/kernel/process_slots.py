@@ -17,6 +17,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpfleakd.kernel import abi, bpf
+from bpfleakd.model.site import SiteCounters
 
 __all__ = ["NoSlot", "ProcessCounters", "ProcessSlots"]
 
@@ -35,7 +36,8 @@ class ProcessCounters(Struct, frozen=True):
     since the last event of the address space. `inside_interval_bytes` is the interval of the sampler inside
     the process, 0 without one. While blocks are sampled outside of it, `unrecorded` blocks were allocated
     and not recorded, and `unrecorded_frees` freed blocks that are not in the live table. `probe_hits` are
-    the runs of programs in this process; each costs it about 0.5 us.
+    the runs of programs in this process; each costs it about 0.5 us. `sites_removed` sites without blocks
+    were removed to make room, which had counted `removed` in all.
     """
 
     state: abi.RecordingState
@@ -54,6 +56,8 @@ class ProcessCounters(Struct, frozen=True):
     inside_interval_bytes: int = 0
     unrecorded: int = 0
     unrecorded_frees: int = 0
+    sites_removed: int = 0
+    removed: SiteCounters = SiteCounters(0, 0, 0, 0)
 
     @property
     def gained_blocks(self) -> int:
@@ -156,9 +160,17 @@ class ProcessSlots:
             was_sampled=bool(process["sampling"]),
             recorded=int(process["recorded"]),
             released=int(process["released"]),
-            site_count=int(process["site_count"]),
-            stack_count=int(process["stack_count"]),
+            site_count=int(process["site_count"] - process["sites_removed"]),
+            stack_count=int(process["stack_count"] - process["stacks_removed"]),
             inside_interval_bytes=int(process["inside_interval_bytes"]),
+            sites_removed=int(process["sites_removed"]),
+            removed=SiteCounters(
+                0,
+                0,
+                int(process["removed_bytes"]),
+                int(process["removed_count"]),
+                int(process["removed_temporary_count"]),
+            ),
             unrecorded=int(process["calls"]["unrecorded"].astype(np.int64).sum()),
             unrecorded_frees=int(process["calls"]["unknown_frees"].sum()) - int(process["false_frees"]),
         )
@@ -184,7 +196,8 @@ class ProcessSlots:
 
     def site_count(self) -> int:
         """How many sites all processes have."""
-        return int(self._rows["site_count"][self._taken].sum()) + len(self._slots)
+        rows = self._rows[self._taken]
+        return int(rows["site_count"].sum() - rows["sites_removed"].sum()) + len(self._slots)
 
     @property
     def _space_quota(self) -> int:
@@ -213,3 +226,9 @@ class ProcessSlots:
         slot = self._slots.get(pid)
         if slot is not None:
             self._rows[field][slot] = value
+
+    def add_to(self, pid: int, field: str, number: int) -> None:
+        """Add to a field that no program writes; nothing, if the process has no slot."""
+        slot = self._slots.get(pid)
+        if slot is not None:
+            self._rows[field][slot] = int(self._rows[field][slot]) + number

@@ -13,6 +13,7 @@ from operator import attrgetter
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from bpfleakd import errors
 from bpfleakd.analysis.merging import merged
@@ -23,6 +24,7 @@ from bpfleakd.model.report import SuppressedSites
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.address_map import LiveRegion
 from bpfleakd.table.blocks import BlockSelection, SelectedSite, even_shares
+from bpfleakd.table.site_table import SiteTable
 from bpfleakd.tracing.address_space.regions import BLOCK_KINDS, regions_as_blocks
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.process_view import ProcessView
@@ -87,26 +89,25 @@ class Blocks(Struct, frozen=True):
 
     def _shown(self, suppressions: SiteSuppressions) -> set[SiteKey]:
         table = self.traced.table
-        keys = (table.keys[row] for row in suppressions.shown(table.used_rows).tolist())
-        return {key for key in keys if key.kind is not AllocationKind.FILE}
+        return set(_of_memory(table, suppressions.shown(table.used_rows)))
 
     def _keys_of(self, site: str) -> set[SiteKey]:
         table = self.traced.table
-        used = [table.keys[row] for row in table.used_rows.tolist()]
-        keys = {key for key, named in self.view.name(used).items() if named.fingerprint == site}
+        used = self.view.name(table.keys_of(table.used_rows))
+        keys = {key for key, named in used.items() if named.fingerprint == site}
         if not keys:
             raise _no_such_site(self.traced.pid, site)
         return keys
 
     def _largest(self, count: int) -> set[SiteKey]:
         table = self.traced.table
-        keys = [key for key in table.keys if key.kind is not AllocationKind.FILE]
+        keys = _of_memory(table, table.used_rows)
         keys.sort(key=lambda key: table.counters(key).live_bytes, reverse=True)
         return set(keys[:count])
 
     def _live_besides(self, keys: set[SiteKey]) -> list[SiteCounters]:
         table = self.traced.table
-        others = (key for key in table.keys if key not in keys and key.kind is not AllocationKind.FILE)
+        others = (key for key in _of_memory(table, table.used_rows) if key not in keys)
         return [counters for counters in map(table.counters, others) if counters.live_count]
 
     def _selection(self, keys: set[SiteKey] | None, older_than_s: float, limit: int) -> BlockSelection:
@@ -145,6 +146,11 @@ class Blocks(Struct, frozen=True):
         age_s = round(max(0, self.now_ns - born_ns) / _NS_PER_S, 3)
         comm = self.traced.thread_names.get(tid, "")
         return BlockReport(address, size, age_s, tid, comm, round(weight / max(size, 1), 3))
+
+
+def _of_memory(table: SiteTable, rows: NDArray[np.intp]) -> list[SiteKey]:
+    """The sites of these rows, but those of files."""
+    return [key for key in table.keys_of(rows) if key.kind is not AllocationKind.FILE]
 
 
 def without_suppressed(report: BlocksReport, suppressions: SiteSuppressions) -> BlocksReport:

@@ -14,8 +14,8 @@ from bpfleakd.process.memory_sampler import read_anonymous_bytes
 from bpfleakd.process.process import thread_commands
 from bpfleakd.queries.containers import ContainerFigures
 from bpfleakd.queries.report import Reporter, sorted_sites
+from bpfleakd.tracing.capacity.table_fill import table_entries
 from bpfleakd.tracing.observer import TracingObserver
-from bpfleakd.tracing.table_fill import table_entries
 from bpfleakd.tracing.traced_process import TracedProcess
 from bpfleakd.tracing.tracer import Tracer
 

@@ -321,7 +321,13 @@ def _notes(traced: TracedProcess) -> tuple[str, ...]:
     """What is missing in the figures of a process."""
     silent = silent_note(traced.pid)
     of_go = traced.go.notes if traced.go is not None else ()
-    return (*traced.runtimes.notes, *of_go, *traced.attachment.go.unread, *([silent] if silent else ()))
+    notes = [*traced.runtimes.notes, *of_go, *traced.attachment.go.unread, *([silent] if silent else ())]
+    if removed := traced.counters.sites_removed:
+        notes.append(
+            f"{removed:,} call sites without live blocks were removed to make room;"
+            " the totals include what they allocated"
+        )
+    return tuple(notes)
 
 
 def _mode(traced: TracedProcess) -> str:

@@ -2,7 +2,8 @@
 
 Rules:
   - The kernel's counters are the truth; sums over sites are kept up with them.
-  - A site never disappears while its process is traced: live may fall to 0, allocated never falls.
+  - Sums of what was allocated never fall. A site without live blocks may be removed, to make room for others;
+    what it allocated stays in the sums.
   - File mappings are sites but not part of the totals: the kernel can reclaim their memory at any time.
   - A reading costs only what has changed, however many sites there are.
   - A restored table continues where it was saved. Parts that were not saved seem to have been constant since
@@ -57,7 +58,9 @@ class SiteTable:
         self.timeline = Timeline(began_ns)
         self._peak_live_bytes = 0
         self._rows: dict[SiteKey, int] = {}
+        # Those of free rows mean nothing.
         self._keys: list[SiteKey] = []
+        self._free_rows: list[int] = []
         self._histories: list[History] = []
         # With room for more. A column is in one piece, since sites are sorted by one.
         self._counters: NDArray[np.int64] = np.zeros((0, len(COUNTERS)), np.int64, order="F")
@@ -72,6 +75,7 @@ class SiteTable:
         self._knows_all = self._knows_total = knows_past
 
     def __len__(self) -> int:
+        """How many rows there are, with those that are free."""
         return len(self._keys)
 
     def update(self, now_ns: int, keys: list[SiteKey], counters: NDArray[np.int64]) -> int:
@@ -96,7 +100,7 @@ class SiteTable:
         self._add_up(self._kinds[rows], before, after)
         if not self._knows_all:
             self._knows_all = True
-            self._note_unknown(np.arange(len(self) - new, len(self)))
+            self._note_unknown(new)
         self.timeline.update(now_ns, rows, *(after[:, column] for column in _OF_TIMELINE))
         self.updated_ns = now_ns
         live_bytes = self.totals.live_bytes
@@ -113,6 +117,22 @@ class SiteTable:
         self.update(self.began_ns, keys, counters)
         self.total_history = History(self.began_ns, self.totals.live_bytes)
 
+    def remove(self, rows: NDArray[np.intp]) -> None:
+        """Remove sites of the heap without live blocks, each row named once. New sites get their rows."""
+        self.timeline.forget(rows)
+        self.used_count -= int((self._counters[rows, _ALLOCATED_COUNT] != 0).sum())
+        self._counters[rows] = 0
+        self._changed_ns[rows] = 0
+        for row in rows.tolist():
+            del self._rows[self._keys[row]]
+        self._free_rows += rows.tolist()
+
+    def add_removed(self, counters: SiteCounters) -> None:
+        """Add to the sums what sites had counted that were removed before there was this table."""
+        removed = [getattr(counters, name) for name in COUNTERS]
+        self._sums += removed
+        self._heap_sums += removed
+
     def note_peak(self, live_bytes: int) -> None:
         """So much was live in all sites (but those of files) at one time."""
         self._peak_live_bytes = max(self._peak_live_bytes, live_bytes)
@@ -121,11 +141,17 @@ class SiteTable:
         """Keep the totals and their history; nothing is taken in any more."""
         self._keys.clear()
         self._rows.clear()
+        self._free_rows.clear()
         self._histories.clear()
         self._counters = self._counters[:0].copy()
         self._kinds = self._kinds[:0].copy()
         self._changed_ns = self._changed_ns[:0].copy()
         self.timeline = Timeline(self.began_ns)
+
+    @property
+    def rows(self) -> NDArray[np.intp]:
+        """The rows of sites, in order: those that are not free."""
+        return np.sort(np.fromiter(self._rows.values(), np.intp, len(self._rows)))
 
     @property
     def used_rows(self) -> NDArray[np.intp]:
@@ -168,8 +194,12 @@ class SiteTable:
 
     @property
     def keys(self) -> tuple[SiteKey, ...]:
-        """The sites in the order in which they were first seen."""
+        """The sites by row; one in a free row is none of the table's."""
         return tuple(self._keys)
+
+    def keys_of(self, rows: NDArray[np.intp]) -> list[SiteKey]:
+        """The sites of these rows."""
+        return [self._keys[row] for row in rows.tolist()]
 
     def row_of(self, key: SiteKey) -> int:
         """The row of a site; -1 if it has no row."""
@@ -194,7 +224,7 @@ class SiteTable:
         return TableCheckpoint(
             self.timeline.checkpoint(rows),
             texts_of([self._keys[row] for row in rows.tolist()]),
-            len(rows) == len(self),
+            len(rows) == len(self._rows),
             self.total_history.points,
             self._peak_live_bytes,
             self.gaps_ns,
@@ -270,19 +300,25 @@ class SiteTable:
         was_used, is_used = before[:, _ALLOCATED_COUNT] != 0, after[:, _ALLOCATED_COUNT] != 0
         self.used_count += int(is_used.sum()) - int(was_used.sum())
 
-    def _add_new(self, now_ns: int, keys: list[SiteKey]) -> int:
-        """Make rows for sites that have none yet; returns how many."""
+    def _add_new(self, now_ns: int, keys: list[SiteKey]) -> NDArray[np.intp]:
+        """Make rows for sites that have none yet; returns these."""
         new = [key for key in keys if key not in self._rows]
-        if not new:
-            return 0
         self._make_room(len(self) + len(new))
+        rows = []
         for key in new:
-            self._kinds[len(self)] = _KINDS.index(key.kind)
-            self._rows[key] = len(self)
-            self._keys.append(key)
             # Before it was seen there was nothing of it.
-            self._histories.append(History(now_ns, 0))
-        return len(new)
+            history = History(now_ns, 0)
+            if self._free_rows:
+                row = self._free_rows.pop()
+                self._keys[row], self._histories[row] = key, history
+            else:
+                row = len(self)
+                self._keys.append(key)
+                self._histories.append(history)
+            self._kinds[row] = _KINDS.index(key.kind)
+            self._rows[key] = row
+            rows.append(row)
+        return np.array(rows, np.intp)
 
     def _make_room(self, rows: int) -> None:
         if rows <= len(self._kinds):

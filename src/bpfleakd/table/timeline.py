@@ -213,6 +213,18 @@ class Timeline:
         self._live_bytes[rows], self._live_count[rows] = live_bytes, live_count
         self._allocated_count[rows] = allocated_count
 
+    def forget(self, rows: NDArray[np.intp]) -> None:
+        """Drop all that is known of these rows: other sites may have them from now on."""
+        is_kept = np.ones(len(self._places), bool)
+        is_kept[rows] = False
+        self._bins = [_chosen(one, is_kept[one.rows]) for one in self._bins]
+        for column in (self._live_bytes, self._live_count, self._allocated_count):
+            column[rows] = 0
+        self._places[rows] = -1
+        if self._bins:
+            newest = self._bins[-1].rows
+            self._places[newest] = np.arange(len(newest))
+
     def _backwards(self, rows: NDArray[np.intp]) -> Iterator[tuple[_Bin, Column, Column, Column]]:
         """From the newest bin on, the least bytes and blocks of these rows, and their births."""
         self._lengthen(int(rows.max(initial=-1)) + 1)
@@ -279,6 +291,11 @@ class Timeline:
         ]
         index = relative.index(min(relative))
         self._bins[index : index + 2] = [_merged(*pairs[index])]
+
+
+def _chosen(one: _Bin, chosen: NDArray[np.bool_]) -> _Bin:
+    columns = one.before_bytes, one.before_count, one.low_bytes, one.low_count, one.born_count
+    return _Bin(one.start_ns, one.end_ns, one.rows[chosen], *(column[chosen] for column in columns))
 
 
 def _merged(earlier: _Bin, later: _Bin) -> _Bin:

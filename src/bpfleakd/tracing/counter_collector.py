@@ -80,7 +80,9 @@ class CounterCollector:
         for pid, traced in self._processes.running.items():
             if not traced.is_set_aside(now_ns):
                 with traced.isolated(self._clock_ns):
-                    traced.descriptors.note_opened(*changed.descriptors_of(pid))
+                    stack_ids, opened = changed.descriptors_of(pid)
+                    self._maps.site_remover.restore_stacks(pid, stack_ids)
+                    traced.descriptors.note_opened(stack_ids, opened)
                     self._take(traced, counters[pid], *changed.of(pid), now_ns)
         return now_ns
 
@@ -114,6 +116,7 @@ class CounterCollector:
         space = address_maps.map_of(pid)
         traced.unrecorded_regions = space.unrecorded_count if space else 0
         space_keys, space_columns = space.counters() if space else ([], columns[:0])
+        self._maps.site_remover.restore_stacks(pid, (key.stack_id for key in site_keys + space_keys))
         noting_ns = self._clock_ns()
         traced.runtimes.note_stacks(
             (key.stack_id for key in site_keys + space_keys),

@@ -119,6 +119,12 @@ class ProcessRuntimes:
                 if time.monotonic_ns() > over_ns:
                     return
 
+    def forget_stacks(self, stack_ids: Iterable[int]) -> None:
+        """These stacks are not in the tables any more; if one comes again, its frames are read again."""
+        for number in stack_ids:
+            self._noted.discard(number)
+            self._to_note.pop(number, None)
+
     def charge_blocks(self, stack_of_block: Callable[[int], RawStack | None]) -> None:
         """Find the functions that allocated the blocks that grow with what stays alive."""
         source = self.heap_runtime.allocations if self.heap_runtime else None

@@ -81,6 +81,12 @@ class SiteCharging:
         """Those that are settled."""
         return self._identities
 
+    def forget(self, keys: Iterable[SiteKey]) -> None:
+        """These sites are not in the table any more."""
+        for key in keys:
+            self._identities.pop(key, None)
+            self._provisional.pop(key, None)
+
     def charged(self, key: SiteKey, frames: Iterable[Frame]) -> Frame | None:
         """The frame that a site is charged to; None for an empty stack."""
         return charged_frame(tuple(frames), self._callers, self._rules, is_given_back=key in self._given_back)

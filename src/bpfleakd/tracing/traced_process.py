@@ -14,6 +14,7 @@ import numpy as np
 import structlog
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from bpfleakd import errors
 from bpfleakd.analysis.fingerprint import fingerprint
@@ -219,6 +220,13 @@ class TracedProcess:
         leaks, self._leaks_waiting = self._leaks_waiting, []
         self._announce_due_ns = now_ns + pause_ns
         return leaks
+
+    def forget_sites(self, rows: NDArray[np.intp]) -> None:
+        """Remove sites of the heap without live blocks; other sites get their rows."""
+        self.charging.forget(self.table.keys_of(rows))
+        self.table.remove(rows)
+        self.verdicts.forget(rows)
+        self.suppressions.forget(rows)
 
     def note_threads(self, names: dict[int, str]) -> None:
         """Store the names of the threads that exist now; ended ones keep theirs, up to a limit."""

@@ -19,6 +19,7 @@ from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.tracing.address_space.address_maps import AddressMaps
 from bpfleakd.tracing.attaching.attach import IMPATIENT, UNHURRIED, Attacher, AttachWait
 from bpfleakd.tracing.attaching.attachment import Attachment
+from bpfleakd.tracing.capacity.site_room import SiteRoom
 from bpfleakd.tracing.checkpoint import read_request, write_request
 from bpfleakd.tracing.counter_collector import CounterCollector
 from bpfleakd.tracing.go.profile_switch import turn_on_profile
@@ -74,6 +75,7 @@ class Tracer:
             maps, address_maps, options.sampling, options.leak_after_s, watch_address_spaces, clock_ns
         )
         self._collector = CounterCollector(maps, attacher, unwinding, self._state, self.processes, clock_ns)
+        self._room = SiteRoom(maps, options.capacities, clock_ns)
         self._beginning = Beginning(maps, unwinding, symbolizer_of, options, clock_ns)
         self._turns = TracingTurns(
             self.processes, self.observers, unwinding, self._state, self.view, clock_ns
@@ -287,6 +289,7 @@ class Tracer:
         self._unwinding.poll()
         self._attacher.poll()
         self._maps.shared.sweep(_SWEEPING_S)
+        self._room.make(self._running.values())
         for id_, request in list(self._to_begin_anew.items()):
             self._start_anew(id_, request)
         self._ending.take_turns(self._end_if_over)

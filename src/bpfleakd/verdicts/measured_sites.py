@@ -64,6 +64,11 @@ class MeasuredSites:
             columns[name] = columns[name] + (now_s - self._measured_s[rows])
         return Persistence(now_s, leak_after_s, **columns)
 
+    def forget(self, rows: Rows) -> None:
+        """Other sites may have these rows from now on: they are measured anew."""
+        self._lengthen(int(rows.max(initial=-1)) + 1)
+        self._measured_s[rows] = 0.0
+
     def _lengthen(self, length: int) -> None:
         missing = length - len(self._measured_s)
         if missing <= 0:

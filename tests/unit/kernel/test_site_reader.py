@@ -12,8 +12,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpfleakd.kernel import abi, site_reader
-from bpfleakd.kernel.site_reader import SiteReader
+from bpfleakd.kernel import abi
+from bpfleakd.kernel.sites import reader as site_reader
+from bpfleakd.kernel.sites.reader import SiteReader
 
 PID = 4_711
 SITES = 12

@@ -37,6 +37,7 @@ class Ledger:
     allocated_bytes: Counter[SiteKey] = field(default_factory=Counter)
     allocated_count: Counter[SiteKey] = field(default_factory=Counter)
     freed_count: int = 0
+    removed: dict[SiteKey, tuple[int, int]] = field(default_factory=dict)
 
     def allocate(self, site: SiteKey, address: int, size: int) -> None:
         self.free(address)
@@ -55,7 +56,15 @@ class Ledger:
 
     def counters_of(self, site: SiteKey) -> SiteCounters:
         sizes = [size for owner, size in self.blocks.values() if owner == site]
-        return SiteCounters(sum(sizes), len(sizes), self.allocated_bytes[site], self.allocated_count[site])
+        # After a removal the kernel's counters begin anew.
+        removed_bytes, removed_count = self.removed.get(site, (0, 0))
+        allocated_bytes = self.allocated_bytes[site] - removed_bytes
+        return SiteCounters(
+            sum(sizes), len(sizes), allocated_bytes, self.allocated_count[site] - removed_count
+        )
+
+    def sites(self) -> set[SiteKey]:
+        return {site for site in self.allocated_count if self.counters_of(site).allocated_count}
 
 
 SITES = st.integers(1, 12).map(heap)
@@ -89,8 +98,8 @@ class Process(RuleBasedStateMachine):
     def tick(self, later_ns: int, order, whole: bool) -> None:
         """The kernel's map is read: its sites come in any order, those that did not change or not."""
         self.now_ns += later_ns
-        known = {site: self.table.counters(site) for site in self.table.keys}
-        now = {site: self.ledger.counters_of(site) for site in self.ledger.allocated_count}
+        known = {site: self.table.counters(site) for site in self.sites()}
+        now = {site: self.ledger.counters_of(site) for site in self.ledger.sites()}
         different = [site for site in now if now[site] != known.get(site, SiteCounters(0, 0, 0, 0))]
         read = list(now) if whole else different
         order.shuffle(read)
@@ -106,6 +115,22 @@ class Process(RuleBasedStateMachine):
         self.live_by_time[self.now_ns] = sum(size for _site, size in self.ledger.blocks.values())
         self.expect_the_ledger()
 
+    @rule(order=st.randoms(use_true_random=False))
+    def remove(self, order) -> None:
+        """Some sites without live blocks are removed, of which all is read."""
+        dead = [
+            row
+            for row, site in zip(self.table.rows.tolist(), self.sites(), strict=True)
+            if not self.table.counters(site).live_count
+            and self.table.counters(site) == self.ledger.counters_of(site)
+        ]
+        order.shuffle(dead)
+        chosen = np.array(dead[: len(dead) // 2 + 1], np.intp)
+        for site in self.table.keys_of(chosen):
+            self.ledger.removed[site] = self.ledger.allocated_bytes[site], self.ledger.allocated_count[site]
+        self.table.remove(chosen)
+        assert not set(self.table.keys_of(chosen)) & set(self.sites())
+
     @precondition(lambda self: self.ledger.blocks)
     @rule()
     def end(self) -> None:
@@ -113,9 +138,12 @@ class Process(RuleBasedStateMachine):
         self.tick(0, _Unshuffled(), whole=True)
         self.begin()
 
+    def sites(self) -> list[SiteKey]:
+        return self.table.keys_of(self.table.rows)
+
     def expect_the_ledger(self) -> None:
         ledger, table = self.ledger, self.table
-        for site in table.keys:
+        for site in self.sites():
             assert table.counters(site) == ledger.counters_of(site)
             assert table.history(site).last == table.counters(site).live_bytes
         sizes = [size for _site, size in ledger.blocks.values()]
@@ -123,8 +151,8 @@ class Process(RuleBasedStateMachine):
         assert (totals.live_bytes, totals.live_count) == (sum(sizes), len(sizes))
         assert totals.allocated_bytes == ledger.allocated_bytes.total()
         assert totals.live_count == totals.allocated_count - ledger.freed_count
-        assert set(table.keys) == set(ledger.allocated_count)
-        assert table.used_count == len(ledger.allocated_count)
+        assert set(self.sites()) == ledger.sites()
+        assert table.used_count == len(ledger.sites())
 
     @invariant()
     def the_sum_has_a_history(self) -> None:

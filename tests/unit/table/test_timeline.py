@@ -56,6 +56,39 @@ def test_bins_hold_the_least_and_the_births(readings: list) -> None:
             assert columns.low_count[index, site] == min(count for _, count in inside)
 
 
+@settings(max_examples=50)
+@given(st.lists(READING, min_size=1, max_size=90), st.sets(st.integers(0, 3)), st.integers(0, 90))
+def test_rows_that_are_forgotten_have_no_past(readings: list, forgotten: set[int], after: int) -> None:
+    """Whatever they had before, they have what came afterwards; the others are as if nothing had happened."""
+    timelines = {True: Timeline(0), False: Timeline(0)}
+    now_ns, rows = 0, np.array(sorted(forgotten), np.intp)
+    live: dict[int, tuple[int, int]] = {}
+    allocated = {True: dict.fromkeys(range(4), 0), False: dict.fromkeys(range(4), 0)}
+    for number, (pause_s, sites) in enumerate(readings):
+        now_ns += round(pause_s * S)
+        for site, figures in enumerate(sites):
+            live[site] = figures
+            for counts in allocated.values():
+                counts[site] += 7
+        for forgets, timeline in timelines.items():
+            figures = arrays(range(len(sites)), live, allocated[forgets])
+            timeline.update(now_ns, np.arange(len(sites)), *figures)
+        if number == after:
+            timelines[True].columns(np.arange(4))
+            timelines[True].forget(rows)
+            allocated[True] |= dict.fromkeys(forgotten, 0)
+            forgotten_ns = now_ns
+    whole, without = (timelines[forgets].columns(np.arange(4)) for forgets in (False, True))
+    others = sorted(set(range(4)) - forgotten) if after < len(readings) else [0, 1, 2, 3]
+    for name in ("low_bytes", "low_count", "born_count"):
+        assert (getattr(whole, name)[:, others] == getattr(without, name)[:, others]).all()
+    if after < len(readings):
+        before = without.ends_s * S <= forgotten_ns
+        assert not without.born_count[before][:, rows].any()
+        born = without.born_count[:, rows].sum(axis=0)
+        assert born.tolist() == [allocated[True][row] for row in rows.tolist()]
+
+
 def test_the_resolution_is_a_part_of_the_age() -> None:
     """After six hours the newest bins are narrow, and old ones no wider than a part of their age."""
     timeline = Timeline(0)

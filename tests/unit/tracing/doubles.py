@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from bpfleakd import errors
 from bpfleakd.kernel import abi
@@ -78,6 +79,27 @@ class FakeProcess:
     stacks: dict[int, RawStack] = field(default_factory=dict)
 
 
+class FakeRemover:
+    """kernel.sites.remover.SiteRemover, of processes whose programs do nothing meanwhile."""
+
+    def __init__(self, processes: dict[int, FakeProcess]) -> None:
+        self._processes = processes
+
+    def remove(self, pid: int, stack_ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        process = self._processes[pid]
+        dead = np.array([process.sites[stack_id][1] == 0 for stack_id in stack_ids.tolist()], bool)
+        for stack_id in stack_ids[dead].tolist():
+            del process.sites[stack_id]
+        return dead
+
+    def remove_stacks(self, pid: int, stack_ids: NDArray[np.uint64]) -> None:
+        for stack_id in stack_ids.tolist():
+            del self._processes[pid].stacks[stack_id]
+
+    def restore_stacks(self, pid: int, stack_ids: Iterable[int]) -> None:
+        pass
+
+
 class FakeMaps:
     """kernel.maps.Maps as the monitor reads it."""
 
@@ -86,6 +108,7 @@ class FakeMaps:
         self.last_beat = 0, 0
         self.skipped = SkippedRuns()
         self.swept: list[set[int]] = []
+        self.site_remover = FakeRemover(self.processes)
 
     def stack_of_block(self, _pid: int, _address: int) -> RawStack | None:
         return None
@@ -112,6 +135,8 @@ class FakeMaps:
             sample_shift=process.sample_shift,
             was_sampled=process.was_sampled,
             idle_unmatched_frees=idle_unmatched_frees,
+            site_count=len(process.sites),
+            stack_count=len(process.stacks),
         )
 
     def skipped_runs(self) -> SkippedRuns:

@@ -51,3 +51,17 @@ def test_frames_that_take_long_have_a_limit() -> None:
     frames = Frames(0.002)
     noted(frames, 1_000_000, 5)
     assert frames.noted == [0, 1, 2, 3, 4]
+
+
+def test_stacks_that_were_removed_are_read_again() -> None:
+    """The same number may come back, and its managed frames be elsewhere by then."""
+    runtimes, frames = ProcessRuntimes(None, {}), Frames(0.0)  # type: ignore[arg-type]
+    runtimes._runtimes.append(Runtime(frames))  # type: ignore[arg-type]
+
+    def note(*stacks: int) -> None:
+        runtimes.note_stacks(stacks, lambda number: RawStack((number,), StackEnd.BOTTOM), 10_000_000_000)
+
+    note(7, 8)
+    runtimes.forget_stacks([7])
+    note(7, 8)
+    assert frames.noted == [7, 8, 7]

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from bpfleakd import errors
 from bpfleakd.analysis.suppressions import Suppressions, parse_suppressions
 from bpfleakd.kernel.abi import RecordingState
+from bpfleakd.kernel.compilation.options import Capacities
 from bpfleakd.kernel.skipped_runs import SkippedRuns
 from bpfleakd.model.code.stack import RawStack, StackEnd
 from bpfleakd.model.groups import GroupKey
@@ -38,6 +39,7 @@ from .doubles import Clock, FakeAttacher, FakeMaps, FakeSymbolizer, FakeUnwindin
 from .programs import running, started, without_main_thread
 
 EXACT = TracingRequest()
+CAPACITIES = Capacities(processes=8, sites=1_600, stacks=1_600, threads=8, process_sites=1_000)
 
 
 class Keeper(TracingObserver):
@@ -77,7 +79,7 @@ class World:
             self.unwinding,  # type: ignore[arg-type]
             self.watched.append,
             self._symbolizer_of,  # type: ignore[arg-type]
-            TracingOptions(SamplingOptions(target_per_s=1_000), unattended_s=900),
+            TracingOptions(SamplingOptions(target_per_s=1_000), CAPACITIES, unattended_s=900),
             self.clock,
         )
         reporter = Reporter(window_s=10, attach_method="session")

@@ -115,10 +115,10 @@ def _identities(
 
 
 def _rows_to_keep(traced: TracedProcess) -> NDArray[np.intp]:
-    rows = np.arange(len(traced.table))
+    rows = traced.table.rows
     limit = _CELLS_MAX // len(traced.table.timeline)
     if len(rows) <= limit:
         return rows
     attention, rates = traced.verdicts.ranks(rows)
     live_bytes = traced.table.columns()[:, COUNTERS.index("live_bytes")]
-    return np.sort(np.lexsort((live_bytes, rates, attention))[-limit:])
+    return np.sort(rows[np.lexsort((live_bytes[rows], rates, attention))[-limit:]])

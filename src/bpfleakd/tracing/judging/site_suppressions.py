@@ -51,6 +51,13 @@ class SiteSuppressions:
                 self._states[row] = _SHOWN if named.final else _UNDECIDED
         return len(self._found) > found_before
 
+    def forget(self, rows: NDArray[np.intp]) -> None:
+        """Other sites may have these rows from now on."""
+        self._of(rows)
+        self._states[rows] = _NOT_LOOKED_AT
+        for row in rows.tolist():
+            self._found.pop(row, None)
+
     def match(self, stack: Sequence[Frame]) -> str | None:
         """The pattern that suppresses a stack; None if it is shown."""
         return self._suppressions.match(stack)

@@ -207,6 +207,20 @@ class SiteVerdicts:
         seen = self._seen_leaks.of(rows[ranks == _LEAKS].tolist())
         return leaks_by_site(table, identities, self._recalled.rows | seen)
 
+    def forget(self, rows: NDArray[np.intp]) -> None:
+        """Other sites may have these rows from now on."""
+        for evaluation in (self._latest, self._before):
+            if evaluation is not None:
+                known = rows[rows < len(evaluation.positions)]
+                evaluation.positions[known] = -1
+                evaluation.leads[known] = False
+        self._measured.forget(rows)
+        for row in rows.tolist():
+            self._seen_leaks.forget(row)
+            self._recalled.rows.pop(row, None)
+        self._leaking.difference_update(rows.tolist())
+        self._announced.difference_update(rows.tolist())
+
     def _keep_unseen(self, table: SiteTable, rows: NDArray[np.intp]) -> None:
         """A leak stays one while too little is recorded to show that it has stopped."""
         assert self._latest is not None

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from bpfleakd.analysis.callers import NO_RULES, ChargeRules
 from bpfleakd.analysis.suppressions import NO_SUPPRESSIONS, Suppressions
+from bpfleakd.kernel.compilation.options import Capacities
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.model.process import TracingRequest
 from bpfleakd.runtimes.detection import Detector
@@ -27,9 +28,13 @@ __all__ = ["Beginning", "TracingOptions", "follow_code"]
 
 
 class TracingOptions(Struct, frozen=True):
-    """`unattended_s` after the last tick the programs stop recording; a leak is one after `leak_after_s`."""
+    """`capacities` are those of the kernel's tables.
+
+    `unattended_s` after the last tick the programs stop recording; a leak is one after `leak_after_s`.
+    """
 
     sampling: SamplingOptions
+    capacities: Capacities
     unattended_s: float
     leak_after_s: float = LEAK_AFTER_S
     suppressions: Suppressions = NO_SUPPRESSIONS
@@ -61,6 +66,7 @@ class Beginning:
         """The one place where a traced process is made."""
         pid, (table, verdicts, identities) = attachment.process.id.pid, history
         symbolizer, counters = self._symbolizer_of(attachment), self._maps.process(pid)
+        table.add_removed(counters.removed)
         traced = TracedProcess(attachment, request, since, symbolizer, table, counters, verdicts)
         traced.runtimes = ProcessRuntimes(attachment.process, self._options.detectors)
         traced.suppressions = SiteSuppressions(self.suppressions)

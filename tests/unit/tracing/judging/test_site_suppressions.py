@@ -75,3 +75,15 @@ def test_a_name_that_comes_late() -> None:
     assert not suppressions.look_at([(7, AllocationKind.HEAP, named("late", "x"))])
     assert suppressions.unknown(rows).tolist() == suppressions.shown(rows).tolist() == []
     assert suppressions.rows.tolist() == [7]
+
+
+def test_a_row_of_another_site_is_looked_at_again() -> None:
+    """The site that had it was suppressed, and is in no sum any more."""
+    suppressions = SiteSuppressions(parse_suppressions("leak:^f1$", "mine"))
+    site = 0, AllocationKind.HEAP, named("f1", "heap-1")
+    assert suppressions.look_at([site])
+
+    suppressions.forget(np.array([0]))
+    assert suppressions.rows.tolist() == []
+    assert suppressions.unknown(np.array([0])).tolist() == [0]
+    assert suppressions.look_at([site])

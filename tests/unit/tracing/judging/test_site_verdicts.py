@@ -334,3 +334,23 @@ def test_sites_that_are_known_as_of_collections(world: World) -> None:
     world.verdicts = SiteVerdicts.restored(checkpoint, world.verdicts.leak_after_s)
     world.compute()
     assert world.verdict(2) is Verdict.LEAK
+
+
+def test_a_row_of_another_site_has_no_past(world: World) -> None:
+    """It was announced, measured and seen to leak: none of that is the new site's."""
+    world.go_on(70)
+    for _ in range(3):
+        world.go_on(5)
+        world.compute()
+    rows = np.array([0, 1])
+    assert world.verdicts.ranks(rows)[0].tolist() == [2, 0]
+
+    world.verdicts.forget(np.array([0]))
+    assert world.verdicts.of(0, 1, 1) == NOT_YET
+    assert world.verdicts.ranks(rows)[0].tolist() == [0, 0]
+
+    announced = []
+    for _ in range(3):
+        world.go_on(5)
+        announced.append(world.compute())
+    assert announced == [[], [0], []]

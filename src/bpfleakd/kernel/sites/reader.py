@@ -8,13 +8,16 @@ Rules:
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from bpfleakd.kernel import abi, bpf
 from bpfleakd.kernel.process_slots import ProcessSlots
 from bpfleakd.kernel.ring import RingReader
 
-__all__ = ["SiteReader"]
+__all__ = ["SiteReader", "whole_blocks"]
 
 # To look a site up costs as much as to read so many in a row.
 _LOOKUP_COST = 5
@@ -54,8 +57,7 @@ class SiteReader:
         else:
             keys, sites = self._read_all()
         for count in ("live_count", "allocated_count", "temporary_count"):
-            sites[count] += abi.COUNT_UNIT // 2
-            sites[count] //= abi.COUNT_UNIT
+            sites[count] = whole_blocks(sites[count])
         return keys, sites
 
     def _read_all(self) -> tuple[np.ndarray, np.ndarray]:
@@ -66,6 +68,11 @@ class SiteReader:
         if not batches:
             return np.empty(0, abi.SITE_KEY), np.empty(0, abi.SITE)
         return np.concatenate([k for k, _ in batches]), np.concatenate([v for _, v in batches])
+
+
+def whole_blocks(counts: NDArray[Any]) -> NDArray[Any]:
+    """Counts in units of 1/COUNT_UNIT as numbers of blocks, rounded."""
+    return (counts + abi.COUNT_UNIT // 2) // abi.COUNT_UNIT
 
 
 def _unique(keys: np.ndarray) -> np.ndarray:

@@ -1,0 +1,1 @@
+"""The room in the kernel's tables: how much is taken, and how more is made."""
