@@ -17,7 +17,7 @@ from bpfleakd.kernel.process_slots import ProcessSlots
 from bpfleakd.kernel.sites.reader import whole_blocks
 
 from .truth import by_function, expect_ledger
-from .waiting import wait_until
+from .waiting import PATIENCE, wait_until
 
 
 def test_a_slot_is_free_as_soon_as_its_process_is_detached(daemon, workload):
@@ -79,7 +79,7 @@ def test_sites_that_come_back_while_they_are_removed_are_exact(daemon, workload)
     assert maps.adopt_process(program.pid)
 
     with ThreadPoolExecutor(1) as beside:
-        step = beside.submit(program.step, 600_000)
+        step = beside.submit(program.step, round(600_000 / PATIENCE))
         while not step.done():
             keys, _sites = sites_of(sites_fd, program.pid)
             for _reading in range(3):
@@ -94,7 +94,7 @@ def test_sites_that_come_back_while_they_are_removed_are_exact(daemon, workload)
         os.close(fd)
     slots.close()
     maps.close()
-    assert removed.allocated_count > 10_000
+    assert removed.allocated_count > 10_000 / PATIENCE
     for counter in ("live_count", "allocated_count"):
         counted = int(whole_blocks(sites[counter]).sum()) + getattr(removed, counter)
         assert counted == ledger[counter], counter

@@ -223,6 +223,9 @@ class TracedProcess:
 
     def forget_sites(self, rows: NDArray[np.intp]) -> None:
         """Remove sites of the heap without live blocks; other sites get their rows."""
+        gone = set(rows.tolist())
+        self.unannounced = [row for row in self.unannounced if row not in gone]
+        self._leaks_waiting = [row for row in self._leaks_waiting if row not in gone]
         self.charging.forget(self.table.keys_of(rows))
         self.table.remove(rows)
         self.verdicts.forget(rows)

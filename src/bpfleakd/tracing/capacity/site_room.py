@@ -32,6 +32,7 @@ __all__ = ["SiteRoom"]
 log = structlog.get_logger()
 
 _LIVE_COUNT, _ALLOCATED_COUNT = COUNTERS.index("live_count"), COUNTERS.index("allocated_count")
+_OVERFLOW = SiteKey(AllocationKind.HEAP, 0)
 _FULL_SHARE = 0.75
 _UNUSED_NS = 10_000_000_000
 # Removing fewer at a time is not worth the two grace periods.
@@ -102,8 +103,7 @@ def _unused(traced: TracedProcess, now_ns: int) -> NDArray[np.intp]:
     for units in (traced.charging.units(table), traced.charging.functions(table)):
         if units is not None:
             may_go &= ~np.isin(units.lead[rows], units.lead[live])
-    waiting = [*traced.unannounced, table.row_of(SiteKey(AllocationKind.HEAP, 0))]
-    may_go &= ~np.isin(rows, waiting)
+    may_go &= rows != table.row_of(_OVERFLOW)
     order = np.argsort(changed_ns[may_go], kind="stable")
     unused: NDArray[np.intp] = rows[may_go][order]
     return unused
