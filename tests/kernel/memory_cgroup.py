@@ -47,6 +47,10 @@ class MemoryCgroup:
         """Charge what the process takes from now on to the group."""
         self._write("cgroup.procs", pid)
 
+    def release(self, pid: int) -> None:
+        """Charge what the process takes from now on to the root group."""
+        (self.directory.parent / "cgroup.procs").write_text(f"{pid}\n")
+
     def remove(self) -> None:
         """End what is left in it, and remove it."""
         for pid in _words(self.directory / "cgroup.procs"):

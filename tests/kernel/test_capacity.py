@@ -16,6 +16,7 @@ from bpfleakd.kernel.pins import pinned_sets
 from bpfleakd.kernel.process_slots import ProcessSlots
 from bpfleakd.kernel.sites.reader import whole_blocks
 
+from .memory_cgroup import memory_cgroup
 from .truth import by_function, expect_ledger
 from .waiting import PATIENCE, wait_until
 
@@ -37,6 +38,21 @@ def test_a_slot_is_free_as_soon_as_its_process_is_detached(daemon, workload):
         client.attach(programs[coming].pid)
         ledger = programs[coming].step()
         expect_ledger(tracer.top_after_tick(programs[coming].pid), ledger)
+
+
+def test_a_table_without_memory_is_refused(daemon, workload):
+    """The daemon's group has too little memory for the table of blocks: the attach fails, and leaves nothing."""
+    program = workload("many_sites", 23)
+    tracer = daemon(limits={"live_blocks": 100_000_000})
+    client = DaemonClient(tracer.socket)
+    with memory_cgroup(200 << 20) as group:
+        group.add(tracer.pid)
+        with pytest.raises(errors.CapacityError, match="no table of 100000000 blocks") as refused:
+            client.attach(program.pid)
+        assert "limits.live_blocks" in refused.value.hint
+        assert client.processes() == ()
+        group.release(tracer.pid)
+    assert tracer.is_alive
 
 
 def test_call_sites_without_blocks_make_room(daemon, workload):
