@@ -41,7 +41,7 @@ def test_a_slot_is_free_as_soon_as_its_process_is_detached(daemon, workload):
 
 
 def test_a_table_without_memory_is_refused(daemon, workload):
-    """The daemon's group has too little memory for the table of blocks: the attach fails, and leaves nothing."""
+    """The daemon's group has too little memory for the table: the attach fails, and leaves nothing."""
     program = workload("many_sites", 23)
     tracer = daemon(limits={"live_blocks": 100_000_000})
     client = DaemonClient(tracer.socket)
