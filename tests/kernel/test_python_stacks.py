@@ -38,6 +38,18 @@ def test_stacks_are_the_programs_own(daemon: Callable[..., Daemon], interpreter:
         assert result.equal >= _EQUAL_MIN * _COUNT
 
 
+def test_pypy_is_said_to_be_unsupported(daemon: Callable[..., Daemon]) -> None:
+    """It is recognised, and traced on as a native program: no frame of another interpreter is invented."""
+    with running(*_command(_ROOTS / "pypy/usr/bin/pypy3"), "200", "7", "keep-code") as program:
+        tracer = daemon()
+        tracer.attach_with_tables(program.pid)
+        program.allocate()
+        report = tracer.top_after_tick(program.pid)
+    assert any("PyPy is not supported" in note for note in report["process"]["notes"])
+    assert report["process"]["live_count"] > 0
+    assert not any(frame["kind"] == "interpreted" for site in report["sites"] for frame in site["stack"])
+
+
 def _command(interpreter: Path) -> list[str]:
     program = PROGRAMS / "paths.py"
     if _ROOTS not in interpreter.parents:
