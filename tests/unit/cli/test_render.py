@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from bpfleakd.cli.render.checks import checks_view
@@ -285,6 +286,11 @@ def test_attach_and_detach_are_a_line():
     """With all that the brief answer is about."""
     assert attached_line(a_traced_process()) == (
         "attached to 4711 leaky /usr/bin/leaky by session, 2 functions probed (free, malloc)"
+    )
+    (probe, *_others) = a_traced_process().probes
+    many = tuple(replace(probe, function=f"mi_{number:02}") for number in range(40))
+    assert attached_line(a_traced_process(probes=many)).endswith(
+        "40 functions probed (" + ", ".join([f"mi_{number:02}" for number in range(12)]) + ", …)"
     )
     assert detached_line(a_traced_process()) == (
         "detached from 4711 leaky after 3m31s, 4.77 MiB live in 10,007 blocks"

@@ -36,6 +36,8 @@ __all__ = [
 _BLOCKS_OF_LEAK = 20
 _EARLIEST_S = 10.0
 _WORTH_A_WORD = 1024.0
+# Of the probed functions so many are named: an allocator may have eighty.
+_FUNCTIONS_NAMED = 12
 
 # What the C++ library calls the types that everybody knows by other names.
 _EVERYDAY_NAMES = (
@@ -181,7 +183,8 @@ def sparkline(
 def attached_line(traced: ProcessRow) -> str:
     """Return which process is traced now, and how."""
     functions = sorted({probe.function for probe in traced.probes})
-    probed = f"{len(traced.probes)} functions probed ({', '.join(functions)})"
+    named = functions[:_FUNCTIONS_NAMED] + ["…"] * (len(functions) > _FUNCTIONS_NAMED)
+    probed = f"{len(traced.probes)} functions probed ({', '.join(named)})"
     if traced.process.mode == GO_PROFILE_MODE:
         probed = f"its own heap profile is read, {probed if functions else 'no function is probed'}"
     return printable(f"attached to {_who(traced)} {traced.process.exe} by {traced.attach_method}, {probed}")
