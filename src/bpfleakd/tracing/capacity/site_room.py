@@ -83,7 +83,9 @@ class SiteRoom:
         orphaned = [stack_id for stack_id in stack_ids[removed].tolist() if stack_id not in used]
         remover.remove_stacks(pid, np.array(orphaned, np.uint64))
         traced.runtimes.forget_stacks(orphaned)
-        log.info("sites.removed", pid=pid, sites=int(removed.sum()), left=table.used_count)
+        if not traced.counters.sites_removed:
+            # Once: a busy JIT needs it every few seconds. `ps` has the number.
+            log.info("sites.removed", pid=pid, sites=int(removed.sum()), left=table.used_count)
 
 
 def _taken(counters: ProcessCounters) -> int:
