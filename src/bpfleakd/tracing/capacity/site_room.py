@@ -54,7 +54,8 @@ class SiteRoom:
         began_ns = self._clock_ns()
         if not self._pause.is_due(began_ns):
             return
-        for traced in self._full(processes):
+        # Of one that is set aside, the table is old.
+        for traced in self._full([one for one in processes if not one.is_set_aside(began_ns)]):
             with traced.isolated(self._clock_ns):
                 rows = _unused(traced, began_ns)
                 if len(rows) < _LEAST:
