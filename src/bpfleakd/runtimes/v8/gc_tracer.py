@@ -29,6 +29,7 @@ __all__ = [
     "RING_BYTES",
     "RING_SIZE",
     "GcTracer",
+    "OtherObject",
     "Ring",
     "TracerLayout",
     "TracerReading",
@@ -60,6 +61,10 @@ _OFFSET_MAX = 1 << 14
 # heap; type and state of the event, two numbers and a pointer between; when it began and ended, in ms
 _HEAD = struct.Struct("<Qii16xdd")
 _TYPES, _STATES = 8, 4
+# Event::State, while a collection is under way: MARKING and ATOMIC. The times of its event come at its end.
+_UNDER_WAY = (1, 2)
+# A pointer that is read as a double is a number much smaller than this, but not 0.
+_TIME_MIN_MS = 1e-3
 _HEAP_BYTES = 6 << 10
 _SIZE_MAX_BYTES = 1 << 40
 _DURATION_MAX_MS = 3.6e6
@@ -111,6 +116,10 @@ def _ring_offset(code: bytes) -> int | None:
     return None
 
 
+class OtherObject(ValueError):
+    """What is at the address does not lead back to the heap, or not any more."""
+
+
 class TracerReading(Struct, frozen=True):
     """The rings, and the bytes of all objects after the last collection: 0 while one is under way."""
 
@@ -130,21 +139,23 @@ class GcTracer:
         self._layout = layout
 
     def read(self) -> TracerReading:
-        """Its figures now. Raises OSError, or ValueError if they make no sense."""
+        """Its figures now. Raises OSError, OtherObject, or ValueError if they make no sense."""
         # In one piece: a read costs much more than what is read.
         data = self._memory.read(self._address, max(self._layout.rings) + RING_BYTES)
         heap, type_, state, start_ms, end_ms = _HEAD.unpack_from(data)
         times = (start_ms, end_ms)
-        if heap != self._heap or not (0 <= type_ < _TYPES and 0 <= state < _STATES):
-            raise ValueError("this is no record of collections")
-        if not all(math.isfinite(time) and time >= 0 for time in times):
+        if heap != self._heap:
+            raise OtherObject("this is no record of collections")
+        if not (0 <= type_ < _TYPES and 0 <= state < _STATES):
+            raise ValueError("the last collection is none")
+        if not all(time == 0 or (math.isfinite(time) and time >= _TIME_MIN_MS) for time in times):
             raise ValueError("the times of the last collection are none")
         end_bytes = int.from_bytes(data[self._layout.end_size :][:8], "little")
         if end_bytes > _SIZE_MAX_BYTES:
             raise ValueError("the heap is too large")
         rings = tuple(_ring(data[place : place + RING_BYTES]) for place in self._layout.rings)
         is_blank = not end_bytes and not any(ring.sizes_bytes for ring in rings)
-        if not start_ms and not is_blank:
+        if not start_ms and not is_blank and state not in _UNDER_WAY:
             raise ValueError("a collection that never began")
         return TracerReading(rings, end_bytes, is_blank)
 

@@ -21,13 +21,15 @@ from bpfleakd.errors import BpfleakdError
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.process.remote_memory import RemoteMemory
 from bpfleakd.runtimes.runtime import LiveHeap
-from bpfleakd.runtimes.v8.gc_tracer import GcTracer, Ring, TracerLayout, find_tracer
+from bpfleakd.runtimes.v8.gc_tracer import GcTracer, OtherObject, Ring, TracerLayout, find_tracer
 from bpfleakd.runtimes.v8.heap_pages import heaps_of
 
 __all__ = ["V8LiveHeap"]
 
 # Worker threads come and go. Reading the 400 headers of 100 MB takes a millisecond.
 _FIND_EVERY_NS = 10_000_000_000
+# A reading in the middle of a change makes no sense. So many in a row: there is another object by now.
+_FAILURES_MAX = 10
 # Until the first heap was collected.
 _FIND_FIRST_EVERY_NS = 1_000_000_000
 
@@ -107,10 +109,16 @@ class V8LiveHeap:
         for address, heap in list(self._heaps.items()):
             try:
                 new_full, new_others = heap.refresh()
-            except (OSError, ValueError):
+            except (OSError, OtherObject):
                 # Its thread has ended.
                 del self._heaps[address]
                 continue
+            except ValueError:
+                heap.failures += 1
+                if heap.failures >= _FAILURES_MAX:
+                    del self._heaps[address]
+                continue
+            heap.failures = 0
             full, others = full + new_full, others + new_others
         return full, others
 
@@ -127,10 +135,16 @@ class _Heap:
         self._last = last
         self.end_bytes = last.end_bytes
         self.full_bytes = 0
+        self.failures = 0
+        """How many readings in a row made no sense."""
 
     def refresh(self) -> tuple[int, int]:
-        """The number of full collections since the last call, and of others: of these the last is seen."""
-        last, self._last = self._last, self._tracer.read()
+        """The number of full collections since the last call, and of others: of these the last is seen.
+
+        Raises OSError, or ValueError if the reading makes no sense.
+        """
+        now = self._tracer.read()
+        last, self._last = self._last, now
         sizes_bytes = [
             size
             for ring, before in zip(self._last.rings, last.rings, strict=True)

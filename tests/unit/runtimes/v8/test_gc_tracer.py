@@ -93,6 +93,11 @@ def test_a_heap_that_was_not_collected_yet(tmp_path: Path) -> None:
         (8, struct.pack("<i", 9)),
         (12, struct.pack("<i", -1)),
         (32, struct.pack("<d", float("nan"))),
+        # a pointer
+        (32, struct.pack("<Q", 0x7F3A_1234_5678)),
+        (40, struct.pack("<Q", 0x1B2C_3D40)),
+        # a collection that never began, and is not under way
+        (32, struct.pack("<d", 0.0)),
         (LAYOUT.end_size, struct.pack("<Q", 1 << 50)),
         # more than its pages have
         (LAYOUT.end_size, struct.pack("<Q", 1 << 30)),

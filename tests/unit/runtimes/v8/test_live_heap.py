@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +55,35 @@ def test_a_collection_under_way_is_none_yet(tmp_path: Path, ticks: Iterator[int]
         live.read(next(ticks))
         heap.write(TRACER + LAYOUT.end_size, bytes(8))
         assert live.read(next(ticks)) == ()
+
+
+def test_a_reading_in_the_middle_of_a_change(tmp_path: Path, ticks: Iterator[int]) -> None:
+    """The heap stays known, and the full collection that it was part of is not missed."""
+    heap = Heap(tmp_path)
+    heap.collect(3 * MIB, full=True)
+    with heap.memory() as memory:
+        live = V8LiveHeap(memory, heap.mappings, LAYOUT)
+        live.read(next(ticks))
+        heap.write(TRACER + 8, struct.pack("<i", 99))
+        assert live.read(next(ticks)) == ()
+        heap.collect(4 * MIB, full=True)
+        (one,) = live.read(next(ticks))
+        assert (one.live_bytes, one.is_full) == (4 * MIB, True)
+
+
+def test_marking_step_by_step_has_no_time_yet(tmp_path: Path, ticks: Iterator[int]) -> None:
+    """Its event has begun, and the times of it come at its end: the record is known by the rest."""
+    heap = Heap(tmp_path)
+    heap.collect(3 * MIB, full=True)
+    heap.write(TRACER + 8, struct.pack("<ii16xdd", 2, 1, 0.0, 0.0))
+    heap.write(TRACER + LAYOUT.end_size, bytes(8))
+    with heap.memory() as memory:
+        live = V8LiveHeap(memory, heap.mappings, LAYOUT)
+        assert live.read(next(ticks)) == ()
+        assert (live.watched_since_ns, live.failure) == (SECOND, None)
+        heap.collect(4 * MIB, full=True, incremental=True)
+        (one,) = live.read(next(ticks))
+        assert (one.live_bytes, one.is_full) == (4 * MIB, True)
 
 
 def test_one_that_starts(tmp_path: Path, ticks: Iterator[int]) -> None:
