@@ -56,8 +56,15 @@ class SeenLeaks:
     def unseen(
         self, ends_s: NDArray[np.float64], intervals_bytes: NDArray[np.float64]
     ) -> dict[int, SeenLeak]:
-        """Those of which hardly anything would have been seen since, given the sampling intervals by bin."""
-        return {row: leak for row, leak in self._leaks.items() if is_unseen(leak, ends_s, intervals_bytes)}
+        """Those of which hardly anything would have been seen since, given the sampling intervals by bin.
+
+        Where sampling is as fine as then, a leak that is not seen is none.
+        """
+        return {
+            row: leak
+            for row, leak in self._leaks.items()
+            if _is_coarser(leak, ends_s, intervals_bytes) and is_unseen(leak, ends_s, intervals_bytes)
+        }
 
     def of(self, rows: Iterable[int]) -> dict[int, SeenLeak]:
         """Those in these rows."""
@@ -67,6 +74,13 @@ class SeenLeaks:
 def is_unseen(leak: SeenLeak, ends_s: NDArray[np.float64], intervals_bytes: NDArray[np.float64]) -> bool:
     """Whether too little of a leak would have been seen since, for its absence to tell something."""
     return _expected_steps(leak, ends_s, intervals_bytes) < _ENOUGH
+
+
+def _is_coarser(leak: SeenLeak, ends_s: NDArray[np.float64], intervals_bytes: NDArray[np.float64]) -> bool:
+    """Whether sampling became coarser after the leak was seen last."""
+    # From the bin before, which has nothing of the later sampling.
+    since = intervals_bytes[max(0, int(np.searchsorted(ends_s, leak.seen_s)) - 1) :]
+    return len(since) > 0 and bool(since.max() > since[0])
 
 
 def _expected_steps(

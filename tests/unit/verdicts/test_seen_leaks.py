@@ -25,3 +25,15 @@ def test_until_something_would_have_been_seen(interval_bytes: int, after_s: int,
     assert (7 in leaks.unseen(ends_s, intervals_bytes)) is is_unseen
     leaks.forget(7)
     assert leaks.unseen(ends_s, intervals_bytes) == {}
+
+
+def test_where_sampling_is_as_fine_as_before_silence_is_evidence() -> None:
+    """However little is recorded: nothing has changed that could hide the leak."""
+    blocks = sites.leak(50, 100)(np.random.default_rng(23), 60.0)
+    (histories,) = sites.histories_at([blocks], [60.0])
+    leaks = SeenLeaks()
+    leaks.see(7, persistence_of(histories), 0)
+    ends_s = np.arange(1.0, 121.0)
+    assert leaks.unseen(ends_s, np.full(120, float(1 << 20))) == {}
+    # It was coarser at first: that hides nothing now.
+    assert leaks.unseen(ends_s, np.where(ends_s < 10, 1 << 22, 1 << 20).astype(np.float64)) == {}

@@ -66,13 +66,15 @@ class VerdictsCheckpoint(Struct, frozen=True):
 
 class _Evaluation(Struct, frozen=True):
     """What was found at `at_ns`: by row of the table, where it is in the classification (-1: it had no live
-    blocks), whether it stands for those that are judged with it, and whether there are such."""
+    blocks), whether it stands for those that are judged with it, and whether there are such. From `sums_from` on,
+    the classification is of sums: of all sites of a function."""
 
     at_ns: int
     classification: Classification
     positions: NDArray[np.intp]
     leads: NDArray[np.bool_]
     are_joint: NDArray[np.bool_]
+    sums_from: int
 
     def position(self, row: int) -> int:
         return int(self.positions[row]) if row < len(self.positions) else -1
@@ -175,9 +177,11 @@ class SiteVerdicts:
             of_sums = classify_sites(sums, context)
             for group, row in enumerate(groups.tolist()):
                 mine = rows[functions.lead[rows] == functions.lead[row]]
-                taken = settled_by_sum(found, positions[mine], of_sums, group)
-                positions[mine[taken]] = len(rows) + group
-                leads[mine[taken][1:]] = False
+                taken = mine[settled_by_sum(found, positions[mine], of_sums, group)]
+                # The one that grows fastest stands for all.
+                taken = taken[np.argsort(-found.leak_bytes_per_s[positions[taken]], kind="stable")]
+                positions[taken] = len(rows) + group
+                leads[taken[1:]] = False
             found = found.joined(of_sums)
         are_joint = np.zeros(len(table), bool)
         if units is not None:
@@ -185,7 +189,7 @@ class SiteVerdicts:
             are_joint = np.bincount(units.lead, minlength=len(table))[units.lead] > 1
         if self._latest is not None and len(rows) <= _KEPT_TWICE_MAX:
             self._before = self._latest
-        self._latest = _Evaluation(began_ns, found, positions, leads, are_joint)
+        self._latest = _Evaluation(began_ns, found, positions, leads, are_joint, len(rows))
         self._keep_unseen(table, rows)
         self._pacing.end()
         return self._announce(rows)
@@ -227,8 +231,12 @@ class SiteVerdicts:
         found, positions = self._latest.classification, self._latest.positions
         intervals_bytes = self.observed.intervals_bytes(table)
         leaks = found.leaks[positions[rows]]
-        for row in rows[leaks].tolist():
+        leads = self._latest.leads[rows]
+        for row in rows[leaks & leads].tolist():
             self._seen_leaks.see(row, found.measured, int(positions[row]))
+        for row in rows[leaks & ~leads].tolist():
+            # The rate of those that are judged together is remembered once.
+            self._seen_leaks.forget(row)
         ends_s = table.since_began_s(table.timeline.edges_ns[1:])
         self._recalled.keep(found, positions, ends_s, intervals_bytes)
         if intervals_bytes is None:
@@ -250,6 +258,11 @@ class SiteVerdicts:
             verdict = latest.classification.of(position)
             if self._is_final and live_count < latest.classification.measured.live_count[position] / 2:
                 verdict = replace(verdict, reason=f"{verdict.reason}; freed as the process ended")
+            if position >= latest.sums_from:
+                count = int((latest.positions == position).sum())
+                verdict = replace(
+                    verdict, reason=f"{count} call sites of this function together: {verdict.reason}"
+                )
             # The rate is that of all sites that are judged together.
             return verdict if latest.leads[row] else replace(verdict, leak_bytes_per_s=0.0)
         if live_count == 0 and allocated_count:

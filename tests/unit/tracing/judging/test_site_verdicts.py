@@ -18,6 +18,7 @@ from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.judging.site_verdicts import NOT_YET, SiteVerdicts
 from bpfleakd.tracing.managed_heap import HeapTracking
 from bpfleakd.tracing.owned_memory import OwnedGrowth
+from bpfleakd.tracing.site_charging import SiteIdentity
 from bpfleakd.verdicts.measurement import persistence_of
 from bpfleakd.verdicts.merged_histories import Units
 from bpfleakd.verdicts.persistence import Persistence
@@ -302,6 +303,11 @@ def test_a_method_that_is_compiled_again_is_one_leak() -> None:
     found = [world.verdicts.of(row, 40, 40) for row in range(3)]
     assert {one.verdict for one in found} == {Verdict.LEAK}
     assert sum(one.leak_bytes_per_s for one in found) == pytest.approx(2300, rel=0.1)
+    assert all(one.reason.startswith("3 call sites of this function together: +") for one in found)
+    # The next window expects no more than that.
+    identities = {key: SiteIdentity(str(key.stack_id), None, "Shop.keep") for key in tiers}
+    known = world.verdicts.known_leaks(world.table, identities).values()
+    assert sum(leak.rate_bytes_per_s for leak in known) == pytest.approx(2300, rel=0.1)
 
 
 def test_sites_without_blocks_are_judged_by_their_figures(world: World) -> None:
