@@ -94,15 +94,20 @@ def test_sites_that_come_back_while_they_are_removed_are_exact(daemon, workload)
     slots = ProcessSlots(processes_fd, slots_fd)
     assert maps.adopt_process(program.pid)
 
-    with ThreadPoolExecutor(1) as beside:
-        step = beside.submit(program.step, round(600_000 / PATIENCE))
+    def are_enough_removed() -> bool:
+        step = beside.submit(program.step, round(200_000 / PATIENCE))
         while not step.done():
             keys, _sites = sites_of(sites_fd, program.pid)
             for _reading in range(3):
                 # As if the daemon read them thrice now: what does not change from here on is unused.
                 slots.begin_reading()
             maps.site_remover.remove(program.pid, keys["stack_id"][keys["stack_id"] != 0])
-    ledger = step.result()["sites"]["allocate_at_leaf"]
+        ledger.update(step.result()["sites"]["allocate_at_leaf"])
+        return maps.process(program.pid).removed.allocated_count > 10_000 / PATIENCE
+
+    ledger: dict[str, int] = {}
+    with ThreadPoolExecutor(1) as beside:
+        wait_until(are_enough_removed, timeout_s=60)
 
     _keys, sites = sites_of(sites_fd, program.pid)
     removed = maps.process(program.pid).removed
@@ -110,7 +115,6 @@ def test_sites_that_come_back_while_they_are_removed_are_exact(daemon, workload)
         os.close(fd)
     slots.close()
     maps.close()
-    assert removed.allocated_count > 10_000 / PATIENCE
     for counter in ("live_count", "allocated_count"):
         counted = int(whole_blocks(sites[counter]).sum()) + getattr(removed, counter)
         assert counted == ledger[counter], counter

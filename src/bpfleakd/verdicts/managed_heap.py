@@ -166,7 +166,9 @@ def with_managed_heap(
         return replace(verdict, reason=f"{verdict.reason}; {heap.reason}")
     if is_others or not is_its_growth:
         return verdict
-    return replace(verdict, verdict=heap.verdict, reason=heap.reason, explained_share=share)
+    verdict = replace(verdict, verdict=heap.verdict, reason=heap.reason, explained_share=share)
+    # Such a heap does not grow beyond its limit, and its next full collection may leave little.
+    return verdict if heap.limit_bytes is None else replace(verdict, limit=None, limit_reached_s=None)
 
 
 def _first_limit(verdict: ProcessVerdict, heap: ManagedHeap) -> tuple[MemoryLimit | None, float | None]:

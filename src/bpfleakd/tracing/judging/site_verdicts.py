@@ -66,8 +66,8 @@ class VerdictsCheckpoint(Struct, frozen=True):
 
 class _Evaluation(Struct, frozen=True):
     """What was found at `at_ns`: by row of the table, where it is in the classification (-1: it had no live
-    blocks), whether it stands for those that are judged with it, and whether there are such. From `sums_from` on,
-    the classification is of sums: of all sites of a function."""
+    blocks), whether it stands for those that are judged with it, and whether there are such. From
+    `sums_from` on, the classification is of sums: of all sites of a function."""
 
     at_ns: int
     classification: Classification
