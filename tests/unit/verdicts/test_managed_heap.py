@@ -252,6 +252,18 @@ class TestTheProcess:
         assert found.limit is not None
         assert (found.limit.kind, found.limit_reached_s) == (kind, pytest.approx(seconds, rel=0.03))
 
+    @pytest.mark.parametrize("limit_mib", [256, None])
+    def test_a_limited_heap_uses_up_no_machine(self, limit_mib: int | None) -> None:
+        """It grows between two full collections, and not beyond its own limit: nothing is foretold."""
+        times_s = np.arange(0, 300, 5.0)
+        host = MemoryLimit(MemoryLimitKind.HOST, 20_000 * MIB, 100 * MIB)
+        verdict = classify_process(times_s, 1e8 + 0.25 * MIB * times_s, self.NO_SITES, (host,))
+        growing = heap([10 + 2.0 * i for i in range(60)], limit_mib=limit_mib)
+        found = with_managed_heap(verdict, growing, 0.2 * MIB, self.NO_SITES)
+        assert found.verdict is Verdict.GROWING
+        assert found.limit == (None if limit_mib else host)
+        assert (found.limit_reached_s is None) is (limit_mib is not None)
+
     def test_other_memory_that_grows(self) -> None:
         """A heap that does not grow is no excuse for what it has no part in."""
         verdict = self.growing(1e6)
