@@ -2,8 +2,8 @@
 
 Two figures are judged separately: what the leaking call sites gain (the rates of their verdicts), and the
 anonymous memory of the process (resident or swapped out), to which limits apply. Memory may grow without any
-traced leak: memory from before the attach that is touched now, fragmentation, a heap that is not traced. The
-reason then says so.
+traced leak: memory from before the attach that is touched now, fragmentation, a heap that is not traced, or
+call sites whose own verdict is steady or churn. The reason then says so.
 
 Method: the trend (Theil and Sen, with the test of Mann and Kendall; see `trend`) of the least in each of up
 to twelve equal parts of the time after the start-up, since minima do not follow what comes and goes, and are
@@ -148,7 +148,8 @@ def _reason(memory: Trend | None, grows: bool, found_growth: FoundGrowth, share:
     if found_growth.garbage_bytes_per_s > 0:
         grown += f" ({human_rate(found_growth.garbage_bytes_per_s)} room for garbage)"
     if share < _EXPLAINED_MIN:
-        return f"{grown}, and {1 - share:.0%} of that is outside the traced call sites"
+        # Other call sites may hold some of it: a site that is steady or churns still gains and loses.
+        return f"{grown}, and {1 - share:.0%} of that is outside the call sites that leak or grow"
     return f"{grown}, {share:.0%} of it in call sites that grow"
 
 
