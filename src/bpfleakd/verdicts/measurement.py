@@ -45,13 +45,13 @@ from bpfleakd.verdicts.rises import (
 from bpfleakd.verdicts.site_histories import Flags, SiteHistories, chosen
 from bpfleakd.verdicts.survival import Survival
 
-__all__ = ["LEAK_AFTER_S", "persistence_of"]
+__all__ = ["LEAK_AFTER_S", "START_UP_S", "persistence_of"]
 
 # A filling cache cannot be distinguished from a leak until it stops. This is how long growth must last to be
 # called a leak, unless configured: a mere convention.
 LEAK_AFTER_S = 45.0
 # What is allocated at first is neither: at least so long, or this part of the recording.
-_START_UP_S = 5.0
+START_UP_S = 5.0
 _START_UP_SHARE = 0.1
 _WINDOWS = 4
 # Evidence: so many effective steps with so many blocks, or a few more steps with so many bytes.
@@ -110,7 +110,7 @@ class _Measurement:
         # The least of many readings is less than that of few: even what only fluctuates rises a little.
         self._least_bytes = _NOISE_FACTOR * noise(histories.low_bytes)
         self._least_count = _NOISE_FACTOR * noise(histories.low_count)
-        self._start_up_s = np.maximum(_START_UP_S, self._exposure.after_share(_START_UP_SHARE))
+        self._start_up_s = np.maximum(START_UP_S, self._exposure.after_share(_START_UP_SHARE))
         # Of bytes and of blocks: how their rates fall in a longer window than this one (rises.filling).
         self._falls_per_s = np.zeros((2, self._sites))
         self._survival = None
@@ -311,7 +311,7 @@ class _Measurement:
 
     def _may_grow_by(self, per_s: Row) -> Flags:
         """Whether the live blocks, however noisy, do not contradict such a growth."""
-        after = self._ends_s > max(_START_UP_S, _START_UP_SHARE * self._now_s)
+        after = self._ends_s > max(START_UP_S, _START_UP_SHARE * self._now_s)
         if after.sum() < 6:
             return np.ones(self._sites, bool)
         low, times_s = self._histories.low_count[after], self._ends_s[after]
@@ -345,7 +345,7 @@ class _Measurement:
     def _since_first_seconds(self) -> dict[str, NDArray[Any]]:
         """How sites grew since their process' first seconds."""
         end_s = np.maximum(self._now_s - self._excursion_s, 0.0)
-        start_s = np.minimum(_START_UP_S, end_s)
+        start_s = np.minimum(START_UP_S, end_s)
         window_s = np.maximum(end_s - start_s, 1e-3)
         grid = self._exposure.grid(start_s, start_s + window_s)
         values, (of_bytes, of_count) = self._over(grid)

@@ -47,6 +47,7 @@ from numpy.typing import NDArray
 from bpfleakd.model.verdict import VERDICTS, SiteVerdict
 from bpfleakd.units import human_bytes, human_duration, human_rate
 from bpfleakd.verdicts.envelope import Row
+from bpfleakd.verdicts.measurement import START_UP_S
 from bpfleakd.verdicts.persistence import Persistence
 from bpfleakd.verdicts.rises import is_more_than_a_list
 
@@ -56,6 +57,8 @@ _LEAK, _GROWING, _PLATEAU, _UNKNOWN, _CHURN, _STEADY = range(len(VERDICTS))
 
 # For a heap whose figures are those of its collections.
 _COLLECTIONS_MIN = 3
+# Effective steps of what rose once; a little more for sums that are rounded.
+_ONE_STEP = 1.01
 _OBSERVED_MIN_S = 10.0
 # Growth of less than so much of what is live is not worth a word.
 _PLATEAU_SHARE = 0.1
@@ -331,9 +334,18 @@ def _why_unknown(m: Persistence, site: int) -> str:
         return f"too few garbage collections since the attach to tell: {m.collections[site]:.0f}"
     if m.born_count[site] == 0:
         return "nothing was allocated"
-    is_long_ago = m.silence_s[site] > m.observed_s / 2
-    why = "and too few blocks are recorded to judge" if is_long_ago else "too recent to judge"
-    return f"+{human_bytes(m.grown_bytes[site])} at once, {why}"
+    what, silence_s = f"+{human_bytes(m.grown_bytes[site])}", m.silence_s[site]
+    grown, which = f"{what} at once", ""
+    if m.steps[site] >= _ONE_STEP:
+        grown, which = f"{what}, most of it at once", "the last of it "
+    if silence_s >= 1:
+        # The curve of a long time has few points, so it may be longer ago.
+        grown += f", {which}at least {human_duration(silence_s)} ago"
+    # It counts as stopped in the second half of the time that it was measured over, if enough is recorded.
+    last_rise_s = m.observed_s - silence_s
+    if last_rise_s < START_UP_S + m.grown_s[site] / 2:
+        return f"{grown}, and too few blocks are recorded to tell whether it goes on"
+    return f"{grown}: that does not tell whether more will follow"
 
 
 def _count(number: float) -> str:

@@ -191,6 +191,34 @@ def test_a_silence_is_none_where_hardly_anything_is_recorded(interval_bytes: int
     assert {each.verdict for each in found} <= {Verdict.LEAK, Verdict.GROWING}
 
 
+def at(*born_s: float, count: int = 100) -> sites.Make:
+    """So many blocks at each of these times, for good."""
+    return lambda _random, _until_s: sites.Blocks.of(np.repeat(born_s, count), np.inf, 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("now_s", "ago_s", "when"),
+    [
+        (600.0, 175.0, "at least 2m28s ago:"),
+        (600.0, 10.0, "at once:"),
+        (40_000.0, 10_900.0, "at least 1h51m ago:"),
+    ],
+)
+def test_one_rise_says_when_it_was(now_s: float, ago_s: float, when: str) -> None:
+    """After a long observation hours are less than half of it: they are told, not called recent."""
+    (found,) = verdicts(at(now_s - ago_s), now_s)
+    assert found.verdict is Verdict.UNKNOWN
+    assert found.reason.endswith(f"{when} that does not tell whether more will follow")
+
+
+def test_a_rise_of_which_too_little_is_recorded() -> None:
+    """Long after it, coarse sampling is the reason, not the time."""
+    made = sites.resampled(at(100.0), [(0, 1 << 14)])
+    (found,) = verdicts(made, 600.0)
+    assert found.verdict is Verdict.UNKNOWN
+    assert found.reason.endswith("too few blocks are recorded to tell whether it goes on")
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_silence_is_one_where_enough_would_be_recorded(seed: int) -> None:
     """What stopped when sampling became coarser has stopped: 90 blocks would have been recorded since."""
