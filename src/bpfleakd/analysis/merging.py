@@ -14,13 +14,14 @@ from msgspec.structs import replace
 
 from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import ThreadShare
-from bpfleakd.model.verdict import VERDICTS
+from bpfleakd.model.verdict import VERDICTS, Verdict, churn_words
 from bpfleakd.table.estimates import stderr_of_sum
 
 __all__ = ["merged", "merged_sites"]
 
 K = TypeVar("K")
 T = TypeVar("T")
+_OF_A_PART = " (of a part of its blocks)"
 
 
 def merged(items: Iterable[T], key: Callable[[T], K], add: Callable[[T, T], T]) -> list[T]:
@@ -43,7 +44,7 @@ def _sum(one: SiteReport, other: SiteReport) -> SiteReport:
         one,
         verdict=worst.verdict,
         confidence=worst.confidence,
-        reason=worst.reason,
+        reason=_reason_of_sum(one, other, worst),
         leak_bytes_per_s=one.leak_bytes_per_s + other.leak_bytes_per_s,
         scanned_age_s=_oldest(one.scanned_age_s, other.scanned_age_s),
         reachable=one.reachable if one.reachable == other.reachable else None,
@@ -61,6 +62,17 @@ def _sum(one: SiteReport, other: SiteReport) -> SiteReport:
         live_count_stderr=stderr_of_sum((one.live_count_stderr, other.live_count_stderr)),
         types=one.types or other.types,
     )
+
+
+def _reason_of_sum(one: SiteReport, other: SiteReport, worst: SiteReport) -> str:
+    """A reason that is true of both: what only one of them was judged by is said to be of a part."""
+    counts = one.live_count + other.live_count, one.allocated_count + other.allocated_count
+    of_counters = worst.reason == churn_words(worst.live_count, worst.allocated_count)
+    if one.reason == other.reason and not of_counters:
+        return worst.reason
+    if worst.verdict is Verdict.CHURN and counts[1] > counts[0]:
+        return churn_words(*counts)
+    return worst.reason if worst.reason.endswith(_OF_A_PART) else worst.reason + _OF_A_PART
 
 
 def _oldest(*ages_s: float | None) -> float | None:

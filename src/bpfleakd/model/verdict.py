@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from bpfleakd.model.limit import MemoryLimit
 
-__all__ = ["VERDICTS", "ProcessVerdict", "SiteVerdict", "Verdict"]
+__all__ = ["VERDICTS", "ProcessVerdict", "SiteVerdict", "Verdict", "churn_words"]
 
 
 class Verdict(StrEnum):
@@ -48,6 +48,13 @@ class SiteVerdict(Struct, frozen=True):
     confidence: float
     reason: str
     leak_bytes_per_s: float
+
+
+def churn_words(live_count: int, allocated_count: int) -> str:
+    """Why it is churn, where counters are all that is known."""
+    if live_count == 0:
+        return f"all {allocated_count:,} blocks were freed again"
+    return f"{allocated_count - live_count:,} of {allocated_count:,} blocks were freed again"
 
 
 class ProcessVerdict(Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bpfleakd.analysis.merging import merged_sites
 from bpfleakd.model.site import AllocationKind, ThreadShare
+from bpfleakd.model.verdict import Verdict
 
 from ..samples import a_site
 
@@ -31,3 +32,33 @@ def test_what_a_scan_has_found_of_both() -> None:
     assert (site.reachable, site.scanned_age_s) == (None, 23.0)
     (site,) = merged_sites([one, a_site(reachable=True, scanned_age_s=None)])
     assert (site.reachable, site.scanned_age_s) == (True, 7.0)
+
+
+def test_the_reason_is_that_of_the_sum() -> None:
+    """How many blocks were freed again is told of all of them, also where both halves say the same."""
+    freed = a_site(
+        verdict=Verdict.CHURN, reason="all 1 blocks were freed again", live_count=0, allocated_count=1
+    )
+    (site,) = merged_sites([freed, freed, freed])
+    assert (site.reason, site.allocated_count) == ("all 3 blocks were freed again", 3)
+    held = a_site(verdict=Verdict.STEADY, reason="nothing allocated for 59s", live_count=2, allocated_count=2)
+    (site,) = merged_sites([held, freed])
+    assert (site.verdict, site.reason) == (Verdict.CHURN, "1 of 3 blocks were freed again")
+    partly = a_site(
+        verdict=Verdict.CHURN, reason="1 of 2 blocks were freed again", live_count=1, allocated_count=2
+    )
+    (site,) = merged_sites([partly, partly])
+    assert site.reason == "2 of 4 blocks were freed again"
+
+
+def test_a_reason_that_is_of_one_half_only() -> None:
+    """It is kept as it is where both were judged together, and is said to be of a part where not."""
+    leak = a_site(verdict=Verdict.LEAK, reason="+23.0 KiB in 59s, steadily")
+    assert merged_sites([leak, leak])[0].reason == leak.reason
+    other = a_site(verdict=Verdict.STEADY, reason="nothing allocated for 59s")
+    (site,) = merged_sites([other, leak, other])
+    assert (site.verdict, site.reason) == (Verdict.LEAK, f"{leak.reason} (of a part of its blocks)")
+    churn = a_site(
+        verdict=Verdict.CHURN, reason="120 blocks in 30s come and go", live_count=7, allocated_count=23
+    )
+    assert merged_sites([churn, churn])[0].reason == churn.reason

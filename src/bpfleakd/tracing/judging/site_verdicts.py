@@ -23,7 +23,7 @@ from bpfleakd.model.history import StoredHistory
 from bpfleakd.model.limit import MemoryLimit
 from bpfleakd.model.report import SiteReport
 from bpfleakd.model.site import SiteKey
-from bpfleakd.model.verdict import VERDICTS, ProcessVerdict, SiteVerdict, Verdict
+from bpfleakd.model.verdict import VERDICTS, ProcessVerdict, SiteVerdict, Verdict, churn_words
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.judging.earlier_leaks import KnownSite, RecalledLeaks, leaks_by_site
 from bpfleakd.tracing.judging.function_sums import charged_to_several, settled_by_sum, sums_of
@@ -265,14 +265,9 @@ class SiteVerdicts:
                 )
             # The rate is that of all sites that are judged together.
             return verdict if latest.leads[row] else replace(verdict, leak_bytes_per_s=0.0)
-        if live_count == 0 and allocated_count:
-            return SiteVerdict(
-                Verdict.CHURN, _NO_BLOCKS, f"all {allocated_count:,} blocks were freed again", 0.0
-            )
         if allocated_count > live_count:
             # There were none when it was checked.
-            freed = f"{allocated_count - live_count:,} of {allocated_count:,} blocks were freed again"
-            return SiteVerdict(Verdict.CHURN, _NO_BLOCKS, freed, 0.0)
+            return SiteVerdict(Verdict.CHURN, _NO_BLOCKS, churn_words(live_count, allocated_count), 0.0)
         return NOT_YET
 
     def of_process(
