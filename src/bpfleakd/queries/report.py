@@ -140,6 +140,10 @@ class Reporter:
                 break
             if not suppressions.look_at((site.row, site.key.kind, named[site.key]) for site in ranked):
                 break
+        if limit is not None:
+            others = self._rest_of(traced, ranked, named, suppressions)
+            ranked += [site for site, _stack in others]
+            named |= {site.key: stack for site, stack in others}
         sites = merged_sites(self._site(traced, site, named[site.key], now_ns) for site in ranked)
         return LeakReport(
             process=self.summary(traced, now_ns),
@@ -205,6 +209,32 @@ class Reporter:
         named = view.name([keys[row] for row in used])
         rows = [row for row in used if named[keys[row]].fingerprint == fingerprint]
         return list(zip(rows, self.sites(view, rows, now_ns), strict=True))
+
+    def _rest_of(
+        self,
+        traced: TracedProcess,
+        ranked: list[_Ranked],
+        named: dict[SiteKey, NamedStack],
+        suppressions: SiteSuppressions | None,
+    ) -> list[tuple[_Ranked, NamedStack]]:
+        """What else is known to be of these sites, so that figures do not depend on how many are shown.
+
+        Sites with one fingerprint have the same names, so that nothing has to be named.
+        """
+        table, known = traced.table, traced.charging.rows_by_site(traced.table)
+        stacks = {(site.key.kind, named[site.key].fingerprint): named[site.key] for site in ranked}
+        looked_at = {site.row for site in ranked}
+        found = {
+            row: stack
+            for label, stack in stacks.items()
+            for row in known.get(label, ())
+            if row not in looked_at
+        }
+        rows = np.array(list(found), np.intp)
+        if suppressions is not None:
+            rows = suppressions.shown(rows)
+        keys = table.keys
+        return [(self._look_at(traced, row, keys[row]), found[row]) for row in rows.tolist()]
 
     def _growth(self, table: SiteTable, history: History) -> float | None:
         """Bytes per second; None while that is not known."""

@@ -184,10 +184,14 @@ class VerdictEngine(TracingObserver):
         table, charging = view.traced.table, view.traced.charging
         live_bytes = table.columns()[:, COUNTERS.index("live_bytes")]
         largest = np.argsort(-live_bytes, kind="stable")
+        used = table.used_rows
+        freed = used[live_bytes[used] <= 0]
+        allocated = table.columns()[freed, COUNTERS.index("allocated_count")]
+        freed = freed[np.argsort(-allocated, kind="stable")]
         largest = largest[live_bytes[largest] > 0]
         attention, rates = view.traced.verdicts.ranks(largest)
         order = np.lexsort((live_bytes[largest], rates, attention))[::-1]
-        charging.settle(view.name(charging.unsettled(table, largest[order])))
+        charging.settle(view.name(charging.unsettled(table, largest[order], freed)))
 
     @staticmethod
     def look_for_suppressed(view: ProcessView, rows: Iterable[int] = ()) -> bool:

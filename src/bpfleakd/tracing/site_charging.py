@@ -23,7 +23,7 @@ from bpfleakd.analysis.callers import NO_RULES, Callers, ChargeRules, charged_fr
 from bpfleakd.analysis.fingerprint import function_identity
 from bpfleakd.model.code.managed_frame import frame_places
 from bpfleakd.model.code.stack import Frame, NamedStack, RawStack, Stack
-from bpfleakd.model.site import SiteKey
+from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.verdicts.merged_histories import Units
 
@@ -41,6 +41,7 @@ _SETTLED_AT_ONCE = 32
 _PAUSE_MIN, _PAUSE_MAX = 2, 64
 # More sites than this come from one place: each is checked again at each evaluation.
 _IDENTITIES_MAX = 4_096
+_NO_ROWS = np.zeros(0, np.intp)
 
 
 class SiteIdentity(Struct, frozen=True):
@@ -116,10 +117,18 @@ class SiteCharging:
             for row in busiest.tolist()
         )
 
-    def unsettled(self, table: SiteTable, rows: NDArray[np.intp]) -> list[SiteKey]:
-        """Some of the sites in these rows, the first first, whose identity is to be looked at now."""
+    def unsettled(
+        self, table: SiteTable, rows: NDArray[np.intp], freed_rows: NDArray[np.intp] = _NO_ROWS
+    ) -> list[SiteKey]:
+        """Some of the sites in these rows, the first first, whose identity is to be looked at now.
+
+        `freed_rows` have no live blocks. They come last, and leave half the room to those that have.
+        """
         self._evaluations += 1
-        has_room = len(self._identities) + len(self._provisional) < _IDENTITIES_MAX
+        known_count = len(self._identities) + len(self._provisional)
+        has_room = known_count < _IDENTITIES_MAX
+        if known_count < _IDENTITIES_MAX // 2:
+            rows = np.concatenate([rows, freed_rows])
         due = {key for key, known in self._provisional.items() if known.due <= self._evaluations}
         if not has_room and not due:
             return []
@@ -162,6 +171,13 @@ class SiteCharging:
         return Units.of(
             {row: (key.kind, known.module, known.function) for row, key, known in named}, len(table)
         )
+
+    def rows_by_site(self, table: SiteTable) -> dict[tuple[AllocationKind, str], list[int]]:
+        """The rows of each site whose identity is known, by kind and fingerprint."""
+        found: dict[tuple[AllocationKind, str], list[int]] = {}
+        for row, key, known in self._by_row(table):
+            found.setdefault((key.kind, known.fingerprint), []).append(row)
+        return found
 
     def _by_row(self, table: SiteTable) -> list[tuple[int, SiteKey, SiteIdentity]]:
         provisional = ((key, one.identity) for key, one in self._provisional.items())

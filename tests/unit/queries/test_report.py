@@ -244,6 +244,25 @@ class TestMerging:
         assert functions(report_of(traced, name=lambda _keys: same)) == ["a", "b"]
         assert functions(report_of(traced, limit=1, name=lambda _keys: same)) == ["a"]
 
+    def test_a_limit_leaves_out_no_part_of_a_site(self) -> None:
+        """Rows known to be of a shown site count, however many they are; nothing is named for that."""
+        rows = {heap(n): (0, 0, 16, 1) for n in range(2, 101)}
+        traced = a_traced({heap(1): (60, 1, 60, 1), **rows, heap(101): (7, 1, 7, 1)})
+        of_rows = {key: named("rec_new", "same") for key in traced.table.keys}
+        names = {**of_rows, heap(101): named("other", "other")}
+        traced.charging.settle(names)
+        asked: list[SiteKey] = []
+
+        def name(keys: Iterable[SiteKey]) -> dict[SiteKey, NamedStack]:
+            keys = list(keys)
+            asked.extend(keys)
+            return {key: names[key] for key in keys}
+
+        first, second = report_of(traced, limit=2, name=name).sites
+        assert (first.function, first.allocated_count, first.live_count) == ("rec_new", 100, 1)
+        assert (second.function, second.allocated_count) == ("other", 1)
+        assert len(asked) <= 2 * 2 + 8
+
     def test_an_age_that_only_one_has(self) -> None:
         """A half without a census does not hide the other's age."""
         traced = a_traced({heap(1): (1, 1, 1, 1), heap(2): (1, 1, 1, 1)})

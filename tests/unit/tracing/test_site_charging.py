@@ -59,6 +59,19 @@ def test_names_that_never_come_make_nobody_else_wait() -> None:
     assert charging.identities == {}
 
 
+def test_sites_without_live_blocks_come_last() -> None:
+    """Their identities are learnt, too, but take no more than half of the room."""
+    table, charging = table_of(*[(9, 9, 9, 9)] * 6_000), SiteCharging()
+    wanted = charging.unsettled(table, np.arange(3), np.arange(3, 6_000))
+    assert [key.stack_id for key in wanted] == list(range(1, 33))
+    while wanted:
+        charging.settle({key: named(MALLOC, 0x31, fingerprint="a") for key in wanted})
+        wanted = charging.unsettled(table, np.arange(3), np.arange(3, 6_000))
+    assert len(charging.identities) == 2_048
+    assert len(charging.rows_by_site(table)[AllocationKind.HEAP, "a"]) == 2_048
+    assert charging.unsettled(table, np.arange(5_000, 5_001)) == [heap(5_001)]
+
+
 def leads(charging: SiteCharging, table: SiteTable) -> list[int]:
     """The row that stands for each row."""
     units = charging.units(table)
