@@ -18,7 +18,7 @@ from bpfleakd.model.site import AllocationKind
 from bpfleakd.printable import printable, shortened
 from bpfleakd.units import human_bytes, human_rate
 
-__all__ = ["AllocatorBooks", "UnreadHeap", "bill", "growth_summary", "is_comparable"]
+__all__ = ["AllocatorBooks", "GoHeap", "UnreadHeap", "bill", "growth_summary", "is_comparable"]
 
 _KINDS = {
     MemoryUse.HEAP: BillKind.HEAP_LIVE,
@@ -51,6 +51,7 @@ _WORDS = {
 _AREA_LINES = {AreaKind.METASPACE: BillKind.METASPACE, AreaKind.CODE_CACHE: BillKind.JIT}
 # Pieces of shared memory that are named, and with how much of their names.
 _SHARED_MAX, _NAME_CHARS = 3, 40
+_NO_PROFILE = "including garbage and free memory of Go's: its heap profile tells nothing"
 _OF_RUNTIMES = (BillKind.MANAGED_LIVE, BillKind.METASPACE)
 
 
@@ -82,6 +83,16 @@ class UnreadHeap(Struct, frozen=True):
     recorded_bytes: int = 0
 
 
+class GoHeap(Struct, frozen=True):
+    """The heap of Go, and what of it the last collection left alive, by its profile; None: not known.
+
+    `resident_bytes` are in memory or swapped out.
+    """
+
+    resident_bytes: int
+    live_bytes: int | None
+
+
 def bill(
     parts: Sequence[Part],
     books: AllocatorBooks | None,
@@ -89,6 +100,7 @@ def bill(
     first: Sequence[BillLine] = (),
     elapsed_s: float = 0.0,
     unread: UnreadHeap | None = None,
+    go: GoHeap | None = None,
 ) -> tuple[BillLine, ...]:
     """The lines, most bytes first. `first` is the bill of `elapsed_s` ago: without it, growth is None."""
     sums = dict.fromkeys(BillKind, 0)
@@ -96,6 +108,7 @@ def bill(
         kind = BillKind.PYTHON if part.kind is AllocationKind.PYTHON else _KINDS[part.use]
         sums[kind] += part.figures.resident_bytes + part.figures.swap_bytes
     notes: dict[BillKind, str] = {BillKind.SHARED: _shared_words(parts)}
+    go_live_bytes = _move_go(sums, go) if go is not None else 0
     if books is not None:
         large = min(books.mapped_bytes, sums[BillKind.MMAP])
         _move(sums, BillKind.MMAP, BillKind.HEAP_LIVE, large)
@@ -122,12 +135,18 @@ def bill(
             for part in parts
             if part.use is MemoryUse.COMMIT
         )
-        free_bytes = committed - sums[BillKind.MANAGED_LIVE] - metaspace_bytes
+        free_bytes = committed - (sums[BillKind.MANAGED_LIVE] - go_live_bytes) - metaspace_bytes
         _move(sums, BillKind.MMAP, BillKind.MANAGED_FREE, max(0, free_bytes))
+    if go is not None and go.live_bytes is not None:
+        notes[BillKind.MANAGED_LIVE] = "Go's heap as of its last collection, estimated from its heap profile"
+        notes[BillKind.MANAGED_FREE] = "garbage, free spans and stacks in Go's heap"
+    elif go is not None and go.resident_bytes:
+        notes[BillKind.HEAP_LIVE] = _NO_PROFILE
     if unread is not None:
         # What was mapped before the attach is the allocator's or the program's.
         _move(sums, BillKind.MMAP, BillKind.UNKNOWN, _untracked_bytes(parts))
-        notes[BillKind.HEAP_LIVE] = _unread_words(unread)
+        of_go = f"; {_NO_PROFILE}" if notes.get(BillKind.HEAP_LIVE) == _NO_PROFILE else ""
+        notes[BillKind.HEAP_LIVE] = _unread_words(unread) + of_go
         who = " or ".join(unread.allocators)
         notes[BillKind.UNKNOWN] = f"mapped before the attach: by {who}, whose books cannot be read, or others"
     before = {line.kind: line.bytes for line in first}
@@ -153,10 +172,28 @@ def growth_summary(lines: Sequence[BillLine]) -> str | None:
         return None
     largest = max(rises, key=lambda line: line.growth_bytes_per_s or 0)
     share = min(1.0, (largest.growth_bytes_per_s or 0) / total)
-    words = f"memory grows {human_rate(total)}: {share:.0%} of it is {_WORDS[largest.kind]}"
+    what = _WORDS[largest.kind]
+    if largest.kind is BillKind.HEAP_LIVE and largest.note:
+        # Not all of it is live.
+        what = f"the heap, {largest.note}"
+    words = f"memory grows {human_rate(total)}: {share:.0%} of it is {what}"
     if largest.kind is BillKind.HEAP_FREE:
         words += f", not a leak ({largest.note})"
     return words
+
+
+def _move_go(sums: dict[BillKind, int], go: GoHeap) -> int:
+    """Divide Go's heap into what is live and what is not; return what is live."""
+    if go.live_bytes is None:
+        return 0
+    # Memory that nobody is known to have mapped is a mapping.
+    left_bytes = go.resident_bytes
+    for source in (BillKind.HEAP_LIVE, BillKind.MMAP):
+        moved_bytes = min(left_bytes, sums[source])
+        _move(sums, source, BillKind.MANAGED_FREE, moved_bytes)
+        left_bytes -= moved_bytes
+    _move(sums, BillKind.MANAGED_FREE, BillKind.MANAGED_LIVE, go.live_bytes)
+    return sums[BillKind.MANAGED_LIVE]
 
 
 def _move(sums: dict[BillKind, int], source: BillKind, target: BillKind, size_bytes: int) -> None:

@@ -87,7 +87,7 @@ class OomKills(TracingObserver):
             process,
             anonymous_bytes,
             lambda: self._tracer.memory.quick_bill(
-                process.pid, view.space, traced.heap.heap, attached_s=attached_s
+                process.pid, view.space, traced.heap.heap, attached_s=attached_s, go=traced.go
             ),
         )
 

@@ -222,6 +222,7 @@ class ProcessQueries(TracingObserver):
             attached_s=(now_ns - traced.since.attached_ns) / 1e9,
             events_lost=traced.counters.losses["event_full"],
             compiled=traced.runtimes.compiled,
+            go=traced.go,
         )
         return replace(report, pinned_by=sites_that_pin(view, memory.pinned(pid)))
 

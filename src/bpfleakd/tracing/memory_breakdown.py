@@ -11,7 +11,7 @@ import structlog
 from msgspec import Struct
 
 from bpfleakd import errors
-from bpfleakd.analysis.bill import AllocatorBooks, UnreadHeap, bill, growth_summary, is_comparable
+from bpfleakd.analysis.bill import AllocatorBooks, GoHeap, UnreadHeap, bill, growth_summary, is_comparable
 from bpfleakd.analysis.container_bill import container_bill
 from bpfleakd.analysis.free_memory import free_memory
 from bpfleakd.analysis.memory_parts import Part, classify, shares, summarise
@@ -39,6 +39,7 @@ from bpfleakd.symbols.jit_modules import JitModules
 from bpfleakd.symbols.perf_map_tail import PerfMapTail
 from bpfleakd.table.address_map import AddressMap
 from bpfleakd.table.site_table import COUNTERS, SiteTable
+from bpfleakd.tracing.go.profile import GoProfile, is_gos_memory
 
 __all__ = ["MemoryBreakdown"]
 
@@ -136,6 +137,7 @@ class MemoryBreakdown:
         attached_s: float,
         events_lost: int,
         compiled: Callable[[], Sequence[JitModule]] = tuple,
+        go: GoProfile | None = None,
     ) -> AddressSpaceReport:
         """The memory of a process that is followed, now.
 
@@ -155,7 +157,7 @@ class MemoryBreakdown:
         books = self._books(pid, smaps)
         live_bytes = _live_heap_bytes(table)
         unread = _unread_heap(process.unread, live_bytes)
-        lines = self._bill(process, parts, books, managed, unread, attached_s)
+        lines = self._bill(process, parts, books, managed, unread, attached_s, _go_heap(smaps, go))
         return AddressSpaceReport(
             pid=pid,
             comm=process.info.comm,
@@ -188,6 +190,7 @@ class MemoryBreakdown:
         space: AddressMap | None = None,
         managed: ManagedHeap | None = None,
         attached_s: float = 0.0,
+        go: GoProfile | None = None,
     ) -> tuple[tuple[BillLine, ...], ContainerBill | None]:
         """The bill of any process, and of the control group that limits it, if it does not take long.
 
@@ -198,9 +201,10 @@ class MemoryBreakdown:
         container = self._container_bill(pid, attached_s)
         process = self._processes.get(pid)
         unread = _unread_heap(process.unread if process is not None else _mapped_unread(smaps))
+        of_go = _go_heap(smaps, go)
         if process is None or process.first_bill is None:
-            return bill(parts, books, managed, unread=unread), container
-        return self._bill(process, parts, books, managed, unread, attached_s), container
+            return bill(parts, books, managed, unread=unread, go=of_go), container
+        return self._bill(process, parts, books, managed, unread, attached_s, of_go), container
 
     def _bill(
         self,
@@ -210,14 +214,15 @@ class MemoryBreakdown:
         managed: ManagedHeap | None,
         unread: UnreadHeap | None,
         attached_s: float,
+        go: GoHeap | None,
     ) -> tuple[BillLine, ...]:
         """The bill now, with the growth since the first one that it can be compared with."""
         first = process.first_bill
-        lines = bill(parts, books, managed, unread=unread)
+        lines = bill(parts, books, managed, unread=unread, go=go)
         if first is None or not is_comparable(first.lines, lines):
             process.first_bill = FirstBill(attached_s, lines)
             return lines
-        return bill(parts, books, managed, first.lines, attached_s - first.attached_s, unread)
+        return bill(parts, books, managed, first.lines, attached_s - first.attached_s, unread, go)
 
     def _container_bill(self, pid: int, attached_s: float) -> ContainerBill | None:
         """What the group that limits the process is charged for; None if none does."""
@@ -303,6 +308,13 @@ def _mapped_unread(smaps: Smaps) -> tuple[str, ...]:
 
 def _unread_heap(allocators: tuple[str, ...], recorded_bytes: int = 0) -> UnreadHeap | None:
     return UnreadHeap(allocators, recorded_bytes) if allocators else None
+
+
+def _go_heap(smaps: Smaps, go: GoProfile | None) -> GoHeap | None:
+    if go is None:
+        return None
+    gos = (usage for usage in smaps.usages if is_gos_memory(usage.mapping))
+    return GoHeap(sum(usage.resident_bytes + usage.swap_bytes for usage in gos), go.live_bytes)
 
 
 def _books_of(heap: TcmallocHeap) -> AllocatorBooks:

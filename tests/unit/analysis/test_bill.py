@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from bpfleakd.analysis.bill import AllocatorBooks, UnreadHeap, bill, growth_summary, is_comparable
+from bpfleakd.analysis.bill import AllocatorBooks, GoHeap, UnreadHeap, bill, growth_summary, is_comparable
 from bpfleakd.analysis.memory_parts import Figures, Part
 from bpfleakd.model.address_space import BillKind, BillLine, MemoryUse
 from bpfleakd.model.runtimes.managed import AreaKind, ManagedHeap, RuntimeArea
@@ -136,3 +136,46 @@ def test_books_that_cannot_be_read():
     assert lines[BillKind.UNKNOWN].bytes == 20 * MIB
     assert lines[BillKind.UNKNOWN].note.startswith("mapped before the attach: by jemalloc")
     assert lines[BillKind.MMAP].bytes == 67 * MIB, "what is known to be the program's"
+
+
+def test_garbage_of_go_is_not_live():
+    """What its profile does not say is live is garbage or free; the heap of C beside it has its own books."""
+    books = AllocatorBooks(1, 0, 10 * MIB, 8 * MIB, 2 * MIB, 0)
+
+    def lines_of(heap_mib, go, first=()):
+        found = bill(
+            [part(MemoryUse.HEAP, heap_mib), part(MemoryUse.FILES, 3)], books, None, first, 10.0, go=go
+        )
+        assert sum(line.bytes for line in found) == (heap_mib + 3) * MIB
+        return found
+
+    first = lines_of(100, GoHeap(80 * MIB, 40 * MIB))
+    lines = lines_of(150, GoHeap(130 * MIB, 40 * MIB), first)
+
+    sizes = {line.kind: line.bytes // MIB for line in lines}
+    assert (sizes[BillKind.MANAGED_LIVE], sizes[BillKind.MANAGED_FREE]) == (40, 90)
+    assert (sizes[BillKind.HEAP_LIVE], sizes[BillKind.HEAP_FREE]) == (10, 10)
+    summary = growth_summary(lines)
+    assert summary is not None
+    assert summary.endswith("100% of it is garbage and free room of the managed heap")
+
+
+def test_a_heap_of_go_without_a_profile_is_not_called_live():
+    """The books of glibc beside it say nothing of it."""
+    first = bill([part(MemoryUse.HEAP, 60)], BOOKS, None, go=GoHeap(40 * MIB, None))
+    lines = bill([part(MemoryUse.HEAP, 90)], BOOKS, None, first, 10.0, go=GoHeap(70 * MIB, None))
+
+    summary = growth_summary(lines)
+    assert summary is not None
+    assert "live blocks" not in summary
+    assert "including garbage and free memory of Go's" in summary
+
+
+def test_a_heap_of_go_that_nobody_is_known_to_have_mapped():
+    """It looks like any mapping, and is its heap all the same; another runtime is not counted twice."""
+    lines = {line.kind: line for line in bill(PARTS, None, MANAGED, go=GoHeap(110 * MIB, 20 * MIB))}
+
+    assert sum(line.bytes for line in lines.values()) == 184 * MIB
+    assert BillKind.HEAP_LIVE not in lines
+    assert lines[BillKind.MANAGED_LIVE].bytes == 50 * MIB
+    assert lines[BillKind.MANAGED_FREE].bytes == 110 * MIB

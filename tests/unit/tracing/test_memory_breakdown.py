@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -176,3 +177,27 @@ def test_growth_is_counted_from_when_the_runtime_told(program):
     assert growth(None, 1.0)[BillKind.MMAP] is not None
     assert set(growth(2 * PAGE, 10.0).values()) == {None}
     assert growth(3 * PAGE, 11.0)[BillKind.MANAGED_LIVE] == PAGE
+
+
+def test_a_heap_of_go_is_told_by_where_it_is():
+    """Its arenas lie where no other program has any memory; its profile says what of it is live."""
+    code = """
+import ctypes, sys
+mmap = ctypes.CDLL(None).mmap
+mmap.restype = ctypes.c_void_p
+mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + 3 * [ctypes.c_int] + [ctypes.c_long]
+at = mmap(0xC000000000, 101 * 4096, 3, 0x100022, -1, 0)
+ctypes.memset(at, 1, 101 * 4096)
+print(at, flush=True)
+sys.stdin.readline()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert int(process.stdout.readline()) == 0xC000000000
+        go = SimpleNamespace(live_bytes=23 * PAGE)
+        lines, _container = MemoryBreakdown().quick_bill(process.pid, go=go)
+        process.kill()
+    bill = {line.kind: line.bytes for line in lines}
+    assert bill[BillKind.MANAGED_LIVE] == 23 * PAGE
+    assert bill[BillKind.MANAGED_FREE] == 78 * PAGE

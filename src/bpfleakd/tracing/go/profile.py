@@ -130,6 +130,13 @@ class GoProfile:
         return (_OFF_UNTIL.format(limit=human_bytes(pacing.limit_bytes)),)
 
     @property
+    def live_bytes(self) -> int | None:
+        """What the last collection left alive; None if the profile does not tell."""
+        if not self.rate_bytes or not len(self._known):
+            return None
+        return int(self._known[:, COUNTERS.index("live_bytes")].sum())
+
+    @property
     def is_library(self) -> bool:
         """Whether Go's runtime is in a library of another program."""
         return self._program.is_library
