@@ -119,7 +119,8 @@ def _holds(one: Retained) -> str:
     """What keeps the objects; "" if only samples show it."""
     if one.container is None:
         return ""
-    words = f"a {one.container} gains {_type_of(one)}"
+    who = f"a {one.container} gains" if one.container_count == 1 else f"{one.container} gain"
+    words = f"{who} {_type_of(one)}"
     return words if one.raw_stack else f"{words}, by an unknown function: this one used up memory for objects"
 
 

@@ -3,6 +3,9 @@ types.
 
 Layouts, the same from 3.9 to 3.14: PyListObject, PyDictObject, PySetObject, and dequeobject of
 Modules/_collectionsmodule.c. A class that is derived from one of them begins with it.
+
+A deque has blocks of 64 values, and may grow at both ends. Blocks that it does not need any more it keeps for
+later; before 3.11 all deques shared these, so that a block may have been made for another one.
 """
 
 from __future__ import annotations
@@ -27,15 +30,27 @@ _SIZE_MIN = 72
 _VALUES_READ = 64
 _OB_TYPE = 8
 _SET_ENTRY_BYTES = 16
+# Of a deque: leftblock; then rightblock, leftindex and rightindex.
+_LEFT_BLOCK = 24
+_DEQUE_FIELDS = 4
+# BLOCKLEN: a block is a link, so many values, and a link.
+_BLOCK_VALUES = 64
+# A deque that keeps its own sixteen blocks has 216 bytes, others have 80.
+_OWN_BLOCKS_MIN_BYTES = 200
 
 
 class Container(Struct, frozen=True):
-    """One with `size` values, which are at `table`."""
+    """One with `size` values, which are at `table`; of a deque the last ones, and the first at `first_table`.
+
+    `is_own`: the table was made for this container, and for no other before.
+    """
 
     address: int
     kind: str
     size: int
     table: int
+    first_table: int = 0
+    is_own: bool = True
 
 
 def containers_in(objects: Objects, names: TypeNames) -> Iterator[Container]:
@@ -46,10 +61,13 @@ def containers_in(objects: Objects, names: TypeNames) -> Iterator[Container]:
             continue
         chosen = objects.types == np.uint64(address)
         sizes, tables = (objects.field(chosen, offset) for offset in _FIELDS[kind])
+        is_deque = kind == "deque"
+        firsts = objects.field(chosen, _LEFT_BLOCK) if is_deque else np.zeros_like(tables)
+        is_own = not is_deque or names.basic_bytes(address) >= _OWN_BLOCKS_MIN_BYTES
         large = (sizes >= _SIZE_MIN) & (sizes < np.uint64(1 << 40)) & (tables != 0)
-        rows = (objects.addresses(chosen)[large], sizes[large], tables[large])
-        for place, size, table in zip(*(column.tolist() for column in rows), strict=True):
-            yield Container(place, kind, size, table)
+        rows = (objects.addresses(chosen)[large], sizes[large], tables[large], firsts[large])
+        for place, size, table, first in zip(*(column.tolist() for column in rows), strict=True):
+            yield Container(place, kind, size, table, first, is_own)
 
 
 def value_types(
@@ -82,8 +100,18 @@ def _values(memory: RemoteMemory, layout: CPythonLayout, container: Container) -
         case "set":
             return _words(memory, container.table, count * _SET_ENTRY_BYTES // 8)[::2]
         case _:
-            # A block of a deque: a link, 64 values, a link (BLOCKLEN).
-            return _words(memory, container.table + 8, _VALUES_READ)
+            return _values_at_the_ends(memory, container.address)
+
+
+def _values_at_the_ends(memory: RemoteMemory, deque: int) -> list[int]:
+    """The values in the first and in the last block of a deque. The rest of a block is of earlier times."""
+    left, right, first, last = _words(memory, deque + _LEFT_BLOCK, _DEQUE_FIELDS)
+    if not (0 <= first < _BLOCK_VALUES and 0 <= last < _BLOCK_VALUES):
+        raise ValueError("this is no deque")
+    if left == right:
+        return _words(memory, left + 8 * (1 + first), last + 1 - first) if first <= last else []
+    beginning = _words(memory, left + 8 * (1 + first), _BLOCK_VALUES - first)
+    return beginning + _words(memory, right + 8, last + 1)
 
 
 def _words(memory: RemoteMemory, address: int, count: int) -> list[int]:

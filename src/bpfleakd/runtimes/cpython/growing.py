@@ -36,14 +36,16 @@ class _Series(Struct):
     readings: int = 1
     rises: int = 0
     still: int = 0
+    grows_first: bool = False
 
 
 class GrowingContainer(Struct, frozen=True):
-    """A container as it was last read, and what it gains a second."""
+    """A container as it was last read, what it gains a second, and where the newest values are."""
 
     container: Container
     growth_per_s: float
     rises: int
+    table: int
 
 
 class GrowingContainers:
@@ -62,7 +64,7 @@ class GrowingContainers:
     def growing(self) -> list[GrowingContainer]:
         """Those that grow, most values a second first."""
         found = [
-            GrowingContainer(one.container, _rate(one), one.rises)
+            GrowingContainer(one.container, _rate(one), one.rises, _table(one))
             for one in self._series.values()
             if one.rises >= max(_RISES_MIN, _RISES_SHARE * (one.readings - 1)) and _is_recent(one)
         ]
@@ -80,9 +82,12 @@ class GrowingContainers:
     def _next(series: _Series | None, at_s: float, container: Container) -> _Series:
         if series is None or container.kind != series.container.kind:
             return _Series(container, at_s, container.size, at_s)
-        before = series.container.size
+        before, ends = series.container.size, (series.container.first_table, series.container.table)
         if container.size < before:
             return _Series(container, at_s, container.size, at_s)
+        if (container.first_table, container.table) != ends:
+            # A deque that grows at its beginning has another first block, and the same last one.
+            series.grows_first = container.table == ends[1]
         series.container, series.last_s = container, at_s
         series.readings += 1
         is_larger = container.size > before
@@ -93,6 +98,10 @@ class GrowingContainers:
 
 def _is_recent(series: _Series) -> bool:
     return series.still < _STILL_MAX and series.container.size - series.first_size >= _GAINED_MIN
+
+
+def _table(series: _Series) -> int:
+    return series.container.first_table if series.grows_first else series.container.table
 
 
 def _rate(series: _Series) -> float:

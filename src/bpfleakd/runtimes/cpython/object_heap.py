@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -45,6 +46,8 @@ _TIMEOUT_S = 60.0
 _WATCHED_MAX = 64
 _WEAK = ("weakref.", "_weakref.")
 _AS_FAST = 0.8
+# Of these the function is looked up: two system calls for each, once for a table.
+_CHARGED_MAX = 1_024
 _SHOWN_MAX = 20
 _FAILURES_MAX = 3
 _TYPES_MAX = 200
@@ -64,7 +67,8 @@ class ObjectHeap:
         self._due_ns = now_ns
         self._growing = GrowingContainers()
         self._values: dict[int, tuple[str, ...]] = {}
-        self._stacks: dict[int, RawStack] = {}
+        # By the container: the table that was charged, and whose it is.
+        self._stacks: dict[int, tuple[int, RawStack]] = {}
         self._new: list[LiveHeap] = []
         self._count = 0
         self._failures = 0
@@ -98,18 +102,27 @@ class ObjectHeap:
 
     def charge(self, stack_of_block: Callable[[int], RawStack | None]) -> None:
         """Find out whose the tables of growing containers are, as long as they are where they were read."""
-        for one in self._growing.growing()[:_WATCHED_MAX]:
-            stack = stack_of_block(one.container.table)
+        for one in self._growing.growing()[:_CHARGED_MAX]:
+            address, known = one.container.address, self._stacks.get(one.container.address)
+            if not one.container.is_own or (known is not None and known[0] == one.table):
+                continue
+            stack = stack_of_block(one.table)
             if stack is not None:
-                self._stacks[one.container.address] = stack
+                self._stacks[address] = one.table, stack
 
     def retained(self) -> Sequence[Retained]:
-        """The growing containers, by the site that makes them grow.
+        """The growing containers, by the site that makes them grow; those of one site are summed.
 
         One of weak references keeps nothing, and is left out if another one gains values as fast: asyncio has
         a set of all tasks, for example.
         """
-        found = [self._retained(one) for one in self._growing.growing()[:_SHOWN_MAX]]
+        groups: dict[tuple[str, object], list[GrowingContainer]] = {}
+        for one in self._growing.growing():
+            _table, stack = self._stacks.get(one.container.address, (0, None))
+            site = stack.addresses if stack is not None else one.container.address
+            groups.setdefault((one.container.kind, site), []).append(one)
+        found = sorted(map(self._retained, groups.values()), key=lambda one: -one.growth_bytes_per_s)
+        found = found[:_SHOWN_MAX]
         keeping = [one.growth_bytes_per_s for one in found if not one.type.startswith(_WEAK)]
         return [
             one
@@ -125,19 +138,23 @@ class ObjectHeap:
         if child is not None:
             child.kill()
 
-    def _retained(self, one: GrowingContainer) -> Retained:
-        container = one.container
-        types = self._values.get(container.address, ())
-        value = types[0] if types else "object"
+    def _retained(self, group: list[GrowingContainer]) -> Retained:
+        """Containers that one site makes grow, the fastest first."""
+        kind, addresses = group[0].container.kind, [one.container.address for one in group]
+        types = Counter(self._values[at][0] for at in addresses if self._values.get(at))
+        size, growth_per_s = sum(one.container.size for one in group), sum(one.growth_per_s for one in group)
+        _table, stack = self._stacks.get(addresses[0], (0, None))
+        several = f"{len(group):,} {kind}s with {size:,} values"
         return Retained(
-            type=value,
+            type=types.most_common(1)[0][0] if types else "object",
             stack=(),
-            live_bytes=8 * container.size,
-            samples=container.size,
-            growth_bytes_per_s=8 * one.growth_per_s,
-            container=f"{container.kind} of {container.size:,}",
-            growth_per_s=one.growth_per_s,
-            raw_stack=self._stacks.get(container.address),
+            live_bytes=8 * size,
+            samples=size,
+            growth_bytes_per_s=8 * growth_per_s,
+            container=f"{kind} of {size:,}" if len(group) == 1 else several,
+            container_count=len(group),
+            growth_per_s=growth_per_s,
+            raw_stack=stack,
         )
 
     def _take(self, now_ns: int) -> None:

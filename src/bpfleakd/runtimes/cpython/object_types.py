@@ -164,6 +164,10 @@ class TypeNames:
             self._object_bytes[address] = basic_bytes, self._memory.word(address + _TP_ITEMSIZE)
         return self._object_bytes[address]
 
+    def basic_bytes(self, type_address: int) -> int:
+        """The bytes of an object of a type, without a variable part. Raises OSError."""
+        return self._sizes(type_address)[0]
+
     def size_of(self, address: int, type_address: int) -> int | None:
         """The bytes of an object; None for a str that is not compact. Raises OSError or ValueError."""
         basic_bytes, item_bytes = self._sizes(type_address)

@@ -18,7 +18,7 @@ def test_what_only_becomes_larger_grows() -> None:
     """By values a second, at the place where it was last."""
     (one,) = taken(100, 200, 300, 400, 500).growing()
     assert one.growth_per_s == 20
-    assert (one.container.size, one.container.table) == (500, 0x2004)
+    assert (one.container.size, one.table) == (500, 0x2004)
 
 
 def test_a_few_values_more_are_no_growth() -> None:
@@ -45,6 +45,16 @@ def test_a_leak_may_pause() -> None:
     """As long as it is larger at most readings."""
     assert taken(100, 200, 200, 300, 400, 400, 500, 600).growing() != []
     assert taken(*sorted([100, 200, 300, 400, 500] * 4)).growing() == []
+
+
+def test_a_deque_grows_at_either_end() -> None:
+    """The block whose maker is looked for is the one that is new."""
+    found = GrowingContainers()
+    for number in range(5):
+        at_end = Container(0x1000, "deque", 100 * (number + 1), 0x2000 + number, 0x9000)
+        at_beginning = Container(0x3000, "deque", 100 * (number + 1), 0x4000, 0x5000 + number)
+        found.take(5.0 * number, [at_end, at_beginning])
+    assert {one.container.address: one.table for one in found.growing()} == {0x1000: 0x2004, 0x3000: 0x5004}
 
 
 def test_another_container_at_the_same_address_is_another() -> None:

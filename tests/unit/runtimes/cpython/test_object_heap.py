@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from bpfleakd.model.code.stack import RawStack, StackEnd
 from bpfleakd.process.mappings import read_mappings
 from bpfleakd.process.process import read_process
 from bpfleakd.runtimes.cpython.containers import Container
@@ -55,6 +56,38 @@ def test_a_heap_that_waits_for_its_turn(target: HeapTarget) -> None:
     assert reading.live_bytes > 100_000
     assert not closed.read(LATER_NS)
     other.close()
+
+
+def test_many_containers_of_one_site_are_summed(target: HeapTarget) -> None:
+    """Three hundred lists that one function fills, a few values a second each; and a deque of whoever."""
+    heap = ObjectHeap(target, LATER_NS, ReadingTurns())
+    lists = range(0x1000, 0x1000 + 300)
+    for at_s in range(8):
+        found = [Container(one, "list", 200 + 20 * at_s, one * 0x100 + at_s) for one in lists]
+        shared = Container(0x9000, "deque", 500 + 100 * at_s, 0x9100 + at_s, 0x9500, is_own=False)
+        heap._growing.take(float(at_s), [*found, shared])
+    looked_up: list[int] = []
+
+    def stack_of(block: int) -> RawStack:
+        looked_up.append(block)
+        return RawStack((7, 8), StackEnd.BOTTOM)
+
+    for _tick in range(3):
+        heap.charge(stack_of)
+    heap._values = {0x1000: ("tuple",), 0x1001: ("tuple", "str"), 0x9000: ("int",)}
+    filled, other = heap.retained()
+    assert (filled.type, filled.container, filled.container_count) == (
+        "tuple",
+        "300 lists with 102,000 values",
+        300,
+    )
+    assert filled.growth_per_s == pytest.approx(6_000)
+    assert filled.growth_bytes_per_s == pytest.approx(48_000)
+    assert filled.raw_stack == RawStack((7, 8), StackEnd.BOTTOM)
+    # Its blocks may be of another deque's time.
+    assert (other.container, other.raw_stack) == ("deque of 1,200", None)
+    assert len(looked_up) == 300, "once for each table"
+    heap.close()
 
 
 def test_a_set_of_weak_references_keeps_nothing(target: HeapTarget) -> None:
