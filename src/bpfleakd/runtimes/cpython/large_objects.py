@@ -2,7 +2,8 @@
 
 No list has them, so every possible place is checked: an address that is a multiple of 16, with a count of
 references and a known type. It is an object if it needs a separate block: if it is larger than a pool's
-largest block, by its type and its length.
+largest block, by its type and its length. Other memory may look like that, a table with pointers to types for
+example; its length is any number then. So what seems to contain several others is none.
 """
 
 from __future__ import annotations
@@ -19,18 +20,39 @@ from bpfleakd.runtimes.cpython.layout import CPythonLayout
 from bpfleakd.runtimes.cpython.object_types import TypeNames
 from bpfleakd.runtimes.cpython.pools import find_pools, is_anonymous, pool_bytes
 
-__all__ = ["large_objects"]
+__all__ = ["cover_others", "large_objects"]
 
 _POOL_BLOCK_MAX = 512
 _READ_MAX_BYTES = 2 << 30
 _SIZE_MAX_BYTES = 1 << 40
 _COUNT_MAX = 1_000_000
+# The content of one, such as bytes, may look like another by chance.
+_COVERED_MIN = 4
 
 
 def large_objects(
     pid: int, memory: RemoteMemory, layout: CPythonLayout, names: TypeNames
 ) -> Iterator[tuple[str, int]]:
     """Type and bytes of each. Raises NoSuchProcess or AccessDenied."""
+    found = [*_seeming(pid, memory, layout, names)]
+    places, sizes = (np.array([one[part] for one in found], np.uint64) for part in (0, 2))
+    for (_address, name, size_bytes), is_one in zip(found, ~cover_others(places, sizes), strict=True):
+        if is_one:
+            yield name, size_bytes
+
+
+def cover_others(places: NDArray[np.uint64], sizes_bytes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which of these objects reach over so many others that they are none. In any order."""
+    starts = np.sort(places)
+    inside = np.searchsorted(starts, places + sizes_bytes) - np.searchsorted(starts, places, side="right")
+    covers: NDArray[np.bool_] = inside >= _COVERED_MIN
+    return covers
+
+
+def _seeming(
+    pid: int, memory: RemoteMemory, layout: CPythonLayout, names: TypeNames
+) -> Iterator[tuple[int, str, int]]:
+    """Address, type and bytes of what looks like an object."""
     types = names.sized_types()
     known = np.array(sorted(types), np.uint64)
     for addresses, found in _candidates(pid, layout, names, known):
@@ -42,7 +64,7 @@ def large_objects(
             if size_bytes is not None and _POOL_BLOCK_MAX < size_bytes < _SIZE_MAX_BYTES:
                 name = names.name_of(type_address)
                 if name is not None and _is_there(memory, address, size_bytes):
-                    yield name, size_bytes
+                    yield address, name, size_bytes
 
 
 def _candidates(
