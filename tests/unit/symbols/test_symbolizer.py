@@ -7,6 +7,7 @@ import itertools
 import mmap
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,10 +146,11 @@ class TestNative:
         self, library: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Who waits for names has an answer at once from a file that helpers cannot read; and names later."""
-        lookup, now_s = helpers(), [0.0]
+        lookup, now_s, asked = helpers(), [0.0], threading.Event()
         answers = lookup.answers
 
         def failing(*_arguments: object, **_limits: object) -> Iterator[object]:
+            asked.wait()
             raise HelperFailed("no answer in time")
 
         monkeypatch.setattr(lookup, "answers", failing)
@@ -157,6 +159,7 @@ class TestNative:
         symbolizer = symbolizer_of(laid_out(library), names=names)
         (first,) = symbolizer.symbolize([RawStack((second,), StackEnd.BOTTOM)])
         assert (first.pending, symbolizer.lacked_total) == (True, 1)
+        asked.set()
 
         stack = one(symbolizer, second)
         assert (stack.frames[0].function, stack.pending) == (None, False)
