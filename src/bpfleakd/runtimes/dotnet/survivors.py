@@ -11,8 +11,11 @@ Rules:
 - A collection of generation g covers the samples of generations up to g. The others stay as they are.
 - A background collection covers the samples that were in the oldest generation when it began. If it moves
   objects it is none: the runtime announces one before it knows that its thread has not started yet.
-- Growth is that of the samples that a full collection found alive long after they were taken. The others may
-  be garbage: what a queue or a cache holds for a while reaches the old generations, and dies there.
+- What stays are the samples that a full collection found alive long after they were taken. The others may be
+  garbage: what a queue or a cache holds for a while reaches the old generations, and dies there. A background
+  collection finds no sample of the young generations alive, nor dead: if all are such ones, samples stay in
+  generation 1 for as long, and most are garbage.
+- Before the first such collection, what survived any is all that is known. It is not proven.
 
 Pure: events in, figures out.
 """
@@ -32,13 +35,14 @@ from bpfleakd.runtimes.runtime import Retained
 __all__ = ["SampledSurvivors"]
 
 _OLDEST = 2
-# Growth is that of samples taken in this first part of the time until a full collection, if that is long
-# enough for what is in flight, or in a ring, to have died.
+# Growth is that of samples taken in this first part of the time until a full collection.
 _PROVEN_SHARE = 0.5
+# From a sample to the full collection that proves that it stays: what is in flight has died by then.
 _PROVEN_MIN_NS = 6_000_000_000
 # Of samples since the last collection and survivors; beyond that every second one is followed, and so on.
 _SAMPLES_MAX = 20_000
 _KINDS_MAX = 20_000
+_ALLOCATED, _SURVIVED, _STAYS = 0, 1, 2
 _NONE: NDArray[np.int64] = np.zeros(0, np.int64)
 
 
@@ -72,6 +76,8 @@ class SampledSurvivors:
         self._generation = _NONE
         self._since_ns = _NONE
         self._born_ns = _NONE
+        # How much is known: that it was allocated, that a collection found it alive, that it stays.
+        self._known = _NONE
         self._new: list[tuple[int, int, int, int, int]] = []
         self._foreground: _Collection | None = None
         self._background: _Collection | None = None
@@ -94,19 +100,18 @@ class SampledSurvivors:
                     self._end(event)
 
     def retained(self) -> list[Retained]:
-        """What has survived a collection, by type and stack, most bytes first.
+        """What stays, by type and stack, most bytes first: what a full collection found alive long after.
 
-        Growth is in bytes a second, 0 for what no full collection has found alive long after. Without a full
-        collection it is that of all survivors, and not proven.
+        Growth is in bytes a second. Before such a collection, all survivors count, and nothing is proven.
         """
         self._settle()
-        old = self._generation > 0
-        grown, grown_s = old, (self.last_ns - self.began_ns) / 1e9
+        stays = self._known >= (_STAYS if self.proofs else _SURVIVED)
+        grown, grown_s = stays, (self.last_ns - self.began_ns) / 1e9
         if self.proofs:
             proven_ns = self.began_ns + int(_PROVEN_SHARE * (self._proof_ns - self.began_ns))
-            grown, grown_s = old & (self._born_ns < proven_ns), (proven_ns - self.began_ns) / 1e9
-        live_bytes, growing_bytes = self._bytes_by_kind(old), self._bytes_by_kind(grown)
-        samples = np.bincount(self._kind[old], minlength=len(self._kinds))
+            grown, grown_s = stays & (self._born_ns < proven_ns), (proven_ns - self.began_ns) / 1e9
+        live_bytes, growing_bytes = self._bytes_by_kind(stays), self._bytes_by_kind(grown)
+        samples = np.bincount(self._kind[stays], minlength=len(self._kinds))
         found = [
             Retained(
                 *name,
@@ -185,11 +190,15 @@ class SampledSurvivors:
 
     def _apply(self, collection: _Collection, candidates: NDArray[np.bool_]) -> None:
         self.collections += 1
-        if collection.depth >= _OLDEST and collection.began_ns - self.began_ns >= _PROVEN_MIN_NS:
+        is_full = collection.depth >= _OLDEST
+        if is_full and collection.began_ns - self.began_ns >= _PROVEN_MIN_NS:
             self.proofs += 1
             self._proof_ns = collection.began_ns
         found, moved = _moved(self._addresses, collection.survivors)
         self._addresses = np.where(found, moved, self._addresses)
+        is_late = is_full & (collection.began_ns - self._born_ns >= _PROVEN_MIN_NS)
+        now_known = np.where(found & candidates, np.where(is_late, _STAYS, _SURVIVED), _ALLOCATED)
+        self._known = np.maximum(self._known, now_known)
         older = found & candidates & (self._generation < _OLDEST)
         self._generation = self._generation + older
         self._since_ns = np.where(older, self.last_ns, self._since_ns)
@@ -208,6 +217,7 @@ class SampledSurvivors:
         self._generation = np.concatenate([self._generation, generation])
         self._since_ns = np.concatenate([self._since_ns, since_ns])
         self._born_ns = np.concatenate([self._born_ns, since_ns])
+        self._known = np.concatenate([self._known, np.full(len(new), _ALLOCATED)])
 
     def _keep(self, kept: NDArray[np.bool_]) -> None:
         self._addresses, self._kind, self._bytes = (
@@ -216,7 +226,7 @@ class SampledSurvivors:
             self._bytes[kept],
         )
         self._generation, self._since_ns = self._generation[kept], self._since_ns[kept]
-        self._born_ns = self._born_ns[kept]
+        self._born_ns, self._known = self._born_ns[kept], self._known[kept]
 
 
 def _moved(

@@ -76,14 +76,65 @@ def test_who_survives_is_followed_to_its_new_place() -> None:
 
 
 def test_a_young_collection_says_nothing_of_old_objects() -> None:
+    """Neither that a large one is alive, nor that it is dead."""
     heap = Heap()
     heap.allocate("byte[]", 0x10_0040, FILL, large=True)
+    number = heap.begin(1)
+    heap.end(number)
+    assert heap.retained() == {}
+    number = heap.begin(2)
+    heap.stays((0x10_0040, 0x80))
+    heap.end(number)
+    assert heap.retained() == {"byte[]": (100_000, 1)}
     number = heap.begin(1)
     heap.end(number)
     assert heap.retained() == {"byte[]": (100_000, 1)}
     number = heap.begin(2)
     heap.end(number)
     assert heap.retained() == {}
+
+
+def test_background_collections_do_not_make_young_garbage_stay() -> None:
+    """They cover the oldest generation only: what a young collection left is no more known to be alive."""
+    heap = Heap()
+    heap.allocate("leaked", 0x1000, FILL, large=True)
+    heap.allocate("Page", 0x10_0000, RENDER)
+    number = heap.begin(0)
+    heap.moves((0x10_0000, 0x9000, 0x40))
+    heap.end(number)
+    for _collection in range(5):
+        # It lives for less than a second: the collection that began before says nothing of it.
+        number = heap.begin(2, background=True)
+        heap.allocate("buffer", 0x5000, RENDER, large=True)
+        heap.stays((0x1000, 0x100))
+        heap.end(number)
+    assert heap.survivors.proofs
+    assert heap.retained() == {"leaked": (100_000, 1)}
+    # The first collection of generation 1 makes it old. The next full one finds it dead or alive.
+    number = heap.begin(1)
+    heap.stays((0x9000, 0x40))
+    heap.end(number)
+    number = heap.begin(2, background=True)
+    heap.stays((0x1000, 0x100), (0x9000, 0x40))
+    heap.end(number)
+    assert heap.retained() == {"leaked": (100_000, 1), "Page": (100_000, 1)}
+
+
+def test_what_a_full_collection_finds_alive_too_early_is_not_said_to_stay() -> None:
+    """It may be in flight: six seconds later it counts."""
+    heap = Heap()
+    heap.allocate("Order", 0x10_0000, FILL)
+    for _second in range(5):
+        heap.allocate("Page", 0x20_0000, RENDER)
+    number = heap.begin(2)
+    heap.stays((0x10_0000, 0x40), (0x20_0000, 0x40))
+    heap.end(number)
+    assert heap.retained() == {"Order": (100_000, 1)}
+    for _collection in range(3):
+        number = heap.begin(2)
+        heap.stays((0x10_0000, 0x40), (0x20_0000, 0x40))
+        heap.end(number)
+    assert heap.retained() == {"Order": (100_000, 1), "Page": (500_000, 5)}
 
 
 def test_a_background_collection_between_others() -> None:
