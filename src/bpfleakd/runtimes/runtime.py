@@ -113,7 +113,8 @@ class Retained(Struct, frozen=True):
     `stack` are addresses in managed code, innermost first, where the calls return to. Where no samples are
     taken, it is the values of a `container` that grows ("list of 12,000"), or of `container_count` of them
     ("300 lists with 78,714 values"), by `growth_per_s` values, and `raw_stack` that of the call that last
-    gave one more room; None: that was not seen. `is_proven`: the growth is of what is alive for certain.
+    gave one more room; None: that was not seen. `is_proven`: they are alive for certain. `age_s`: samples
+    are not taken any more, and this was so long ago.
     """
 
     type: str
@@ -126,6 +127,7 @@ class Retained(Struct, frozen=True):
     growth_per_s: float | None = None
     raw_stack: RawStack | None = None
     is_proven: bool = True
+    age_s: float = 0.0
 
 
 class RetainedSource(Protocol):

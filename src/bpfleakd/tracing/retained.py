@@ -19,7 +19,7 @@ from bpfleakd.model.verdict import Verdict
 from bpfleakd.runtimes.runtime import Retained
 from bpfleakd.symbols.dotnet_names import type_name
 from bpfleakd.symbols.symbolizer import Symbolizer
-from bpfleakd.units import human_bytes
+from bpfleakd.units import human_bytes, human_duration
 
 __all__ = ["retained_sites", "retained_types"]
 
@@ -53,7 +53,8 @@ def retained_sites(
         for one, stack in zip(kept, stacks, strict=True)
     )
     is_proven = all(one.is_proven for one in kept)
-    return [_judged(site, heap, site.growth_bytes_per_s / total, is_proven) for site in sites]
+    age_s = _age_s(kept)
+    return [_aged(_judged(site, heap, site.growth_bytes_per_s / total, is_proven), age_s) for site in sites]
 
 
 def retained_types(retained: Sequence[Retained]) -> tuple[TypeFigures, ...]:
@@ -64,9 +65,15 @@ def retained_types(retained: Sequence[Retained]) -> tuple[TypeFigures, ...]:
         live_bytes[one.type] += one.live_bytes
         growth[one.type] += one.growth_bytes_per_s
     ordered = sorted(live_bytes, key=lambda name: (-live_bytes[name], name))
+    is_proven, age_s = all(one.is_proven for one in retained), _age_s(retained)
     return tuple(
-        TypeFigures(type_name(name), live_bytes[name], None, round(growth[name], 1)) for name in ordered
+        TypeFigures(type_name(name), live_bytes[name], None, round(growth[name], 1), is_proven, age_s)
+        for name in ordered
     )
+
+
+def _age_s(retained: Sequence[Retained]) -> float:
+    return round(max((one.age_s for one in retained), default=0.0), 1)
 
 
 def _raw(addresses: tuple[int, ...]) -> RawStack:
@@ -122,6 +129,12 @@ def _holds(one: Retained) -> str:
     who = f"a {one.container} gains" if one.container_count == 1 else f"{one.container} gain"
     words = f"{who} {_type_of(one)}"
     return words if one.raw_stack else f"{words}, by an unknown function: this one used up memory for objects"
+
+
+def _aged(site: SiteReport, age_s: float) -> SiteReport:
+    if not age_s:
+        return site
+    return replace(site, reason=f"{site.reason}; sampled until {human_duration(age_s)} ago")
 
 
 def _judged(site: SiteReport, heap: ManagedHeap, share: float, is_proven: bool) -> SiteReport:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bpfleakd.model.runtimes.managed import AreaKind, ManagedHeap, RuntimeArea, TypeFigures
 from bpfleakd.printable import printable
-from bpfleakd.units import human_bytes, human_rate
+from bpfleakd.units import human_bytes, human_duration, human_rate
 
 __all__ = ["area_lines", "heap_line", "heap_lines"]
 
@@ -19,7 +19,7 @@ def heap_lines(heap: ManagedHeap | None, types: Sequence[TypeFigures], notes: Se
     lines = [heap_line(heap)] if heap else []
     shown = [_type(one) for one in types[:_TYPES_SHOWN] if one.live_bytes]
     if shown:
-        lines.append(f"of the memory allocated since the attach stays: {', '.join(shown)}")
+        lines.append(f"of the memory allocated since the attach {_stays(types)}: {', '.join(shown)}")
     return [*lines, *(printable(note) for note in notes)]
 
 
@@ -45,6 +45,14 @@ def area_lines(areas: Sequence[RuntimeArea]) -> list[str]:
         f"{human_bytes(area.committed_bytes)} committed"
         for area in areas
     ]
+
+
+def _stays(types: Sequence[TypeFigures]) -> str:
+    says = "stays"
+    if not all(one.is_proven for one in types):
+        says = "survived collections, with no full one that confirms it yet"
+    age_s = max(one.age_s for one in types)
+    return f"{says}, as of {human_duration(age_s)} ago" if age_s else says
 
 
 def _type(one: TypeFigures) -> str:

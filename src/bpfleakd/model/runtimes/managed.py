@@ -12,12 +12,18 @@ __all__ = ["AreaKind", "ManagedHeap", "RuntimeArea", "TypeFigures", "TypeRow", "
 
 
 class TypeFigures(Struct, frozen=True):
-    """Objects of one type. `live_count` is None if only their bytes are known, from samples."""
+    """Objects of one type. `live_count` is None if only their bytes are known, from samples.
+
+    `is_proven`: a full collection found them alive long after they were allocated. `age_s`: samples are not
+    taken any more, and this was so long ago.
+    """
 
     type: str
     live_bytes: int
     live_count: int | None
     growth_bytes_per_s: float
+    is_proven: bool = True
+    age_s: float = 0.0
 
 
 class AreaKind(StrEnum):

@@ -4,7 +4,8 @@ Rules:
 - In a window, the process walks its stack for each 100 kB that it allocates. A window with more than
   `_RATE_MAX` samples a second is short; after it there is a pause of `_PAUSE_TIMES` its length.
 - A cheap window lasts as long as the heap grows; a dear one until a full collection, and a minute at most.
-- The results of a window are kept until the next one has seen enough collections.
+- The results of a window are kept until the next one has seen enough collections. They say how old they are:
+  what stayed then may be garbage by now.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ _PAUSE_NS = 60 * _NS_PER_S
 _PAUSE_TIMES = 10
 # A leaked object is one that outlives some collections.
 _COLLECTIONS_MIN = 3
+# An open window answers each second or so.
+_FRESH_NS = 10 * _NS_PER_S
 _NOTHING = Allocated(0, 0, 0, ())
 
 
@@ -41,7 +44,11 @@ class DotnetAllocations:
         self._endpoint = endpoint
         self._stream: EventStream[Allocated] | None = None
         self._window = _NOTHING
-        self._found: Sequence[Retained] = ()
+        self._before = _NOTHING
+        # When each of the two was last known to be so.
+        self._window_ns = 0
+        self._before_ns = 0
+        self._now_ns = 0
         self._began_ns = 0
         self._due_ns = 0
         self._is_wanted = False
@@ -57,29 +64,33 @@ class DotnetAllocations:
 
     def refresh(self, now_ns: int) -> None:
         """Take in new results, and open or close a window. Nothing waits."""
+        self._now_ns = now_ns
         if self._stream is None:
             if self._is_wanted and now_ns >= self._due_ns:
                 self._open(now_ns)
             return
-        self._window = next(reversed(self._stream.read(now_ns)), self._window)
+        answers = self._stream.read(now_ns)
+        if answers:
+            self._window, self._window_ns = answers[-1], now_ns
         if self._is_over(now_ns):
             self._close(now_ns)
 
     def retained(self) -> Sequence[Retained]:
         """What survived collections, by type and stack, most bytes first."""
-        if self._window.collections >= _COLLECTIONS_MIN or not self._found:
-            return [
-                Retained(
-                    one.type,
-                    one.stack,
-                    one.live_bytes,
-                    one.samples,
-                    one.growth_bytes_per_s,
-                    is_proven=self._window.proofs > 0,
-                )
-                for one in self._window.retained
-            ]
-        return self._found
+        shown, at_ns = self._shown()
+        age_ns = self._now_ns - at_ns
+        return [
+            Retained(
+                one.type,
+                one.stack,
+                one.live_bytes,
+                one.samples,
+                one.growth_bytes_per_s,
+                is_proven=shown.proofs > 0,
+                age_s=age_ns / _NS_PER_S if age_ns > _FRESH_NS else 0.0,
+            )
+            for one in shown.retained
+        ]
 
     def close(self) -> None:
         """End the session."""
@@ -87,8 +98,15 @@ class DotnetAllocations:
             self._stream.close()
             self._stream = None
 
+    def _shown(self) -> tuple[Allocated, int]:
+        """The results of the last window that has some, and of when they are."""
+        if self._window.collections >= _COLLECTIONS_MIN or not self._before.retained:
+            return self._window, self._window_ns
+        return self._before, self._before_ns
+
     def _open(self, now_ns: int) -> None:
-        self._found, self._window = self.retained(), _NOTHING
+        self._before, self._before_ns = self._shown()
+        self._window, self._window_ns = _NOTHING, now_ns
         self._began_ns = now_ns
         self._stream = EventStream(self._helpers, ALLOCATIONS_JOB, Allocated, self._start, now_ns)
 

@@ -19,7 +19,7 @@ from bpfleakd.runtimes.runtime import LiveHeap
 from ...helping import helpers
 from ...waiting import until
 from .fake_runtime import FakeRuntime
-from .streams import RUNTIME, StreamWriter, WrittenEvent
+from .streams import RUNTIME, StreamWriter, WrittenEvent, text
 
 S = 1_000_000_000
 
@@ -196,4 +196,52 @@ def test_allocations_are_sampled_while_somebody_wants_to_know(
         joined()
     assert len(fake.received) == 1
     assert allocations.retained() == []
+    allocations.close()
+
+
+def tick(address: int, time_ns: int) -> WrittenEvent:
+    payload = struct.pack("<IIHQQ", 0, 0, 8, 100_000, 0x42) + text("Order") + struct.pack("<IQ", 0, address)
+    return WrittenEvent(RUNTIME, 10, payload, 3, time_ns, (0x100, 0x900))
+
+
+def full_collection(number: int, address: int, time_ns: int) -> list[WrittenEvent]:
+    survives = struct.pack("<IIHQQ", 0, 1, 8, address, 0x40)
+    return [
+        WrittenEvent(RUNTIME, 1, struct.pack("<IIIIHQ", number, 2, 0, 0, 8, 0), 2, time_ns),
+        WrittenEvent(RUNTIME, 21, survives, 0, time_ns + 1),
+        WrittenEvent(RUNTIME, 2, struct.pack("<IIH", number, 2, 8), 1, time_ns + 2),
+    ]
+
+
+def test_results_of_a_window_that_ended_say_how_old_they_are(
+    runtime: Callable[..., FakeRuntime], endpoint: Callable[[], Endpoint]
+) -> None:
+    """Nobody looks any more whether what stayed then is still alive."""
+    written = [tick(0x1000, S)]
+    for number in range(1, 4):
+        written += full_collection(number, 0x1000, (10 + number) * S)
+    runtime(begin=StreamWriter().events(written).data)
+    allocations = DotnetAllocations(helpers(), endpoint)
+    allocations.want(wanted=True)
+
+    def has_results() -> bool:
+        allocations.refresh(S)
+        joined()
+        return bool(allocations.retained())
+
+    until(has_results)
+    (one,) = allocations.retained()
+    assert (one.type, one.live_bytes, one.is_proven, one.age_s) == ("Order", 100_000, True, 0)
+    allocations.want(wanted=False)
+    for second in range(2, 200):
+        allocations.refresh(second * S)
+    (later,) = allocations.retained()
+    assert later.live_bytes == one.live_bytes
+    assert 100 < later.age_s < 200
+    # The next window has seen nothing yet: the results before it grow older.
+    allocations.want(wanted=True)
+    for second in range(200, 230):
+        allocations.refresh(second * S)
+    (latest,) = allocations.retained()
+    assert latest.age_s == later.age_s + 30
     allocations.close()
