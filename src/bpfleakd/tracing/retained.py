@@ -21,7 +21,7 @@ from bpfleakd.symbols.dotnet_names import type_name
 from bpfleakd.symbols.symbolizer import Symbolizer
 from bpfleakd.units import human_bytes, human_duration
 
-__all__ = ["retained_sites", "retained_types"]
+__all__ = ["fitted", "retained_sites", "retained_types"]
 
 # In a leaking heap, a function that keeps this share of what stays leaks.
 _LEAKS_SHARE = 0.1
@@ -29,6 +29,37 @@ _LEAKS_SHARE = 0.1
 _SAMPLES_MIN = 5
 _CONFIDENCE_MAX = 0.95
 _POINTER_BYTES = 8
+
+
+def fitted(retained: Sequence[Retained], heap: ManagedHeap | None) -> Sequence[Retained]:
+    """Samples, scaled to what the heap measures itself: neither more bytes than it holds, nor more growth.
+
+    A runtime takes a sample when the part of the heap that a thread fills is full. So large objects are
+    sampled more often than their bytes are worth: .NET counts arrays of 3.6 kB among small objects for half
+    as much again. Collections measure all that is alive.
+    """
+    if heap is None or heap.is_read:
+        return retained
+    fits = _share(heap.live_bytes, sum(one.live_bytes for one in retained))
+    # Before a verdict, growth of 0 means that nobody knows.
+    is_known = heap.verdict is not Verdict.UNKNOWN or heap.growth_bytes_per_s > 0
+    growth = heap.growth_bytes_per_s if is_known else None
+    grows = _share(growth, sum(one.growth_bytes_per_s for one in retained))
+    if fits == 1 and grows == 1:
+        return retained
+    return [
+        replace(
+            one,
+            live_bytes=int(fits * one.live_bytes),
+            growth_bytes_per_s=grows * one.growth_bytes_per_s,
+        )
+        for one in retained
+    ]
+
+
+def _share(measured: float | None, estimated: float) -> float:
+    """Of an estimate, what there is; all of it if nothing is known, or if there is more."""
+    return 1.0 if measured is None or estimated <= measured else measured / estimated
 
 
 def retained_sites(

@@ -32,7 +32,7 @@ from bpfleakd.runtimes.runtime import (
     SurvivorsRuntime,
 )
 from bpfleakd.tracing.managed_heap import HeapTracking
-from bpfleakd.tracing.retained import retained_types
+from bpfleakd.tracing.retained import fitted, retained_types
 from bpfleakd.tracing.types.type_counts import TypeCounts
 from bpfleakd.unwind.table import UnwindTable
 
@@ -168,9 +168,9 @@ class ProcessRuntimes:
 
     @property
     def retained(self) -> Sequence[Retained]:
-        """What stays alive, by type and stack, most bytes first."""
+        """What stays alive, by type and stack, most bytes first; no more than the heap holds."""
         source = self.heap_runtime.allocations if self.heap_runtime else None
-        return source.retained() if source else ()
+        return fitted(source.retained(), self.heap.heap) if source else ()
 
     @property
     def makes_code(self) -> bool:
