@@ -9,12 +9,13 @@ Rules:
 - A new sample is in generation 0; that of a large object in the oldest one. Survivors move to the next
   generation.
 - A collection of generation g covers the samples of generations up to g. The others stay as they are.
-- A background collection covers the samples that were in the oldest generation when it began. If it moves
-  objects it is none: the runtime announces one before it knows that its thread has not started yet.
+- A background collection covers the samples that were in the oldest generation when it began, and the young
+  ones from before, if it tells of survivors among them: then it has swept their generations, too. What has
+  died there is a free place, and the next object in it is none of the sample's. It makes nothing older.
+- If a background collection moves objects it is none: the runtime announces one before it knows that its
+  thread has not started yet.
 - What stays are the samples that a full collection found alive long after they were taken. The others may be
-  garbage: what a queue or a cache holds for a while reaches the old generations, and dies there. A background
-  collection finds no sample of the young generations alive, nor dead: if all are such ones, samples stay in
-  generation 1 for as long, and most are garbage.
+  garbage: what a queue or a cache holds for a while reaches the old generations, and dies there.
 - Before the first such collection, what survived any is all that is known. It is not proven.
 
 Pure: events in, figures out.
@@ -182,13 +183,28 @@ class SampledSurvivors:
             self._apply(collection, self._generation <= collection.depth)
         elif self._background is not None and self._background.number == number:
             collection, self._background = self._background, None
-            is_old = (self._generation == _OLDEST) & (self._since_ns < collection.began_ns)
-            self._apply(collection, self._generation <= collection.depth if collection.moves else is_old)
+            if collection.moves:
+                self._apply(collection, self._generation <= collection.depth)
+            else:
+                self._apply(collection, self._in_background(collection), promotes=False)
         else:
             # Its beginning was before the session's: what became of the young samples is not known.
             self._keep(self._generation > 0)
 
-    def _apply(self, collection: _Collection, candidates: NDArray[np.bool_]) -> None:
+    def _in_background(self, collection: _Collection) -> NDArray[np.bool_]:
+        """The samples that a background collection covers."""
+        is_old: NDArray[np.bool_] = (self._generation == _OLDEST) & (self._since_ns < collection.began_ns)
+        is_young: NDArray[np.bool_] = (self._generation < _OLDEST) & (self._born_ns < collection.began_ns)
+        starts = [one[:, 0] for one in collection.survivors]
+        if not is_young.any() or not starts:
+            return is_old
+        found, among = np.concatenate(starts), self._addresses[is_young]
+        reaches_young = bool(((found >= among.min()) & (found <= among.max())).any())
+        return is_old | (is_young & reaches_young)
+
+    def _apply(
+        self, collection: _Collection, candidates: NDArray[np.bool_], *, promotes: bool = True
+    ) -> None:
         self.collections += 1
         is_full = collection.depth >= _OLDEST
         if is_full and collection.began_ns - self.began_ns >= _PROVEN_MIN_NS:
@@ -199,7 +215,7 @@ class SampledSurvivors:
         is_late = is_full & (collection.began_ns - self._born_ns >= _PROVEN_MIN_NS)
         now_known = np.where(found & candidates, np.where(is_late, _STAYS, _SURVIVED), _ALLOCATED)
         self._known = np.maximum(self._known, now_known)
-        older = found & candidates & (self._generation < _OLDEST)
+        older = found & candidates & (self._generation < _OLDEST) & promotes
         self._generation = self._generation + older
         self._since_ns = np.where(older, self.last_ns, self._since_ns)
         self._keep(found | ~candidates)

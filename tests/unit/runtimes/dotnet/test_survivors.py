@@ -120,6 +120,27 @@ def test_background_collections_do_not_make_young_garbage_stay() -> None:
     assert heap.retained() == {"leaked": (100_000, 1), "Page": (100_000, 1)}
 
 
+def test_a_background_collection_that_sweeps_young_generations() -> None:
+    """It frees the places of garbage there. What is allocated in one of them is not the sample's object."""
+    heap = Heap()
+    heap.allocate("Page", 0x10_0100, RENDER)
+    heap.allocate("Order", 0x10_0400, FILL)
+    number = heap.begin(2, background=True)
+    heap.stays((0x10_0000, 0x40), (0x10_0400, 0x40))
+    heap.end(number)
+    for _collection in range(3):
+        # Another object lies where the page was, and begins before it.
+        number = heap.begin(2, background=True)
+        heap.stays((0x10_0000, 0x200), (0x10_0400, 0x40))
+        heap.end(number)
+    assert heap.survivors.proofs
+    assert heap.retained() == {"Order": (100_000, 1)}
+    # It is as young as it was: the next collection of the youngest generation decides.
+    number = heap.begin(0)
+    heap.end(number)
+    assert heap.retained() == {}
+
+
 def test_what_a_full_collection_finds_alive_too_early_is_not_said_to_stay() -> None:
     """It may be in flight: six seconds later it counts."""
     heap = Heap()
