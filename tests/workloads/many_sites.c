@@ -4,19 +4,17 @@
  *
  *     many_sites [STACKS [BLOCKS [SIZE]]]               run N: N further blocks, spread over all stacks
  *
- * The stack of number n is a path of calls to left() and right(), one for each bit of n, to the one
- * function that allocates, allocate_at_leaf(). All blocks stay live.
+ * The stack of number n is its path in call_paths.h, to the one function that allocates, allocate_at_leaf(). All
+ * blocks stay live.
  *
  * Note: distinct_stacks.
  */
 #define _GNU_SOURCE
-#include "workload.h"
+#include "call_paths.h"
 
 static long stacks, blocks, size;
 static int bits;
 static struct site site_leaf = {.function = "allocate_at_leaf"};
-
-static void right(long path, int depth);
 
 SITE_FUNCTION static void allocate_at_leaf(void)
 {
@@ -25,28 +23,6 @@ SITE_FUNCTION static void allocate_at_leaf(void)
 	if (!address)
 		WORKLOAD_FATAL("no memory");
 	KEEP(address);
-}
-
-SITE_FUNCTION static void left(long path, int depth)
-{
-	if (depth == 0)
-		allocate_at_leaf();
-	else if (path & 1)
-		right(path >> 1, depth - 1);
-	else
-		left(path >> 1, depth - 1);
-	NO_TAIL_CALL();
-}
-
-SITE_FUNCTION static void right(long path, int depth)
-{
-	if (depth == 0)
-		allocate_at_leaf();
-	else if (path & 1)
-		right(path >> 1, depth - 1);
-	else
-		left(path >> 1, depth - 1);
-	NO_TAIL_CALL();
 }
 
 static void step(long number)
@@ -64,7 +40,6 @@ int main(int argc, char **argv)
 	stacks = workload_argument(argc, argv, 1, 1000);
 	blocks = workload_argument(argc, argv, 2, stacks * 23);
 	size = workload_argument(argc, argv, 3, 101);
-	while ((1L << bits) < stacks)
-		bits++;
+	bits = bits_of(stacks);
 	return workload_serve(step);
 }

@@ -6,21 +6,20 @@
  *
  * After the last of the STACKS comes the first again. The blocks of one in KEPT stacks stay live, the others are
  * freed at once.
- * The threads share the work. The stack of number n is a path of calls to left() and right(), one for each bit
- * of n, to the one function that allocates, allocate_at_leaf().
+ * The threads share the work. The stack of number n is its path in call_paths.h, to the one function that allocates,
+ * allocate_at_leaf().
  */
 #define _GNU_SOURCE
-#include "workload.h"
+#include "call_paths.h"
 
 #define SIZE 101
 
 static long stacks, kept, wanted, next_path;
 static int bits, thread_count;
+static __thread int keeps;
 static struct site site_leaf = {.function = "allocate_at_leaf"};
 
-static void right(long path, int depth, int keeps);
-
-SITE_FUNCTION static void allocate_at_leaf(int keeps)
+SITE_FUNCTION static void allocate_at_leaf(void)
 {
 	void *address = malloc(SIZE);
 
@@ -31,36 +30,14 @@ SITE_FUNCTION static void allocate_at_leaf(int keeps)
 		free(address);
 }
 
-SITE_FUNCTION static void left(long path, int depth, int keeps)
-{
-	if (depth == 0)
-		allocate_at_leaf(keeps);
-	else if (path & 1)
-		right(path >> 1, depth - 1, keeps);
-	else
-		left(path >> 1, depth - 1, keeps);
-	NO_TAIL_CALL();
-}
-
-SITE_FUNCTION static void right(long path, int depth, int keeps)
-{
-	if (depth == 0)
-		allocate_at_leaf(keeps);
-	else if (path & 1)
-		right(path >> 1, depth - 1, keeps);
-	else
-		left(path >> 1, depth - 1, keeps);
-	NO_TAIL_CALL();
-}
-
 static void allocate(int thread)
 {
 	(void)thread;
 	for (long i = 0; i < wanted / thread_count; i++) {
 		long path = __atomic_fetch_add(&next_path, 1, __ATOMIC_RELAXED) % stacks;
-		int keeps = path % kept == kept - 1;
 
-		left(path, bits, keeps);
+		keeps = path % kept == kept - 1;
+		left(path, bits);
 		site_allocated(&site_leaf, 1, SIZE);
 		if (!keeps)
 			site_freed(&site_leaf, 1, SIZE);
@@ -78,8 +55,7 @@ int main(int argc, char **argv)
 	stacks = workload_argument(argc, argv, 1, 1000);
 	kept = workload_argument(argc, argv, 2, 100);
 	thread_count = (int)workload_argument(argc, argv, 3, 1);
-	while ((1L << bits) < stacks)
-		bits++;
+	bits = bits_of(stacks);
 	workload_start_threads(thread_count, allocate);
 	return workload_serve(step);
 }
