@@ -266,7 +266,7 @@ struct process {
 	/* What it takes of the tables that all processes share: no one may take more than MAX_PROCESS_SITES. */
 	__u64 site_count;
 	__u64 stack_count;
-	/* How many of them the daemon has removed again, to make room, and what the sites had counted. Its own words. */
+	/* How many of them the daemon has removed again, to make room, and what the sites had counted. No program writes these. */
 	__u64 sites_removed;
 	__u64 stacks_removed;
 	__u64 removed_bytes;

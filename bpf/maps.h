@@ -2,7 +2,7 @@
 /*
  * The maps. None is ever evicted from: what finds no room is refused and counted in process.losses, since the oldest
  * entries are the leak. The daemon makes room: it removes call sites without blocks (record.h, is_being_removed).
- * README.md has the table of who writes and who reads.
+ * README.md lists the writers and readers of each.
  *
  * MAX_* come from the configuration, as compiler flags.
  */

@@ -15,6 +15,7 @@ from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.pins import pinned_sets
 from bpfleakd.kernel.process_slots import ProcessSlots
 from bpfleakd.kernel.sites.reader import whole_blocks
+from bpfleakd.model.code.stack import StackEnd
 
 from .memory_cgroup import memory_cgroup
 from .truth import by_function, expect_ledger
@@ -118,6 +119,32 @@ def test_sites_that_come_back_while_they_are_removed_are_exact(daemon, workload)
     for counter in ("live_count", "allocated_count"):
         counted = int(whole_blocks(sites[counter]).sum()) + getattr(removed, counter)
         assert counted == ledger[counter], counter
+
+
+def test_stacks_that_come_back_after_their_removal_have_their_frames(daemon, workload):
+    """A program that has found a stack in the table uses it for a new site, whatever was removed since."""
+    program = workload("many_sites", 40)
+    tracer = daemon()
+    DaemonClient(tracer.socket).attach(program.pid)
+    program.step(40)
+    (pins,) = pinned_sets(tracer.bpffs_dir)
+    maps, sites_fd = Maps.open_pinned(pins.directory), bpf.object_get(pins.directory / "sites")
+    assert maps.adopt_process(program.pid)
+    keys, _sites = sites_of(sites_fd, program.pid)
+    stack_ids = keys["stack_id"][keys["stack_id"] != 0]
+    before = [maps.stack(program.pid, stack_id) for stack_id in stack_ids.tolist()]
+    count = maps.process(program.pid).stack_count
+
+    for some in (stack_ids[:20], stack_ids[20:]):
+        maps.site_remover.remove_stacks(program.pid, some)
+    assert {maps.stack(program.pid, one).end for one in stack_ids.tolist()} == {StackEnd.LOST}
+    assert maps.process(program.pid).stack_count == count - 40
+
+    maps.site_remover.restore_stacks(program.pid, stack_ids.tolist())
+    assert [maps.stack(program.pid, one) for one in stack_ids.tolist()] == before
+    assert maps.process(program.pid).stack_count == count
+    os.close(sites_fd)
+    maps.close()
 
 
 def sites_of(sites_fd: int, pid: int) -> tuple[np.ndarray, np.ndarray]:

@@ -186,7 +186,7 @@ def _move_go(sums: dict[BillKind, int], go: GoHeap) -> int:
     """Divide Go's heap into what is live and what is not; return what is live."""
     if go.live_bytes is None:
         return 0
-    # Memory that nobody is known to have mapped is a mapping.
+    # Memory from before the attach counts as mapped.
     left_bytes = go.resident_bytes
     for source in (BillKind.HEAP_LIVE, BillKind.MMAP):
         moved_bytes = min(left_bytes, sums[source])

@@ -150,8 +150,8 @@ class Maps:
     def _wait_for_programs(self, pid: int) -> None:
         """Return when all programs that run now have ended.
 
-        The kernel waits for that (an RCU grace period) after each change of a map of maps, since Linux 4.20
-        (1ae80cf31938): its own table is given to the process again.
+        After each change of a map of maps, the kernel waits for an RCU grace period, since Linux 4.20
+        (1ae80cf31938). So the process is given the table that it has.
         """
         bpf.map_update(self._fds["live"], bpf.u32(self._slots.slot_of(pid)), bpf.u32(self._live_fds[pid]))
 

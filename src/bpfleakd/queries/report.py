@@ -181,8 +181,8 @@ class Reporter:
         now_ns: int,
     ) -> list[SiteReport]:
         """The sites in these rows of the table, one by one."""
-        traced, keys = view.traced, view.traced.table.keys
-        ranked = [self._look_at(traced, row, keys[row]) for row in rows]
+        traced, keys = view.traced, view.traced.table.keys_of(np.array(rows, np.intp))
+        ranked = [self._look_at(traced, row, key) for row, key in zip(rows, keys, strict=True)]
         named = view.name([site.key for site in ranked])
         return [self._site(traced, site, named[site.key], now_ns) for site in ranked]
 
@@ -204,10 +204,12 @@ class Reporter:
         fingerprint: str,
     ) -> list[tuple[int, SiteReport]]:
         """The sites with a fingerprint, with their rows in the table: more than one only of JIT code."""
-        keys = view.traced.table.keys
-        used = view.traced.table.used_rows.tolist()
-        named = view.name([keys[row] for row in used])
-        rows = [row for row in used if named[keys[row]].fingerprint == fingerprint]
+        used = view.traced.table.used_rows
+        keys = view.traced.table.keys_of(used)
+        named = view.name(keys)
+        rows = [
+            row for row, key in zip(used.tolist(), keys, strict=True) if named[key].fingerprint == fingerprint
+        ]
         return list(zip(rows, self.sites(view, rows, now_ns), strict=True))
 
     def _rest_of(
@@ -233,8 +235,11 @@ class Reporter:
         rows = np.array(list(found), np.intp)
         if suppressions is not None:
             rows = suppressions.shown(rows)
-        keys = table.keys
-        return [(self._look_at(traced, row, keys[row]), found[row]) for row in rows.tolist()]
+        keys = table.keys_of(rows)
+        return [
+            (self._look_at(traced, row, key), found[row])
+            for row, key in zip(rows.tolist(), keys, strict=True)
+        ]
 
     def _growth(self, table: SiteTable, history: History) -> float | None:
         """Bytes per second; None while that is not known."""

@@ -1,11 +1,11 @@
 """Removes call sites without live blocks from the kernel's tables, while the process goes on.
 
 Rules:
-  - Sums stay exact: a site is removed only if no program can be about to add to it. The process is told first
-    (`removed_before`); then the programs use the overflow site instead. An RCU grace period later, no program
-    is left that was not told, and what has not changed by then is removed.
-  - A stack goes with the last site that has it. If a program has used it meanwhile for a new site, it comes
-    back (`restore_stacks`) before anybody asks for its frames.
+  - Sums stay exact: a site is removed only if no program can be about to add to it. `removed_before` is set
+    first; programs that see it use the overflow site instead. After an RCU grace period all programs have
+    seen it, and the sites that have not changed by then are removed.
+  - A stack is removed with the last site that has it. If a program has used it meanwhile for a new site,
+    `restore_stacks` puts it back before its frames are read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READ_AFTER = 2
 
 
 class _RemovedStacks(Struct, frozen=True):
-    """The stacks of a process that were removed last, in its `reading`; `rows` are their places by id."""
+    """Stacks of a process that were removed together, in its `reading`; `rows` are their places by id."""
 
     reading: int
     rows: dict[int, int]
@@ -49,7 +49,7 @@ class SiteRemover:
         self._stacks_fd = stacks_fd
         self._slots = slots
         self._grace_period = grace_period
-        self._removed: dict[int, _RemovedStacks] = {}
+        self._removed: dict[int, list[_RemovedStacks]] = {}
 
     def remove(self, pid: int, stack_ids: StackIds) -> NDArray[np.bool_]:
         """Remove those of a process' heap sites (each named once) that have no live block.
@@ -85,27 +85,31 @@ class SiteRemover:
         self._slots.add_to(pid, "stacks_removed", int(found.sum()))
         bpf.map_delete_many(self._stacks_fd, keys[found])
         rows = {stack_id: row for row, stack_id in enumerate(stack_ids.tolist()) if found[row]}
-        self._removed[pid] = _RemovedStacks(self._reading(pid), rows, stacks)
+        self._removed.setdefault(pid, []).append(_RemovedStacks(self._reading(pid), rows, stacks))
 
     def restore_stacks(self, pid: int, stack_ids: Iterable[int]) -> None:
-        """Put back those of the stacks that were removed last."""
-        removed = self._removed.get(pid)
-        if removed is None:
+        """Put back those of the stacks that were removed lately."""
+        if pid not in self._removed:
             return
-        if self._reading(pid) > removed.reading + _READ_AFTER:
+        oldest = self._reading(pid) - _READ_AFTER
+        self._removed[pid] = lately = [one for one in self._removed[pid] if one.reading >= oldest]
+        wanted = set(stack_ids)
+        for removed in lately:
+            for stack_id in removed.rows.keys() & wanted:
+                self._restore(pid, stack_id, removed.stacks[removed.rows[stack_id]])
+        if not lately:
             del self._removed[pid]
-            return
-        for stack_id in removed.rows.keys() & set(stack_ids):
-            key = np.zeros(1, abi.STACK_KEY)
-            key["tgid"], key["stack_id"] = pid, stack_id
-            if bpf.map_lookup(self._stacks_fd, key.tobytes(), abi.STACK.itemsize) is None:
-                stack = removed.stacks[removed.rows[stack_id]]
-                bpf.map_update(self._stacks_fd, key.tobytes(), stack.tobytes())
-                self._slots.add_to(pid, "stacks_removed", -1)
 
     def forget(self, pid: int) -> None:
         """Nothing of a process is restored any more."""
         self._removed.pop(pid, None)
+
+    def _restore(self, pid: int, stack_id: int, stack: np.void) -> None:
+        key = np.zeros(1, abi.STACK_KEY)
+        key["tgid"], key["stack_id"] = pid, stack_id
+        if bpf.map_lookup(self._stacks_fd, key.tobytes(), abi.STACK.itemsize) is None:
+            bpf.map_update(self._stacks_fd, key.tobytes(), stack.tobytes())
+            self._slots.add_to(pid, "stacks_removed", -1)
 
     def _count(self, pid: int, sites: NDArray[np.void]) -> None:
         """Count sites before they are removed: a daemon that is killed in between leaves too much room."""

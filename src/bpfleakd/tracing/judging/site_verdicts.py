@@ -66,15 +66,15 @@ class VerdictsCheckpoint(Struct, frozen=True):
 
 class _Evaluation(Struct, frozen=True):
     """What was found at `at_ns`: by row of the table, where it is in the classification (-1: it had no live
-    blocks), whether it stands for those that are judged with it, and whether there are such. From
-    `sums_from` on, the classification is of sums: of all sites of a function."""
+    blocks), whether it stands for those that are judged with it, and whether there are such. By
+    position, `summed` is how many sites of a function are judged by their sum there; 0: one by itself."""
 
     at_ns: int
     classification: Classification
     positions: NDArray[np.intp]
     leads: NDArray[np.bool_]
     are_joint: NDArray[np.bool_]
-    sums_from: int
+    summed: NDArray[np.intp]
 
     def position(self, row: int) -> int:
         return int(self.positions[row]) if row < len(self.positions) else -1
@@ -189,7 +189,9 @@ class SiteVerdicts:
             are_joint = np.bincount(units.lead, minlength=len(table))[units.lead] > 1
         if self._latest is not None and len(rows) <= _KEPT_TWICE_MAX:
             self._before = self._latest
-        self._latest = _Evaluation(began_ns, found, positions, leads, are_joint, len(rows))
+        summed = np.bincount(positions[positions >= 0], minlength=len(found.codes))
+        summed[: len(rows)] = 0
+        self._latest = _Evaluation(began_ns, found, positions, leads, are_joint, summed)
         self._keep_unseen(table, rows)
         self._pacing.end()
         return self._announce(rows)
@@ -258,8 +260,7 @@ class SiteVerdicts:
             verdict = latest.classification.of(position)
             if self._is_final and live_count < latest.classification.measured.live_count[position] / 2:
                 verdict = replace(verdict, reason=f"{verdict.reason}; freed as the process ended")
-            if position >= latest.sums_from:
-                count = int((latest.positions == position).sum())
+            if count := int(latest.summed[position]):
                 verdict = replace(
                     verdict, reason=f"{count} call sites of this function together: {verdict.reason}"
                 )
