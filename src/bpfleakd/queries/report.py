@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from bpfleakd.analysis.blame import calling_frame
 from bpfleakd.analysis.merging import merged_sites
@@ -20,7 +21,6 @@ from bpfleakd.model.verdict import Verdict
 from bpfleakd.process.reading.reads import silent_note
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.estimates import bytes_stderr, count_stderr
-from bpfleakd.table.history import History
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.process_view import ProcessView
@@ -89,7 +89,7 @@ class Reporter:
             allocated_count=totals.allocated_count,
             freed_count=totals.allocated_count - totals.live_count,
             unmatched_frees=traced.counters.unmatched_frees + traced.counters.idle_unmatched_frees,
-            growth_bytes_per_s=self._growth(table, table.total_history),
+            growth_bytes_per_s=self._growth(table),
             temporary_count=totals.temporary_count,
             peak_live_bytes=totals.peak_live_bytes,
             labels=traced.request.labels,
@@ -181,8 +181,8 @@ class Reporter:
         now_ns: int,
     ) -> list[SiteReport]:
         """The sites in these rows of the table, one by one."""
-        traced, keys = view.traced, view.traced.table.keys_of(np.array(rows, np.intp))
-        ranked = [self._look_at(traced, row, key) for row, key in zip(rows, keys, strict=True)]
+        traced = view.traced
+        ranked = self._look_at(traced, np.array(rows, np.intp))
         named = view.name([site.key for site in ranked])
         return [self._site(traced, site, named[site.key], now_ns) for site in ranked]
 
@@ -223,7 +223,7 @@ class Reporter:
 
         Sites with one fingerprint have the same names, so that nothing has to be named.
         """
-        table, known = traced.table, traced.charging.rows_by_site(traced.table)
+        known = traced.charging.rows_by_site(traced.table)
         stacks = {(site.key.kind, named[site.key].fingerprint): named[site.key] for site in ranked}
         looked_at = {site.row for site in ranked}
         found = {
@@ -235,21 +235,25 @@ class Reporter:
         rows = np.array(list(found), np.intp)
         if suppressions is not None:
             rows = suppressions.shown(rows)
-        keys = table.keys_of(rows)
-        return [
-            (self._look_at(traced, row, key), found[row])
-            for row, key in zip(rows.tolist(), keys, strict=True)
-        ]
+        return [(site, found[site.row]) for site in self._look_at(traced, rows)]
 
-    def _growth(self, table: SiteTable, history: History) -> float | None:
-        """Bytes per second; None while that is not known."""
+    def _growth(self, table: SiteTable) -> float | None:
+        """Bytes per second of all sites together; None while that is not known."""
         window_ns = growth_window_ns(table.read_ns, self._window_s)
-        return growth_bytes_per_s(history, *window_ns) if window_ns else None
+        if window_ns is None:
+            return None
+        before, now = map(table.total_history.at, window_ns)
+        return growth_bytes_per_s(now - before, *window_ns)
 
-    def _look_at(self, traced: TracedProcess, row: int, key: SiteKey) -> _Ranked:
-        table = traced.table
-        growth = self._growth(table, table.history(key))
-        return _Ranked(row, key, table.counters(key), growth or 0.0)
+    def _look_at(self, traced: TracedProcess, rows: NDArray[np.intp]) -> list[_Ranked]:
+        table, growth = traced.table, np.zeros(len(rows))
+        window_ns = growth_window_ns(table.read_ns, self._window_s)
+        if window_ns is not None:
+            growth = growth_bytes_per_s(table.timeline.gained_bytes(rows, window_ns[0]), *window_ns)
+        return [
+            _Ranked(row, key, table.counters(key), bytes_per_s)
+            for row, key, bytes_per_s in zip(rows.tolist(), table.keys_of(rows), growth.tolist(), strict=True)
+        ]
 
     def _ranked(
         self,
@@ -260,7 +264,7 @@ class Reporter:
     ) -> list[_Ranked]:
         """The `limit` sites to look at more closely; growth of all sites is only computed to sort by it."""
         table = traced.table
-        keys, columns = table.keys, table.columns()
+        columns = table.columns()
         rows = table.used_rows if suppressions is None else suppressions.shown(table.used_rows)
         if sort is SortKey.VERDICT and limit is not None:
             attention, rates = traced.verdicts.ranks(rows)
@@ -269,9 +273,9 @@ class Reporter:
         elif sort is not SortKey.GROWTH and limit is not None:
             column = columns[rows, COUNTERS.index("live_bytes" if sort is SortKey.LIVE else "live_count")]
             rows = rows[np.argsort(-column, kind="stable")[:limit]]
-        sites = (self._look_at(traced, row, keys[row]) for row in rows.tolist())
+        sites = self._look_at(traced, rows)
         if limit is None or sort is SortKey.VERDICT:
-            return list(sites)
+            return sites
         return heapq.nlargest(
             limit, sites, key=lambda site: _rank(sort, site.growth_bytes_per_s, site.counters)
         )

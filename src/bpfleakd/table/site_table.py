@@ -61,7 +61,6 @@ class SiteTable:
         # Those of free rows mean nothing.
         self._keys: list[SiteKey] = []
         self._free_rows: list[int] = []
-        self._histories: list[History] = []
         # With room for more. A column is in one piece, since sites are sorted by one.
         self._counters: NDArray[np.int64] = np.zeros((0, len(COUNTERS)), np.int64, order="F")
         self._kinds: NDArray[np.int8] = np.zeros(0, np.int8)
@@ -88,15 +87,13 @@ class SiteTable:
             self.began_ns, self.timeline = now_ns, Timeline(now_ns)
         if self._is_in_gap:
             self._end_gap(now_ns)
-        new = self._add_new(now_ns, keys)
+        new = self._add_new(keys)
         rows = np.fromiter((self._rows[key] for key in keys), np.intp, len(keys))
         before = self._counters[rows]
         changed = np.flatnonzero((before != counters).any(axis=1))
         rows, before, after = rows[changed], before[changed], counters[changed]
         self._counters[rows] = after
         self._changed_ns[rows] = now_ns
-        for row, live_bytes in zip(rows.tolist(), after[:, _LIVE_BYTES].tolist(), strict=True):
-            self._histories[row].append(now_ns, live_bytes)
         self._add_up(self._kinds[rows], before, after)
         if not self._knows_all:
             self._knows_all = True
@@ -142,7 +139,6 @@ class SiteTable:
         self._keys.clear()
         self._rows.clear()
         self._free_rows.clear()
-        self._histories.clear()
         self._counters = self._counters[:0].copy()
         self._kinds = self._kinds[:0].copy()
         self._changed_ns = self._changed_ns[:0].copy()
@@ -209,10 +205,6 @@ class SiteTable:
         """The counters of a site. KeyError for an unknown one."""
         return SiteCounters(*self._counters[self._rows[key]].tolist())
 
-    def history(self, key: SiteKey) -> History:
-        """The history of a site's live bytes. KeyError for an unknown site."""
-        return self._histories[self._rows[key]]
-
     def columns(self) -> NDArray[np.int64]:
         """All counters, row i of `keys[i]`; read-only."""
         view = self._counters[: len(self)]
@@ -239,11 +231,7 @@ class SiteTable:
         table = cls(timeline.began_ns)
         table.timeline = timeline
         table.updated_ns = int(timeline.edges_ns[-1])
-        table._add_new(timeline.began_ns, keys)
-        past = timeline.columns(np.arange(len(keys)))
-        for end_ns, lows in zip(checkpoint.timeline.ends_ns, past.low_bytes, strict=True):
-            for history, low_bytes in zip(table._histories, lows.tolist(), strict=True):
-                history.append(end_ns, int(low_bytes))
+        table._add_new(keys)
         table.total_history = History.of(checkpoint.totals)
         table.note_peak(checkpoint.peak_live_bytes)
         table._note_gap(checkpoint.gaps_ns, now_ns)
@@ -290,8 +278,6 @@ class SiteTable:
     def _note_unknown(self, rows: NDArray[np.intp]) -> None:
         figures = self._counters[rows]
         self.timeline.were_always(rows, *(figures[:, column] for column in _OF_TIMELINE))
-        for row, live_bytes in zip(rows.tolist(), figures[:, _LIVE_BYTES].tolist(), strict=True):
-            self._histories[row] = History(self.began_ns, live_bytes)
 
     def _add_up(self, kinds: NDArray[np.int8], before: NDArray[np.int64], after: NDArray[np.int64]) -> None:
         gained = after - before
@@ -300,21 +286,18 @@ class SiteTable:
         was_used, is_used = before[:, _ALLOCATED_COUNT] != 0, after[:, _ALLOCATED_COUNT] != 0
         self.used_count += int(is_used.sum()) - int(was_used.sum())
 
-    def _add_new(self, now_ns: int, keys: list[SiteKey]) -> NDArray[np.intp]:
+    def _add_new(self, keys: list[SiteKey]) -> NDArray[np.intp]:
         """Make rows for sites that have none yet; returns these."""
         new = [key for key in keys if key not in self._rows]
         self._make_room(len(self) + len(new))
         rows = []
         for key in new:
-            # Before it was seen there was nothing of it.
-            history = History(now_ns, 0)
             if self._free_rows:
                 row = self._free_rows.pop()
-                self._keys[row], self._histories[row] = key, history
+                self._keys[row] = key
             else:
                 row = len(self)
                 self._keys.append(key)
-                self._histories.append(history)
             self._kinds[row] = _KINDS.index(key.kind)
             self._rows[key] = row
             rows.append(row)

@@ -150,6 +150,17 @@ class Timeline:
         )
         return PastFigures(wanted.start_ns, wanted.end_ns, low_bytes, low_count)
 
+    def gained_bytes(self, rows: NDArray[np.intp], edge_ns: int) -> NDArray[np.float64]:
+        """What these rows, each named once, have beyond what they had at an edge; figures have 24 bits."""
+        columns = self._columns_of(rows)
+        before_bytes = self._live_bytes[rows].astype(np.float64)
+        for one in reversed(self._bins):
+            if one.end_ns <= edge_ns:
+                break
+            column, known = _known(columns, one)
+            before_bytes[column] = one.before_bytes[known]
+        return self._live_bytes[rows] - before_bytes
+
     def columns(self, rows: NDArray[np.intp]) -> TimelineColumns:
         """The history of the sites of these rows, each named at most once."""
         shape = len(self._bins), len(rows)
@@ -227,20 +238,23 @@ class Timeline:
 
     def _backwards(self, rows: NDArray[np.intp]) -> Iterator[tuple[_Bin, Column, Column, Column]]:
         """From the newest bin on, the least bytes and blocks of these rows, and their births."""
-        self._lengthen(int(rows.max(initial=-1)) + 1)
-        columns = np.full(len(self._places), -1)
-        columns[rows] = np.arange(len(rows))
+        columns = self._columns_of(rows)
         after_bytes, after_count = self._live_bytes[rows], self._live_count[rows]
         for one in reversed(self._bins):
-            column = columns[one.rows]
-            known = column >= 0
-            column = column[known]
+            column, known = _known(columns, one)
             low_bytes, low_count = after_bytes.copy(), after_count.copy()
             born_count = np.zeros(len(rows), np.float32)
             low_bytes[column], low_count[column] = one.low_bytes[known], one.low_count[known]
             born_count[column] = one.born_count[known]
             yield one, low_bytes, low_count, born_count
             after_bytes[column], after_count[column] = one.before_bytes[known], one.before_count[known]
+
+    def _columns_of(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """By row, its place among `rows`, or -1."""
+        self._lengthen(int(rows.max(initial=-1)) + 1)
+        columns = np.full(len(self._places), -1)
+        columns[rows] = np.arange(len(rows))
+        return columns
 
     def _lengthen(self, length: int) -> None:
         missing = length - len(self._places)
@@ -291,6 +305,13 @@ class Timeline:
         ]
         index = relative.index(min(relative))
         self._bins[index : index + 2] = [_merged(*pairs[index])]
+
+
+def _known(columns: NDArray[np.intp], one: _Bin) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Which places of a bin are of rows that have a column, and these columns."""
+    column = columns[one.rows]
+    known = column >= 0
+    return column[known], known
 
 
 def _chosen(one: _Bin, chosen: NDArray[np.bool_]) -> _Bin:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
-
-from bpfleakd.table.history import History
 
 __all__ = ["growth_bytes_per_s", "growth_window_ns"]
 
 _NS_PER_S = 1_000_000_000
 # A reading may take 0.2 s (counter_collector.py): in less time than this, its moment is too uncertain.
 _STRETCH_MIN_S = 2.0
+
+_Bytes = TypeVar("_Bytes", float, NDArray[np.float64])
 
 
 def growth_window_ns(edges_ns: NDArray[np.int64], window_s: float) -> tuple[int, int] | None:
@@ -30,10 +32,10 @@ def growth_window_ns(edges_ns: NDArray[np.int64], window_s: float) -> tuple[int,
     return (start_ns, end_ns) if end_ns - start_ns >= shortest_ns else None
 
 
-def growth_bytes_per_s(history: History, start_ns: int, end_ns: int) -> float:
+def growth_bytes_per_s(gained_bytes: _Bytes, start_ns: int, end_ns: int) -> _Bytes:
     """Bytes gained between two readings, per second; negative where they shrank.
 
     It is a difference of two states, not a fit: what was allocated and freed in
     between does not show. `start_ns` is before `end_ns`.
     """
-    return (history.at(end_ns) - history.at(start_ns)) * _NS_PER_S / (end_ns - start_ns)
+    return gained_bytes * _NS_PER_S / (end_ns - start_ns)

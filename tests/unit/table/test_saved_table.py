@@ -42,6 +42,10 @@ def columns(table: SiteTable, *keys: SiteKey) -> list[list[list[float]]]:
     return [column.tolist() for column in (found.low_bytes, found.low_count, found.born_count)]
 
 
+def gained_bytes(table: SiteTable, key: SiteKey, edge_ns: int) -> float:
+    return table.timeline.gained_bytes(np.array([table.row_of(key)]), edge_ns).item()
+
+
 def test_a_table_goes_on_where_it_was() -> None:
     """With the same history as one that was never written down; the time between has bins without changes."""
     before = leaking(SiteTable(0), range(1, 31))
@@ -65,7 +69,7 @@ def test_a_gap_has_no_readings() -> None:
     assert (table.read_ns // S).tolist() == [*range(11), *range(40, 51)]
     window_ns = growth_window_ns(table.read_ns, 20)
     assert window_ns == (10 * S, 50 * S)
-    assert growth_bytes_per_s(table.history(KEYS[0]), *window_ns) == pytest.approx(101)
+    assert growth_bytes_per_s(gained_bytes(table, KEYS[0], window_ns[0]), *window_ns) == pytest.approx(101)
     past = table.past(25 * S)
     assert (past.start_ns, past.end_ns) == (10 * S, 40 * S)
     assert past.low_bytes[0] == 101 * 40
@@ -99,7 +103,8 @@ def test_a_site_that_was_not_kept_seems_to_have_been_as_it_is() -> None:
     assert {row[0] for row in low_bytes[:30]} == {101.0 * 40}
     assert [row[0] for row in births] == [0.0] * (31 + 9) + [7.0] * 3
     assert [row[1] for row in low_count[:30]] == [float(second) for second in range(1, 31)]
-    assert table.history(KEYS[0]).at(5 * S) == 101 * 40
+    assert gained_bytes(table, KEYS[0], 5 * S) == 101 * (43 - 40)
+    assert gained_bytes(table, KEYS[1], 5 * S) == gained_bytes(before, KEYS[1], 5 * S) + 101 * (43 - 30)
     new = SiteKey(AllocationKind.HEAP, 101)
     table.update(44 * S, [new], reading((1_009, 1, 1)))
     assert columns(table, new)[0][:-1] == [[0.0]] * (len(table.timeline) - 1)

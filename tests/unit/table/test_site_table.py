@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.history import MAX_POINTS
 from bpfleakd.table.site_table import COUNTERS, SiteTable
-from bpfleakd.verdicts.growth import growth_bytes_per_s, growth_window_ns
+from bpfleakd.verdicts.growth import growth_window_ns
 
 NS_PER_S = 1_000_000_000
 
@@ -27,6 +27,11 @@ def rows(*counters: tuple[int, ...]) -> np.ndarray:
     """Columns that are not given are zero."""
     padded = [counter + (0,) * (len(COUNTERS) - len(counter)) for counter in counters]
     return np.array(padded, np.int64).reshape(-1, len(COUNTERS))
+
+
+def gained(table: SiteTable, edge_ns: int, *sites: SiteKey) -> list[float]:
+    found = np.array([table.row_of(site) for site in sites], np.intp)
+    return table.timeline.gained_bytes(found, edge_ns).tolist()
 
 
 @dataclass
@@ -103,15 +108,15 @@ class Process(RuleBasedStateMachine):
         different = [site for site in now if now[site] != known.get(site, SiteCounters(0, 0, 0, 0))]
         read = list(now) if whole else different
         order.shuffle(read)
-        points = {site: len(self.table.history(site)) for site in known}
+        changed_ns = {site: self.changed_ns(site) for site in known}
 
         counters = rows(
             *((c.live_bytes, c.live_count, c.allocated_bytes, c.allocated_count) for c in map(now.get, read))
         )
         assert self.table.update(self.now_ns, read, counters) == len(different)
 
-        for site in points.keys() - set(different):
-            assert len(self.table.history(site)) == points[site]
+        for site in known.keys() - set(different):
+            assert self.changed_ns(site) == changed_ns[site]
         self.live_by_time[self.now_ns] = sum(size for _site, size in self.ledger.blocks.values())
         self.expect_the_ledger()
 
@@ -138,6 +143,9 @@ class Process(RuleBasedStateMachine):
         self.tick(0, _Unshuffled(), whole=True)
         self.begin()
 
+    def changed_ns(self, site: SiteKey) -> int:
+        return self.table.changed_ns(np.array([self.table.row_of(site)])).item()
+
     def sites(self) -> list[SiteKey]:
         return self.table.keys_of(self.table.rows)
 
@@ -145,7 +153,6 @@ class Process(RuleBasedStateMachine):
         ledger, table = self.ledger, self.table
         for site in self.sites():
             assert table.counters(site) == ledger.counters_of(site)
-            assert table.history(site).last == table.counters(site).live_bytes
         sizes = [size for _site, size in ledger.blocks.values()]
         totals = table.totals
         assert (totals.live_bytes, totals.live_count) == (sum(sizes), len(sizes))
@@ -178,8 +185,9 @@ class TestUpdate:
         """Before it was seen for the first time a site held nothing."""
         table = SiteTable(1_000)
         assert table.update(5_000, [heap(1)], rows((23, 1, 23, 1))) == 1
-        assert table.history(heap(1)).at(4_999) == 0
-        assert table.history(heap(1)).at(5_000) == 23
+        table.update(6_000, [], rows())
+        assert gained(table, 1_000, heap(1)) == [23]
+        assert gained(table, 6_000, heap(1)) == [0]
 
     def test_an_empty_reading(self) -> None:
         """No sites at all: time passes and nothing else."""
@@ -197,7 +205,7 @@ class TestUpdate:
         assert table.totals == SiteCounters(23, 1, 124, 2, peak_live_bytes=124)
 
     def test_unchanged_sites_cost_nothing(self) -> None:
-        """Of a thousand sites only the one that changed gets a point, and is counted."""
+        """Of a thousand sites only the one that changed is noted, and is counted."""
         keys = [heap(n) for n in range(1_000)]
         table = SiteTable(0)
         counters = rows(*((n, 1, n, 1) for n in range(1_000)))
@@ -205,7 +213,7 @@ class TestUpdate:
         counters = counters.copy()
         counters[23, :4] += (7, 1, 7, 1)
         assert table.update(2, keys, counters) == 1
-        assert [len(table.history(key)) for key in keys[22:25]] == [2, 3, 2]
+        assert table.changed_ns(np.arange(22, 25)).tolist() == [1, 2, 1]
 
     def test_the_callers_array_is_not_kept(self) -> None:
         """Batches are overwritten by the next one: what was taken in stays as it was."""
@@ -219,14 +227,15 @@ class TestUpdate:
         """Counters that race may be negative for a moment; sums and history can stand it."""
         table = SiteTable(0)
         table.update(1, [heap(1)], rows((-23, -1, 0, 0)))
-        assert table.totals.live_bytes == table.history(heap(1)).last == -23
+        assert table.totals.live_bytes == table.total_history.last == -23
+        assert gained(table, 0, heap(1)) == [-23]
 
     def test_unknown_sites(self) -> None:
-        """A site that was never seen has neither counters nor history."""
+        """A site that was never seen has neither counters nor a row."""
         table = SiteTable(0)
-        for look in (table.counters, table.history):
-            with pytest.raises(KeyError):
-                look(heap(1))
+        assert table.row_of(heap(1)) == -1
+        with pytest.raises(KeyError):
+            table.counters(heap(1))
 
     def test_columns_cannot_be_written(self) -> None:
         """The view of all counters is for reading."""
@@ -287,7 +296,7 @@ def test_what_was_there_before_is_no_growth() -> None:
     table.update(NS_PER_S, [go], rows((1000, 10, 5000, 50)))
     table.update(2 * NS_PER_S, [go], rows((1200, 12, 5300, 53)))
     assert table.totals.live_bytes == 1200
-    assert table.history(go).at(0) == 1000
+    assert gained(table, 0, go) == [200]
     assert table.total_history.points == [(0, 1000), (2 * NS_PER_S, 1200)]
     columns = table.timeline.columns(np.array([0]))
     assert columns.born_count.sum() == 3
@@ -307,5 +316,6 @@ def test_what_is_not_known_from_the_past_begins_with_the_first_reading() -> None
     table.update(5 * NS_PER_S, [site], rows((1200, 12, 5600, 56)))
     window_ns = growth_window_ns(table.timeline.edges_ns, 60.0)
     assert window_ns == (3 * NS_PER_S, 5 * NS_PER_S)
-    for history in (table.history(site), table.total_history):
-        assert growth_bytes_per_s(history, *window_ns) == 100
+    start_ns, end_ns = window_ns
+    assert gained(table, start_ns, site) == [200]
+    assert table.total_history.at(end_ns) - table.total_history.at(start_ns) == 200

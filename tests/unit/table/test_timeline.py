@@ -57,6 +57,26 @@ def test_bins_hold_the_least_and_the_births(readings: list) -> None:
 
 
 @settings(max_examples=50)
+@given(st.lists(READING, min_size=1, max_size=90))
+def test_what_was_gained_since_an_edge(readings: list) -> None:
+    """Since any edge that is left, however bins were joined; sites that came later had nothing."""
+    timeline, now_ns = Timeline(0), 0
+    live = dict.fromkeys(range(4), (0, 0))
+    live_bytes = {0: [0, 0, 0, 0]}
+    for pause_s, sites in readings:
+        now_ns += round(pause_s * S)
+        live |= dict(enumerate(sites))
+        timeline.update(
+            now_ns, np.arange(len(sites)), *arrays(range(len(sites)), live, dict.fromkeys(live, 0))
+        )
+        live_bytes[now_ns] = [size for size, _count in live.values()]
+    rows = np.array([2, 0, 3])
+    for edge_ns in timeline.edges_ns.tolist():
+        gained = [live_bytes[now_ns][row] - live_bytes[edge_ns][row] for row in rows]
+        assert timeline.gained_bytes(rows, edge_ns).tolist() == gained
+
+
+@settings(max_examples=50)
 @given(st.lists(READING, min_size=1, max_size=90), st.sets(st.integers(0, 3)), st.integers(0, 90))
 def test_rows_that_are_forgotten_have_no_past(readings: list, forgotten: set[int], after: int) -> None:
     """Whatever they had before, they have what came afterwards; the others are as if nothing had happened."""
