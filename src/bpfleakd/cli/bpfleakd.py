@@ -13,6 +13,7 @@ import msgspec
 
 from bpfleakd import __version__
 from bpfleakd.cli.arguments import pid, socket_from_environment
+from bpfleakd.cli.object_allocator import restart_with_malloc
 from bpfleakd.config import Config, MatchConfig, RuleConfig
 from bpfleakd.config_file import DEFAULT_CONFIG_PATH, load_config
 from bpfleakd.errors import BpfleakdError, ConfigError
@@ -37,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _checked(config, arguments.config)
         if arguments.cleanup:
             return _cleaned_up(config, arguments.unless_restarting)
+        if argv is None:
+            restart_with_malloc()
         # The programs are loaded while everything else is imported: both take most of a second.
         start_ahead(_LOADER)
         with _without_collector():
