@@ -21,12 +21,12 @@ from bpfleakd.model.verdict import Verdict
 from bpfleakd.process.reading.reads import silent_note
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.estimates import bytes_stderr, count_stderr
-from bpfleakd.table.site_table import COUNTERS, SiteTable
+from bpfleakd.table.site_table import COUNTERS
 from bpfleakd.tracing.judging.site_suppressions import SiteSuppressions
 from bpfleakd.tracing.process_view import ProcessView
 from bpfleakd.tracing.retained import retained_sites
 from bpfleakd.tracing.traced_process import TracedProcess
-from bpfleakd.verdicts.growth import growth_bytes_per_s, growth_window_ns
+from bpfleakd.verdicts.growth import collected_window_ns, growth_bytes_per_s, growth_window_ns
 
 __all__ = ["Reporter", "sorted_sites"]
 
@@ -89,7 +89,7 @@ class Reporter:
             allocated_count=totals.allocated_count,
             freed_count=totals.allocated_count - totals.live_count,
             unmatched_frees=traced.counters.unmatched_frees + traced.counters.idle_unmatched_frees,
-            growth_bytes_per_s=self._growth(table),
+            growth_bytes_per_s=self._growth(traced),
             temporary_count=totals.temporary_count,
             peak_live_bytes=totals.peak_live_bytes,
             labels=traced.request.labels,
@@ -237,19 +237,40 @@ class Reporter:
             rows = suppressions.shown(rows)
         return [(site, found[site.row]) for site in self._look_at(traced, rows)]
 
-    def _growth(self, table: SiteTable) -> float | None:
+    def _growth(self, traced: TracedProcess) -> float | None:
         """Bytes per second of all sites together; None while that is not known."""
+        table = traced.table
         window_ns = growth_window_ns(table.read_ns, self._window_s)
         if window_ns is None:
             return None
+        if traced.verdicts.observed.collected_ns is not None:
+            growth = self._growth_of(traced, table.memory_rows)
+            return None if growth is None else float(growth.sum())
         before, now = map(table.total_history.at, window_ns)
         return growth_bytes_per_s(now - before, *window_ns)
 
+    def _growth_of(self, traced: TracedProcess, rows: NDArray[np.intp]) -> NDArray[np.float64] | None:
+        """Bytes per second of the sites in these rows; None while that is not known."""
+        table, collected_ns = traced.table, traced.verdicts.observed.collected_ns
+        edges_ns = table.read_ns
+        window_ns = growth_window_ns(edges_ns, self._window_s)
+        if window_ns is None:
+            return None
+        growth = growth_bytes_per_s(table.timeline.gained_bytes(rows, window_ns[0]), *window_ns)
+        if collected_ns is None:
+            return growth
+        # Figures of sites without single blocks change only at collections.
+        found = collected_window_ns(edges_ns, collected_ns, self._window_s)
+        if found is None:
+            return None
+        since_ns, *between_ns = found
+        of_heap = growth_bytes_per_s(table.timeline.gained_bytes(rows, since_ns), *between_ns)
+        return np.where(table.have_blocks(rows), growth, of_heap)
+
     def _look_at(self, traced: TracedProcess, rows: NDArray[np.intp]) -> list[_Ranked]:
-        table, growth = traced.table, np.zeros(len(rows))
-        window_ns = growth_window_ns(table.read_ns, self._window_s)
-        if window_ns is not None:
-            growth = growth_bytes_per_s(table.timeline.gained_bytes(rows, window_ns[0]), *window_ns)
+        table, growth = traced.table, self._growth_of(traced, rows)
+        if growth is None:
+            growth = np.zeros(len(rows))
         return [
             _Ranked(row, key, table.counters(key), bytes_per_s)
             for row, key, bytes_per_s in zip(rows.tolist(), table.keys_of(rows), growth.tolist(), strict=True)

@@ -150,7 +150,8 @@ class VerdictEngine(TracingObserver):
         traced.heap.beside = growth_by_use(
             (keys[row], named[keys[row]].stack.frames, rate_of[row]) for row in rising
         )
-        if heap.verdict is Verdict.LEAK and (before is None or before.verdict is not Verdict.LEAK):
+        is_new = heap.verdict is Verdict.LEAK and (before is None or before.verdict is not Verdict.LEAK)
+        if is_new and traced.heap.may_announce(view.clock_ns(), _ANNOUNCE_PAUSE_NS):
             log.warning(
                 "heap.leak",
                 pid=traced.pid,

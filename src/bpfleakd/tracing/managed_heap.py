@@ -66,6 +66,14 @@ class HeapTracking:
         self._points: list[LiveHeap] = []
         self._count = 0
         self._full_count = 0
+        self._announced_ns: int | None = None
+
+    def may_announce(self, now_ns: int, pause_ns: int) -> bool:
+        """Whether to log that the heap leaks, as it does now: once in a pause."""
+        if self._announced_ns is not None and now_ns - self._announced_ns < pause_ns:
+            return False
+        self._announced_ns = now_ns
+        return True
 
     @property
     def may_grow(self) -> bool:

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["growth_bytes_per_s", "growth_window_ns"]
+__all__ = ["collected_window_ns", "growth_bytes_per_s", "growth_window_ns"]
 
 _NS_PER_S = 1_000_000_000
 # A reading may take 0.2 s (counter_collector.py): in less time than this, its moment is too uncertain.
@@ -30,6 +30,26 @@ def growth_window_ns(edges_ns: NDArray[np.int64], window_s: float) -> tuple[int,
     start_ns = int(edges_ns[max(0, start)])
     shortest_ns = round(min(window_s, _STRETCH_MIN_S) * _NS_PER_S)
     return (start_ns, end_ns) if end_ns - start_ns >= shortest_ns else None
+
+
+def collected_window_ns(
+    edges_ns: NDArray[np.int64], collected_ns: NDArray[np.int64], window_s: float
+) -> tuple[int, int, int] | None:
+    """The stretch that growth over `window_s` is measured in, where figures change only at collections.
+
+    It goes from one collection to the last: returns an edge at which the figures were those of the first,
+    and the times of both; None if there are not two, far enough apart. It is longer than the window if
+    collections are.
+    """
+    shown = np.searchsorted(collected_ns, edges_ns, side="right") - 1
+    edges_ns, shown_ns = edges_ns[shown >= 0], collected_ns[shown[shown >= 0]]
+    if not len(shown_ns):
+        return None
+    end_ns = int(shown_ns[-1])
+    start = int(np.searchsorted(shown_ns, end_ns - round(window_s * _NS_PER_S), side="right")) - 1
+    start_ns = int(shown_ns[max(0, start)])
+    shortest_ns = round(min(window_s, _STRETCH_MIN_S) * _NS_PER_S)
+    return (int(edges_ns[max(0, start)]), start_ns, end_ns) if end_ns - start_ns >= shortest_ns else None
 
 
 def growth_bytes_per_s(gained_bytes: _Bytes, start_ns: int, end_ns: int) -> _Bytes:

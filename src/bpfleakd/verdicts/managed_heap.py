@@ -167,8 +167,10 @@ def with_managed_heap(
     if is_others or not is_its_growth:
         return verdict
     verdict = replace(verdict, verdict=heap.verdict, reason=heap.reason, explained_share=share)
-    # Such a heap does not grow beyond its limit, and its next full collection may leave little.
-    return verdict if heap.limit_bytes is None else replace(verdict, limit=None, limit_reached_s=None)
+    if heap.limit_bytes is None and heap.verdict is not Verdict.STEADY:
+        return verdict
+    # A heap with a limit does not grow beyond it, and its next full collection may leave little.
+    return replace(verdict, limit=None, limit_reached_s=None)
 
 
 def _first_limit(verdict: ProcessVerdict, heap: ManagedHeap) -> tuple[MemoryLimit | None, float | None]:

@@ -105,6 +105,26 @@ class TestOrder:
         growth = {site.function: site.growth_bytes_per_s for site in report_of(self.traced()).sites}
         assert growth == {"f1": 0.0, "f2": 0.0, "f3": 70.0, "f4": -80.0}
 
+    def test_growth_of_a_heap_is_that_between_its_collections(self) -> None:
+        """Other sites are read at every tick; nothing is known of the sum before the second collection."""
+        go = SiteKey(AllocationKind.GO_HEAP, 5)
+        began_ns = NOW_NS - 60 * NS_PER_S
+        traced = a_traced({go: (900, 1, 900, 1), heap(1): (0, 0, 0, 0)}, began_ns=began_ns, now_ns=began_ns)
+
+        def read(second: int, live_bytes: int, *, collected: bool) -> LeakReport:
+            now_ns = began_ns + second * NS_PER_S
+            keys = [go, heap(1)] if collected else [heap(1)]
+            rows = [(live_bytes, 1, live_bytes, 1)] * collected + [(7 * second, 1, 7 * second, 1)]
+            traced.table.update(now_ns, keys, counter_rows(rows))
+            traced.verdicts.observed.note_collections(now_ns, int(collected))
+            return report_of(traced, now_ns=now_ns)
+
+        found = [read(second, 900 + 23 * second, collected=second in (8, 28)) for second in range(1, 60)]
+        growth = [one.process.growth_bytes_per_s for one in found]
+        assert set(growth[:27]) == {None}
+        assert set(growth[27:]) == {23.0 + 7.0}
+        assert {site.function: site.growth_bytes_per_s for site in found[-1].sites} == {"f5": 23.0, "f1": 7.0}
+
     @given(
         live=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=40),
         limit=st.integers(0, 12),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpfleakd.table.history import History
-from bpfleakd.verdicts.growth import growth_bytes_per_s, growth_window_ns
+from bpfleakd.verdicts.growth import collected_window_ns, growth_bytes_per_s, growth_window_ns
 
 S = 1_000_000_000
 
@@ -128,3 +128,30 @@ def test_growth_is_the_difference_over_the_time(
         expected = (value_at(now * S) - value_at(start_ns)) / ((now * S - start_ns) / S)
     history = history_of(*told[1:])
     assert growth(history, now, began_s=began, window_s=window_s) == pytest.approx(expected)
+
+
+def collected_window(edges_s: list[float], collected_s: list[float], window_s: float) -> list[float] | None:
+    edges_ns, collected_ns = (np.array(times_s, np.float64) * S for times_s in (edges_s, collected_s))
+    found = collected_window_ns(edges_ns.astype(np.int64), collected_ns.astype(np.int64), window_s)
+    return None if found is None else [time_ns / S for time_ns in found]
+
+
+class TestCollections:
+    """Figures that change only at collections."""
+
+    def test_it_goes_from_one_collection_to_another(self) -> None:
+        """Whether one was just now or a minute ago, and however far apart they are."""
+        edges_s = [float(second) for second in range(200)]
+        assert collected_window(edges_s, [10, 95, 180], 60) == [179, 95, 180]
+        assert collected_window(edges_s, [10, 95, 250], 60) == [94, 10, 95]
+        assert collected_window(edges_s, [10, *range(100, 199, 5)], 60) == [139, 135, 195]
+
+    def test_edges_that_are_far_apart(self) -> None:
+        """What was live at an edge is what the last collection before it left, at its own time."""
+        assert collected_window([0, 40, 100, 160], [10, 30, 50, 90, 155], 60) == [100, 90, 155]
+        assert collected_window([0, 100, 160], [10, 30, 50, 90, 155], 100) == [100, 90, 155]
+
+    @pytest.mark.parametrize("collected_s", [[], [10], [180], [180, 181]])
+    def test_before_there_are_two(self, collected_s: list[float]) -> None:
+        """What was live at the attach is of an earlier time, that nobody knows."""
+        assert collected_window([float(second) for second in range(200)], collected_s, 60) is None

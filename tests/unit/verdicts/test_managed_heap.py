@@ -264,6 +264,16 @@ class TestTheProcess:
         assert found.limit == (None if limit_mib else host)
         assert (found.limit_reached_s is None) is (limit_mib is not None)
 
+    def test_a_heap_that_is_steady_reaches_no_limit(self) -> None:
+        """What it commits is all that grows, and does not go on."""
+        times_s = np.arange(0, 300, 5.0)
+        host = MemoryLimit(MemoryLimitKind.HOST, 200 * MIB, 100 * MIB)
+        verdict = classify_process(times_s, 1e8 + 0.25 * MIB * times_s, self.NO_SITES, (host,))
+        assert verdict.limit_reached_s is not None
+        steady = heap([34.0 + 0.1 * (i % 3) for i in range(60)], full=(0, 59))
+        found = with_managed_heap(verdict, steady, 0.25 * MIB, self.NO_SITES)
+        assert (found.verdict, found.limit, found.limit_reached_s) == (Verdict.STEADY, None, None)
+
     def test_other_memory_that_grows(self) -> None:
         """A heap that does not grow is no excuse for what it has no part in."""
         verdict = self.growing(1e6)

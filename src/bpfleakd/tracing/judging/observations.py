@@ -128,12 +128,16 @@ class Observations:
             [intervals[first : last + 1].max() for first, last in pairwise(at.tolist())], np.float64
         )
 
-    def collected_s(self, table: SiteTable) -> NDArray[np.float64] | None:
+    @property
+    def collected_ns(self) -> NDArray[np.int64] | None:
         """When collections were reported; None if sites are read at every tick."""
         if self._collections is None:
             return None
-        times_ns = np.array([time_ns for time_ns, _count in self._collections.points[1:]], np.int64)
-        return table.since_began_s(times_ns)
+        return np.array([time_ns for time_ns, _count in self._collections.points[1:]], np.int64)
+
+    def collected_s(self, table: SiteTable) -> NDArray[np.float64] | None:
+        """The same, in seconds since the recording began."""
+        return None if (times_ns := self.collected_ns) is None else table.since_began_s(times_ns)
 
     def memory(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The ends of the bins of time (s), and the least memory in each (bytes); empty if none was noted."""

@@ -260,7 +260,7 @@ class SiteVerdicts:
             verdict = latest.classification.of(position)
             if self._is_final and live_count < latest.classification.measured.live_count[position] / 2:
                 verdict = replace(verdict, reason=f"{verdict.reason}; freed as the process ended")
-            if count := int(latest.summed[position]):
+            if (count := int(latest.summed[position])) > 1:
                 verdict = replace(
                     verdict, reason=f"{count} call sites of this function together: {verdict.reason}"
                 )
@@ -300,7 +300,7 @@ class SiteVerdicts:
         of_suppressed = float(rates[known & (ranks > 0)].sum())
         ranks[known] = 0
         found = FoundGrowth(
-            int((ranks == _LEAKS).sum()),
+            self._judged_by(rows[ranks == _LEAKS]),
             float(rates[ranks == _LEAKS].sum()),
             float(rates[ranks == _GROWS].sum()),
             of_suppressed,
@@ -310,6 +310,16 @@ class SiteVerdicts:
         if heap is None or (judged := heap.of_process) is None:
             return verdict
         return with_managed_heap(verdict, judged, committed, found)
+
+    def _judged_by(self, leading: NDArray[np.intp]) -> int:
+        """How many sites the verdicts on these rows are on."""
+        sites = np.ones(len(leading), np.intp)
+        if self._latest is not None:
+            known = np.flatnonzero(leading < len(self._latest.positions))
+            positions = self._latest.positions[leading[known]]
+            judged = positions >= 0
+            sites[known[judged]] = np.maximum(self._latest.summed[positions[judged]], 1)
+        return int(sites.sum())
 
     def history(
         self,

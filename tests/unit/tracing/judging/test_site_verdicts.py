@@ -304,6 +304,7 @@ def test_a_method_that_is_compiled_again_is_one_leak() -> None:
     assert {one.verdict for one in found} == {Verdict.LEAK}
     assert sum(one.leak_bytes_per_s for one in found) == pytest.approx(2300, rel=0.1)
     assert all(one.reason.startswith("3 call sites of this function together: +") for one in found)
+    assert world.verdicts.of_process(world.table, ()).reason.startswith("3 call sites leak +")
     # The next window expects no more than that.
     identities = {key: SiteIdentity(str(key.stack_id), None, "Shop.keep") for key in tiers}
     known = world.verdicts.known_leaks(world.table, identities).values()
