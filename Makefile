@@ -174,7 +174,7 @@ verdicts-inside: setup ## The same, sampled inside the programs, for 10 minutes;
 
 .PHONY: healthy
 healthy: FOR := bench
-healthy: setup ## Trace programs that do not leak, under load, for 5 minutes; writes docs/verdicts.md (as root)
+healthy: setup ## Trace programs that do not leak, under load, for 10 minutes; writes docs/verdicts.md (as root)
 	$(PYTHON) -m bench.healthy $(HEALTHY_ARGS)
 
 .PHONY: released-leaks

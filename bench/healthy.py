@@ -44,7 +44,7 @@ class _Found:
 def main() -> int:
     """Run them; 1 if a leak was found."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=300, help="how long they are traced (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=600, help="how long they are traced (%(default)s)")
     parser.add_argument("--only", nargs="*", default=[], help="programs whose name has one of these in it")
     arguments = parser.parse_args()
     wanted = [name for name in CLEAN_PROGRAMS if not arguments.only or any(o in name for o in arguments.only)]
