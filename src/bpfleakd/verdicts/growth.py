@@ -37,11 +37,12 @@ def collected_window_ns(
 ) -> tuple[int, int, int] | None:
     """The stretch that growth over `window_s` is measured in, where figures change only at collections.
 
-    It goes from one collection to the last: returns an edge at which the figures were those of the first,
-    and the times of both; None if there are not two, far enough apart. It is longer than the window if
-    collections are.
+    A collection shows what the one before it left (Go publishes a profile when the blocks that were dead then
+    have been freed: `mProf_Flush` in runtime/mprof.go). The stretch goes from one collection to the last that
+    is shown: returns an edge at which the figures were those of the first, and the times of both; None if
+    there are not two, far enough apart. It is longer than the window if collections are.
     """
-    shown = np.searchsorted(collected_ns, edges_ns, side="right") - 1
+    shown = np.searchsorted(collected_ns, edges_ns, side="right") - 2
     edges_ns, shown_ns = edges_ns[shown >= 0], collected_ns[shown[shown >= 0]]
     if not len(shown_ns):
         return None

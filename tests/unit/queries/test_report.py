@@ -106,7 +106,7 @@ class TestOrder:
         assert growth == {"f1": 0.0, "f2": 0.0, "f3": 70.0, "f4": -80.0}
 
     def test_growth_of_a_heap_is_that_between_its_collections(self) -> None:
-        """Other sites are read at every tick; nothing is known of the sum before the second collection."""
+        """Other sites are read at every tick; nothing is known of the sum before two are shown."""
         go = SiteKey(AllocationKind.GO_HEAP, 5)
         began_ns = NOW_NS - 60 * NS_PER_S
         traced = a_traced({go: (900, 1, 900, 1), heap(1): (0, 0, 0, 0)}, began_ns=began_ns, now_ns=began_ns)
@@ -119,10 +119,12 @@ class TestOrder:
             traced.verdicts.observed.note_collections(now_ns, int(collected))
             return report_of(traced, now_ns=now_ns)
 
-        found = [read(second, 900 + 23 * second, collected=second in (8, 28)) for second in range(1, 60)]
+        # Each shows what the one before it left.
+        shown = {8: 900, 28: 900 + 23 * 8, 55: 900 + 23 * 28}
+        found = [read(second, shown.get(second, 0), collected=second in shown) for second in range(1, 60)]
         growth = [one.process.growth_bytes_per_s for one in found]
-        assert set(growth[:27]) == {None}
-        assert set(growth[27:]) == {23.0 + 7.0}
+        assert set(growth[:54]) == {None}
+        assert set(growth[54:]) == {23.0 + 7.0}
         assert {site.function: site.growth_bytes_per_s for site in found[-1].sites} == {"f5": 23.0, "f1": 7.0}
 
     @given(

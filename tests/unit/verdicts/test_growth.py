@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -130,28 +132,31 @@ def test_growth_is_the_difference_over_the_time(
     assert growth(history, now, began_s=began, window_s=window_s) == pytest.approx(expected)
 
 
-def collected_window(edges_s: list[float], collected_s: list[float], window_s: float) -> list[float] | None:
+def collected_window(
+    edges_s: Sequence[float], collected_s: Sequence[float], window_s: float
+) -> list[float] | None:
     edges_ns, collected_ns = (np.array(times_s, np.float64) * S for times_s in (edges_s, collected_s))
     found = collected_window_ns(edges_ns.astype(np.int64), collected_ns.astype(np.int64), window_s)
     return None if found is None else [time_ns / S for time_ns in found]
 
 
 class TestCollections:
-    """Figures that change only at collections."""
+    """Figures that change only at collections, each of which shows what the one before it left."""
+
+    EDGES_S = tuple(float(second) for second in range(200))
 
     def test_it_goes_from_one_collection_to_another(self) -> None:
         """Whether one was just now or a minute ago, and however far apart they are."""
-        edges_s = [float(second) for second in range(200)]
-        assert collected_window(edges_s, [10, 95, 180], 60) == [179, 95, 180]
-        assert collected_window(edges_s, [10, 95, 250], 60) == [94, 10, 95]
-        assert collected_window(edges_s, [10, *range(100, 199, 5)], 60) == [139, 135, 195]
+        assert collected_window(self.EDGES_S, [10, 95, 180, 190], 60) == [189, 95, 180]
+        assert collected_window(self.EDGES_S, [10, 95, 180, 250], 60) == [179, 10, 95]
+        assert collected_window(self.EDGES_S, [10, *range(100, 199, 5)], 60) == [139, 130, 190]
 
     def test_edges_that_are_far_apart(self) -> None:
-        """What was live at an edge is what the last collection before it left, at its own time."""
-        assert collected_window([0, 40, 100, 160], [10, 30, 50, 90, 155], 60) == [100, 90, 155]
-        assert collected_window([0, 100, 160], [10, 30, 50, 90, 155], 100) == [100, 90, 155]
+        """What was live at an edge is of the last collection that was shown there, at its own time."""
+        assert collected_window([0, 40, 100, 160], [10, 30, 50, 90, 155], 30) == [100, 50, 90]
+        assert collected_window([0, 100, 160], [10, 30, 50, 90, 155], 100) == [100, 50, 90]
 
-    @pytest.mark.parametrize("collected_s", [[], [10], [180], [180, 181]])
-    def test_before_there_are_two(self, collected_s: list[float]) -> None:
+    @pytest.mark.parametrize("collected_s", [[], [10], [10, 180], [10, 11, 180], [180, 181, 182]])
+    def test_before_two_are_shown(self, collected_s: list[float]) -> None:
         """What was live at the attach is of an earlier time, that nobody knows."""
-        assert collected_window([float(second) for second in range(200)], collected_s, 60) is None
+        assert collected_window(self.EDGES_S, collected_s, 60) is None
