@@ -21,6 +21,7 @@ LEAVES = (
     "__version__",
     "errors",
     "units",
+    "log_pause",
     "printable",
     "paths",
     "pid_namespace",

@@ -151,7 +151,7 @@ class VerdictEngine(TracingObserver):
             (keys[row], named[keys[row]].stack.frames, rate_of[row]) for row in rising
         )
         is_new = heap.verdict is Verdict.LEAK and (before is None or before.verdict is not Verdict.LEAK)
-        if is_new and traced.heap.may_announce(view.clock_ns(), _ANNOUNCE_PAUSE_NS):
+        if is_new and traced.heap.leak_log.take(view.clock_ns()):
             log.warning(
                 "heap.leak",
                 pid=traced.pid,

@@ -168,7 +168,8 @@ class CounterCollector:
         traced.follow_runtimes(self._maps, code.mappings, self._clock_ns())
         self._unwinding.follow(code, wait_s=0.0)
         traced.attachment = self._attacher.follow(traced.attachment, code, _LIBRARIES_WAIT_S)
-        log.info("process.libraries-changed", pid=traced.pid, mappings=len(code.mappings))
+        level = log.info if traced.libraries_log.take(self._clock_ns()) else log.debug
+        level("process.libraries-changed", pid=traced.pid, mappings=len(code.mappings))
         if code.unanswered:
             raise not_yet(code)
 

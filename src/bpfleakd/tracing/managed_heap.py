@@ -13,6 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from bpfleakd.log_pause import LogPause
 from bpfleakd.model.code.stack import Frame
 from bpfleakd.model.runtimes.managed import ManagedHeap, RuntimeArea
 from bpfleakd.model.site import AllocationKind, SiteKey
@@ -48,6 +49,7 @@ _OF_V8 = tuple(
 # They stand between V8 and the allocator.
 _LIBRARIES = ("libc.so", "libstdc++.so", "operator new(", "std::")
 _RISING = (Verdict.LEAK, Verdict.GROWING)
+_LEAK_LOG_PAUSE_NS = 600_000_000_000
 
 
 class HeapTracking:
@@ -66,14 +68,7 @@ class HeapTracking:
         self._points: list[LiveHeap] = []
         self._count = 0
         self._full_count = 0
-        self._announced_ns: int | None = None
-
-    def may_announce(self, now_ns: int, pause_ns: int) -> bool:
-        """Whether to log that the heap leaks, as it does now: once in a pause."""
-        if self._announced_ns is not None and now_ns - self._announced_ns < pause_ns:
-            return False
-        self._announced_ns = now_ns
-        return True
+        self.leak_log = LogPause(_LEAK_LOG_PAUSE_NS)
 
     @property
     def may_grow(self) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bpfleakd.analysis.sampling_rate import MIN_SHIFT, RecordingRates, SamplingState, adapted
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.process_slots import ProcessCounters
+from bpfleakd.log_pause import LogPause
 from bpfleakd.model.process import TracingMode, TracingRequest
 
 __all__ = ["FIRST_SHIFT", "SAMPLED_LIVE_BLOCKS", "Sampling", "SamplingOptions"]
@@ -43,7 +44,7 @@ class _SampledProcess(Struct):
     counters: ProcessCounters
     live_capacity: int
     allocated_bytes: int | None = 0  # None: it is not known yet
-    log_due_ns: int = 0
+    log: LogPause = field(default_factory=lambda: LogPause(_LOG_PAUSE_NS))
     level: int = 0
 
 
@@ -150,9 +151,7 @@ class Sampling:
     def _log(
         self, pid: int, process: _SampledProcess, shift: int, rates: RecordingRates, now_ns: int
     ) -> None:
-        level = log.info if now_ns >= process.log_due_ns else log.debug
-        if now_ns >= process.log_due_ns:
-            process.log_due_ns = now_ns + _LOG_PAUSE_NS
+        level = log.info if process.log.take(now_ns) else log.debug
         level(
             "process.sampling-changed",
             pid=pid,

@@ -21,6 +21,7 @@ from bpfleakd.analysis.fingerprint import fingerprint
 from bpfleakd.kernel.abi import KINDS, RecordingState
 from bpfleakd.kernel.maps import Maps
 from bpfleakd.kernel.process_slots import ProcessCounters
+from bpfleakd.log_pause import LogPause
 from bpfleakd.model.address_space import UseSummary
 from bpfleakd.model.blocks import BlocksReport
 from bpfleakd.model.code.mapping import CodeMapping, Mapping
@@ -75,6 +76,8 @@ _LAST_NAMES_NS = 10 * _NS_PER_S
 _THREAD_NAMES_MAX = 4096
 # After libraries and generated code were followed, and after it was judged, in the time that it took.
 _LIBRARIES_PAUSE = 4
+# A program may load plugins and unload them for ever.
+_LIBRARIES_LOG_PAUSE_NS = 600 * _NS_PER_S
 _CODE_PAUSE = 4
 _LOOKS_PAUSE = 4
 
@@ -126,6 +129,7 @@ class TracedProcess:
     state: ProcessState = field(default=ProcessState.TRACED, init=False)
     set_aside: SetAside | None = field(default=None, init=False)
     followed_changes: int | None = field(default=None, init=False)
+    libraries_log: LogPause = field(default_factory=lambda: LogPause(_LIBRARIES_LOG_PAUSE_NS), init=False)
     library_pause: Pause = field(default_factory=lambda: Pause(_LIBRARIES_PAUSE), init=False)
     code_pause: Pause = field(default_factory=lambda: Pause(_CODE_PAUSE), init=False)
     look_pause: Pause = field(default_factory=lambda: Pause(_LOOKS_PAUSE), init=False)

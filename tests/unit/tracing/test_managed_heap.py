@@ -166,15 +166,3 @@ def test_memory_of_objects_that_no_full_collection_has_confirmed() -> None:
     assert (found.verdict, found.leak_bytes_per_s) == (Verdict.GROWING, 1e5)
     assert found.reason == ("+5 MiB in 52s, steadily; it may be garbage, which only a full collection frees")
     assert heap.on_site(SiteKey(HEAP, 1), BUFFER, leak, 4) is leak
-
-
-def test_a_leak_of_a_heap_is_logged_once_in_a_pause() -> None:
-    """However often the verdict changes meanwhile."""
-    tracking = HeapTracking()
-    assert [tracking.may_announce(at_ns, 600) for at_ns in (5, 100, 604, 605, 700)] == [
-        True,
-        False,
-        False,
-        True,
-        False,
-    ]

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from bpfleakd import errors
 from bpfleakd.kernel.address_space_events import AddressSpaceEvent, Syscall
+from bpfleakd.log_pause import LogPause
 from bpfleakd.model.code.mapping import Mapping
 from bpfleakd.model.site import AllocationKind, SiteKey
 from bpfleakd.process.mappings import read_mappings
@@ -45,6 +46,7 @@ _DROPS_CONTENTS = {4, 8, 9, 24}  # MADV_DONTNEED, _FREE, _REMOVE, _DONTNEED_LOCK
 _PAGE_MASK = 4095
 # After a repair, in its own durations: it reads all of /proc/PID/maps.
 _REPAIR_PAUSE = 20
+_REPAIR_LOG_PAUSE_NS = 600_000_000_000
 _HUGE_PAGE_BYTES = 2 << 20
 
 
@@ -61,6 +63,7 @@ class _MappedProcess:
     # Changes that were left out, since they took too much time.
     skipped: int = field(default=0, init=False)
     repairs: Pause = field(default_factory=lambda: Pause(_REPAIR_PAUSE), init=False)
+    repair_log: LogPause = field(default_factory=lambda: LogPause(_REPAIR_LOG_PAUSE_NS), init=False)
     # Whether memory was taken for an allocator by a call whose entry was not seen.
     is_unsure: bool = field(default=False, init=False)
 
@@ -275,7 +278,8 @@ class AddressMaps:
         process.repairs.done(began_ns, time.perf_counter_ns())
         process.lost, process.broken = lost, False
         self._changed.add(pid)
-        log.warning("space.repaired", pid=pid, lost=lost, differing_bytes=differing_bytes)
+        level = log.warning if process.repair_log.take(began_ns) else log.debug
+        level("space.repaired", pid=pid, lost=lost, differing_bytes=differing_bytes)
 
 
 def _gives_memory(process: _MappedProcess, event: AddressSpaceEvent) -> bool:
