@@ -34,7 +34,17 @@ from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.census import SiteCensus
 from bpfleakd.table.intervals import Intervals, Piece, without
 from bpfleakd.table.map_checkpoint import MapCheckpoint, Regions, TakenCheckpoint, of_owner, owner_of
-from bpfleakd.table.regions import UNUSED, Owner, Region, Special, Totals, count_out, kind_of, owner_of_growth
+from bpfleakd.table.regions import (
+    UNUSED,
+    Owner,
+    Region,
+    Special,
+    Totals,
+    count_in,
+    count_out,
+    kind_of,
+    owner_of_growth,
+)
 from bpfleakd.table.site_table import COUNTERS
 
 __all__ = ["AddressMap", "LiveRegion", "Owner", "Special"]
@@ -119,12 +129,13 @@ class AddressMap:
         """The call failed, or the thread ended: all is as it was, but for what others did there meanwhile."""
         taken = self._taken.pop(tid, None)
         if taken is not None:
-            count_out(taken.pieces)
             pieces = taken.pieces
-            for start, end in taken.reused:
-                pieces = without(pieces, start, end)
-            for piece in pieces:
-                self._place(piece[0], piece[1], [piece])
+            if taken.reused:
+                count_out(pieces)
+                for start, end in taken.reused:
+                    pieces = without(pieces, start, end)
+                count_in(pieces)
+            self._place_again(pieces)
 
     def release(self, tid: int) -> None:
         """munmap succeeded."""
@@ -152,18 +163,21 @@ class AddressMap:
         start, end = _whole_pages(start, length)
         shift = start - taken.start
         moved_end = min(taken.end + shift, end)
-        pieces = [
-            (old_start + shift, min(old_end + shift, moved_end), region)
-            for old_start, old_end, region in taken.pieces
-            if old_start + shift < moved_end
-        ]
+        pieces = taken.pieces
+        if moved_end < taken.end + shift:
+            cut_off = moved_end - shift
+            count_out(
+                (max(old_start, cut_off), old_end, one)
+                for old_start, old_end, one in pieces
+                if old_end > cut_off
+            )
+            pieces = without(pieces, cut_off, taken.end)
+        if shift:
+            pieces = [(old_start + shift, old_end + shift, one) for old_start, old_end, one in pieces]
+        self._place_again(pieces)
         if moved_end < end:
-            pieces.append((moved_end, end, self._new_region(owner, end - moved_end, time_ns, tid)))
-        count_out(taken.pieces)
-        # One by one: under a gap of the moved range stays what was at the new place (Linux 6.17 moves several
-        # mappings in a call).
-        for piece in pieces:
-            self._place(piece[0], piece[1], [piece])
+            grown = self._new_region(owner, end - moved_end, time_ns, tid)
+            self._place(moved_end, end, [(moved_end, end, grown)])
 
     def protected(
         self, start: int, length: int, accessible: bool, owner: Owner, time_ns: int, tid: int
@@ -356,6 +370,19 @@ class AddressMap:
             region.gain(piece_end - piece_start)
         self._map.replace(start, end, pieces)
 
+    def _place_again(self, pieces: list[Piece[Region]]) -> None:
+        """Put pieces, in order, that their regions have not lost.
+
+        Under a gap stays what was there (Linux 6.17 moves several mappings in a call). What touches is put
+        together: a vector that grew by mremap ten thousand times has as many pieces, and moves again.
+        """
+        for run in _runs(pieces):
+            start, end = run[0][0], run[-1][1]
+            if self._taken:
+                self._note_reuse(start, end)
+            count_out(self._map.overlapping(start, end))
+            self._map.replace(start, end, run)
+
     def _hand_over(self, parts: list[Piece[Region]], changing: list[bool], region: Region) -> None:
         """Give the `changing` ones of parts that are in the map to a region."""
         if not any(changing):
@@ -385,6 +412,17 @@ class AddressMap:
 def _whole_pages(start: int, length: int, page_bytes: int = _PAGE_BYTES) -> tuple[int, int]:
     start &= -page_bytes
     return start, start + (length + page_bytes - 1 & -page_bytes)
+
+
+def _runs(pieces: list[Piece[Region]]) -> Iterator[list[Piece[Region]]]:
+    """The pieces, in order, in runs of those that touch."""
+    first = 0
+    for index in range(1, len(pieces)):
+        if pieces[index - 1][1] != pieces[index][0]:
+            yield pieces[first:index]
+            first = index
+    if pieces:
+        yield pieces[first:]
 
 
 def _with_gaps(pieces: list[Piece[Region]], start: int, end: int) -> Iterator[Piece[Region | None]]:

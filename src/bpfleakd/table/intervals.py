@@ -49,10 +49,13 @@ class Intervals(Generic[T]):
         if start >= end:
             return []
         first, last = self._span(start, end)
-        return [
-            (max(self._starts[i], start), min(self._ends[i], end), self._values[i])
-            for i in range(first, last)
-        ]
+        columns = self._starts[first:last], self._ends[first:last], self._values[first:last]
+        pieces = list(zip(*columns, strict=True))
+        if pieces and pieces[0][0] < start:
+            pieces[0] = (start, *pieces[0][1:])
+        if pieces and pieces[-1][1] > end:
+            pieces[-1] = (pieces[-1][0], end, pieces[-1][2])
+        return pieces
 
     def replace(self, start: int, end: int, pieces: Sequence[Piece[T]]) -> None:
         """Put `pieces` (sorted, disjoint, all within) in the place of all there is from `start` to `end`."""

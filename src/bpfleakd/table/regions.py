@@ -11,7 +11,17 @@ from msgspec import Struct
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.intervals import Piece
 
-__all__ = ["UNUSED", "Owner", "Region", "Special", "Totals", "count_out", "kind_of", "owner_of_growth"]
+__all__ = [
+    "UNUSED",
+    "Owner",
+    "Region",
+    "Special",
+    "Totals",
+    "count_in",
+    "count_out",
+    "kind_of",
+    "owner_of_growth",
+]
 
 
 class Special(Enum):
@@ -93,6 +103,12 @@ def count_out(pieces: Iterable[Piece[Region]]) -> int:
         region.lose(end - start)
         size_bytes += end - start
     return size_bytes
+
+
+def count_in(pieces: Iterable[Piece[Region]]) -> None:
+    """Let the regions of pieces have them."""
+    for start, end, region in pieces:
+        region.gain(end - start)
 
 
 def kind_of(owner: Owner | None) -> AllocationKind | None:

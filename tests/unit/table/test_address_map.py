@@ -134,6 +134,25 @@ def test_mremap_that_grows_gives_the_growth_to_its_caller():
     assert space.regions(B) == [LiveRegion(page(3), 2 * PAGE, 9, 1)]
 
 
+@pytest.mark.parametrize("places", [(0,), (0, 1 << 20)])
+def test_a_vector_that_grew_by_mremap_for_long_moves_in_little_time(places: tuple[int, ...]):
+    """Each step is a region; two calls of each step are a few milliseconds, however many there were."""
+    address_map, steps = AddressMap(), 1_500
+    address_map.mapped(page(0), PAGE, A, 0, 1)
+    began_s, place = time.thread_time(), 0
+    for pages in range(1, steps):
+        # One that may not move fails, and is called again.
+        address_map.take(1, page(place), pages * PAGE)
+        address_map.put_back(1)
+        address_map.take(1, page(place), pages * PAGE)
+        place = places[pages % len(places)]
+        address_map.put(1, page(place), (pages + 1) * PAGE, A, pages)
+    assert counters(address_map) == (steps, steps, steps, steps)
+    assert [region.born_ns for region in address_map.regions(A)] == list(range(steps))
+    # It took several times as long where pieces were put back one by one.
+    assert time.thread_time() - began_s < 6
+
+
 def test_mremap_that_shrinks_takes_the_end_away():
     """And gives nothing to anybody."""
     space = AddressMap()
