@@ -241,7 +241,7 @@ class _Measurement:
             "gained_bytes": of_bytes.gain,
             "gained_count": of_count.gain,
             "gained_lately_count": of_count.gain * of_count.last_third,
-            "rate_bytes_per_s": theil_sen(grid, values[0]),
+            "rate_bytes_per_s": theil_sen(grid, self._bytes_as_they_rose(grid)),
             "old_share": old_share,
         }
 
@@ -270,6 +270,11 @@ class _Measurement:
             for rise in (of_bytes, of_count)
         )
         return values, (of_bytes, of_count)
+
+    def _bytes_as_they_rose(self, grid: Matrix) -> Matrix:
+        """What rises is least where a bin begins: placed at the ends, old and wide bins are too steep."""
+        starts_s = np.concatenate([[0.0], self._ends_s[:-1]])
+        return values_at(self._bytes, starts_s, grid, from_zero=False)
 
     def _rises(self, curve: Matrix, start_s: Row, end_s: Row) -> Row:
         """In how many bins of its window each site rises: one step in a wide bin fills several cells."""

@@ -60,7 +60,7 @@ def classify_process(
     found: FoundGrowth,
     limits: Sequence[MemoryLimit],
 ) -> ProcessVerdict:
-    """Judge a process by its anonymous memory at some times since the attach, and what its sites gain.
+    """Judge a process by the least anonymous memory in bins that end at `times_s`, and what its sites gain.
 
     `limits` are as they are now. The verdict is `unknown` until the memory was watched for a while, unless
     sites leak.
@@ -104,7 +104,9 @@ def _memory_trend(times_s: NDArray[np.float64], anonymous_bytes: NDArray[np.floa
     edges = np.unique(edges[edges < len(times_s)])
     if len(edges) < _PARTS_MIN:
         return None
-    return trend(times_s[edges], np.minimum.reduceat(anonymous_bytes, edges))
+    # What rises is least at the beginning of a bin, and old bins are wide.
+    starts_s = np.concatenate([[0.0], times_s[:-1]])
+    return trend(starts_s[edges], np.minimum.reduceat(anonymous_bytes, edges))
 
 
 def _grows(memory: Trend, times_s: NDArray[np.float64]) -> bool:

@@ -73,7 +73,7 @@ class Observations:
     def note(self, now_ns: int, counters: ProcessCounters, heap: SiteCounters) -> None:
         """Remember what the process' counters were, and the sums over its sites of the heap."""
         older_frees = _frees_of_older_blocks(counters, heap)
-        lost_blocks = counters.losses["live_full"] + counters.losses["thread_full"]
+        lost_blocks = _refused(counters)
         if self._unmatched_frees is None or self._lost_blocks is None:
             self._unmatched_frees = History(now_ns, older_frees)
             self._lost_blocks = History(now_ns, lost_blocks)
@@ -147,6 +147,11 @@ class Observations:
         return memory.ends_s, memory.low_bytes[:, 0]
 
 
+def _refused(counters: ProcessCounters) -> int:
+    """How many blocks were not recorded, for lack of room."""
+    return counters.losses["live_full"] + counters.losses["thread_full"]
+
+
 def _frees_of_older_blocks(counters: ProcessCounters, heap: SiteCounters) -> int:
     """Frees of blocks from before the attach, since then.
 
@@ -155,7 +160,8 @@ def _frees_of_older_blocks(counters: ProcessCounters, heap: SiteCounters) -> int
     that was freed of older memory. This is as good as the estimates of the sites, and may be negative.
     """
     if not counters.was_sampled or counters.inside_interval_bytes:
-        return counters.unmatched_frees
+        # As many may have been of blocks that were refused.
+        return counters.unmatched_frees - _refused(counters)
     return counters.unmatched_frees + heap.live_count - counters.gained_blocks
 
 

@@ -227,6 +227,23 @@ def test_the_process(world: World) -> None:
     assert verdict.memory_bytes_per_s == 0
 
 
+@pytest.mark.parametrize("seconds", [70, 300, 811, 2_000])
+def test_the_rate_of_an_even_leak_is_right_for_long(world: World, seconds: int) -> None:
+    """The first bins have become wide by then: what is least in one is what was live at its beginning."""
+    world.go_on(seconds)
+    world.compute()
+    assert world.verdicts.of(0, 70, 70).leak_bytes_per_s == pytest.approx(2300, rel=0.02)
+
+
+@pytest.mark.parametrize("seconds", [300, 811, 2_000])
+def test_the_growth_of_memory_is_right_for_long(world: World, seconds: int) -> None:
+    for second in range(1, seconds + 1):
+        world.go_on(1)
+        world.verdicts.observed.note_memory(world.clock.now_ns, world.began_ns, (100 << 20) + 23_000 * second)
+    world.compute()
+    assert world.verdicts.of_process(world.table, ()).memory_bytes_per_s == pytest.approx(23_000, rel=0.02)
+
+
 def test_a_suppressed_leak(world: World) -> None:
     """It makes no process one that leaks."""
     world.go_on(70)
