@@ -105,7 +105,10 @@ def test_names_that_leave_no_doubt(name: str) -> None:
     assert charged_frame(stack, Callers()) == frame(GUILTY)
 
 
-@pytest.mark.parametrize("name", ["alloc_session", "allocate_table", "realloc_growth", "dup_request"])
+@pytest.mark.parametrize(
+    "name",
+    ["alloc_session", "allocate_table", "realloc_growth", "dup_request", "itemAlloc", "roomAllocate"],
+)
 def test_names_that_say_what_for(name: str) -> None:
     """They are of a function that decides."""
     stack = [frame(MALLOC), frame(WRAPPER, function=name), frame(GUILTY), frame(MAIN)]
