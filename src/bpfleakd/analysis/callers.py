@@ -36,7 +36,8 @@ _WRAPPERS_DEEP = 8
 # Unmistakable names, which count without any frees.
 _ALLOCATING = re.compile(
     r"""(?:[\w:<>, ]*::)?(?:
-          \w*(?-i:[mczp]alloc|[MCZP]alloc|[MCZP]ALLOC|realloc|Realloc|ReAlloc|REALLOC)(?:ate|ator|0|z|f|n|_n|_array|_aligned|_?wrap\w*|_usable\w*|_internal|_impl)?
+          \w*(?-i:[mczpMCZP]alloc|[MCZP]ALLOC|[rR]ealloc|ReAlloc|REALLOC)
+          (?:ate|ator|0|z|f|n|_n|_array|_aligned|_?wrap\w*|_usable\w*|_internal|_impl)?
         | \w*(?:strn?|mem|wcs)dup\d? | (?:\w*_)?(?:mem|heap|pool|arena|virtual)_?alloc(?:ate)?
         )(?:\(.*)?""",
     re.VERBOSE | re.IGNORECASE,

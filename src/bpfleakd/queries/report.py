@@ -240,12 +240,12 @@ class Reporter:
     def _growth(self, traced: TracedProcess) -> float | None:
         """Bytes per second of all sites together; None while that is not known."""
         table = traced.table
-        window_ns = growth_window_ns(table.read_ns, self._window_s)
-        if window_ns is None:
-            return None
         if traced.verdicts.observed.collected_ns is not None:
             growth = self._growth_of(traced, table.memory_rows)
             return None if growth is None else float(growth.sum())
+        window_ns = growth_window_ns(table.read_ns, self._window_s)
+        if window_ns is None:
+            return None
         before, now = map(table.total_history.at, window_ns)
         return growth_bytes_per_s(now - before, *window_ns)
 

@@ -166,11 +166,7 @@ class AddressMap:
         pieces = taken.pieces
         if moved_end < taken.end + shift:
             cut_off = moved_end - shift
-            count_out(
-                (max(old_start, cut_off), old_end, one)
-                for old_start, old_end, one in pieces
-                if old_end > cut_off
-            )
+            count_out(without(pieces, taken.start, cut_off))
             pieces = without(pieces, cut_off, taken.end)
         if shift:
             pieces = [(old_start + shift, old_end + shift, one) for old_start, old_end, one in pieces]

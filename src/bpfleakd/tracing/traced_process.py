@@ -74,10 +74,10 @@ _VTABLES_LIMIT_S = 2.0
 # The tables of a process that has ended are kept for so long for its names: a busy machine is slow.
 _LAST_NAMES_NS = 10 * _NS_PER_S
 _THREAD_NAMES_MAX = 4096
-# After libraries and generated code were followed, and after it was judged, in the time that it took.
-_LIBRARIES_PAUSE = 4
 # A program may load plugins and unload them for ever.
 _LIBRARIES_LOG_PAUSE_NS = 600 * _NS_PER_S
+# After libraries and generated code were followed, and after it was judged, in the time that it took.
+_LIBRARIES_PAUSE = 4
 _CODE_PAUSE = 4
 _LOOKS_PAUSE = 4
 
