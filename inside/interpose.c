@@ -40,6 +40,13 @@
 /* The largest block that is copied, or zeroed, for our sake. It is the largest that glibc takes from its heap. */
 #define COPIED_BYTES_MAX (32UL << 20)
 
+/*
+ * What a sampled block takes at least. glibc keeps freed chunks of up to 1,032 bytes in its caches and gives them out
+ * again as they are. A small sampled chunk would stay at its page for good, and with time every block of the program
+ * would have a page to itself. A larger chunk merges with its free neighbours.
+ */
+#define LEAST_BYTES 1040
+
 PROBE_SEMAPHORE(otel_memory_alloc);
 PROBE_SEMAPHORE(otel_memory_free);
 
@@ -94,12 +101,17 @@ static bool is_sampled(size_t size)
 	return !count_down(size) && has_mark(size) && is_listened_to();
 }
 
+static size_t padded(size_t size)
+{
+	return size < LEAST_BYTES ? LEAST_BYTES : size;
+}
+
 /* At an address that can be marked; NULL: not to be had. */
 static void *at_page(size_t size)
 {
 	void *block = NULL;
 
-	return next.posix_memalign(&block, MARK_PAGE_BYTES, size) ? NULL : block;
+	return next.posix_memalign(&block, MARK_PAGE_BYTES, padded(size)) ? NULL : block;
 }
 
 static void *zeroed_at_page(size_t size)
@@ -234,8 +246,9 @@ static SELDOM int posix_memalign_slowly(void **result, size_t alignment, size_t 
 {
 	bool sampled = is_sampled(size);
 	/* Smaller ones are an error. */
-	bool is_valid = alignment >= sizeof(void *);
-	int error = next.posix_memalign(result, sampled && is_valid ? markable(alignment) : alignment, size);
+	bool at_mark = sampled && alignment >= sizeof(void *);
+	int error = at_mark ? next.posix_memalign(result, markable(alignment), padded(size))
+			    : next.posix_memalign(result, alignment, size);
 
 	if (!error && sampled)
 		announce(*result, size);
@@ -254,7 +267,7 @@ typedef void *aligned_function(size_t alignment, size_t size);
 static SELDOM void *aligned_slowly(aligned_function *function, size_t alignment, size_t size)
 {
 	bool sampled = is_sampled(size);
-	void *block = function(sampled ? markable(alignment) : alignment, size);
+	void *block = sampled ? function(markable(alignment), padded(size)) : function(alignment, size);
 
 	if (block && sampled)
 		announce(block, size);

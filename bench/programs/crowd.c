@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * crowd COUNT PAIRS_PER_S - COUNT processes that all allocate and free so often, until standard input ends.
+ * crowd COUNT PAIRS_PER_S [BYTES] - COUNT processes that allocate and free so often, until standard input ends.
  *
- * Says "ready PID..." when they are there. Each keeps its last 1000 blocks, of 16 bytes to 4 KiB, from 32 call
- * stacks.
+ * Prints "ready PID..." when they run. Each keeps its last 1000 blocks, of BYTES (default: 16 bytes to 4 KiB), from
+ * 32 call stacks.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -43,7 +43,7 @@ __attribute__((noipa)) static void *right(unsigned path, int further, size_t siz
 	return made;
 }
 
-static void work(double pairs_per_s)
+static void work(double pairs_per_s, size_t bytes)
 {
 	struct timespec due;
 	double owed = 0;
@@ -53,7 +53,7 @@ static void work(double pairs_per_s)
 	for (;;) {
 		for (owed += pairs_per_s * PERIOD_NS / 1e9; owed >= 1; owed--, made++) {
 			free(kept[made % KEPT]);
-			kept[made % KEPT] = left(made, STACK_BITS, (size_t)16 << made * 7 % 9);
+			kept[made % KEPT] = left(made, STACK_BITS, bytes ? bytes : (size_t)16 << made * 7 % 9);
 		}
 		due.tv_nsec += PERIOD_NS;
 		if (due.tv_nsec >= 1000000000L) {
@@ -68,6 +68,7 @@ int main(int argc, char **argv)
 {
 	int count = argc > 1 ? atoi(argv[1]) : 1;
 	double pairs_per_s = argc > 2 ? atof(argv[2]) : 1;
+	size_t bytes = argc > 3 ? strtoul(argv[3], NULL, 10) : 0;
 	pid_t parent = getpid();
 	char c;
 
@@ -82,7 +83,7 @@ int main(int argc, char **argv)
 			prctl(PR_SET_NAME, "crowd-member");
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			if (getppid() == parent)
-				work(pairs_per_s);
+				work(pairs_per_s, bytes);
 			return 1;
 		}
 		printf(" %d", child);

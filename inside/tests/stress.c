@@ -8,7 +8,6 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <link.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -21,9 +20,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "semaphores.h"
+
 #define SHARED_SLOTS 512
 #define CHILDREN 4
-#define SEMAPHORES_MAX 2
 
 #define CHECK(condition)                                                                      \
 	do {                                                                                  \
@@ -308,24 +308,6 @@ static void fork_and_run(void)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-static int find_library(struct dl_phdr_info *info, size_t size, void *base)
-{
-	(void)size;
-	if (!strstr(info->dlpi_name, "libbpfleak.so"))
-		return 0;
-	*(uintptr_t *)base = info->dlpi_addr;
-	return 1;
-}
-
-static volatile unsigned short *semaphores[SEMAPHORES_MAX];
-
-static void raise_semaphores(unsigned short value)
-{
-	for (int i = 0; i < SEMAPHORES_MAX; i++)
-		if (semaphores[i])
-			*semaphores[i] = value;
-}
-
 static void *toggle(void *unused)
 {
 	(void)unused;
@@ -341,19 +323,13 @@ static void *toggle(void *unused)
 int main(int argc, char **argv)
 {
 	pthread_t toggler, spawner, main_work;
-	uintptr_t base = 0;
 	int threads = atoi(argv[1]);
 
 	rounds = atol(argv[2]);
 	is_glibc = !getenv("STRESS_OTHER_ALLOCATOR");
 	is_mimalloc = !is_glibc && strstr(getenv("STRESS_OTHER_ALLOCATOR"), "mimalloc");
 	largest = strtoul(argv[3], NULL, 0);
-	if (argc > 4) {
-		dl_iterate_phdr(find_library, &base);
-		CHECK(base);
-	}
-	for (int i = 4; i < argc && i < 4 + SEMAPHORES_MAX; i++)
-		semaphores[i - 4] = (void *)(base + strtoul(argv[i], NULL, 16));
+	CHECK(find_semaphores(argc - 4, argv + 4));
 	CHECK(!pthread_key_create(&key, at_thread_end));
 	signal(SIGUSR1, on_signal);
 	check_errors();

@@ -19,15 +19,20 @@ THREADS, ROUNDS, LARGEST_BYTES = 16, 1_500, 16 << 20
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 
 
-def stress(preloaded: str, interval_bytes: int, **environment: str) -> str:
-    """Run the stress test with the semaphores going up and down; what it printed."""
+def semaphores() -> list[str]:
+    """The addresses of the probes' semaphores within the library."""
     notes = subprocess.run(
         [need_tool("readelf"), "-n", library()], capture_output=True, text=True, check=True
     ).stdout
-    semaphores = re.findall(r"Semaphore: (0x[0-9a-f]+)", notes)
-    assert len(semaphores) == 2
+    found = re.findall(r"Semaphore: (0x[0-9a-f]+)", notes)
+    assert len(found) == 2
+    return found
+
+
+def stress(preloaded: str, interval_bytes: int, **environment: str) -> str:
+    """Run the stress test with the semaphores going up and down; what it printed."""
     done = subprocess.run(
-        [inside_program("stress"), *map(str, (THREADS, ROUNDS, LARGEST_BYTES)), *semaphores],
+        [inside_program("stress"), *map(str, (THREADS, ROUNDS, LARGEST_BYTES)), *semaphores()],
         env={
             **os.environ,
             "LD_PRELOAD": preloaded,
@@ -46,6 +51,28 @@ def stress(preloaded: str, interval_bytes: int, **environment: str) -> str:
 def test_a_program_gets_what_it_asked_for(interval_bytes):
     """With the C library's allocator, where a block in two is sampled and where few are."""
     stress(str(library()), interval_bytes)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "least", "most", "pairs"), [(100_000, 100, 100, 20_000_000), (100_000, 16, 2_048, 5_000_000)]
+)
+def test_a_heap_whose_blocks_are_replaced_over_and_over_does_not_grow(blocks, least, most, pairs):
+    """Each sampled block has a page; once freed, its page is again for all. 2 and 1 GB are allocated here."""
+    command = [inside_program("churn"), *map(str, (blocks, least, most, pairs))]
+    grown_kib = []
+    for arguments, preloaded in (((), ""), (semaphores(), str(library()))):
+        done = subprocess.run(
+            [*command, *arguments],
+            env={**os.environ, "LD_PRELOAD": preloaded},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        full_kib, end_kib, _ns = done.stdout.split()
+        grown_kib.append((int(full_kib), int(end_kib) - int(full_kib)))
+    (full_kib, without_kib), (_full_kib, with_kib) = grown_kib
+    # A hundredth of the heap is what sampled blocks may take; the rest is for the tables of marks.
+    assert with_kib - without_kib < full_kib // 100 + 1_024
 
 
 @pytest.mark.parametrize("is_behind", [True, False])
