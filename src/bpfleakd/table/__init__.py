@@ -1,1 +1,1 @@
-"""The tables: what is outstanding, by call site, and how it came to be. Pure: no kernel, no files."""
+"""The tables of outstanding memory by call site, and their histories. No kernel access, no files."""

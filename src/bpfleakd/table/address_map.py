@@ -1,22 +1,22 @@
-"""The address space of one traced process: which call sites mapped which parts, and what is left of them.
+"""The address space of one traced process: which call sites mapped which parts, and what remains of them.
 
 Rules:
-  - Every byte has one owner or none: a call site (SiteKey) or one of `Special`. Operations come in the
-    order in which the kernel side reports them, with the arguments of calls that succeeded.
+  - Every byte has at most one owner: a call site (SiteKey) or one of `Special`. Operations come in the order
+    in which the kernel side reports them, with the arguments of calls that succeeded.
   - Addresses are rounded down to pages and lengths up, as the kernel does.
-  - A new mapping replaces older ones (MAP_FIXED). One without access is mapped as RESERVED by the call site
-    that reports it, unless it is a stack (guard and all) or the allocator's.
+  - A new mapping replaces older ones (MAP_FIXED). A mapping without access becomes RESERVED, unless it is a
+    stack (including its guard) or the allocator's.
   - mprotect gives RESERVED and DISCARDED parts to the call site that makes them accessible, and makes parts
-    RESERVED if it removes the access. Parts that were accessible before keep their owner. Parts of ALLOCATOR
-    keep it, too.
-  - madvise that drops contents only makes committed parts DISCARDED. If a program then uses them again
-    without mprotect (Go does), bpfleakd does not notice.
+    RESERVED if it removes the access. Parts that were accessible before keep their owner, and so do parts of
+    ALLOCATOR.
+  - madvise that drops contents makes committed parts DISCARDED, nothing else. If a program then uses them
+    again without mprotect (Go does), bpfleakd does not notice.
   - mremap moves bytes with their owner; only added bytes belong to the call. The old range is removed from
     the map at the call and counts as live until the result is known: once the kernel has moved it, another
     thread may get that range before the call has returned. munmap may be reported in the same way.
-  - A region is the memory that one call gave to an owner. It counts as one, in however many parts, until its
-    last byte is gone; it has its own time and thread. Live figures fall, allocated ones never do.
-  - A full map refuses and counts: new regions are UNRECORDED then, and kept as bytes only.
+  - A region is the memory that one call gave to an owner. It counts as one region, in however many parts,
+    until its last byte is gone, and has one time and thread. Live figures fall, allocated ones never do.
+  - A full map counts new regions as UNRECORDED, and keeps only their bytes.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from bpfleakd.table.site_table import COUNTERS
 __all__ = ["AddressMap", "LiveRegion", "Owner", "Special"]
 
 _PAGE_BYTES = 4096
-# An interval takes about 250 bytes. The kernel merges what is separate here, so its limit (vm.max_map_count)
-# does not limit us.
+# An interval takes about 250 bytes. The kernel merges mappings that are separate here, so its limit
+# (vm.max_map_count) does not bound the map.
 _INTERVALS_MAX = 1_000_000
 
-# Mappings are not estimates: the variances, which are the last counters, are 0.
+# Mappings are not estimates: their variances, the last counters, are 0.
 _COUNTED = COUNTERS[: COUNTERS.index("live_bytes_variance")]
 _counters_of = attrgetter(*_COUNTED)
 
@@ -69,9 +69,9 @@ class LiveRegion(Struct, frozen=True):
 
 
 class _Taken(Struct):
-    """The range of a thread's mremap or munmap; `reused` is what others did there meanwhile.
+    """The range of a thread's mremap or munmap; `reused` is what other threads did in it meanwhile.
 
-    `last` is whose its last bytes were, or those behind an empty range.
+    `last` is the owner of its last bytes, or of those behind an empty range.
     """
 
     start: int
@@ -84,14 +84,14 @@ class _Taken(Struct):
 class AddressMap:
     """The map of a process with `mappings` (/proc/PID/maps) at the attach.
 
-    `unrecorded_count` is how many regions came when the map had `intervals_max` intervals.
+    `unrecorded_count` is the number of regions that came while the map had `intervals_max` intervals.
     """
 
     def __init__(self, mappings: Sequence[Mapping] = (), *, intervals_max: int = _INTERVALS_MAX) -> None:
         self.unrecorded_count = 0
         self._intervals_max = intervals_max
         self._totals: dict[Owner, Totals] = {special: Totals() for special in Special}
-        # Of all call sites but those of files, which take memory that can be had back.
+        # All call sites but those of files, whose memory the kernel can reclaim.
         self._all_live = Totals()
         self._special = {special: Region(special, self._totals[special]) for special in Special}
         self._taken: dict[int, _Taken] = {}
@@ -101,24 +101,24 @@ class AddressMap:
     def __len__(self) -> int:
         return len(self._map)
 
-    # What the process does
+    # What the process does.
 
     def mapped(
         self, start: int, length: int, owner: Owner, time_ns: int, tid: int, page_bytes: int = _PAGE_BYTES
     ) -> None:
-        """mmap gave a range to `owner`. `page_bytes` is for MAP_HUGETLB."""
+        """Record that mmap gave a range to `owner`. `page_bytes` is for MAP_HUGETLB."""
         start, end = _whole_pages(start, length, page_bytes)
         if start < end:
             region = self._new_region(owner, end - start, time_ns, tid)
             self._place(start, end, [(start, end, region)])
 
     def unmapped(self, start: int, length: int) -> None:
-        """munmap of a range: any part of any mappings, or of none."""
+        """Record that munmap removed a range: any parts of any mappings, or nothing."""
         self._place(*_whole_pages(start, length), [])
 
     def take(self, tid: int, start: int, length: int) -> None:
-        """mremap or munmap is called on a range; `put`, `put_back` or `release` follows."""
-        self.put_back(tid)  # of the thread's call before, if its result was lost
+        """Record that a thread calls mremap or munmap on a range; `put`, `put_back` or `release` follows."""
+        self.put_back(tid)  # of the thread's previous call, if its result was lost
         start, end = _whole_pages(start, length)
         self._note_reuse(start, end)
         last = self.owner_at(max(start, end - 1))
@@ -126,7 +126,7 @@ class AddressMap:
         self._map.replace(start, end, [])
 
     def put_back(self, tid: int) -> None:
-        """The call failed, or the thread ended: all is as it was, but for what others did there meanwhile."""
+        """Restore the range, but for what others did in it: the call failed, or the thread ended."""
         taken = self._taken.pop(tid, None)
         if taken is not None:
             pieces = taken.pieces
@@ -138,7 +138,7 @@ class AddressMap:
             self._place_again(pieces)
 
     def release(self, tid: int) -> None:
-        """munmap succeeded."""
+        """Record that the thread's munmap succeeded."""
         taken = self._taken.pop(tid, None)
         if taken is not None:
             count_out(taken.pieces)
@@ -146,9 +146,10 @@ class AddressMap:
     def put(
         self, tid: int, start: int, length: int, owner: Owner, time_ns: int, *, keep_old: bool = False
     ) -> None:
-        """mremap succeeded, its range is now here; `owner` gets what is new. `keep_old`: MREMAP_DONTUNMAP.
+        """Record that mremap succeeded and moved its range here; `owner` gets the added bytes.
 
-        If the call was missed, the owners of the bytes that it moved are unknown: they are BASELINE.
+        `keep_old` is MREMAP_DONTUNMAP. If the call was missed, the owners of the moved bytes are unknown:
+        they become BASELINE.
         """
         taken = self._taken.get(tid)
         if taken is None:
@@ -178,7 +179,7 @@ class AddressMap:
     def protected(
         self, start: int, length: int, accessible: bool, owner: Owner, time_ns: int, tid: int
     ) -> None:
-        """mprotect of a range; `owner` commits it if it becomes accessible."""
+        """Record mprotect of a range; `owner` commits it if it becomes accessible."""
         start, end = _whole_pages(start, length)
         parts = self._map.overlapping(start, end)
         if accessible:
@@ -194,13 +195,13 @@ class AddressMap:
             self._hand_over(parts, changing, self._special[Special.RESERVED])
 
     def discarded(self, start: int, length: int) -> None:
-        """madvise dropped the contents of a range (DONTNEED, FREE, REMOVE)."""
+        """Record that madvise dropped the contents of a range (DONTNEED, FREE, REMOVE)."""
         parts = self._map.overlapping(*_whole_pages(start, length))
         committed = [kind_of(region.owner) is AllocationKind.COMMIT for _start, _end, region in parts]
         self._hand_over(parts, committed, self._special[Special.DISCARDED])
 
     def program_break(self, old: int, new: int, owner: Owner, time_ns: int, tid: int) -> None:
-        """brk moved the end of the data segment."""
+        """Record that brk moved the end of the data segment."""
         old_end, new_end = _whole_pages(0, old)[1], _whole_pages(0, new)[1]
         if new_end > old_end:
             self.mapped(old_end, new_end - old_end, owner, time_ns, tid)
@@ -208,16 +209,18 @@ class AddressMap:
             self.unmapped(new_end, old_end - new_end)
 
     def resynchronise(self, mappings: Sequence[Mapping]) -> int:
-        """Agree with /proc/PID/maps, after reports were lost; returns how many bytes did not.
+        """Make the map agree with /proc/PID/maps after lost reports; returns how many bytes differed.
 
-        Missing mappings are removed, new ones are BASELINE (or RESERVED). Unfinished calls count as failed.
+        Missing mappings are removed, new ones become BASELINE (or RESERVED). Unfinished calls count as
+        failed.
         """
         for tid in list(self._taken):
             self.put_back(tid)
         pieces: list[Piece[Region]] = []
         differing_bytes = covered_to = 0
         for mapping in mappings:
-            # One that changed while it was read may overlap the one before. [vsyscall] is the kernel's own.
+            # A mapping that changed during the read may overlap the one before. [vsyscall] belongs to the
+            # kernel.
             begin = max(mapping.start, covered_to)
             if begin >= mapping.end or mapping.path == "[vsyscall]":
                 continue
@@ -235,10 +238,10 @@ class AddressMap:
         self._map = Intervals(pieces)
         return differing_bytes
 
-    # What outlives the daemon
+    # What outlives the daemon.
 
     def checkpoint(self) -> MapCheckpoint:
-        """All of it in plain numbers, for `restored`."""
+        """The whole map in plain numbers, for `restored`."""
         regions = Regions()
         pieces = [regions.piece(piece) for piece in self._map]
         taken = [
@@ -258,7 +261,7 @@ class AddressMap:
 
     @classmethod
     def restored(cls, checkpoint: MapCheckpoint) -> AddressMap:
-        """The map that was `saved`. Raises ValueError if it makes no sense."""
+        """The map of a checkpoint. Raises ValueError if the checkpoint is inconsistent."""
         space = cls()
         space.unrecorded_count = checkpoint.unrecorded_count
         space._all_live = Totals(*checkpoint.all_live)
@@ -270,7 +273,7 @@ class AddressMap:
         for row, born_ns, tid, live_bytes in checkpoint.regions:
             owner = owner_of(row)
             regions.append(Region(owner, space._totals[owner], born_ns, tid, live_bytes))
-        # Of a special owner there is one region, which may have nothing at the moment.
+        # A special owner has exactly one region, which may be empty.
         space._special = {special: Region(special, space._totals[special]) for special in Special}
         space._special |= {region.owner: region for region in regions if isinstance(region.owner, Special)}
         space._map = Intervals((start, end, regions[number]) for start, end, number in checkpoint.pieces)
@@ -280,28 +283,29 @@ class AddressMap:
             space._taken[one.tid] = _Taken(one.start, one.end, pieces, last, list(one.reused))
         return space
 
-    # What there is
+    # What the map contains.
 
     def owner_at(self, address: int) -> Owner | None:
-        """Whose an address is; None where nothing is mapped."""
+        """The owner of an address; None if nothing is mapped there."""
         region = self._map.at(address)
         return region.owner if region else None
 
     def ranges(self) -> Iterator[tuple[int, int, Owner]]:
-        """All of the address space by address: start, end, owner. What is being moved is left out."""
+        """Yield all of the address space by address: start, end, owner; without ranges that are being moved.
+        """
         return ((start, end, region.owner) for start, end, region in self._map)
 
     @property
     def live_bytes(self) -> int:
-        """What is live of all call sites but those of files."""
+        """The live bytes of all call sites but those of files."""
         return self._all_live.live_bytes
 
     def totals(self, owner: Owner) -> SiteCounters:
-        """The counters of an owner, zeroes for one never seen; of a special one only bytes are counted."""
+        """The counters of an owner, zeroes for an unknown one; a special owner only has bytes."""
         return self._totals.get(owner, Totals()).values()
 
     def counters(self) -> tuple[list[SiteKey], NDArray[np.int64]]:
-        """All call sites so far and their counters, for SiteTable.update."""
+        """All call sites so far and their counters, as arguments of SiteTable.update."""
         sites = [owner for owner in self._totals if isinstance(owner, SiteKey)]
         counters = np.zeros((len(sites), len(COUNTERS)), np.int64)
         rows = [_counters_of(self._totals[site]) for site in sites]
@@ -309,11 +313,11 @@ class AddressMap:
         return sites, counters
 
     def regions(self, site: SiteKey) -> list[LiveRegion]:
-        """What of a site is live, by address."""
+        """The live regions of a site, by address."""
         return [region for owner, region in self.live_regions() if owner == site]
 
     def live_regions(self) -> list[tuple[SiteKey, LiveRegion]]:
-        """What of all sites is live, by address."""
+        """The live regions of all sites, by address."""
         return [
             (region.owner, LiveRegion(start, end - start, region.born_ns, region.tid))
             for start, end, region in sorted(self._live_pieces(), key=lambda piece: piece[0])
@@ -321,7 +325,7 @@ class AddressMap:
         ]
 
     def census(self) -> dict[SiteKey, SiteCensus]:
-        """For each site with live regions: the oldest one's birth, and live bytes and regions by thread."""
+        """For each site with live regions: the birth of the oldest, and live bytes and regions by thread."""
         sites: dict[SiteKey, SiteCensus] = {}
         counted: set[Region] = set()
         for start, end, region in self._live_pieces():
@@ -335,7 +339,7 @@ class AddressMap:
                     site.live_count_by_tid[region.tid] = site.live_count_by_tid.get(region.tid, 0) + 1
         return sites
 
-    # Inside
+    # Internals.
 
     def _live_pieces(self) -> Iterable[Piece[Region]]:
         yield from self._map
@@ -343,7 +347,7 @@ class AddressMap:
             yield from taken.pieces
 
     def _new_region(self, owner: Owner, size_bytes: int, time_ns: int, tid: int) -> Region:
-        """A region that is allocated, but has no bytes in the map yet."""
+        """A region that counts as allocated and has no bytes in the map yet."""
         if isinstance(owner, SiteKey) and len(self._map) >= self._intervals_max:
             self.unrecorded_count += 1
             owner = Special.UNRECORDED
@@ -358,7 +362,7 @@ class AddressMap:
         return Region(owner, totals, time_ns, tid)
 
     def _place(self, start: int, end: int, pieces: list[Piece[Region]]) -> None:
-        """Put `pieces` where another mapping was, or none."""
+        """Put `pieces` into the map, in place of any other mapping."""
         if self._taken:
             self._note_reuse(start, end)
         count_out(self._map.overlapping(start, end))
@@ -367,10 +371,10 @@ class AddressMap:
         self._map.replace(start, end, pieces)
 
     def _place_again(self, pieces: list[Piece[Region]]) -> None:
-        """Put pieces, in order, that their regions have not lost.
+        """Put pieces back, in order, except those that their regions have lost.
 
-        Under a gap stays what was there (Linux 6.17 moves several mappings in a call). What touches is put
-        together: a vector that grew by mremap ten thousand times has as many pieces, and moves again.
+        A gap keeps what was there (Linux 6.17 moves several mappings in a call). Pieces that touch are
+        joined: a vector that grew by mremap ten thousand times has as many pieces, and moves again.
         """
         for run in _runs(pieces):
             start, end = run[0][0], run[-1][1]
@@ -397,7 +401,7 @@ class AddressMap:
                 taken.reused.append((start, end))
 
     def _agreed(self, region: Region | None, mapping: Mapping) -> Region:
-        """Whose a part of a mapping is, given whose the map says it is."""
+        """The owner of a part of a mapping, given its owner in the map."""
         accessible = mapping.readable or mapping.writable or mapping.executable
         if region is None or (region.owner is Special.RESERVED and accessible):
             return self._special[Special.BASELINE if accessible else Special.RESERVED]
@@ -411,7 +415,7 @@ def _whole_pages(start: int, length: int, page_bytes: int = _PAGE_BYTES) -> tupl
 
 
 def _runs(pieces: list[Piece[Region]]) -> Iterator[list[Piece[Region]]]:
-    """The pieces, in order, in runs of those that touch."""
+    """The pieces, in order, in runs of touching ones."""
     first = 0
     for index in range(1, len(pieces)):
         if pieces[index - 1][1] != pieces[index][0]:
@@ -422,7 +426,7 @@ def _runs(pieces: list[Piece[Region]]) -> Iterator[list[Piece[Region]]]:
 
 
 def _with_gaps(pieces: list[Piece[Region]], start: int, end: int) -> Iterator[Piece[Region | None]]:
-    """The pieces from `start` to `end`, and None for what is between them."""
+    """The pieces from `start` to `end`, with None for the gaps between them."""
     for piece in pieces:
         if start < piece[0]:
             yield start, piece[0], None

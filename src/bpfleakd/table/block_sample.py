@@ -1,7 +1,7 @@
-"""A sample of the outstanding blocks of some call sites: as many of each, whichever order they come in.
+"""A sample of the outstanding blocks of some call sites, equally large for each, in any order of input.
 
-Of each site it takes the blocks whose addresses have the smallest hashes (a bottom-k sample). That is as good
-as a random sample, needs one pass and little memory, and the next sample has the same blocks if they are
+For each site, it keeps the blocks whose addresses have the smallest hashes (a bottom-k sample). That is as
+good as a random sample, needs one pass and little memory, and the next sample has the same blocks if they are
 still live.
 """
 
@@ -22,7 +22,7 @@ SAMPLED_BLOCK = np.dtype(
 
 
 class BlockSample:
-    """Takes at most `per_site` blocks of each of the stacks, all of allocation kind number `kind`."""
+    """Keeps at most `per_site` blocks of each of the stacks, all of allocation kind number `kind`."""
 
     def __init__(self, kind: int, stack_ids: Collection[int], per_site: int) -> None:
         self._kind = kind
@@ -31,7 +31,7 @@ class BlockSample:
         self._rows = np.empty(0, SAMPLED_BLOCK)
 
     def add(self, addresses: NDArray[np.uint64], blocks: NDArray[np.void]) -> None:
-        """Take in a batch: LIVE_BLOCK records, and where they are."""
+        """Add a batch: LIVE_BLOCK records, and their addresses."""
         wanted = np.isin(blocks["stack_id"], self._stack_ids) & (blocks["kind"] == self._kind)
         if not wanted.any():
             return
@@ -48,7 +48,7 @@ class BlockSample:
 
     @property
     def blocks(self) -> NDArray[np.void]:
-        """The sample so far (SAMPLED_BLOCK), by stack; `weight` is how many blocks each stands for."""
+        """The sample so far (SAMPLED_BLOCK), by stack; `weight` is how many blocks each represents."""
         return self._rows
 
 

@@ -1,12 +1,12 @@
-"""Which outstanding blocks are listed, where there are too many to list them all.
+"""Selects the outstanding blocks to list where there are too many to list them all.
 
 Rules:
-  - Every block that is old enough is in the sums of its site; at most `limit` are in the list.
-  - The list is shared out evenly: a site has all its blocks in it, or as many as any other. What is left over
-    by the division goes to the largest sites.
-  - Of a site, the oldest are listed.
-  - Blocks come in batches and are not kept: there may be millions. What is dropped could never come into the
-    list, since more blocks can only make each site's part of it smaller.
+* Every block that is old enough counts in the sums of its site; at most `limit` are listed.
+* The list is divided evenly: a site has all its blocks in it, or as many as any other. The remainder of the
+  division goes to the largest sites.
+* Of each site, the oldest blocks are listed.
+* Blocks come in batches and are not kept, since there may be millions. A dropped block could never be listed,
+  since more blocks can only make each site's part of the list smaller.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _SUMS = np.dtype(
 )
 _SUMMED = ("live_bytes", "live_count", "recorded_count")
 
-# 5 MB of blocks that are still to be sorted out.
+# 5 MB of blocks that are still to be sorted.
 _WAITING_MAX = 1 << 17
 
 
 class SelectedSite(Struct, frozen=True):
     """The blocks of the site (kind, stack_id): their sums, and those listed, oldest first (BLOCK).
 
-    Where blocks are sampled, what is live is an estimate from `recorded_count` of them.
+    For sampled blocks the live figures are estimates from `recorded_count` blocks.
     """
 
     kind: int
@@ -60,7 +60,7 @@ class SelectedSite(Struct, frozen=True):
 
 
 class BlockSelection:
-    """Accepts blocks born until `born_until_ns` (None: all), and only of `stack_ids`, if not None."""
+    """Selects among blocks born until `born_until_ns` (None: all) of `stack_ids` (None: all)."""
 
     def __init__(
         self, limit: int, *, born_until_ns: int | None = None, stack_ids: NDArray[np.uint64] | None = None
@@ -68,7 +68,7 @@ class BlockSelection:
         self._limit = limit
         self._born_until_ns = born_until_ns
         self._stack_ids = stack_ids
-        # Maximum number of listed blocks per site, from what is known so far.
+        # Maximum number of listed blocks per site, from the blocks so far.
         self._share = limit
         self._waiting: list[NDArray[np.void]] = []
         self._waiting_count = 0
@@ -76,7 +76,7 @@ class BlockSelection:
         self._sums: list[NDArray[np.void]] = []
 
     def add(self, addresses: NDArray[np.uint64], blocks: NDArray[np.void]) -> None:
-        """Take in a batch: LIVE_BLOCK records, and where they are."""
+        """Add a batch: LIVE_BLOCK records, and their addresses."""
         wanted = np.ones(len(blocks), bool)
         if self._born_until_ns is not None:
             wanted &= blocks["born_ns"].astype(np.int64) <= self._born_until_ns
@@ -117,7 +117,7 @@ class BlockSelection:
         ]
 
     def _sort_out(self) -> tuple[NDArray[np.void], NDArray[np.intp], NDArray[np.void]]:
-        """Drop what cannot come into the list; the rest by site, where each site begins, and its sums."""
+        """Drop blocks that cannot be listed; returns the others by site, the sites' first rows and sums."""
         sums = np.concatenate([np.empty(0, _SUMS), *self._sums])
         sums, starts = _by_site(sums)
         totals = sums[starts]
@@ -127,26 +127,26 @@ class BlockSelection:
         self._sums = [totals]
         self._share = even_share(totals["recorded_count"], self._limit)
         rows, starts = _by_site(np.concatenate([np.empty(0, BLOCK), *self._waiting]))
-        # One more than the share, for what the division leaves over.
+        # One more than the share, for the remainder of the division.
         rows = rows[_ranks(starts, len(rows)) <= self._share]
         self._waiting, self._waiting_count, self._kept_count = [rows], len(rows), len(rows)
         return rows, _site_starts(rows), totals
 
 
 def even_share(counts: NDArray[np.uint64], limit: int) -> int:
-    """The largest number such that so many of each, or all that it has, are at most `limit`."""
+    """The largest share such that the sites list at most `limit` blocks in total."""
     if not len(counts):
         return limit
     ascending = np.sort(counts).astype(np.int64)
     before = np.cumsum(ascending) - ascending
-    # The share if all that have less than this one get what they have.
+    # The share if all sites with fewer blocks than it list all of theirs.
     shares = (limit - before) // np.arange(len(ascending), 0, -1)
     cut = np.flatnonzero(ascending > shares)
     return int(shares[cut[0]]) if len(cut) else limit
 
 
 def even_shares(counts: NDArray[np.uint64], live_bytes: NDArray[np.uint64], limit: int) -> NDArray[np.int64]:
-    """How many of each, `limit` in all: an even share, and one more of the largest while there is room."""
+    """The blocks to list per site, `limit` in total: an even share, and one more for the largest sites."""
     share = even_share(counts, limit)
     shares = np.minimum(counts.astype(np.int64), share)
     largest = _largest_first(live_bytes)
@@ -160,7 +160,7 @@ def _largest_first(live_bytes: NDArray[np.uint64]) -> NDArray[np.intp]:
 
 
 def _by_site(rows: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.intp]]:
-    """Sorted by site, and of a site (if they have a time) the oldest first; where each site begins."""
+    """The rows sorted by site, each site's oldest first if they have a time; and where each site begins."""
     keys = [rows["born_ns"]] if rows.dtype == BLOCK else []
     keys.append(rows["stack_id"])
     if len(rows) and rows["kind"].min() != rows["kind"].max():
@@ -176,5 +176,5 @@ def _site_starts(rows: NDArray[np.void]) -> NDArray[np.intp]:
 
 
 def _ranks(starts: NDArray[np.intp], count: int) -> NDArray[np.intp]:
-    """The number of each row in its site, from 0."""
+    """The number of each row within its site, from 0."""
     return np.arange(count) - np.repeat(starts, np.diff(starts, append=count))

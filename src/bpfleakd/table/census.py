@@ -1,8 +1,8 @@
-"""A census of the outstanding blocks: what the site counters do not hold.
+"""A census of the outstanding blocks: figures that the site counters do not contain.
 
 The blocks of a process come in batches of arrays (one LIVE_BLOCK record each: size, weight, born_ns,
-stack_id, tid, kind) and are summed by site and thread, so that a million blocks need no more memory than one
-batch. Where blocks are sampled, each counts for those that it stands for.
+stack_id, tid, kind) and are summed by site and thread, so a million blocks need no more memory than one
+batch. A sampled block counts for all those that it represents.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ __all__ = ["SiteCensus", "take_census"]
 
 
 class SiteCensus(Struct):
-    """The outstanding blocks of one site: when the oldest was born, and live bytes and blocks by tid.
+    """The outstanding blocks of one site: the birth of the oldest, and live bytes and blocks by tid.
 
-    Sampled blocks stand for fractions of blocks, too.
+    Sampled blocks may represent fractions of blocks.
     """
 
     oldest_born_ns: int
@@ -30,7 +30,7 @@ class SiteCensus(Struct):
 
 
 def take_census(batches: Iterable[np.ndarray]) -> dict[tuple[int, int], SiteCensus]:
-    """Sum up batches of LIVE_BLOCK records, by site (kind number, stack id)."""
+    """Sum up batches of LIVE_BLOCK records by site (kind number, stack id)."""
     sites: dict[tuple[int, int], SiteCensus] = {}
     for blocks in batches:
         if not len(blocks):

@@ -1,6 +1,6 @@
-"""Sums over sampled blocks, and how far they may be from the truth.
+"""Sums over sampled blocks, and their standard errors.
 
-A block of s bytes is recorded with probability p and then stands for s/p bytes and 1/p blocks, so that sums
+A block of s bytes is recorded with probability p and then represents s/p bytes and 1/p blocks, so that sums
 are right on average (Horvitz and Thompson, 1952). Blocks are recorded independently of one another: the
 variance of a sum is the sum over all blocks of (1-p)/p s^2, of which the sum over the recorded ones of
 (1-p)/p^2 s^2 is an estimate that is right on average too. The truth lies within 1.96 standard errors of the
@@ -41,16 +41,16 @@ def count_stderr(variance: int) -> float:
 
 
 def stderr_of_sum(stderrs: Iterable[float]) -> float:
-    """The standard error of a sum of estimates that have nothing to do with one another."""
+    """The standard error of a sum of independent estimates."""
     return round(math.sqrt(sum(stderr * stderr for stderr in stderrs)), 3)
 
 
 def block_weights(blocks: NDArray[np.void]) -> NDArray[np.float64]:
-    """How many blocks each of LIVE_BLOCK (size, weight in bytes) stands for; those of 0 bytes count as 1."""
+    """How many blocks each LIVE_BLOCK record (size, weight in bytes) represents; 1 for those of 0 bytes."""
     weights: NDArray[np.float64] = blocks["weight"] / np.maximum(blocks["size"], 1)
     return weights
 
 
 def estimated_bytes(blocks: NDArray[np.void]) -> NDArray[np.uint64]:
-    """How many bytes each of LIVE_BLOCK stands for."""
+    """How many bytes each LIVE_BLOCK record represents."""
     return np.where(blocks["size"] > 0, blocks["weight"], 0).astype(np.uint64)

@@ -1,12 +1,12 @@
-"""What is known of the time without readings: a daemon that was killed, until the next one reads.
+"""What is known about time without readings: from the end of a daemon to the next one's first reading.
 
 The kernel went on counting. So the births in a gap are known as a sum, and the blocks that still live by
 their time of birth. Only the blocks that came and went are unknown. So in the bins of a gap
 
-  - the live memory is at least what survives of it: survivors <= live, at every time. What else was gained
-    counts from the end of the gap on: by then at the latest. One jump stays one jump, a steady growth is
-    steady, and no growth is made up that the blocks do not show;
-  - survivors are born when they were, and the blocks that came and went at an even pace.
+  - the live memory is at least what survives of it: survivors <= live, at every time. Any other gain counts
+    from the end of the gap on, when it had happened at the latest. One jump stays one jump, steady growth
+    stays steady, and no growth appears that the blocks do not show;
+  - survivors count at their times of birth, and the blocks that came and went are spread evenly.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ Matrix = NDArray[np.float64]
 
 
 def bins_in_gaps(edges_ns: NDArray[np.int64], gaps_ns: Sequence[tuple[int, int]]) -> list[NDArray[np.intp]]:
-    """The bins that each gap has a part in; without gaps that have none."""
+    """The bins that each gap overlaps, without gaps that overlap none."""
     starts_ns, ends_ns = edges_ns[:-1], edges_ns[1:]
     found = [np.flatnonzero((starts_ns < end_ns) & (ends_ns > start_ns)) for start_ns, end_ns in gaps_ns]
     return [bins for bins in found if len(bins)]
 
 
 def least_in_gaps(low: Matrix, survivors: Matrix, gaps: Sequence[NDArray[np.intp]]) -> Matrix:
-    """The least that was live in each bin (rows) of each site (columns), given what survives of each bin."""
+    """The least live figure in each bin (rows) of each site (columns), given each bin's survivors."""
     if not gaps:
         return low
     least, born_until = low.copy(), np.cumsum(survivors, axis=0)
     for bins in gaps:
-        # Not more than when it was read again: a sample's estimates are not exact.
+        # Not more than the next reading: a sample's estimates are not exact.
         least[bins] = np.maximum(low[bins], np.minimum(born_until[bins], low[bins[-1]]))
     return least
 
@@ -42,7 +42,7 @@ def least_in_gaps(low: Matrix, survivors: Matrix, gaps: Sequence[NDArray[np.intp
 def births_in_gaps(
     born: Matrix, survivors: Matrix, gaps: Sequence[NDArray[np.intp]], edges_ns: NDArray[np.int64]
 ) -> Matrix:
-    """The births in each bin, the same in all."""
+    """The births in each bin; their sum is unchanged."""
     if not gaps:
         return born
     births, widths_ns = born.copy(), np.diff(edges_ns)

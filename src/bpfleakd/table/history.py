@@ -1,10 +1,10 @@
 """The bounded history of one figure that changes in steps.
 
 Rules:
-  - A point says what the figure was from its time on; between two points it did not change.
-  - Points are in order of time. The first is kept for ever: it is where the figure began.
-  - At most `MAX_POINTS`; when they are used up every second one goes, beginning after the first, until
-    the newest `FULL_POINTS`: what is older is coarser.
+* A point gives the figure from its time on; between two points it does not change.
+* Points are in order of time. The first, where the figure began, is never dropped.
+* There are at most `MAX_POINTS`. When the history is full, every second point between the first and the
+  newest `FULL_POINTS` is dropped: older history is coarser.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class History:
 
     @classmethod
     def of(cls, points: Sequence[tuple[int, int]]) -> History:
-        """A history of these points. ValueError if it is empty, or they are out of order."""
+        """A history of these points. Raises ValueError if there are none, or if they are out of order."""
         if not points:
             raise ValueError("a history without a beginning")
         history = cls(*points[0])
@@ -53,11 +53,11 @@ class History:
 
     @property
     def last(self) -> int:
-        """The value now."""
+        """The current value."""
         return self._values[-1]
 
     def append(self, time_ns: int, value: int) -> None:
-        """Add a point, if the value is another than before. ValueError if time goes back."""
+        """Add a point if the value has changed. Raises ValueError if time goes back."""
         if time_ns < self._times_ns[-1]:
             raise ValueError(f"time goes back from {self._times_ns[-1]} to {time_ns}")
         if value == self._values[-1]:
@@ -68,7 +68,7 @@ class History:
         self._values.append(value)
 
     def at(self, time_ns: int) -> int:
-        """The value at a time; before the first point there was nothing: 0."""
+        """The value at a time; 0 before the first point."""
         index = bisect_right(self._times_ns, time_ns)
         return self._values[index - 1] if index else 0
 

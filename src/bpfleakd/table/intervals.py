@@ -1,9 +1,9 @@
 """Disjoint intervals of addresses, in order, each with a value.
 
 Rules:
-  - Sorted, disjoint, none of them empty.
-  - Two that touch have different values (compared by identity): where they have the same they are one.
-  - Everything is by bisection. What is left is the moving of list items behind an insertion.
+* Intervals are sorted, disjoint and not empty.
+* Two touching intervals have different values, compared by identity; those with the same value are joined.
+* Every search is a bisection. The remaining cost is moving list items behind an insertion.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ Piece = tuple[int, int, T]
 
 
 class Intervals(Generic[T]):
-    """Pieces (start, end, value). `pieces` to begin with are sorted and disjoint."""
+    """Pieces (start, end, value). The initial `pieces` must be sorted and disjoint."""
 
     __slots__ = ("_ends", "_starts", "_values")
 
     def __init__(self, pieces: Iterable[Piece[T]] = ()) -> None:
         joined = _joined(pieces)
-        # Not lists: an address takes 8 bytes instead of 40, and leaves no holes in the heap when it goes.
+        # Arrays, not lists: an address takes 8 bytes instead of 40, and removing it leaves no hole in the
+        # heap.
         self._starts = array("Q", [start for start, _end, _value in joined])
         self._ends = array("Q", [end for _start, end, _value in joined])
         self._values = [value for _start, _end, value in joined]
@@ -40,12 +41,12 @@ class Intervals(Generic[T]):
         return zip(self._starts, self._ends, self._values, strict=True)
 
     def at(self, address: int) -> T | None:
-        """The value around an address."""
+        """The value of the interval that contains an address."""
         index = bisect_right(self._starts, address) - 1
         return self._values[index] if index >= 0 and address < self._ends[index] else None
 
     def overlapping(self, start: int, end: int) -> list[Piece[T]]:
-        """What there is between two addresses, cut off at both."""
+        """The pieces between two addresses, cut off at both."""
         if start >= end:
             return []
         first, last = self._span(start, end)
@@ -58,11 +59,11 @@ class Intervals(Generic[T]):
         return pieces
 
     def replace(self, start: int, end: int, pieces: Sequence[Piece[T]]) -> None:
-        """Put `pieces` (sorted, disjoint, all within) in the place of all there is from `start` to `end`."""
+        """Replace everything from `start` to `end` by `pieces` (sorted, disjoint, within that range)."""
         if start >= end:
             return
         first, last = self._span(start, end)
-        # The neighbours that touch are taken in, so that they join where the values are the same.
+        # Includes touching neighbours, to join those with the same value.
         if first > 0 and self._ends[first - 1] == start:
             first -= 1
         if last < len(self._starts) and self._starts[last] == end:
@@ -79,7 +80,7 @@ class Intervals(Generic[T]):
         self._values[first:last] = [piece[2] for piece in new]
 
     def _span(self, start: int, end: int) -> tuple[int, int]:
-        """The indices of what overlaps: from the first to behind the last."""
+        """The indices of the overlapping intervals: the first, and one behind the last."""
         first = bisect_right(self._starts, start) - 1
         if first < 0 or self._ends[first] <= start:
             first += 1
@@ -87,7 +88,7 @@ class Intervals(Generic[T]):
 
 
 def without(pieces: Iterable[Piece[T]], start: int, end: int) -> list[Piece[T]]:
-    """What of `pieces` is not between two addresses."""
+    """The parts of `pieces` outside of two addresses."""
     left = []
     for piece_start, piece_end, value in pieces:
         if piece_start < min(piece_end, start):

@@ -1,6 +1,6 @@
-"""An address map in plain numbers: what is written down of it, so that it can be made again.
+"""An address map in plain numbers, to be stored and restored.
 
-Regions are numbered, since two intervals may be parts of one; an owner is a pair of texts and numbers.
+Regions are numbered, since two intervals may be parts of one; an owner is a pair of a name and a number.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TakenCheckpoint(Struct, frozen=True):
 
 
 class MapCheckpoint(Struct, frozen=True):
-    """`regions` are owner, birth, thread and live bytes, by number; `totals` include all former owners."""
+    """`regions` are owner, birth, thread and live bytes, by number; `totals` includes all former owners."""
 
     pieces: list[SavedPiece]
     regions: list[tuple[SavedOwner, int, int, int]]
@@ -47,7 +47,7 @@ class MapCheckpoint(Struct, frozen=True):
 
 
 class Regions(Struct):
-    """Gives regions their numbers; `rows` are those of MapCheckpoint."""
+    """Numbers regions; `rows` are those of MapCheckpoint."""
 
     rows: list[tuple[SavedOwner, int, int, int]] = msgspec.field(default_factory=list)
     _numbers: dict[int, int] = msgspec.field(default_factory=dict)
@@ -63,12 +63,12 @@ class Regions(Struct):
 
 
 def of_owner(owner: Owner) -> SavedOwner:
-    """An owner in plain text and number."""
+    """An owner as name and number."""
     return (owner.name, 0) if isinstance(owner, Special) else (owner.kind.value, owner.stack_id)
 
 
 def owner_of(checkpoint: SavedOwner) -> Owner:
-    """Restore the owner. Raises ValueError for an unknown one."""
+    """Restore the owner. Raises ValueError if it is unknown."""
     name, stack_id = checkpoint
     if name in Special.__members__:
         return Special[name]

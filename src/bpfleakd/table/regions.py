@@ -36,34 +36,34 @@ class Special(Enum):
 
 Owner: TypeAlias = SiteKey | Special
 
-# What mprotect commits.
+# The owners whose parts mprotect commits.
 UNUSED = (Special.RESERVED, Special.DISCARDED)
 
 
 class Totals(Struct):
-    """The counters of one owner. What becomes live also does in the totals that it is `part_of`.
+    """The counters of one owner. Live bytes also count in the totals that it is `part_of`.
 
-    Memory that changes its owner is subtracted before it is added: so no peak is too high.
+    Memory that changes its owner is subtracted before it is added, so no peak is too high.
     """
 
     live_bytes: int = 0
     live_count: int = 0
     allocated_bytes: int = 0
     allocated_count: int = 0
-    # Unknown for mappings.
+    # Not known for mappings.
     temporary_count: int = 0
     peak_live_bytes: int = 0
     part_of: Totals | None = None
 
     def change_live(self, size_bytes: int) -> None:
-        """Bytes come or go."""
+        """Add live bytes, or subtract them if negative."""
         self.live_bytes += size_bytes
         self.peak_live_bytes = max(self.peak_live_bytes, self.live_bytes)
         if self.part_of is not None:
             self.part_of.change_live(size_bytes)
 
     def values(self) -> SiteCounters:
-        """As they are now."""
+        """The current counters."""
         return SiteCounters(
             self.live_bytes,
             self.live_count,
@@ -75,7 +75,7 @@ class Totals(Struct):
 
 
 class Region(Struct, eq=False):
-    """What one call gave to an owner; of a special owner there is only one."""
+    """The memory that one call gave to an owner; a special owner has only one region."""
 
     owner: Owner
     totals: Totals
@@ -84,20 +84,20 @@ class Region(Struct, eq=False):
     live_bytes: int = 0
 
     def gain(self, size_bytes: int) -> None:
-        """Bytes come into the map."""
+        """Add bytes to the region."""
         self.totals.live_count += not self.live_bytes
         self.live_bytes += size_bytes
         self.totals.change_live(size_bytes)
 
     def lose(self, size_bytes: int) -> None:
-        """Bytes go."""
+        """Remove bytes from the region."""
         self.live_bytes -= size_bytes
         self.totals.change_live(-size_bytes)
         self.totals.live_count -= not self.live_bytes
 
 
 def count_out(pieces: Iterable[Piece[Region]]) -> int:
-    """Let the regions of pieces lose them; returns how many bytes that are."""
+    """Subtract pieces from their regions; returns how many bytes that are."""
     size_bytes = 0
     for start, end, region in pieces:
         region.lose(end - start)
@@ -106,7 +106,7 @@ def count_out(pieces: Iterable[Piece[Region]]) -> int:
 
 
 def count_in(pieces: Iterable[Piece[Region]]) -> None:
-    """Let the regions of pieces have them."""
+    """Add pieces to their regions."""
     for start, end, region in pieces:
         region.gain(end - start)
 
@@ -117,7 +117,7 @@ def kind_of(owner: Owner | None) -> AllocationKind | None:
 
 
 def owner_of_growth(old: Owner | None, caller: Owner) -> Owner:
-    """Whose the bytes are that mremap adds to what is `old`'s: memory of the same kind."""
+    """The owner of the bytes that mremap adds to memory of `old`: memory of the same kind."""
     if old in (Special.ALLOCATOR, Special.RESERVED):
         return old
     kind = kind_of(old)

@@ -1,13 +1,13 @@
 """The call sites of one process and their histories.
 
 Rules:
-  - The kernel's counters are the truth; sums over sites are kept up with them.
-  - Sums of what was allocated never fall. A site without live blocks may be removed, to make room for others;
-    what it allocated stays in the sums.
+  - The kernel's counters are the truth; sums over sites follow them.
+  - Sums of allocations never fall. A site without live blocks may be removed to make room for others; its
+    allocations stay in the sums.
   - File mappings are sites but not part of the totals: the kernel can reclaim their memory at any time.
   - A reading costs only what has changed, however many sites there are.
-  - A restored table continues where it was saved. Parts that were not saved seem to have been constant since
-    the recording began; time without a daemon is a gap.
+  - A restored table continues where it was saved. Parts that were not saved count as constant since the
+    recording began; time without a daemon is a gap.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _GAPS_MAX = 16
 class SiteTable:
     """Sites of one process, by key. `began_ns` is when its recording started.
 
-    Without `knows_past`, the first reading is the beginning: it shows no gain.
+    Without `knows_past`, the first reading is the beginning and shows no gain.
     """
 
     def __init__(self, began_ns: int, *, knows_past: bool = True) -> None:
@@ -58,10 +58,10 @@ class SiteTable:
         self.timeline = Timeline(began_ns)
         self._peak_live_bytes = 0
         self._rows: dict[SiteKey, int] = {}
-        # Those of free rows mean nothing.
+        # Keys of free rows mean nothing.
         self._keys: list[SiteKey] = []
         self._free_rows: list[int] = []
-        # With room for more. A column is in one piece, since sites are sorted by one.
+        # Has spare rows. A column is contiguous, since sites are sorted by one.
         self._counters: NDArray[np.int64] = np.zeros((0, len(COUNTERS)), np.int64, order="F")
         self._kinds: NDArray[np.int8] = np.zeros(0, np.int8)
         self._changed_ns: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -74,16 +74,16 @@ class SiteTable:
         self._knows_all = self._knows_total = knows_past
 
     def __len__(self) -> int:
-        """How many rows there are, with those that are free."""
+        """The number of rows, including free ones."""
         return len(self._keys)
 
     def update(self, now_ns: int, keys: list[SiteKey], counters: NDArray[np.int64]) -> int:
-        """Take in the counters read at `now_ns`: row i of `counters` (columns COUNTERS) is of `keys[i]`.
+        """Record the counters read at `now_ns`: row i of `counters` (columns COUNTERS) belongs to `keys[i]`.
 
-        Sites that are not named keep what they had. Returns how many sites changed.
+        Other sites keep their counters. Returns how many sites changed.
         """
         if not self._knows_all and not len(self.timeline):
-            # What there is was there by now, not when somebody set out to read it.
+            # The memory was there at the time of the reading, not when the attach began.
             self.began_ns, self.timeline = now_ns, Timeline(now_ns)
         if self._is_in_gap:
             self._end_gap(now_ns)
@@ -109,13 +109,13 @@ class SiteTable:
         return len(changed)
 
     def begin_with(self, keys: list[SiteKey], counters: NDArray[np.int64]) -> None:
-        """Take in sites that had these counters already when the recording began."""
+        """Add sites that already had these counters when the recording began."""
         self._knows_all = False
         self.update(self.began_ns, keys, counters)
         self.total_history = History(self.began_ns, self.totals.live_bytes)
 
     def remove(self, rows: NDArray[np.intp]) -> None:
-        """Remove sites of the heap without live blocks, each row named once. New sites get their rows."""
+        """Remove sites of the heap without live blocks, each row named once. New sites reuse the rows."""
         self.timeline.forget(rows)
         self.used_count -= int((self._counters[rows, _ALLOCATED_COUNT] != 0).sum())
         self._counters[rows] = 0
@@ -125,17 +125,17 @@ class SiteTable:
         self._free_rows += rows.tolist()
 
     def add_removed(self, counters: SiteCounters) -> None:
-        """Add to the sums what sites had counted that were removed before there was this table."""
+        """Add the counters of sites that were removed before this table existed to the sums."""
         removed = [getattr(counters, name) for name in COUNTERS]
         self._sums += removed
         self._heap_sums += removed
 
     def note_peak(self, live_bytes: int) -> None:
-        """So much was live in all sites (but those of files) at one time."""
+        """Record that this many bytes were live at one time in all sites (but those of files)."""
         self._peak_live_bytes = max(self._peak_live_bytes, live_bytes)
 
     def forget_sites(self) -> None:
-        """Keep the totals and their history; nothing is taken in any more."""
+        """Drop all sites. The totals and their history stay; later updates are ignored."""
         self._keys.clear()
         self._rows.clear()
         self._free_rows.clear()
@@ -146,17 +146,17 @@ class SiteTable:
 
     @property
     def rows(self) -> NDArray[np.intp]:
-        """The rows of sites, in order: those that are not free."""
+        """The rows of sites, in order, without free rows."""
         return np.sort(np.fromiter(self._rows.values(), np.intp, len(self._rows)))
 
     @property
     def used_rows(self) -> NDArray[np.intp]:
-        """The rows of sites that have allocated: the overflow site is there before anything overflows."""
+        """The rows of sites with allocations: the overflow site has a row before anything overflows."""
         return np.flatnonzero(self.columns()[:, _ALLOCATED_COUNT])
 
     @property
     def memory_rows(self) -> NDArray[np.intp]:
-        """The rows of sites that are in the totals: all but those of files."""
+        """The rows of sites that count in the totals: all but those of files."""
         return np.flatnonzero(self._kinds[: len(self)] != _FILE)
 
     def are_heap(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
@@ -165,12 +165,12 @@ class SiteTable:
         return heap
 
     def have_blocks(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of the rows are sites with single blocks, whose ages are known."""
+        """Which of the rows are sites with individual blocks, whose ages are known."""
         have_blocks: NDArray[np.bool_] = self._kinds[rows] != _GO_HEAP
         return have_blocks
 
     def changed_ns(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
-        """At which reading the counters of these rows changed last; 0 if that was never."""
+        """The last reading at which the counters of these rows changed; 0 if they never did."""
         return self._changed_ns[rows]
 
     def since_began_s(self, time_ns: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -179,18 +179,18 @@ class SiteTable:
 
     @property
     def totals(self) -> SiteCounters:
-        """The sums over all sites but those of files, and the highest peak of theirs that was noted."""
-        # The sites' own peaks were not at the same time.
+        """The sums over all sites but those of files, and the highest peak recorded for them."""
+        # The sites had their own peaks at different times.
         return replace(SiteCounters(*self._sums.tolist()), peak_live_bytes=self._peak_live_bytes)
 
     @property
     def heap_totals(self) -> SiteCounters:
-        """The sums over the sites of the heap; without a peak."""
+        """The sums over the sites of the heap, without a peak."""
         return replace(SiteCounters(*self._heap_sums.tolist()), peak_live_bytes=0)
 
     @property
     def keys(self) -> tuple[SiteKey, ...]:
-        """The sites by row; one in a free row is none of the table's."""
+        """The sites by row; keys of free rows are not in the table."""
         return tuple(self._keys)
 
     def keys_of(self, rows: NDArray[np.intp]) -> list[SiteKey]:
@@ -198,11 +198,11 @@ class SiteTable:
         return [self._keys[row] for row in rows.tolist()]
 
     def row_of(self, key: SiteKey) -> int:
-        """The row of a site; -1 if it has no row."""
+        """The row of a site; -1 if it has none."""
         return self._rows.get(key, -1)
 
     def counters(self, key: SiteKey) -> SiteCounters:
-        """The counters of a site. KeyError for an unknown one."""
+        """The counters of a site. Raises KeyError if it is unknown."""
         return SiteCounters(*self._counters[self._rows[key]].tolist())
 
     def columns(self) -> NDArray[np.int64]:
@@ -212,7 +212,7 @@ class SiteTable:
         return view
 
     def checkpoint(self, rows: NDArray[np.intp]) -> TableCheckpoint:
-        """The data to save of the sites of these rows."""
+        """The checkpoint of the sites of these rows."""
         return TableCheckpoint(
             self.timeline.checkpoint(rows),
             texts_of([self._keys[row] for row in rows.tolist()]),
@@ -224,7 +224,10 @@ class SiteTable:
 
     @classmethod
     def restored(cls, checkpoint: TableCheckpoint, now_ns: int) -> SiteTable:
-        """Restore the table, at the end of the gap that began with its save. ValueError if it is damaged."""
+        """Restore the table at the end of the gap since its checkpoint.
+
+        Raises ValueError if it is damaged.
+        """
         keys, timeline = keys_of(checkpoint.sites), Timeline.restored(checkpoint.timeline)
         if len(keys) != len(checkpoint.timeline.allocated_count):
             raise ValueError("columns of other call sites")
@@ -245,20 +248,23 @@ class SiteTable:
 
     @property
     def read_ns(self) -> NDArray[np.int64]:
-        """The edges of the timeline at which something was read: those that are in no gap."""
+        """The edges of the timeline at which something was read: those outside of gaps."""
         edges_ns = self.timeline.edges_ns
         unread = [(edges_ns > start_ns) & (edges_ns < end_ns) for start_ns, end_ns in self.gaps_ns]
         return edges_ns[~np.logical_or.reduce(unread)] if unread else edges_ns
 
     def past(self, time_ns: int) -> PastFigures:
-        """The figures of all sites at a time; in a gap those of its end. ValueError without readings."""
+        """The figures of all sites at a time; within a gap, those of its end.
+
+        Raises ValueError without readings.
+        """
         for start_ns, end_ns in self.gaps_ns:
             if start_ns < time_ns <= end_ns:
                 return replace(self.timeline.at(end_ns, len(self)), start_ns=start_ns)
         return self.timeline.at(time_ns, len(self))
 
     def _end_gap(self, now_ns: int) -> None:
-        """A gap ends with the first reading after it."""
+        """End a gap with the first reading after it."""
         self._is_in_gap = False
         if now_ns > self.updated_ns:
             self.gaps_ns[-1] = self.updated_ns, now_ns
@@ -270,7 +276,7 @@ class SiteTable:
         ended = [gap_ns for gap_ns in before if gap_ns[1] <= self.updated_ns]
         gaps_ns = [*ended, (self.updated_ns, max(self.updated_ns, now_ns))]
         while len(gaps_ns) > _GAPS_MAX:
-            # The oldest two become one, as long as both together.
+            # The oldest two gaps become one that is as long as both together.
             (start_ns, end_ns), (later_ns, last_ns) = gaps_ns[:2]
             gaps_ns[:2] = [(later_ns - (end_ns - start_ns), last_ns)]
         self.gaps_ns = gaps_ns
@@ -287,7 +293,7 @@ class SiteTable:
         self.used_count += int(is_used.sum()) - int(was_used.sum())
 
     def _add_new(self, keys: list[SiteKey]) -> NDArray[np.intp]:
-        """Make rows for sites that have none yet; returns these."""
+        """Add rows for sites that have none yet; returns the rows."""
         new = [key for key in keys if key not in self._rows]
         self._make_room(len(self) + len(new))
         rows = []
@@ -306,7 +312,7 @@ class SiteTable:
     def _make_room(self, rows: int) -> None:
         if rows <= len(self._kinds):
             return
-        # Twice as much, so that each row is moved a few times only.
+        # Doubles the capacity, so that each row is moved only a few times.
         counters = np.zeros((max(rows, 2 * len(self._kinds)), len(COUNTERS)), np.int64, order="F")
         counters[: len(self)] = self._counters[: len(self)]
         kinds = np.zeros(len(counters), np.int8)

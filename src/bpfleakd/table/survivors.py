@@ -1,7 +1,7 @@
-"""Which blocks survive: how many of those born in each stretch of time are still outstanding, by site.
+"""Counts survivors: how many blocks born in each stretch of time are still outstanding, by site.
 
-Like the census it is made of batches of block records (LIVE_BLOCK), so that a million blocks need little more
-memory than a batch; where blocks are sampled, each counts for those that it stands for.
+Survivors are counted from batches of block records (LIVE_BLOCK), like the census, so a million blocks need
+little more memory than a batch. A sampled block counts for all those that it represents.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bpfleakd.table.estimates import block_weights, estimated_bytes
 
 __all__ = ["SURVIVORS", "Survivors", "count_survivors"]
 
-# So many blocks of this site, born in this stretch, are outstanding, with so many bytes.
+# The number of outstanding blocks of a site that were born in a stretch, and their bytes.
 SURVIVORS = np.dtype(
     [("kind", "u4"), ("stretch", "u4"), ("stack_id", "u8"), ("live_count", "f8"), ("live_bytes", "f8")]
 )
@@ -25,22 +25,22 @@ _ROWS_MAX = 1 << 18
 
 
 class Survivors(Struct, frozen=True):
-    """SURVIVORS rows, one for each site and stretch that has any, sorted by site and stretch."""
+    """SURVIVORS rows: one for each site and stretch with outstanding blocks, sorted by site and stretch."""
 
     rows: NDArray[np.void]
     stretches: int
 
     def sites(self) -> list[tuple[int, int]]:
-        """Kind number and stack id of the sites that have any, in the order of the rows."""
+        """Kind number and stack id of the sites with outstanding blocks, in the order of the rows."""
         sites: list[tuple[int, int]] = self.rows[["kind", "stack_id"]][self._starts()].tolist()
         return sites
 
     def matrices(
         self, columns: NDArray[np.intp], width: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Outstanding blocks and bytes: row i of stretch i, column `columns[j]` of `width` of site j.
+        """Outstanding blocks and bytes: row i is of stretch i, column `columns[j]` of `width` is of site j.
 
-        Sites with a negative column are left out.
+        Leaves out sites with a negative column.
         """
         of_site = np.repeat(columns, np.diff(self._starts(), append=len(self.rows)))
         chosen = self.rows[of_site >= 0]
@@ -61,9 +61,9 @@ class Survivors(Struct, frozen=True):
 
 
 def count_survivors(batches: Iterable[NDArray[np.void]], edges_ns: NDArray[np.int64]) -> Survivors:
-    """Count LIVE_BLOCK records by site and birth; stretch i reaches from `edges_ns[i]` to the next edge.
+    """Count LIVE_BLOCK records by site and birth; stretch i lasts from `edges_ns[i]` to the next edge.
 
-    What was born before the first edge or after the last counts in the first or last stretch.
+    Blocks born before the first edge or after the last count in the first or last stretch.
     """
     stretches = len(edges_ns) - 1
     parts: list[NDArray[np.void]] = []

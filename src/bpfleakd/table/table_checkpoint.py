@@ -1,7 +1,7 @@
-"""The history of a process' call sites in plain numbers and bytes: what is written down of it.
+"""The history of a process' call sites in plain numbers and bytes, to be stored and restored.
 
-Columns are float32, little endian, a row for each bin, compressed: what is live changes little from one bin
-to the next.
+Columns are float32, little endian, one row per bin, compressed: live figures change little from one bin to
+the next.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _FASTEST = 1
 
 
 class TimelineCheckpoint(Struct, frozen=True):
-    """A timeline: bins end at `ends_ns`; `allocated_count` are the blocks born until the last of them.
+    """A timeline: bins end at `ends_ns`; `allocated_count` blocks were born until the end of the last one.
 
-    `lows_bytes`, `lows_count` and `births` are columns, of a row for each bin; of the first two a further row
-    is what was live at the end.
+    `lows_bytes`, `lows_count` and `births` are columns with one row per bin; the first two have a further row
+    with the live figures at the end.
     """
 
     began_ns: int
@@ -38,8 +38,8 @@ class TimelineCheckpoint(Struct, frozen=True):
 class TableCheckpoint(Struct, frozen=True):
     """A table: sites by the name of their kind and their stack, in the order of the timeline's columns.
 
-    `is_whole`: it has all sites. `totals` are points of the history of all live bytes; `gaps_ns` the times
-    without readings.
+    `is_whole` says that it has all sites. `totals` are points of the history of all live bytes; `gaps_ns` are
+    the times without readings.
     """
 
     timeline: TimelineCheckpoint
@@ -51,12 +51,12 @@ class TableCheckpoint(Struct, frozen=True):
 
 
 def texts_of(keys: Sequence[SiteKey]) -> list[tuple[str, int]]:
-    """Sites as they are written down."""
+    """Sites as pairs of the kind's name and the stack."""
     return [(key.kind.value, key.stack_id) for key in keys]
 
 
 def keys_of(sites: Sequence[tuple[str, int]]) -> list[SiteKey]:
-    """The sites again. ValueError if a kind is not known, or a site is there twice."""
+    """The sites of such pairs. Raises ValueError if a kind is unknown, or a site occurs twice."""
     keys = [SiteKey(AllocationKind(kind), stack_id) for kind, stack_id in sites]
     if len(set(keys)) != len(keys):
         raise ValueError("a call site is there twice")
@@ -64,12 +64,12 @@ def keys_of(sites: Sequence[tuple[str, int]]) -> list[SiteKey]:
 
 
 def packed(rows: NDArray[np.float64]) -> bytes:
-    """Columns as bytes."""
+    """Columns as compressed bytes."""
     return zlib.compress(rows.astype("<f4").tobytes(), _FASTEST)
 
 
 def unpacked(text: bytes, bins: int, sites: int) -> NDArray[np.float32]:
-    """The columns again: `bins` rows of `sites`. ValueError if they are not that."""
+    """The columns of compressed bytes: `bins` rows of `sites`. Raises ValueError for any other shape."""
     size = 4 * bins * sites
     decompress = zlib.decompressobj()
     try:

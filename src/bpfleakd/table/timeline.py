@@ -1,19 +1,19 @@
 """The history of all call sites of a process on one axis of time, in bounded memory.
 
-Time is cut into bins. For each site a bin has the least that was live in it (bytes and blocks) and how many
-blocks were born in it: what a verdict needs.
+Time is cut into bins. For each site, a bin has the least live figures (bytes and blocks) and the number of
+blocks born in it: what a verdict needs.
 
 Rules:
   - A bin ends with the last reading in it, and begins where the one before ended. The first begins at the
-    start of the recording, when there was nothing.
-  - A bin is `BIN_NS` wide at first. When there are too many, two neighbours become one: those that are
-    narrowest together for their age. So the resolution is a part of the age, whatever the age.
-  - A bin keeps the sites that changed in it, 24 bytes each, with what they had before it. Of the others the
-    least is what they had after it, which is found going back from now.
-  - Time without readings has bins, too, of equal width and at most `GAP_BINS_MAX`: what changed in it is in
-    the first reading after it, but blocks that live are known by when they were born.
-  - At most `BINS_MAX` bins; fewer, but at least `BINS_MIN`, where they keep more than `CELLS_MAX` changes.
-  - A reading costs what has changed.
+    start of the recording, with nothing live.
+  - A bin is `BIN_NS` wide at first. When there are too many, two neighbours are merged: those that are
+    narrowest together for their age. So the resolution is always a fixed share of the age.
+  - A bin stores the sites that changed in it, 24 bytes each, with their figures before it. The least of any
+    other site is its figure after the bin, which is found by going back from now.
+  - Time without readings has bins too, of equal width and at most `GAP_BINS_MAX`: its changes show in the
+    first reading after it, but the birth times of live blocks are known.
+  - At most `BINS_MAX` bins; fewer, but at least `BINS_MIN`, where they store more than `CELLS_MAX` changes.
+  - The cost of a reading depends on the number of changes only.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ Column = NDArray[np.float32]
 
 
 class TimelineColumns(Struct, frozen=True):
-    """Some sites' part of a timeline: row i is of the bin that ends at `ends_s[i]`, column j of site j.
+    """Some sites' part of a timeline: row i is the bin that ends at `ends_s[i]`, column j is site j.
 
     Seconds are since the start of the recording; a bin begins where the one before ends, the first at 0.
-    `low_bytes` and `low_count` are the least that was live in the bin, `born_count` the blocks born in it.
+    `low_bytes` and `low_count` are the least live figures in the bin, `born_count` is the number of blocks
+    born in it.
     """
 
     ends_s: NDArray[np.float64]
@@ -64,7 +65,7 @@ class TimelineColumns(Struct, frozen=True):
 
 
 class PastFigures(Struct, frozen=True):
-    """The least that was live between two times, by row: bytes (rounded to 24 bits) and blocks."""
+    """The least live figures between two times, by row: bytes (rounded to 24 bits) and blocks."""
 
     start_ns: int
     end_ns: int
@@ -73,7 +74,7 @@ class PastFigures(Struct, frozen=True):
 
 
 class _Bin(Struct):
-    """Row by row what changed: what it was before this bin, the least in it, and births."""
+    """The rows that changed in a bin: their figures before it, the least in it, and births."""
 
     start_ns: int
     end_ns: int
@@ -91,11 +92,11 @@ class Timeline:
     def __init__(self, began_ns: int) -> None:
         self.began_ns = began_ns
         self._bins: list[_Bin] = []
-        # By row: what was read last.
+        # The last reading, by row.
         self._live_bytes: Column = np.zeros(0, np.float32)
         self._live_count: Column = np.zeros(0, np.float32)
         self._allocated_count: NDArray[np.int64] = np.zeros(0, np.int64)
-        # By row: where it is in the newest bin, or -1.
+        # The place in the newest bin, by row, or -1.
         self._places: NDArray[np.intp] = np.zeros(0, np.intp)
 
     def __len__(self) -> int:
@@ -103,7 +104,7 @@ class Timeline:
 
     @property
     def edges_ns(self) -> NDArray[np.int64]:
-        """Where bins begin and end: one more than there are bins."""
+        """The edges of the bins: one more than there are bins."""
         return np.array([self.began_ns, *(one.end_ns for one in self._bins)], np.int64)
 
     def update(
@@ -114,7 +115,7 @@ class Timeline:
         live_count: NDArray[np.int64],
         allocated_count: NDArray[np.int64],
     ) -> None:
-        """Take in a reading: these rows, each at most once, have changed to these figures."""
+        """Record a reading: these rows, each at most once, have changed to these figures."""
         self._lengthen(int(rows.max(initial=-1)) + 1)
         newest = self._bins[-1] if self._bins else None
         begins = newest is None or now_ns - newest.start_ns > BIN_NS
@@ -124,23 +125,23 @@ class Timeline:
         self._add(newest, rows[self._places[rows] < 0])
         places = self._places[rows]
         for low, live in ((newest.low_bytes, live_bytes), (newest.low_count, live_count)):
-            # What was before the first reading of a bin is in the bin before.
+            # The figures before the first reading of a bin belong to the bin before.
             low[places] = live if begins else np.minimum(low[places], live)
         newest.born_count[places] += allocated_count - self._allocated_count[rows]
         self._live_bytes[rows], self._live_count[rows] = live_bytes, live_count
         self._allocated_count[rows] = allocated_count
 
     def leave_gap(self, now_ns: int) -> None:
-        """Nothing was read since the last bin, until the reading at `now_ns` that is taken in next."""
+        """Add bins for the time without readings before the reading at `now_ns`, which is recorded next."""
         start_ns = int(self.edges_ns[-1])
         parts = min(GAP_BINS_MAX, (now_ns - start_ns) // BIN_NS)
         for part in range(1, parts):
             self._begin(start_ns + (now_ns - start_ns) * part // parts)
 
     def at(self, time_ns: int, sites: int) -> PastFigures:
-        """The bin that a time is in, for the first `sites` rows; the first or newest if it is in none.
+        """The bin that contains a time, for the first `sites` rows; else the first or newest bin.
 
-        ValueError without bins.
+        Raises ValueError without bins.
         """
         if not self._bins:
             raise ValueError("nothing was read yet")
@@ -151,7 +152,7 @@ class Timeline:
         return PastFigures(wanted.start_ns, wanted.end_ns, low_bytes, low_count)
 
     def gained_bytes(self, rows: NDArray[np.intp], edge_ns: int) -> NDArray[np.float64]:
-        """What these rows, each named once, have beyond what they had at an edge; figures have 24 bits."""
+        """The gain of these rows, each named once, since an edge; figures have 24 bits."""
         columns = self._columns_of(rows)
         before_bytes = self._live_bytes[rows].astype(np.float64)
         for one in reversed(self._bins):
@@ -171,7 +172,7 @@ class Timeline:
         return TimelineColumns(ends_s, low_bytes, low_count, born_count)
 
     def checkpoint(self, rows: NDArray[np.intp]) -> TimelineCheckpoint:
-        """The data to save of the sites of these rows."""
+        """The checkpoint of the sites of these rows."""
         columns = self.columns(rows)
         return TimelineCheckpoint(
             self.began_ns,
@@ -184,7 +185,10 @@ class Timeline:
 
     @classmethod
     def restored(cls, checkpoint: TimelineCheckpoint) -> Timeline:
-        """The timeline again, its sites in the order of the rows that were saved. ValueError if none."""
+        """Restore the timeline, its sites in the order of the saved rows.
+
+        Raises ValueError if it is not one.
+        """
         edges_ns = [checkpoint.began_ns, *checkpoint.ends_ns]
         bins, sites = len(checkpoint.ends_ns), len(checkpoint.allocated_count)
         if bins > BINS_MAX or any(start_ns >= end_ns for start_ns, end_ns in pairwise(edges_ns)):
@@ -199,7 +203,7 @@ class Timeline:
         nothing = np.zeros((1, sites), np.float32)
         before_bytes, before_count = (np.vstack([nothing, lows]) for lows in (low_bytes, low_count))
         for index, (start_ns, end_ns) in enumerate(pairwise(edges_ns)):
-            # Of the others the least is what was live afterwards.
+            # The least of any other site is its figure after the bin.
             rows = np.flatnonzero(
                 (low_bytes[index] != low_bytes[index + 1])
                 | (low_count[index] != low_count[index + 1])
@@ -219,13 +223,13 @@ class Timeline:
         live_count: NDArray[np.int64],
         allocated_count: NDArray[np.int64],
     ) -> None:
-        """The past of these rows is unknown: treat it as if they had had these figures from the beginning."""
+        """Treat these rows, whose past is unknown, as if they had had these figures from the beginning."""
         self._lengthen(int(rows.max(initial=-1)) + 1)
         self._live_bytes[rows], self._live_count[rows] = live_bytes, live_count
         self._allocated_count[rows] = allocated_count
 
     def forget(self, rows: NDArray[np.intp]) -> None:
-        """Drop all that is known of these rows: other sites may have them from now on."""
+        """Drop everything about these rows: other sites may reuse them."""
         is_kept = np.ones(len(self._places), bool)
         is_kept[rows] = False
         self._bins = [_chosen(one, is_kept[one.rows]) for one in self._bins]
@@ -237,7 +241,7 @@ class Timeline:
             self._places[newest] = np.arange(len(newest))
 
     def _backwards(self, rows: NDArray[np.intp]) -> Iterator[tuple[_Bin, Column, Column, Column]]:
-        """From the newest bin on, the least bytes and blocks of these rows, and their births."""
+        """Yield, from the newest bin on, the least bytes and blocks of these rows, and their births."""
         columns = self._columns_of(rows)
         after_bytes, after_count = self._live_bytes[rows], self._live_count[rows]
         for one in reversed(self._bins):
@@ -250,7 +254,7 @@ class Timeline:
             after_bytes[column], after_count[column] = one.before_bytes[known], one.before_count[known]
 
     def _columns_of(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """By row, its place among `rows`, or -1."""
+        """The place of each row among `rows`, or -1."""
         self._lengthen(int(rows.max(initial=-1)) + 1)
         columns = np.full(len(self._places), -1)
         columns[rows] = np.arange(len(rows))
@@ -260,7 +264,7 @@ class Timeline:
         missing = length - len(self._places)
         if missing <= 0:
             return
-        # Twice as many, so that each is moved a few times only.
+        # Doubles the capacity, so that each row is moved only a few times.
         missing = max(missing, len(self._places))
         self._live_bytes = _with_zeroes(self._live_bytes, missing)
         self._live_count = _with_zeroes(self._live_count, missing)
@@ -280,7 +284,7 @@ class Timeline:
         return self._bins[-1]
 
     def _add(self, newest: _Bin, rows: NDArray[np.intp]) -> None:
-        """Have rows in the newest bin that have not changed in it so far."""
+        """Add rows to the newest bin that have not changed in it so far."""
         if not len(rows):
             return
         self._places[rows] = np.arange(len(newest.rows), len(newest.rows) + len(rows))
@@ -298,7 +302,7 @@ class Timeline:
         return len(self._bins) > BINS_MAX or sum(len(one.rows) for one in self._bins) > CELLS_MAX
 
     def _merge_two(self, now_ns: int) -> None:
-        # The newest is still filling.
+        # The newest bin is still filling.
         pairs = list(zip(self._bins[:-2], self._bins[1:-1], strict=True))
         relative = [
             (later.end_ns - earlier.start_ns) / (now_ns - later.end_ns + BIN_NS) for earlier, later in pairs
@@ -308,7 +312,7 @@ class Timeline:
 
 
 def _known(columns: NDArray[np.intp], one: _Bin) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Which places of a bin are of rows that have a column, and these columns."""
+    """The places of a bin whose rows have a column, and these columns."""
     column = columns[one.rows]
     known = column >= 0
     return column[known], known
@@ -324,7 +328,7 @@ def _merged(earlier: _Bin, later: _Bin) -> _Bin:
     of_earlier, of_later = np.searchsorted(rows, earlier.rows), np.searchsorted(rows, later.rows)
 
     def low(before: Column, low_earlier: Column, low_later: Column) -> Column:
-        # Whatever did not change in the earlier one was all the time what it was before the later one.
+        # A row that did not change in the earlier bin had its figure before the later one all the time.
         least = np.empty(len(rows), np.float32)
         least[of_later] = before
         least[of_earlier] = low_earlier

@@ -1,1 +1,1 @@
-"""Verdicts on call sites, managed heaps and processes, from their histories. Pure: values in, values out."""
+"""Verdicts on call sites, managed heaps and processes, computed from their histories. No I/O."""

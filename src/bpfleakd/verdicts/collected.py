@@ -1,7 +1,7 @@
-"""Histories of a heap whose figures are known only as of its collections.
+"""Histories of a heap whose figures are only known at its collections.
 
-Between two collections nothing is known: unchanged figures are neither silence nor a plateau. So for such
-sites only bins of time with a reported collection count, and time ends with the last one.
+Between two collections nothing is known: an unchanged figure is neither silence nor a plateau. Such sites
+therefore count only the bins of time with a reported collection, and their time ends with the last one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ __all__ = ["as_of_collections"]
 
 
 def as_of_collections(histories: SiteHistories, collected_s: Row) -> SiteHistories:
-    """The live figures after each collection; `collected_s` are their times since the recording began.
+    """The live figures after each collection, or only the first bin if there was none.
 
-    The first bin alone is left where there was none.
+    `collected_s` are the times of the collections since the recording began.
     """
     ends_s = histories.ends_s
     bins = np.unique(np.searchsorted(ends_s, collected_s))
     bins = bins[bins < len(ends_s)] if (bins < len(ends_s)).any() else np.zeros(1, np.intp)
-    # A bin ends with what the next one begins with. That has nothing less, unless it was collected too.
+    # A bin begins with the figures that the one before ended with. They are the least after a collection only
+    # if that bin had a collection too.
     after_bytes = np.vstack([histories.low_bytes[1:], histories.live_bytes])
     after_count = np.vstack([histories.low_count[1:], histories.live_count])
     starts = np.concatenate([[0], bins[:-1] + 1])

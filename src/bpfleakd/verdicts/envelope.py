@@ -1,19 +1,19 @@
-"""What of memory stays: rising curves of many call sites at once, and tests of how they rise.
+"""Which memory stays: rising curves of many call sites at once, and tests of how they rise.
 
 Rules:
   - Two curves never fall. The *lower envelope* is the least that was live from a time on until now: memory
     that is allocated and freed does not raise it, however often and however much. The *survivors* are the
-    live blocks that were born until a time. Survivors <= envelope <= live, at every time.
-  - The end of the envelope proves nothing: it is always what is live now. A site that once came down again
-    after 10 s may do so again, so the last 10 s do not count (`longest_excursion_s`).
+    live blocks that were born before a time. Survivors <= envelope <= live, at every time.
+  - The end of the envelope proves nothing: it always equals what is live now. A site that once fell back
+    after 10 s may do so again, so its last 10 s do not count (`longest_excursion_s`).
   - The shape of a rise within a window is given by the gains in `CELLS` equal parts of it. The number of
-    *effective steps* is (sum of gains)^2 / (sum of squared gains), the participation ratio: as many equal
-    steps would look the same. One jump is 1, however large; a straight line is CELLS.
-  - Under the hypothesis of a constant rate, steps fall anywhere in the window with equal probability. So no
-    step in a part s of it has probability (1 - s)^n; at most a share f of n steps in a third of it has at
-    most exp(-n KL(f, 1/3)) (Chernoff 1952, for the binomial distribution); and the mean time of n steps, as a
-    part of the window, is normal around 1/2 with variance 1 / 12n: Laplace's test of a point process for a
-    trend of its rate (Cox and Lewis, The statistical analysis of series of events, 1966).
+    *effective steps* is (sum of gains)^2 / (sum of squared gains), the participation ratio: the number of
+    equal steps with the same ratio. One jump is 1 step, however large; a straight line is CELLS steps.
+  - Under the hypothesis of a constant rate, steps fall anywhere in the window with equal probability. The
+    probability of no step in a part s of it is (1 - s)^n; at most a share f of n steps in a third of it has
+    at most exp(-n KL(f, 1/3)) (Chernoff 1952, for the binomial distribution); and the mean time of n steps,
+    as a part of the window, is normal around 1/2 with variance 1 / 12n: Laplace's test of a point process for
+    a trend of its rate (Cox and Lewis, The statistical analysis of series of events, 1966).
 
 Matrices have a row for each bin of the timeline and a column for each site; all times are seconds since the
 recording began.
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 CELLS = 24
-# What is left of the rise when it counts as over.
+# A rise counts as over when this share of it is left.
 _REST = 0.02
 _THIRD = CELLS // 3
 
@@ -46,12 +46,12 @@ Row = NDArray[np.float64]
 
 
 class Rise(Struct, frozen=True):
-    """How curves rise in their windows, a figure for each site.
+    """How curves rise in their windows: one figure per site.
 
-    `gain` is in the curve's unit, `steps` the effective steps, `silence` the part of the window (0 to 1) at
-    its end without a step worth mentioning; `first_third` and `last_third` are those thirds' parts of the
-    gain. All are 0 where nothing was gained. `z_rate` is the deviate of Laplace's test: below 0 the rate
-    falls.
+    `gain` is in the curve's unit; `steps` is the number of effective steps. `silence` is the part of the
+    window (0 to 1) at its end without a notable step. `first_third` and `last_third` are the shares of the
+    gain in those thirds. All are 0 if nothing was gained. `z_rate` is the deviate of Laplace's test: below 0
+    the rate falls.
     """
 
     gain: Row
@@ -63,27 +63,31 @@ class Rise(Struct, frozen=True):
 
     @property
     def log_p_silence(self) -> Row:
-        """The logarithm of how probable this silence is if the curve still rises as before."""
+        """The logarithm of the probability of this silence, assuming the curve still rises as before.
+        """
         return self.steps * np.log1p(-np.minimum(self.silence, 1 - 1e-9))
 
     @property
     def log_p_first_third(self) -> Row:
-        """The same of so little, or less, in the first third; 0 where it is a third or more."""
+        """The logarithm of the probability of this little gain, or less, in the first third.
+
+        It is 0 from a third of the gain on.
+        """
         return _log_chernoff(self.first_third, self.steps)
 
     @property
     def log_p_last_third(self) -> Row:
-        """The same of the last third."""
+        """The same as `log_p_first_third` for the last third."""
         return _log_chernoff(self.last_third, self.steps)
 
 
 def lower_envelope(low: Matrix) -> Matrix:
-    """The least from each bin to the end."""
+    """The least of each bin and all later ones."""
     return np.minimum.accumulate(low[::-1], axis=0)[::-1]
 
 
 def longest_excursion_s(low: Matrix, envelope: Matrix, widths_s: Row) -> Row:
-    """The longest time that each site was above its envelope, and so came down again."""
+    """The longest time that each site spent above its envelope before it fell back."""
     above = low > envelope
     longest = np.zeros(low.shape[1])
     current = np.zeros(low.shape[1])
@@ -99,9 +103,10 @@ def grid_of(start_s: Row, end_s: Row) -> Matrix:
 
 
 def values_at(curve: Matrix, ends_s: Row, times_s: Matrix, *, from_zero: bool) -> Matrix:
-    """Each site's curve at its own times; straight lines between the ends of bins.
+    """Each site's curve at its own times, interpolated linearly between the ends of bins.
 
-    `from_zero`: a sum over bins is 0 at the beginning; an envelope is in the first bin what it is at its end.
+    With `from_zero`, the curve starts at 0 (a sum over bins); otherwise it is constant in the first bin (an
+    envelope).
     """
     after = np.minimum(np.searchsorted(ends_s, times_s, side="left"), len(ends_s) - 1)
     starts_s = np.concatenate([[0.0], ends_s[:-1]])
@@ -115,7 +120,7 @@ def values_at(curve: Matrix, ends_s: Row, times_s: Matrix, *, from_zero: bool) -
 
 
 def rise_of(values: Matrix) -> Rise:
-    """How curves rise over a grid: `values` as from `values_at`."""
+    """How curves rise over a grid; `values` is a result of `values_at`."""
     gains = np.maximum(np.diff(values, axis=0), 0.0)
     gain = gains.sum(axis=0)
     share = gains / np.where(gain > 0, gain, 1.0)
@@ -136,14 +141,14 @@ def rise_of(values: Matrix) -> Rise:
 
 
 def last_rise_s(rise: Rise, grid: Matrix) -> Row:
-    """When the curves rose last over the grid that `rise` is of; the start where they did not."""
+    """When each curve last rose on the grid of `rise`; the start of the grid if it never did."""
     cell = np.rint((1.0 - rise.silence) * CELLS).astype(np.intp)
     last_s: Row = np.where(rise.gain > 0, np.take_along_axis(grid, cell[None, :], axis=0)[0], grid[0])
     return last_s
 
 
 def _log_chernoff(share: Row, steps: Row) -> Row:
-    """Of at most this share of the steps in a third of the window."""
+    """Chernoff's bound for at most this share of the steps in a third of the window."""
     expected = 1 / 3
     low = np.clip(share, 1e-12, 1.0)
     high = np.clip(1 - share, 1e-12, 1.0)

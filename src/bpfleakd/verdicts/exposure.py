@@ -1,14 +1,14 @@
-"""How densely call sites were recorded over time, if sampling became coarser or finer.
+"""How densely call sites were recorded over time, when the sampling interval changed.
 
-A block of s bytes is recorded with probability p = 1 - exp(-s/T), so that blocks that are born at a constant
-rate are recorded at a rate in proportion to p. By the time-rescaling theorem (Brown, Barbieri, Ventura, Kass
-and Frank, The time-rescaling theorem and its application to neural spike train data analysis, Neural
-Computation 14, 2002) they are a process of constant rate again if time is measured by the integral of p: the
-*exposure*. In exposure a minute of which hardly anything was recorded is short, and so is its silence; and
-what was recorded in it counts one by one, not for the thousands that each stands for.
+A block of s bytes is recorded with probability p = 1 - exp(-s/T), so blocks born at a constant rate are
+recorded at a rate proportional to p. By the time-rescaling theorem (Brown, Barbieri, Ventura, Kass and Frank,
+The time-rescaling theorem and its application to neural spike train data analysis, Neural Computation 14,
+2002) recorded blocks are again a process of constant rate if time is measured by the integral of p: the
+*exposure*. A minute in which hardly anything was recorded is short in exposure, and so is its silence; its
+recorded blocks count one by one, not as the thousands that each represents.
 
-Blocks may come in steps of many. A step of n blocks is seen if any of them is recorded, with the probability
-1 - (1 - p)^n: by the integral of that silence is measured.
+Blocks may come in steps. A step of n blocks is seen if any of them is recorded, with probability 1 - (1 -
+p)^n. Silence is measured by the integral of that probability.
 
 Matrices have a row for each bin of the timeline and a column for each site.
 """
@@ -23,15 +23,16 @@ from bpfleakd.verdicts.envelope import CELLS, Matrix, Row, grid_of
 
 __all__ = ["Exposure", "constant_exposure", "exposure_of"]
 
-# So that exposure rises, however little is recorded.
+# Keeps exposure rising, however little is recorded.
 _LEAST = 1e-9
 
 
 class Exposure(Struct, frozen=True):
-    """The exposure of sites. `chance` is the part of blocks recorded in each bin, relative to the best bin.
+    """The exposure of sites.
 
-    `weight` is how many blocks a recorded one stood for in the best bin, `last_weight` in the last. `chance`
-    is None if nothing changed: then exposure is time.
+    `chance` is the probability of recording a block in each bin, relative to the best bin; None if it never
+    changed: exposure is time then. `weight` is how many blocks a recorded one represented in the best bin,
+    `last_weight` in the last.
     """
 
     ends_s: Row
@@ -40,7 +41,7 @@ class Exposure(Struct, frozen=True):
     last_weight: Row
 
     def seen(self, curve: Matrix) -> Matrix:
-        """A curve that never falls as it would be with each recorded block counted as in the best bin."""
+        """A rising curve with each recorded block counted as in the best bin."""
         if self.chance is None:
             return curve
         gains = np.diff(curve, axis=0, prepend=0.0) * self.chance
@@ -61,13 +62,16 @@ class Exposure(Struct, frozen=True):
         return grid
 
     def weighted(self, survivors: Matrix) -> Matrix | None:
-        """Sums of survivors times what a recorded block of each bin stood for; None if that never changed."""
+        """Sums of survivors times the blocks that a recorded one represented in each bin.
+
+        None if that number never changed.
+        """
         if self.chance is None:
             return None
         return np.cumsum(survivors * self.weight / self.chance, axis=0)
 
     def after_share(self, share: float) -> Row:
-        """When each site had had this share (0 to 1) of its exposure."""
+        """When each site had received this share (0 to 1) of its exposure."""
         if self.chance is None:
             return np.full(len(self.weight), share * self.ends_s[-1])
         edges_s = np.concatenate([[0.0], self.ends_s])
@@ -75,7 +79,7 @@ class Exposure(Struct, frozen=True):
         return np.array([np.interp(share * one[-1], one, edges_s) for one in exposed.T])
 
     def silence(self, blocks_a_step: Row, start_s: Row, last_s: Row, end_s: Row) -> Row:
-        """Which part (0 to 1) of the steps that would have been seen in a window was due after `last_s`."""
+        """Which part (0 to 1) of the visible steps of a window was due after `last_s`."""
         if self.chance is None:
             return (end_s - last_s) / np.maximum(end_s - start_s, 1e-9)
         chance = -np.expm1(np.maximum(blocks_a_step, 1.0) * np.log1p(-np.minimum(self.chance, 1 - 1e-12)))
@@ -92,7 +96,7 @@ class Exposure(Struct, frozen=True):
         return np.diff(self.ends_s, prepend=0.0)[:, None]
 
     def where(self, mine: NDArray[np.bool_], others: Exposure) -> Exposure:
-        """This exposure of `mine` sites, and another one of the rest."""
+        """This exposure for the sites in `mine`, and the other one for the rest."""
         if self.chance is None:
             return self
         chance = np.where(mine, self.chance, 1.0 if others.chance is None else others.chance)
@@ -101,14 +105,14 @@ class Exposure(Struct, frozen=True):
 
 
 def constant_exposure(ends_s: Row, weight: Row) -> Exposure:
-    """The exposure of sites whose recorded blocks stood for `weight` blocks all the time."""
+    """The exposure of sites whose recorded blocks always represented `weight` blocks."""
     return Exposure(ends_s, None, weight, weight)
 
 
 def exposure_of(ends_s: Row, intervals_bytes: Row, block_bytes: Row) -> Exposure:
-    """The exposure of sites with blocks of so many bytes; interval 0 is that every block was recorded."""
+    """The exposure of sites with blocks of `block_bytes`; an interval of 0 records every block."""
     sizes = np.maximum(block_bytes, 1.0)
-    # An interval far below any block is as good as none.
+    # An interval far below any block's size records every block.
     intervals = np.where(intervals_bytes > 0, intervals_bytes, 1e-3)[:, None]
     chance = np.maximum(-np.expm1(-sizes / intervals), _LEAST)
     best = chance.max(axis=0)

@@ -1,25 +1,26 @@
-"""Whether a managed heap leaks, by what its collections leave alive.
+"""Whether a managed heap leaks, judged by what its collections leave alive.
 
-A heap that is collected grows by whatever was allocated since the last collection, so that its size says
-nothing. What a collection leaves does:
+A garbage-collected heap grows by everything allocated since the last collection, so its size proves nothing.
+What a collection leaves does:
 
-- A collection of the whole heap shows exactly what was alive.
+- A full collection shows exactly what was alive.
 - A collection of young generations shows an upper bound: the old ones may hold garbage.
 
-So memory has leaked for certain if a full collection found more alive than there can have been at an earlier
-one, by a good part of what the trend says: what fills in the beginning, or between two full ones, is no leak.
-Growth alone, seen by collections of young generations, may be garbage that grew old: no leak until a
-full collection has confirmed it. Without any collection there is nothing to be said.
+So memory has certainly leaked if a full collection found more alive than there can have been at an earlier
+one, and the difference is a large part of what the trend predicts: memory that fills up at the beginning, or
+between two full collections, is not a leak. Growth seen only by collections of young generations may be
+garbage that was promoted: it is not a leak until a full collection confirms it. Without any collection the
+verdict is unknown.
 
-Where full collections come often (V8), more is asked of them: the earlier one is of the third quarter of the
-time before, since a program fills its caches in the first half, and what came since is at least half of what
-the trend says. A leak stays one until that is refuted.
+Where full collections are frequent (V8), the condition is stricter: the earlier one is from the third quarter
+of the time before, since a program fills its caches in the first half, and the difference is at least half of
+what the trend predicts. A verdict of leak stands until a full collection refutes it.
 
-Growth that slows down is that of a cache, and no leak; nor is growth that has ended (`slowing`). But near the
-limit of the heap, a leak slows down as well: the runtime collects all the time, or refuses memory.
+Growth that slows down is that of a cache, not a leak; neither is growth that has ended (`slowing`). Near the
+limit of the heap, however, a leak slows down as well: the runtime collects all the time, or refuses memory.
 
-Method: growth is that of the least in each of up to twelve equal parts of the time (`process_verdict` has the
-reasons), by the same trend and the same test.
+Method: growth is the trend of the minima in up to twelve equal parts of the time, with the same estimate and
+test as in `process_verdict`, which gives the reasons.
 """
 
 from __future__ import annotations
@@ -42,23 +43,23 @@ __all__ = ["GAINED_MIN_BYTES", "Collections", "classify_managed_heap", "with_man
 _PARTS = 12
 _PARTS_MIN = 5
 _P_MAX = 0.02
-# Less than that may be a buffer that was made later.
+# Less than that may be a buffer that was created later.
 GAINED_MIN_BYTES = 1 << 20
 _GAINED_MIN_SHARE = 0.02
-# What is compared to a full collection: from then to then, of the time until that.
+# The range of earlier collections to compare a full collection with, as parts of the time before it.
 _EARLIER = (0.0, 0.6)
 _EARLIER_IF_OFTEN = (0.5, 0.75)
-# What has leaked is at least this part of what the trend says. Less where they are rare, since garbage adds
-# to the trend, and a collector that tolerates garbage (G1) shows less than what is alive.
+# Least leaked share of what the trend predicts. It is lower for rare full collections, since garbage adds to
+# the trend, and a collector that tolerates garbage (G1) shows less than what is alive.
 _OF_TREND_MIN, _OF_TREND_MIN_IF_OFTEN = 0.25, 0.5
-# How long it has lasted where they come often, in units of what makes a leak.
+# How long growth must have lasted if full collections are frequent, in units of `leak_after_s`.
 _LASTS_MIN = 1.25
-# From this part of its limit on, the runtime may be what slows growth down. Seen with OpenJDK 17 (G1): at
-# 95 % of the limit, an even leak was taken for a cache until the JVM failed.
+# Above this share of its limit, the runtime itself may slow growth down. With OpenJDK 17 (G1) at 95 % of the
+# limit, a steady leak was mistaken for a cache until the JVM failed.
 _NEAR_LIMIT_SHARE = 0.8
-# Commits of the heap that make this part of a process' growth explain it.
+# Commits of the heap that are at least this share of a process' growth explain it.
 _EXPLAINS_SHARE = 0.5
-# Upper bounds, of which the lowest is shown.
+# How many upper bounds the shown minimum is taken from.
 _BOUNDS = 3
 _LEFT_ALIVE = "what {} of the managed heap leave alive"
 
@@ -66,8 +67,11 @@ _Row = NDArray[np.float64]
 
 
 class Collections(Struct, frozen=True):
-    """Collections of one process: seconds since the attach, bytes alive at most, whether they cover all
-    objects, and the bytes that are alive for certain if so."""
+    """Collections of one process.
+
+    For each collection: seconds since the attach, the upper bound of live bytes, whether it covered all
+    objects, and the exact live bytes if it did.
+    """
 
     times_s: NDArray[np.float64]
     live_bytes: NDArray[np.float64]
@@ -86,9 +90,11 @@ def classify_managed_heap(
     was_leak: bool = False,
     limit_bytes: int | None = None,
 ) -> ManagedHeap:
-    """Judge a heap by its collections, watched for `watched_s` so far. `is_read`: by readings, each of which
-    shows exactly what was in use. `often_full`: full collections come often. `was_leak`:
-    it leaked until now. `limit_bytes`: the size beyond which the runtime refuses memory; None if unknown.
+    """Return the verdict on a heap watched for `watched_s` so far.
+
+    `is_read`: the figures are readings, each of which shows exactly what was in use. `often_full`: full
+    collections are frequent. `was_leak`: the last verdict was leak. `limit_bytes`: the size beyond which the
+    runtime refuses memory; None if unknown.
     """
     count, full = len(collections.times_s), int(collections.is_full.sum())
     live_bytes = _live_bytes(collections, is_read) if count else None
@@ -116,7 +122,7 @@ def classify_managed_heap(
         verdict, reason = Verdict.LEAK, f"{what} grows {human_rate(rate)}"
         reason += "" if is_read else f", through {_counted(full, 'full collection')}"
     elif not grows and count < _PARTS and _gained_bytes(found, collections) > GAINED_MIN_BYTES:
-        # Five rising ones are below the test's certainty, but the heap is not constant either; nor is it if
+        # Five rising minima are below the test's certainty, but the heap is not constant either. Nor is it if
         # the last five of ten happen not to rise.
         verdict, reason = Verdict.UNKNOWN, f"{looks} of the managed heap: too few to tell"
     elif grows:
@@ -133,16 +139,16 @@ def classify_managed_heap(
 def with_managed_heap(
     verdict: ProcessVerdict, heap: ManagedHeap, committed_bytes_per_s: float, found: FoundGrowth
 ) -> ProcessVerdict:
-    """The verdict on a process with such a heap; the call sites that commit the heap do not count.
+    """The verdict on a process with such a heap, without the call sites that commit the heap.
 
-    `committed_bytes_per_s` is what these grow by.
+    `committed_bytes_per_s` is the growth of those call sites.
     """
     grows = verdict.memory_bytes_per_s if verdict.explained_share is not None else None
     share = verdict.explained_share
     if grows and share is not None:
         share = round(min(1.0, share + max(heap.growth_bytes_per_s, committed_bytes_per_s) / grows), 3)
     if heap.verdict is Verdict.LEAK:
-        # Without the heap, the known share of the growth is another.
+        # Without the heap, the explained share of the growth differs.
         others = f"; {verdict.reason.partition(';')[0]}" if found.leaks else ""
         limit, seconds = _first_limit(verdict, heap)
         return replace(
@@ -154,8 +160,8 @@ def with_managed_heap(
             limit=limit,
             limit_reached_s=seconds,
         )
-    # Memory committed before the attach may be touched only now. A heap touches it as fast as it grows; while
-    # nothing is known of the heap, it may be all of the growth.
+    # Memory committed before the attach may first be touched now. A heap touches it as fast as it grows; as
+    # long as the heap's verdict is unknown, that may be all of the growth.
     if heap.verdict is Verdict.UNKNOWN:
         touched = grows or 0.0
     else:
@@ -174,7 +180,8 @@ def with_managed_heap(
 
 
 def _first_limit(verdict: ProcessVerdict, heap: ManagedHeap) -> tuple[MemoryLimit | None, float | None]:
-    """That of the heap, if this leak reaches it before the process' own; and when."""
+    """The heap's limit and when it is reached, if this leak reaches it before the process' own limit.
+    """
     if heap.limit_bytes is None or heap.live_bytes is None:
         return verdict.limit, verdict.limit_reached_s
     limit = MemoryLimit(MemoryLimitKind.MANAGED_HEAP, heap.limit_bytes, heap.live_bytes)
@@ -185,22 +192,22 @@ def _first_limit(verdict: ProcessVerdict, heap: ManagedHeap) -> tuple[MemoryLimi
 
 
 def _live_bytes(collections: Collections, is_read: bool) -> int:
-    """How much is alive: what a reading or a full collection found, else the lowest of the last upper bounds.
+    """The live bytes: those of a reading or a full collection, else the lowest of the last upper bounds.
 
-    A collection of young generations may find these full by chance, at ten times what is alive.
+    A collection of young generations may happen when these are full, at ten times what is alive.
     """
     is_exact = is_read or bool(collections.is_full[-1])
     return int(collections.live_bytes[-1 if is_exact else -_BOUNDS :].min())
 
 
 def _trend(collections: Collections) -> Trend | None:
-    """Of the least in each part of the time; None if there are too few."""
+    """The trend of the minima in each part of the time; None if there are too few."""
     times_s, least_bytes = _parts(collections.times_s, collections.live_bytes)
     return trend(times_s, least_bytes) if len(times_s) >= _PARTS_MIN else None
 
 
 def _parts(times_s: _Row, live_bytes: _Row) -> tuple[_Row, _Row]:
-    """When each part of the time begins, and the least in it."""
+    """The start of each part of the time, and the least figure in it."""
     edges = np.searchsorted(times_s, np.linspace(times_s[0], times_s[-1], _PARTS + 1)[:-1])
     edges = np.unique(edges[edges < len(times_s)])
     if len(times_s) <= _PARTS:
@@ -226,7 +233,7 @@ def _gained_bytes(found: Trend, collections: Collections) -> float:
 def _is_confirmed(
     collections: Collections, often_full: bool, was_leak: bool, rate: float, leak_after_s: float
 ) -> bool:
-    """Whether the last full collection confirms growth at that rate."""
+    """Whether the last full collection confirms growth at `rate`."""
     if not often_full:
         return _has_survived(collections, _EARLIER, 0.0 if was_leak else _OF_TREND_MIN * rate)
     if was_leak:
@@ -244,7 +251,8 @@ def _has_survived(
 ) -> bool:
     """Whether the last full collection found more alive than there can have been before.
 
-    Before is in these shares of the time until then, which must be `least_span_s`.
+    "Before" are the collections within `earlier_shares` of the time until then, which must last
+    `least_span_s`.
     """
     full = np.flatnonzero(collections.is_full)
     if not len(full):

@@ -1,12 +1,13 @@
-"""What was measured of call sites, kept until it may have become something else.
+"""A cache of call sites' measurements, kept until they may have changed.
 
-To measure a site takes 20 us, to judge it by what was measured next to nothing.
+Measuring a site takes 20 us; judging it by its measurements takes almost no time.
 
 Rules:
-  - A site that has changed is measured again; so is one that grows or persists, of which silence is news.
-  - Of the others only time passes, and all thresholds are parts of the time observed: they are measured
-    again when that has become an eighth longer.
-  - Until then for how long they were quiet or silent grows with time, and nothing else changes.
+  - A site that has changed is measured again; so is one that grows or persists, since its silence changes the
+    verdict.
+  - For the others only time passes, and all thresholds are shares of the time observed: they are measured
+    again when that time has grown by an eighth.
+  - Until then only their quiet and silent times grow.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class MeasuredSites:
         self._measured_s: NDArray[np.float64] = np.zeros(0)
 
     def due(self, rows: Rows, changed_s: NDArray[np.float64], now_s: float) -> Rows:
-        """Those of the rows that have to be measured; row i has changed last at `changed_s[i]`."""
+        """Those rows that must be measured; row i last changed at `changed_s[i]`."""
         self._lengthen(int(rows.max(initial=-1)) + 1)
         measured_s = self._measured_s[rows]
         is_due = (changed_s > measured_s) | (now_s >= measured_s * _LONGER)
@@ -49,7 +50,7 @@ class MeasuredSites:
         return rows[is_due]
 
     def keep(self, rows: Rows, measured: Persistence, now_s: float) -> None:
-        """Site i of `measured` is in row `rows[i]`, as of now."""
+        """Store measurements as of now; site i of `measured` is in row `rows[i]`."""
         for name in _COLUMNS:
             column = getattr(measured, name)
             if name not in self._columns:
@@ -58,14 +59,14 @@ class MeasuredSites:
         self._measured_s[rows] = now_s
 
     def of(self, rows: Rows, now_s: float, leak_after_s: float) -> Persistence:
-        """The measurements of rows that have all been measured."""
+        """The measurements of rows, all of which have been measured."""
         columns = {name: self._columns[name][rows] for name in _COLUMNS}
         for name in _GOING_ON:
             columns[name] = columns[name] + (now_s - self._measured_s[rows])
         return Persistence(now_s, leak_after_s, **columns)
 
     def forget(self, rows: Rows) -> None:
-        """Other sites may have these rows from now on: they are measured anew."""
+        """Drop the measurements of rows that other sites may reuse."""
         self._lengthen(int(rows.max(initial=-1)) + 1)
         self._measured_s[rows] = 0.0
 

@@ -1,10 +1,10 @@
-"""What is measured of call sites before they are judged: how what stays grows, and whether old blocks die.
+"""Measurements of call sites for their verdicts: how retained memory grows, and whether old blocks die.
 
-Everything is computed for many sites at once. Windows end where a site's own past makes it trustworthy (see
-`envelope`), begin after the start-up, and are halved down to the horizon. The first, longest one in which the
-site grows as a leak does is used, so the number of tests of a site grows only with the logarithm of time.
-Since a new growth must last for an eighth of the whole history to count as a leak, a busy minute does not
-alarm daemons that watch for days.
+Everything is computed for many sites at once. Windows end before the time that the site's own past makes
+uncertain (see `envelope`), begin after the start-up, and are halved down to the horizon. The longest one in
+which the site grows like a leak is used, so the number of tests per site grows with the logarithm of time.
+Since new growth must last for an eighth of the whole history to count as a leak, a busy minute does not alarm
+daemons that watch for days.
 """
 
 from __future__ import annotations
@@ -50,44 +50,46 @@ __all__ = ["LEAK_AFTER_S", "START_UP_S", "persistence_of"]
 # A filling cache cannot be distinguished from a leak until it stops. This is how long growth must last to be
 # called a leak, unless configured: a mere convention.
 LEAK_AFTER_S = 45.0
-# What is allocated at first is neither: at least so long, or this part of the recording.
+# Allocations at the beginning are start-up: for at least this long, or this share of the recording.
 START_UP_S = 5.0
 _START_UP_SHARE = 0.1
 _WINDOWS = 4
-# Evidence: so many effective steps with so many blocks, or a few more steps with so many bytes.
+# Evidence: this many effective steps with enough blocks, or a few more steps with enough bytes.
 _STEPS_MIN = 3.5
 _RISES_MIN = 3
 _STEPS_ENOUGH = 5.0
 _BLOCKS_ENOUGH = 20.0
 _BYTES_ENOUGH = 16 << 10
 _SURVIVORS_ENOUGH = 20.0
-# If less of what was gained consists of old blocks, they are being replaced.
+# If old blocks are less than this share of the gain, blocks are being replaced.
 _REPLACED_SHARE = 0.3
-# Where the old blocks of a site leave, the envelope gains less than what survives of the new ones.
+# If a site frees its old blocks, its envelope gains less than this share of the new blocks' survivors.
 _GAIN_OF_SURVIVORS = 0.5
-# Envelopes of sites that came down within such a part of the time are as good as what is live.
+# The envelope is as good as the live figures for sites that fell back within this share of the time.
 _CALM_SHARE = 0.25
 # Growth below this multiple of the noise does not count.
 _NOISE_FACTOR = 3.0
 _FEW = 3.0
-# If no more of the old blocks are left, and as many of the oldest, these are not of those that die.
+# If at most this share of the old blocks is left, and as much of the oldest, those left do not belong to the
+# blocks that die.
 _FEW_SURVIVE = 0.1
-# A recorded block that stands for so many is one of a sample.
+# A recorded block that represents at least this many belongs to a sample.
 _SAMPLED_WEIGHT = 1.5
-# A step of which so many blocks are recorded on average is missed once in 150 times.
+# A step of which this many blocks are recorded on average is missed once in 150 times.
 _RECORDED_FOR_CERTAIN = 5.0
-# Blocks born just now have not had the time to die: so long, and one of these parts of the recording.
+# Blocks born just now have not had time to die: those of this many seconds, and of one such part of the
+# recording.
 _YOUNG_S = 3.0
 _YOUNG_SHARES = (0.05, 0.25)
 
 
 def persistence_of(histories: SiteHistories, leak_after_s: float = LEAK_AFTER_S) -> Persistence:
-    """Measure sites; what grows for `leak_after_s` may leak. At least one bin of time is needed."""
+    """Measure sites; growth that lasts `leak_after_s` may be a leak. Needs at least one bin of time."""
     return _Measurement(histories, leak_after_s).result()
 
 
 class _Measurement:
-    """One run over some sites."""
+    """One measurement of several sites."""
 
     def __init__(self, histories: SiteHistories, leak_after_s: float) -> None:
         self._histories = histories
@@ -107,11 +109,12 @@ class _Measurement:
             longest_excursion_s(histories.low_bytes, self._bytes, widths_s),
             longest_excursion_s(histories.low_count, self._count, widths_s),
         )
-        # The least of many readings is less than that of few: even what only fluctuates rises a little.
+        # The minimum of many readings is lower than that of few, so even a fluctuating figure's envelope
+        # rises a little.
         self._least_bytes = _NOISE_FACTOR * noise(histories.low_bytes)
         self._least_count = _NOISE_FACTOR * noise(histories.low_count)
         self._start_up_s = np.maximum(START_UP_S, self._exposure.after_share(_START_UP_SHARE))
-        # Of bytes and of blocks: how their rates fall in a longer window than this one (rises.filling).
+        # For bytes and blocks: how their rates fall in a longer window than this one (rises.filling).
         self._falls_per_s = np.zeros((2, self._sites))
         self._survival = None
         if histories.survivors_count is not None and histories.survivors_bytes is not None:
@@ -143,12 +146,13 @@ class _Measurement:
         overall = self._since_first_seconds()
         persists, slows = np.zeros(self._sites, bool), np.zeros(self._sites, bool)
         found = _nothing_found(self._sites)
-        # Most sites never retain anything, and need no test.
+        # Most sites never retain anything and need no test.
         promising = np.flatnonzero(self._is_promising())
         if len(promising):
             part = _Measurement(chosen(self._histories, promising), self._leak_after_s)
             for does_persist, look in part.looks():
-                # The youngest are in flight and still die. If few survive, these can be distinguished.
+                # The youngest blocks are in flight and still die. If few survive, the two kinds can be told
+                # apart.
                 is_of_few = look["by_survivors"] & (look["old_share"] <= _FEW_SURVIVE) & ~look["dies"]
                 new = does_persist & (~persists[promising] | (is_of_few & found["dies"][promising]))
                 persists[promising[new]] = True
@@ -178,7 +182,7 @@ class _Measurement:
         )
 
     def _is_promising(self) -> Flags:
-        """Whether a site has risen often enough for any look to find something."""
+        """Whether a site has risen often enough for any window to show it."""
         rises = (np.diff(self._bytes, axis=0) > 0).sum(axis=0)
         if self._histories.survivors_count is not None:
             rises = np.maximum(rises, (self._histories.survivors_count > 0).sum(axis=0))
@@ -186,7 +190,8 @@ class _Measurement:
         return enough
 
     def looks(self) -> Iterator[tuple[Flags, dict[str, NDArray[Any]]]]:
-        """Windows from the longest to the shortest: first the envelopes, then the survivors."""
+        """Yield windows from the longest to the shortest: for each, first the envelopes, then the survivors.
+        """
         end_s = self._now_s - self._excursion_s
         for halving in range(_WINDOWS):
             yield self._look(end_s - (end_s - self._start_up_s) / 2**halving, end_s)
@@ -234,7 +239,7 @@ class _Measurement:
         return persists, {
             "by_survivors": np.zeros(self._sites, bool),
             "by_blocks": evident[1],
-            # One block that grows is always young.
+            # A single block that grows by realloc always looks young.
             "dies": dies & evident[1],
             "window_s": window_s,
             "window_steps": np.maximum(of_bytes.steps * evident[0], of_count.steps * evident[1]),
@@ -246,9 +251,9 @@ class _Measurement:
         }
 
     def _over(self, grid: Matrix) -> tuple[list[Matrix], tuple[Rise, Rise]]:
-        """Bytes and blocks over a grid, and how they rise in what was recorded at the finest sampling.
+        """Bytes and blocks over a grid, and how they rise in what the finest sampling recorded.
 
-        Their silence is that part of the steps that would have been seen.
+        Their silence is in shares of the steps that would have been seen.
         """
         values = [
             values_at(curve, self._ends_s, grid, from_zero=False) for curve in (self._bytes, self._count)
@@ -272,12 +277,17 @@ class _Measurement:
         return values, (of_bytes, of_count)
 
     def _bytes_as_they_rose(self, grid: Matrix) -> Matrix:
-        """What rises is least where a bin begins: placed at the ends, old and wide bins are too steep."""
+        """The bytes placed where they rose.
+
+        A rising curve is least at the beginning of a bin: minima placed at the ends of old, wide bins make it
+        too steep.
+        """
         starts_s = np.concatenate([[0.0], self._ends_s[:-1]])
         return values_at(self._bytes, starts_s, grid, from_zero=False)
 
     def _rises(self, curve: Matrix, start_s: Row, end_s: Row) -> Row:
-        """In how many bins of its window each site rises: one step in a wide bin fills several cells."""
+        """In how many bins of its window each site rises: one step in a wide bin fills several cells.
+        """
         ends_s = self._ends_s[1:, None]
         rises = (np.diff(curve, axis=0) > 0) & (ends_s > start_s) & (ends_s <= end_s + 1e-6)
         count: Row = rises.sum(axis=0).astype(np.float64)
@@ -296,7 +306,7 @@ class _Measurement:
         window_s = np.maximum(end_s - start_s, 1e-3)
         per_s = rise.gain / window_s
         persists = (window_s >= self._leak_after_s) & is_even(rise) & (rise.steps >= _STEPS_ENOUGH)
-        # Blocks are counted one by one here, so that shares need no test.
+        # Blocks are counted one by one here, so shares need no test.
         persists &= (rise.gain >= _SURVIVORS_ENOUGH * self._weight) & (rise.first_third >= THIN_THIRD)
         persists &= ~speeds_up(rise) & self._may_grow_by(per_s) & self._goes_on(survival, per_s, end_s)
         persists &= ~filling(grid, survived, rise.gain / self._weight, self._falls_per_s[1])[1]
@@ -315,7 +325,7 @@ class _Measurement:
         }
 
     def _may_grow_by(self, per_s: Row) -> Flags:
-        """Whether the live blocks, however noisy, do not contradict such a growth."""
+        """Whether the live blocks, however noisy, are consistent with this growth."""
         after = self._ends_s > max(START_UP_S, _START_UP_SHARE * self._now_s)
         if after.sum() < 6:
             return np.ones(self._sites, bool)
@@ -327,16 +337,16 @@ class _Measurement:
         return grows
 
     def _goes_on(self, survival: Survival, per_s: Row, end_s: Row) -> Flags:
-        """Whether there are young blocks as well: of those, at least as many survive, so far."""
+        """Whether young blocks exist too, and survive at least as often as older ones so far."""
         young = survival.between(end_s, np.full(self._sites, self._now_s))
         expected = per_s * (self._now_s - end_s)
         goes_on: Flags = young + 3 * np.sqrt(expected * self._exposure.last_weight) >= 0.5 * expected
         return goes_on
 
     def _has_slowed(self, start_s: Row) -> Flags:
-        """Whether sites that are calm enough to tell have slowed down since then.
+        """Whether sites that are calm enough to judge have slowed down since `start_s`.
 
-        A program that drops its oldest blocks first has only young ones, which all survive.
+        A program that drops its oldest blocks first has only young ones, all of which survive.
         """
         end_s = np.maximum(self._now_s - self._excursion_s, start_s + 1e-3)
         grid = self._exposure.grid(start_s, end_s)
@@ -348,7 +358,7 @@ class _Measurement:
         return is_calm & (rise.gain > 0) & (has_stopped(rise) | slows_down(rise))
 
     def _since_first_seconds(self) -> dict[str, NDArray[Any]]:
-        """How sites grew since their process' first seconds."""
+        """How sites grew since the first seconds of their process."""
         end_s = np.maximum(self._now_s - self._excursion_s, 0.0)
         start_s = np.minimum(START_UP_S, end_s)
         window_s = np.maximum(end_s - start_s, 1e-3)
@@ -360,8 +370,8 @@ class _Measurement:
         if self._survival is not None:
             lived = self._survival.between(start_s, end_s)
             stays = stays & ((gained_count < _FEW) | (lived >= _REPLACED_SHARE * gained_count))
-        # Of what is sampled, a silence is evidence only if more of it was to be expected: a step like those
-        # before would have been recorded for certain.
+        # For sampled sites, a silence is evidence only if a step like those before would certainly have been
+        # recorded in it.
         per_step = of_count.gain / self._exposure.weight / np.maximum(of_count.steps, 1.0)
         is_known = (per_step >= _RECORDED_FOR_CERTAIN) | (self._weight < _SAMPLED_WEIGHT)
         stopped = (of_bytes.log_p_silence < LOG_ALPHA) | (is_known & has_stopped(of_bytes))
@@ -381,7 +391,7 @@ class _Measurement:
         }
 
     def _has_thinned(self, steps: Row, silence_s: Row) -> Flags:
-        """Whether a silence is no evidence because too little is recorded now, not because it is short."""
+        """Whether a silence is no evidence because little is recorded now, not because it is short."""
         if self._exposure.chance is None:
             return np.zeros(self._sites, bool)
         share = silence_s / max(self._now_s, 1e-3)

@@ -1,8 +1,7 @@
-"""Call sites that are one, or are charged together, with one history: the sum of theirs.
+"""Merges the histories of call sites that are judged together, by summing them.
 
-After a JIT compiles a method again, or if a library is mapped at another address, the same work has another
-stack: the history of one ends where that of the next begins, and only their sum shows what becomes of the
-memory.
+After a JIT compiles a method again, or after a library is mapped at another address, the same work has
+another stack: one history ends where the next begins, and only their sum shows what becomes of the memory.
 """
 
 from __future__ import annotations
@@ -21,13 +20,14 @@ Rows = NDArray[np.intp]
 
 
 class Units(Struct, frozen=True):
-    """Which rows of a table are judged as one: `lead[row]` is the row that stands for the unit of each."""
+    """Which rows of a table are judged together: `lead[row]` is the row that represents the unit of each row.
+    """
 
     lead: Rows
 
     @staticmethod
     def of(labels: dict[int, object], rows: int) -> Units | None:
-        """Rows with equal labels are one unit, others are separate units; None if no two are together."""
+        """Make a unit of each group of rows with equal labels; None if every row is its own unit."""
         lead = np.arange(rows)
         first: dict[object, int] = {}
         for row, label in sorted(labels.items()):
@@ -36,7 +36,7 @@ class Units(Struct, frozen=True):
         return Units(lead) if (lead != np.arange(rows)).any() else None
 
     def members(self, leads: Rows) -> tuple[Rows, Rows]:
-        """All rows of these units (their leads rising), unit by unit, and where each unit begins in them."""
+        """All rows of these units (leads ascending), unit by unit, and where each unit begins among them."""
         is_wanted = np.zeros(len(self.lead), bool)
         is_wanted[leads] = True
         rows = np.flatnonzero(is_wanted[self.lead])
@@ -44,7 +44,7 @@ class Units(Struct, frozen=True):
         return rows, np.searchsorted(self.lead[rows], leads)
 
     def latest(self, changed_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """When a row of each unit changed last, by row of its lead."""
+        """When any row of each unit last changed, indexed by lead."""
         latest = changed_ns.copy()
         others = np.flatnonzero(self.lead != np.arange(len(self.lead)))
         np.maximum.at(latest, self.lead[others], changed_ns[others])
@@ -52,9 +52,9 @@ class Units(Struct, frozen=True):
 
 
 def summed(histories: SiteHistories, starts: Rows) -> SiteHistories:
-    """The histories of groups of sites that are next to one another; group i begins at site `starts[i]`.
+    """The summed histories of groups of adjacent sites; group i begins at site `starts[i]`.
 
-    The least of a sum is at least the sum of the least: what groups gain is not overstated.
+    The minimum of a sum is at least the sum of the minima, so a group's gain is not overstated.
     """
 
     def total(column: Matrix) -> Matrix:

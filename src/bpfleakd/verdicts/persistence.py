@@ -1,4 +1,4 @@
-"""What is measured of call sites before they are judged."""
+"""The measurements of call sites that verdicts are based on."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ __all__ = ["Persistence"]
 
 
 class Persistence(Struct, frozen=True):
-    """Figures for each site.
+    """Measurements, one figure per site.
 
-    `quiet_s` is how long nothing was born, `excursion_s` the longest time after which the site came down
-    again. `persists` is whether it grows as a leak does, over `window_s`; `by_blocks` whether the number of
-    blocks grows, and `by_survivors` whether only the survivors show it; `dies` whether old blocks still die,
-    or are replaced. For that window, `rate_bytes_per_s` is the gain and `old_share` the live share of the
-    blocks born in its first third (NaN: unknown). `grows` and `stopped` are about the whole time after the
-    first seconds, with `grown_bytes` over `grown_s`, `steps` and `silence_s`; `slows` is whether it grows
-    ever more slowly, as what a cache holds. `unseen_s` is the silence if it
-    is no evidence: too little was recorded lately to show growth like that before; else 0. `collections` is
-    infinite for sites that are read at every tick.
+    `quiet_s` is the time since a block was last born, `excursion_s` the longest time after which the site
+    fell back. `persists` says whether it grows like a leak over `window_s`; `by_blocks` whether the number of
+    blocks grows, and `by_survivors` whether only the survivors show it; `dies` whether old blocks still die
+    or are replaced. For that window, `rate_bytes_per_s` is the gain per second and `old_share` the live share
+    of the blocks born in its first third (NaN: unknown).
+
+    `grows` and `stopped` are about the whole time after the first seconds, with `grown_bytes` over `grown_s`,
+    `steps` and `silence_s`; `slows` says whether growth slows down like a cache's. `unseen_s` is the silence
+    if it is no evidence because too little was recorded lately to show growth like that before; else 0.
+    `collections` is infinite for sites that are read at every tick.
     """
 
     observed_s: float
@@ -59,7 +60,7 @@ class Persistence(Struct, frozen=True):
     collections: Row
 
     def joined(self, other: Persistence) -> Persistence:
-        """These sites, and then the other ones, observed for as long."""
+        """These sites followed by the other ones, which were observed for the same time."""
         of_sites = [field.name for field in fields(self) if field.name not in ("observed_s", "leak_after_s")]
         columns: dict[str, Any] = {
             name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in of_sites

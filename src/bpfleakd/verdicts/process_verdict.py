@@ -1,15 +1,17 @@
-"""Whether a process leaks: how fast its memory grows, what its call sites explain of it, how long it lasts.
+"""Whether a process leaks: how fast its memory grows, how much of that its call sites explain, and when a
+limit is reached.
 
 Two figures are judged separately: what the leaking call sites gain (the rates of their verdicts), and the
-anonymous memory of the process (resident or swapped out), to which limits apply. Memory may grow without any
-traced leak: memory from before the attach that is touched now, fragmentation, a heap that is not traced, or
+anonymous memory of the process (resident or swapped out), to which limits apply. Memory may grow without a
+traced leak: memory mapped before the attach that is touched now, fragmentation, a heap that is not traced, or
 call sites whose own verdict is steady or churn. The reason then says so.
 
-Method: the trend (Theil and Sen, with the test of Mann and Kendall; see `trend`) of the least in each of up
-to twelve equal parts of the time after the start-up, since minima do not follow what comes and goes, and are
+Method: the trend (Theil and Sen, with the test of Mann and Kendall; see `trend`) of the minima in up to
+twelve equal parts of the time after the start-up. Minima do not follow memory that comes and goes, and are
 far enough apart to be independent. Memory grows if the test says so with 99 % confidence and the interval of
-the slope is above 0. A limit is reached when the room below it is used up at the rate of the memory, or of
-the leaks where the memory does not grow (freed memory is used first); a straight line is assumed.
+the slope is above 0. A limit is reached when the memory left below it is used up at the rate of the memory,
+or at the rate of the leaks if the memory does not grow (freed memory is reused first). The forecast is
+linear.
 """
 
 from __future__ import annotations
@@ -32,19 +34,19 @@ _START_UP_SHARE = 0.1
 _PARTS = 12
 _PARTS_MIN = 6
 _P_MAX = 0.01
-# The kernel's own counters of memory are that coarse.
+# The kernel's own memory counters are no more precise.
 _NOISE_BYTES = 256 << 10
-# If sites explain less of the growth than this, the rest is the news.
+# If sites explain less of the growth than this, the reason leads with the rest.
 _EXPLAINED_MIN = 0.5
-# Beyond a month a straight line is a fairy tale.
+# A straight line predicts nothing beyond a month.
 _FORESEEABLE_S = 30 * 86_400
 
 
 class FoundGrowth(Struct, frozen=True):
     """What the call sites of a process gain together: those that leak, and those that may.
 
-    Suppressed sites are neither; their gain explains growth without being a leak. So does the garbage that a
-    collector allows in proportion to the live heap.
+    Suppressed sites count as neither; their gain explains growth without being a leak. The same applies to
+    the garbage that a collector tolerates in proportion to the live heap.
     """
 
     leaks: int
@@ -60,10 +62,10 @@ def classify_process(
     found: FoundGrowth,
     limits: Sequence[MemoryLimit],
 ) -> ProcessVerdict:
-    """Judge a process by the least anonymous memory in bins that end at `times_s`, and what its sites gain.
+    """Return the verdict on a process.
 
-    `limits` are as they are now. The verdict is `unknown` until the memory was watched for a while, unless
-    sites leak.
+    The arguments are the least anonymous memory in bins that end at `times_s`, what the sites gain, and the
+    current `limits`. The verdict is `unknown` until the memory was watched for a while, unless sites leak.
     """
     memory = _memory_trend(times_s, anonymous_bytes)
     leak_rate = found.leak_bytes_per_s
@@ -95,7 +97,7 @@ def classify_process(
 
 
 def _memory_trend(times_s: NDArray[np.float64], anonymous_bytes: NDArray[np.float64]) -> Trend | None:
-    """Of the least in each part of the time; None if there are too few for an interval."""
+    """The trend of the minima in each part of the time; None if there are too few for an interval."""
     if not len(times_s):
         return None
     now_s = float(times_s[-1])
@@ -104,7 +106,7 @@ def _memory_trend(times_s: NDArray[np.float64], anonymous_bytes: NDArray[np.floa
     edges = np.unique(edges[edges < len(times_s)])
     if len(edges) < _PARTS_MIN:
         return None
-    # What rises is least at the beginning of a bin, and old bins are wide.
+    # A rising figure is least at the beginning of a bin, and old bins are wide.
     starts_s = np.concatenate([[0.0], times_s[:-1]])
     return trend(starts_s[edges], np.minimum.reduceat(anonymous_bytes, edges))
 
@@ -115,7 +117,7 @@ def _grows(memory: Trend, times_s: NDArray[np.float64]) -> bool:
 
 
 def _is_suppressed(memory: Trend | None, found: FoundGrowth) -> bool:
-    """Whether what is suppressed may be all that grows."""
+    """Whether suppressed sites may explain all growth."""
     return memory is not None and memory.slope_low <= found.suppressed_bytes_per_s
 
 
@@ -127,7 +129,7 @@ def _first_limit(limits: Sequence[MemoryLimit], rate: float) -> tuple[MemoryLimi
 
 
 def reached_s(limit: MemoryLimit, rate: float) -> float | None:
-    """The seconds until a limit is reached at `rate` bytes/s; None if that cannot be foreseen."""
+    """The seconds until `limit` is reached at `rate` bytes/s; None if that is not foreseeable."""
     seconds = (limit.limit_bytes - limit.used_bytes) / rate if rate > 0 else None
     return max(0.0, seconds) if seconds is not None and seconds < _FORESEEABLE_S else None
 

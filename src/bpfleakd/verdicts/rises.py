@@ -1,4 +1,4 @@
-"""How curves rise over a window: evenly, more slowly, faster, no more; and how noisy they are."""
+"""How curves rise over a window: steadily, ever more slowly, ever faster, no longer; and their noise."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ __all__ = [
 
 # Below this probability a curve no longer counts as rising as before.
 LOG_ALPHA = np.log(0.02)
-# It began too late if the first third has less than half of its due share, and less by this probability; it
-# is over if the last third has.
+# A rise began too late if the first third has less than half of its due share with less than this
+# probability; it is over if the same applies to the last third.
 THIN_THIRD = 1 / 6
 _LOG_ALPHA_THIRD = np.log(0.1)
-# It slows down if the last third has less than half of what the first has, beyond 95 % of chance.
+# A rise slows down if its last third has less than half of its first, with 95 % confidence.
 _SLOWER = 0.5
-# A cache fills ever more slowly, since it has more and more of what is wanted. Its curve is smooth, so that
-# the fall of its rate is certain long before it is large: the last third has so much less than the first, by
-# so many standard errors. A part of such a curve looks straight if it is short enough. So it is straight only
-# if its rate falls less than this share of what the whole curve says, in logarithms, by so many standard
-# errors. (What holds the most wanted keys first fills as a power of time does: there the fall in the last
-# half, quarter or eighth is 0.8 to 0.5 of what an even fall would be.)
+# A cache fills ever more slowly, since it has more and more of what is wanted. Its curve is smooth, so the
+# fall of its rate is certain long before it is large: the last third has so much less than the first, by so
+# many standard errors. A part of such a curve looks straight if it is short enough. So a curve counts as
+# straight only if the logarithm of its rate falls by less than this share of what the whole curve predicts,
+# by so many standard errors. (A cache that receives the most wanted keys first fills as a power of time:
+# there the fall in the last half, quarter or eighth is 0.8 to 0.5 of what an even fall would be.)
 _FILLING, _FILLING_T = 0.75, -3.0
 _STILL_FILLING, _FAR = 0.5, 2.0
-# The end of such a curve: what it gains is little of what is held.
+# At the end of such a curve, the gain is at most this share of what is held.
 _NEARLY_FULL = 0.05
-# Of the cells, around their middle.
+# Positions of the cells, relative to their middle.
 _PLACES = np.arange(CELLS) - (CELLS - 1) / 2
 _SQUARES = float((_PLACES**2).sum())
-# What is smaller in both may be any list of limited length, such as a server's log of its slowest requests.
+# A smaller rise in both may be any list of limited length, such as a server's log of its slowest requests.
 _LEAK_BYTES_MIN = 32 << 10
 _LEAK_BLOCKS_MIN = 512.0
 
@@ -76,29 +76,29 @@ def slows_down(rise: Rise) -> Flags:
 
 
 def filling(grid: Matrix, values: Matrix, blocks: Row, falls_per_s: Row) -> tuple[Row, Flags]:
-    """How fast the rates of curves of filling caches fall, and which of them still do over this grid.
+    """How fast the rates of filling caches' curves fall, and which of the curves still fill over this grid.
 
-    `falls_per_s` is the fall of the logarithm of the rate over a longer time, 0.0 for other curves; the same
-    is returned, the least of the times that show a fall. `blocks` are those recorded of what is gained.
+    `falls_per_s` is the fall of the logarithm of the rate over a longer time, 0.0 for other curves; the
+    result is the least fall so far. `blocks` are the recorded blocks of the gain.
     """
     fall, error, deviate = _rate_fall(grid, values)
     elapsed_s = np.maximum(grid[-1] - grid[0], 1e-9)
     is_filling = (fall > -np.log(_FILLING)) & (deviate < _FILLING_T)
-    # With few blocks, thirds of the time differ by chance. A curve with few points hides that.
+    # With few blocks, thirds of the time differ by chance, which a curve with few points hides.
     error = np.maximum(error, np.sqrt(6 / np.maximum(blocks, 1.0)) * (blocks > 0))
     goes_on = fall + _FAR * error > _STILL_FILLING * falls_per_s * elapsed_s
     goes_on |= gain(values) < _NEARLY_FULL * values[-1]
     still_fills = is_filling | ((falls_per_s > 0) & goes_on)
-    # In a short time, chance may make the fall look large.
+    # In a short time, the fall may look large by chance.
     here = fall / elapsed_s
     least = np.where(falls_per_s > 0, np.minimum(falls_per_s, here), here)
     return np.where(is_filling, least, falls_per_s), still_fills
 
 
 def _rate_fall(grid: Matrix, values: Matrix) -> tuple[Row, Row, Row]:
-    """The logarithm of the rate in the first third over that in the last; its standard error; Student's t.
+    """The logarithm of the first third's rate over the last third's, its standard error, and Student's t.
 
-    t is that of a line through all rates. The scatter around the line is the curve's own: what comes in a few
+    t is that of a line through all rates. The scatter around the line is the curve's own: a curve of a few
     large steps has no certain trend.
     """
     rates = np.maximum(np.diff(values, axis=0), 0.0) / np.maximum(np.diff(grid, axis=0), 1e-9)
@@ -107,7 +107,7 @@ def _rate_fall(grid: Matrix, values: Matrix) -> tuple[Row, Row, Row]:
     rest = np.einsum("ij,ij->j", rates, rates) - thirds.sum(axis=0) ** 2 / CELLS - slope**2 * _SQUARES
     error = np.sqrt(np.maximum(rest, 0.0) / (CELLS - 2) / _SQUARES)
     first, last = np.maximum(thirds[0], 1e-12), np.maximum(thirds[-1], 1e-12)
-    # Between the middles of the first and the last third are two thirds of the cells.
+    # The middles of the first and last third are two thirds of the cells apart.
     error_of_fall = error * (2 / 3 * CELLS) * (CELLS / 3) / np.maximum(thirds.mean(axis=0), 1e-12)
     return np.log(first / last), error_of_fall, slope / np.maximum(error, 1e-12)
 
@@ -117,8 +117,8 @@ def speeds_up(rise: Rise) -> Flags:
 
 
 def noise(low: Matrix) -> Row:
-    """The standard deviation of what comes and goes, from the changes between bins."""
-    # Of normal noise the median of the absolute differences is 0.954 standard deviations.
+    """The standard deviation of the fluctuation, from the changes between bins."""
+    # For normal noise the median of the absolute differences is 0.954 standard deviations.
     return np.median(np.abs(np.diff(low, axis=0)), axis=0) if len(low) > 1 else np.zeros(low.shape[1])
 
 

@@ -1,9 +1,9 @@
-"""Leaks that were seen while sampling was fine enough, and cannot be now.
+"""Remembers leaks that finer sampling has shown and that the current sampling cannot show.
 
 Rules:
-  - A leak found by evidence is remembered, with the number of its steps.
-  - After sampling became coarser it stays a leak until so much of it would have been recorded that its
-    absence is evidence: _ENOUGH steps. Until then only the earlier evidence counts.
+* A leak found by evidence is remembered with its rate of steps.
+* After sampling became coarser, it stays a leak until _ENOUGH of its steps would have been recorded, so that
+  their absence is evidence. Until then only the earlier evidence counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ENOUGH = 4.0
 
 
 class SeenLeak(Struct, frozen=True):
-    """A leak as it was when it was last seen: blocks of `block_bytes`, so many `steps_per_s`."""
+    """A leak as last seen, with blocks of `block_bytes` and `steps_per_s`."""
 
     rate_bytes_per_s: float
     seen_s: float
@@ -40,7 +40,7 @@ class SeenLeaks:
         self._leaks: dict[int, SeenLeak] = {}
 
     def see(self, row: int, measured: Persistence, site: int) -> None:
-        """The site is a leak, by what was measured."""
+        """Record that the site leaks, according to its measurements."""
         window_s = max(float(measured.window_s[site]), 1.0)
         steps = max(float(measured.window_steps[site]), 1.0)
         gained_count = max(float(measured.gained_count[site]), 1.0)
@@ -50,15 +50,15 @@ class SeenLeaks:
         self._leaks[row] = SeenLeak(rate, seen_s, steps / window_s, gained_count / steps, block_bytes)
 
     def forget(self, row: int) -> None:
-        """There is evidence that it is not a leak; ignored if it never was one."""
+        """Forget a leak after evidence against it; does nothing if there was no leak."""
         self._leaks.pop(row, None)
 
     def unseen(
         self, ends_s: NDArray[np.float64], intervals_bytes: NDArray[np.float64]
     ) -> dict[int, SeenLeak]:
-        """Those of which hardly anything would have been seen since, given the sampling intervals by bin.
+        """The leaks of which hardly anything would have been seen since, given each bin's sampling interval.
 
-        Where sampling is as fine as then, a leak that is not seen is none.
+        If sampling is as fine as before, a leak that is not seen has ended.
         """
         return {
             row: leak
@@ -67,18 +67,18 @@ class SeenLeaks:
         }
 
     def of(self, rows: Iterable[int]) -> dict[int, SeenLeak]:
-        """Those in these rows."""
+        """The leaks in these rows."""
         return {row: self._leaks[row] for row in rows if row in self._leaks}
 
 
 def is_unseen(leak: SeenLeak, ends_s: NDArray[np.float64], intervals_bytes: NDArray[np.float64]) -> bool:
-    """Whether too little of a leak would have been seen since, for its absence to tell something."""
+    """Whether too little of a leak would have been seen since for its absence to be evidence."""
     return _expected_steps(leak, ends_s, intervals_bytes) < _ENOUGH
 
 
 def _is_coarser(leak: SeenLeak, ends_s: NDArray[np.float64], intervals_bytes: NDArray[np.float64]) -> bool:
-    """Whether sampling became coarser after the leak was seen last."""
-    # From the bin before, which has nothing of the later sampling.
+    """Whether sampling became coarser after the leak was last seen."""
+    # Includes the bin before, which contains nothing of the later sampling.
     since = intervals_bytes[max(0, int(np.searchsorted(ends_s, leak.seen_s)) - 1) :]
     return len(since) > 0 and bool(since.max() > since[0])
 

@@ -1,4 +1,4 @@
-"""Figures of call sites over time, the input of their verdicts."""
+"""Figures of call sites over time: the input of verdicts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ Flags = NDArray[np.bool_]
 
 
 class SiteHistories(Struct, frozen=True):
-    """Figures of sites: a row a bin of time, a column a site.
+    """Figures of sites: one row per bin of time, one column per site.
 
-    `ends_s` is when bins end, since the recording began; `low_bytes` and `low_count` the least live figures
-    in each, `born_count` the blocks allocated in it. `live_bytes` and `live_count` are live now.
-    `survivors_count` and `survivors_bytes` are the live blocks that were born in each bin; None if they were
-    not counted. `weight` is how many blocks a recorded one stands for (None: all are recorded). `is_heap`
-    distinguishes blocks of an allocator from mappings (None: all are). `intervals_bytes` is the coarsest
-    sampling interval in each bin, 0 if every block was recorded (None: it never changed). Figures of sites
-    are those of this number of `collections` of their heap (None: of every tick).
+    `ends_s` are the ends of bins since the recording began; `low_bytes` and `low_count` are the least live
+    figures in each bin, `born_count` the blocks allocated in it. `live_bytes` and `live_count` are live now.
+    `survivors_count` and `survivors_bytes` are the live blocks born in each bin; None if they were not
+    counted. `weight` is how many blocks a recorded one represents (None: all are recorded). `is_heap`
+    distinguishes an allocator's blocks from mappings (None: all are blocks). `intervals_bytes` is the
+    coarsest sampling interval in each bin, 0 if every block was recorded (None: it never changed).
+    `collections` is the number of the heap's collections at which figures were read (None: they were read at
+    every tick).
     """
 
     ends_s: Row

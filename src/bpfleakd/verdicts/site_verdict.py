@@ -1,7 +1,7 @@
 """Which call sites leak: a verdict on each, how sure it is, and why, in words.
 
-A **leak** is memory that is taken again and again and stays. Whether anything still points to it is another
-question: a list that only grows is a leak as well.
+A **leak** is memory that is allocated again and again and stays, whether anything still points to it or not:
+a list that only grows is a leak as well.
 
 Method. The *lower envelope* of a site is the least that was live from a time on until now. Memory that is
 allocated and freed does not raise it, whatever the period. A site leaks if its envelope rises throughout a
@@ -13,20 +13,20 @@ tested in the same way. Envelopes are of bytes and of blocks: a single block tha
 only. See `envelope` for the curves and tests, `exposure` for sampling that changes, `survival` for blocks by
 age, `persistence` for windows and thresholds.
 
-Assumptions, and what follows from them where they do not hold:
-  - What will stop after more than 45 s looks like a leak until it stops (then it is a plateau). A site that
-    came down again after t seconds is not believed for its last t seconds.
-  - What grows ever more slowly is taken for a cache, which has more and more of what is wanted. So a leak
+Assumptions, and the consequences where they do not hold:
+  - Growth that will stop after more than 45 s looks like a leak until it stops (then it is a plateau). The
+    last t seconds of a site that once fell back after t seconds do not count.
+  - Growth that slows down counts as that of a cache, which has more and more of what is wanted. So a leak
     whose cause becomes rarer (a load that falls for minutes) is called growing until its rate is steady.
-  - Blocks from before the attach are not seen. While they are replaced by new ones, what is seen grows though
-    the memory does not. Their frees are seen: as long as these are as many as the blocks that the largest
-    sites gained, those are called growing, not leaks.
+  - Blocks from before the attach are not seen. While new ones replace them, the visible blocks grow though
+    the memory does not. Their frees are visible: as long as these are as many as the blocks that the largest
+    sites gained, those sites are growing, not leaks.
   - Between two readings (1 s) anything may have happened.
 
 False alarms. A site that only fluctuates has an envelope that rises at its end only, which does not count,
-whatever its noise is like: no probability is involved. What does pass is what grows for 45 s and an eighth
-of its whole history without coming down: long-lived blocks that become more by chance. Then survival falls
-with age, which is tested with 99 % confidence. `docs/verdicts.md` has the error rates of a simulation.
+whatever its noise is like: no probability is involved. Growth that lasts 45 s and an eighth of the whole
+history without falling back does pass: long-lived blocks that increase by chance. Then survival falls with
+age, which is tested with 99 % confidence. `docs/verdicts.md` has the error rates of a simulation.
 
 Confidence orders verdicts by the evidence for them; it is not a probability. It grows with the number of
 steps and with time, and is lower if survivors were not counted or something was lost.
@@ -34,8 +34,8 @@ steps and with time, and is lower if survivors were not counted or something was
 Sources: the participation ratio as a number of effective events is that of Bell and Dean (Atomic vibrations
 in vitreous silica, 1970) and of Kish's effective sample size (Survey sampling, 1965). Survival by age as the
 mark of a leak: Hauswirth and Chilimbi, SWAT: Low-overhead memory leak detection using adaptive statistical
-profiling, ASPLOS 2004 (staleness), and the "fraction of survivors" of Jump and McKinley, Cork, POPL 2007.
-The robust slope is Theil's and Sen's (see `trend`).
+profiling, ASPLOS 2004 (staleness), and the "fraction of survivors" of Jump and McKinley, Cork, POPL 2007. The
+robust slope is Theil's and Sen's (see `trend`).
 """
 
 from __future__ import annotations
@@ -55,38 +55,38 @@ __all__ = ["Classification", "Context", "classify_sites"]
 
 _LEAK, _GROWING, _PLATEAU, _UNKNOWN, _CHURN, _STEADY = range(len(VERDICTS))
 
-# For a heap whose figures are those of its collections.
+# For a heap whose figures are only known at its collections.
 _COLLECTIONS_MIN = 3
-# Effective steps of what rose once; a little more for sums that are rounded.
+# Effective steps of a single rise, with room for rounding.
 _ONE_STEP = 1.01
 _OBSERVED_MIN_S = 10.0
-# Growth of less than so much of what is live is not worth a word.
+# Growth below this share of the live figure is not reported.
 _PLATEAU_SHARE = 0.1
 _REPLACED_MIN = 10
-# Older frees explain a site if they are such a share of what it gained: some may be of other sites' blocks.
-# An estimate of a leak that is twice too high by chance must not be explained so.
+# Frees of older blocks explain a site's growth from this share of its gain on, since some may be of other
+# sites' blocks. An estimate of a leak that is twice too high by chance must not be explained this way.
 _COUNTED_SHARE = 0.5
 _ESTIMATED_SHARE = 0.75
-# So many standard errors are no accident.
+# A difference of this many standard errors is no accident.
 _FAR = 2.0
 _LOSSY = 0.7
 _SURVIVORS_UNKNOWN = 0.8
 _UNSEEN = 0.5
-# Where a smaller share of old blocks lives, the share alone would read as the opposite of a leak.
+# If a smaller share of old blocks lives, the share alone would read as the opposite of a leak.
 _FEW_SHARE = 0.5
-# Less of the time observed is not worth a word.
+# A smaller share of the time observed is not reported.
 _UNREAD_SHARE = 0.02
 
 
 class Context(Struct, frozen=True):
     """Figures of the whole process.
 
-    `replaced_count` are the frees of blocks from before the attach in the last third of the time observed,
-    which may explain why as many new ones stay; 0 if such frees mean nothing. Where blocks were sampled it
-    errs as what sites seem to gain: `growth_variance` (blocks^2) is of those that only grow, `churn_variance`
-    of those that also free. `lost_frees` and `lost_blocks` are the numbers of missed frees and unrecorded
-    blocks; `survivors_known` whether blocks were counted by age. `unread_s` is time without readings: blocks
-    that came and went in it are unknown.
+    `replaced_count` is the number of frees of blocks from before the attach in the last third of the time
+    observed, which may explain why as many new ones stay; 0 if such frees mean nothing. For sampled blocks it
+    has the same error as the gain of sites: `growth_variance` (blocks^2) is that of sites that only grow,
+    `churn_variance` that of sites that also free. `lost_frees` and `lost_blocks` are the numbers of missed
+    frees and unrecorded blocks; `survivors_known` whether blocks were counted by age. `unread_s` is the time
+    without readings, in which blocks may have come and gone unseen.
     """
 
     replaced_count: float = 0.0
@@ -117,18 +117,18 @@ class Classification(Struct, frozen=True):
 
     @property
     def measured(self) -> Persistence:
-        """What they were judged by."""
+        """The measurements that the verdicts are based on."""
         return self._measured
 
     def keep_leak(self, site: int, rate_bytes_per_s: float, seen_s: float) -> None:
-        """A site was a leak until `seen_s`, and there is no evidence to the contrary."""
+        """Keep the verdict of leak on a site that was one until `seen_s`, without evidence against it."""
         self.codes[site] = _LEAK
         self.confidence[site] *= _UNSEEN
         self.leak_bytes_per_s[site] = rate_bytes_per_s
         self._measured.unseen_s[site] = max(self._measured.observed_s - seen_s, 1.0)
 
     def may_leak(self, site: int) -> bool:
-        """Whether nothing speaks against a leak there was before: it is too early to tell, or it grows."""
+        """Whether nothing contradicts an earlier leak: it is too early to tell, or the site grows."""
         m = self._measured
         if m.observed_s < _OBSERVED_MIN_S or m.collections[site] < _COLLECTIONS_MIN:
             return True
@@ -136,14 +136,15 @@ class Classification(Struct, frozen=True):
         return grows and not m.dies[site] and not self._replaced[site]
 
     def recall_leak(self, site: int, rate_bytes_per_s: float) -> None:
-        """A site was a leak in an earlier window, and nothing speaks against that."""
+        """Restore the verdict of leak on a site that leaked in an earlier window, if nothing contradicts it.
+        """
         self.codes[site] = _LEAK
         self.confidence[site] = max(self.confidence[site], _UNSEEN)
         self.leak_bytes_per_s[site] = rate_bytes_per_s
         self._recalled[site] = True
 
     def joined(self, other: Classification) -> Classification:
-        """These sites, and then the other ones, of the same process."""
+        """These sites followed by the other ones, of the same process."""
         return Classification(
             np.concatenate([self.codes, other.codes]),
             np.concatenate([self.confidence, other.confidence]),
@@ -179,7 +180,7 @@ def classify_sites(measured: Persistence, context: Context) -> Classification:
     plateau = m.stopped & (m.grown_bytes >= _PLATEAU_SHARE * m.live_bytes) & ~m.persists
     unknown = (m.grows & (m.steps < 2)) | (m.born_count == 0)
     if context.lost_blocks:
-        # No room: then the live figures are constant.
+        # Sites without a window have constant live figures.
         unknown |= ~m.persists
         plateau &= False
     churn = m.born_lately > 0
@@ -197,15 +198,15 @@ def classify_sites(measured: Persistence, context: Context) -> Classification:
 
 
 def _replaced(m: Persistence, context: Context) -> NDArray[np.bool_]:
-    """Sites whose growth may be old blocks, which are not seen, being replaced: the largest explain first.
+    """Sites whose growth may be the replacement of blocks from before the attach, which are invisible.
 
-    Where the estimate of a site's growth errs, that of the older frees errs as much, and they still agree.
-    What other sites seem to gain is an error.
+    The largest sites are explained first. An error in the estimate of a site's growth is also in that of the
+    older frees, so they still agree. Gains of other sites are errors.
     """
     replaced = np.zeros(len(m.persists), bool)
     if context.replaced_count < _REPLACED_MIN:
         return replaced
-    # What is counted are frees of blocks: they say nothing about mappings.
+    # The counted frees are of blocks: they prove nothing about mappings.
     rows = np.flatnonzero(m.persists & m.by_blocks & m.is_heap)
     needed = _ESTIMATED_SHARE if context.growth_variance or context.churn_variance else _COUNTED_SHARE
     left, all_gained = context.replaced_count, m.gained_lately_count[rows].sum()
@@ -339,9 +340,9 @@ def _why_unknown(m: Persistence, site: int) -> str:
     if m.steps[site] >= _ONE_STEP:
         grown, which = f"{what}, most of it at once", "the last of it "
     if silence_s >= 1:
-        # The curve of a long time has few points, so it may be longer ago.
+        # A curve over a long time has few points, so the last rise may be longer ago.
         grown += f", {which}at least {human_duration(silence_s)} ago"
-    # It counts as stopped in the second half of the time that it was measured over, if enough is recorded.
+    # Growth has stopped if it did so in the second half of the measured time and enough is recorded.
     last_rise_s = m.observed_s - silence_s
     if last_rise_s < START_UP_S + m.grown_s[site] / 2:
         return f"{grown}, and too few blocks are recorded to tell whether it goes on"

@@ -1,11 +1,12 @@
-"""Whether growth slows down, or has ended: of curves with few points, such as a heap after its collections.
+"""Whether growth slows down or has ended, for curves with few points, such as a heap after its collections.
 
-A cache fills ever more slowly, since it has more and more of what is wanted, and then no more; a leak goes
-on. A program with a leak fills caches, too, mostly while it starts: so the later half of the time must slow
-down as well.
+A cache fills ever more slowly, since it has more and more of what is wanted, and then stops; a leak
+continues. A program with a leak fills caches too, mostly while it starts: so the later half of the time must
+slow down as well.
 
 Method: a parabola by least squares. It bends down if Student's t of its square term says so with 99 %
-certainty; how much the growth has slowed down is the slope at its end as a share of that at its beginning.
+certainty; the amount by which growth has slowed down is the slope at its end as a share of that at its
+beginning.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ __all__ = ["Course", "course_of"]
 
 _Row = NDArray[np.float64]
 
-# Growth slows down if the slope falls below the first share, with 99 % certainty. It still does if the slope
-# falls below the second one in the later half; that may be less certain.
+# Growth slows down if the slope falls below the first share with 99 % certainty, and in the later half below
+# the second share, with less certainty.
 _SLOWS, _STILL_SLOWS, _STILL_SLOWS_T = 0.75, 0.9, -1.0
-# Student's t that 1 % of straight lines stay below, from one degree of freedom on; and with more of them.
+# Student's t that 1 % of straight lines stay below, for one degree of freedom and more.
 _T_99 = (-31.8, -6.96, -4.54, -3.75, -3.36, -3.14, -3.00, -2.90, -2.82, -2.76)
 _T_99_MORE = -2.7
 _POINTS_MIN = 4
-# Growth has ended if the later half gains less than this part of what the first half gained, and rises so
-# little that it might be chance.
+# Growth has ended if the later half gains less than this share of the first half's gain, and rises so little
+# that it may be chance.
 _ENDED_SHARE, _ENDED_P = 0.25, 0.1
 
 
 class Course(Enum):
-    """How growth goes on."""
+    """How growth continues."""
 
     EVEN = "even"
     SLOWS_DOWN = "slows down"
@@ -43,22 +44,22 @@ class Course(Enum):
 
 
 def course_of(whole: tuple[_Row, _Row], later: tuple[_Row, _Row]) -> Course:
-    """The course of a figure that grows: its times in seconds and its values.
+    """The course of a growing figure, from its times in seconds and its values.
 
-    `later` has those of the later half, as many as there are. Too few points are taken for even growth.
+    `later` has those of the later half, as many as there are. Too few points count as steady growth.
     """
     if _has_ended(whole, later):
         return Course.ENDED
     if not _slows(*whole, _SLOWS, None):
         return Course.EVEN
-    # Three points say nothing of their own.
+    # Three points alone prove nothing.
     if len(later[0]) >= _POINTS_MIN and not _slows(*later, _STILL_SLOWS, _STILL_SLOWS_T):
         return Course.EVEN
     return Course.SLOWS_DOWN
 
 
 def _has_ended(whole: tuple[_Row, _Row], later: tuple[_Row, _Row]) -> bool:
-    """Whether the later half does not grow any more."""
+    """Whether the later half no longer grows."""
     times_s, values = later
     if len(times_s) < _POINTS_MIN:
         return False

@@ -1,6 +1,6 @@
-"""A saved history judged again: the same verdicts as the daemon's, from a file.
+"""Verdicts on a saved history: the same as the daemon's, from a file.
 
-So a verdict that is wrong can be sent in as a file, and become a test.
+A user can send in a wrong verdict as a file, which then becomes a test.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _Columns: TypeAlias = tuple[tuple[float, ...], ...]
 
 
 def classified(history: StoredHistory) -> tuple[ProcessVerdict, list[tuple[StoredSite, SiteVerdict]]]:
-    """The verdicts on a process and on its sites, in their order. ValueError if columns differ in length."""
+    """The verdicts on a process and on its sites, in their order.
+
+    Raises ValueError if columns differ in length.
+    """
     bins = len(history.ends_s)
     for site in history.sites:
         if any(len(column) != bins for column in (*_columns(site), *_survivors(site))):
@@ -54,7 +57,7 @@ def classified(history: StoredHistory) -> tuple[ProcessVerdict, list[tuple[Store
 
 
 def _measured(history: StoredHistory) -> Persistence:
-    """All sites measured: those whose blocks were counted by age, and the others, apart."""
+    """Measurements of all sites: those with blocks counted by age and the others are measured apart."""
     measured, now_s = MeasuredSites(), history.ends_s[-1]
     rows = np.arange(len(history.sites))
     measured.due(rows, np.zeros(len(rows)), now_s)
@@ -70,7 +73,7 @@ def _measured(history: StoredHistory) -> Persistence:
 
 
 def _histories(history: StoredHistory, sites: Sequence[StoredSite]) -> SiteHistories:
-    """Of sites all of which have survivors, or none has."""
+    """The histories of sites that all have survivors, or all have none."""
 
     def matrices(columns_of: Callable[[StoredSite], _Columns]) -> Iterator[Matrix]:
         return (np.array(column, np.float64).T for column in zip(*map(columns_of, sites), strict=True))
@@ -98,7 +101,7 @@ def stored_sites(
     sites: Sequence[tuple[int, SiteReport]],
     suppressed: Container[int],
 ) -> tuple[StoredSite, ...]:
-    """What is saved of sites with their rows: each with its column, of these places in the histories."""
+    """Sites to save: each with its columns at these places of the histories."""
 
     def figures(column: NDArray[Any] | None, place: int) -> tuple[Any, ...]:
         return () if column is None else tuple(column[:, place].tolist())
@@ -146,6 +149,6 @@ def _columns(site: StoredSite) -> _Columns:
 
 
 def _survivors(site: StoredSite) -> _Columns:
-    """Empty if they were not counted."""
+    """The columns of survivors; empty if they were not counted."""
     columns = site.survivors_count, site.survivors_bytes
     return columns if any(columns) else ()

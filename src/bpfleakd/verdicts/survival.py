@@ -1,8 +1,8 @@
-"""Whether old blocks stay: what lives of the blocks born in each part of a window.
+"""Whether old blocks stay: how many of the blocks born in each part of a window are live.
 
-For a leak, the share that lives of the blocks born long ago is what leaks of all blocks, whenever they were
-born: the curve of survival by age is flat, above zero. Where lives merely are long, blocks keep dying at the
-same pace (a constant hazard): the older, the fewer.
+For a leak, the live share of the blocks born long ago is the share of all blocks that leaks, whenever they
+were born: the curve of survival by age is flat, above zero. Where lives are merely long, blocks keep dying at
+the same pace (a constant hazard): the older, the fewer.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ __all__ = ["NORMAL_95", "Fate", "Survival"]
 
 # 95 % of a normal distribution lie below this.
 NORMAL_95 = 1.645
-# Survival falls with age if less than nine tenths as much of the oldest third lives, beyond 95 % of chance;
-# or if it is so much less that it must not be called a leak even if it may be chance.
+# Survival falls with age if less than this share of the middle third's survival is left in the oldest, with
+# 95 % confidence; or if it is so much less that it must not count as a leak even if it may be chance.
 _SAME_SHARE = 0.9
 _MUCH_LESS = 0.6
-# Where fewer of the oldest third live, they may be dying at the constant pace that would leave so many.
+# If a smaller share of the oldest third lives, it may be dying at the constant pace that leaves that share.
 _MOST = 0.8
-# So many blocks of the middle third and none of the oldest: they die.
+# If at least this many blocks of the middle third live and none of the oldest, blocks die.
 _FEW = 5.0
 
 
 class Fate(Struct, frozen=True):
-    """What becomes of blocks born in a window: a figure for each site.
+    """What becomes of blocks born in a window: one figure per site.
 
-    `dies` is whether they keep dying, `old_share` what lives of those born in its first third (NaN: none
-    were born), `old_count` how many live of those born in the first two, `count` of all.
+    `dies` says whether they keep dying. `old_share` is the live share of those born in its first third (NaN:
+    none were born), `old_count` the number of live ones born in the first two thirds, `count` that of all.
     """
 
     dies: NDArray[np.bool_]
@@ -43,8 +43,8 @@ class Fate(Struct, frozen=True):
 class Survival(Struct, frozen=True):
     """The births and survivors of sites, as sums up to the end of each bin; `weight` as in SiteHistories.
 
-    `weighted` is the same sum as `survived`, of survivors times what a recorded block of their bin stood for;
-    None where that was `weight` all the time.
+    `weighted` is the same sum as `survived`, with survivors times the blocks that a recorded one of their bin
+    represented; None if that was always `weight`.
     """
 
     ends_s: Row
@@ -55,17 +55,17 @@ class Survival(Struct, frozen=True):
     weighted: Matrix | None = None
 
     def between(self, start_s: Row, end_s: Row) -> Row:
-        """How many of those born between two times live."""
+        """The number of live blocks that were born between two times."""
         edges_s = np.stack([start_s, end_s])
         living: Row = np.diff(values_at(self.survived, self.ends_s, edges_s, from_zero=True), axis=0)[0]
         return living
 
     def fate(self, start_s: Row, end_s: Row) -> Fate:
-        """What becomes of the blocks born in a window of each site.
+        """The fate of the blocks born in a window of each site.
 
-        Its thirds by birth are compared: the first with the second, and the first with the last where deaths
-        do not become rarer with age. Differences of logarithms of shares are normal with the binomial
-        variance (the delta method).
+        Compares its thirds by birth: the first with the second, and the first with the last unless deaths
+        become rarer with age. Differences of logarithms of shares are normal with the binomial variance (the
+        delta method).
         """
         born, lived, weight = self._thirds(start_s, end_s)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -75,7 +75,7 @@ class Survival(Struct, frozen=True):
             late, early = logarithms[1] - logarithms[0], logarithms[2] - logarithms[1]
             falls = late - NORMAL_95 * np.sqrt(variances[0] + variances[1]) > -np.log(_SAME_SHARE)
             falls |= late > -np.log(_MUCH_LESS)
-            # Few blocks cannot tell: then it is not known that the old ones stay.
+            # Few blocks cannot show that the old ones stay.
             third_s = (end_s - start_s) / 3
             age_s = np.maximum(self.ends_s[-1] - start_s - third_s / 2, 1e-3)
             at_constant_pace = -logarithms[0] * third_s / age_s

@@ -34,7 +34,8 @@ __all__ = ["Trend", "trend"]
 
 # The 97.5 % point of the normal distribution: 95 % lie between minus and plus this.
 _NORMAL_975 = 1.959963984540054
-# Up to so many points the distribution of the score is exact, beyond it as good as normal (Kendall).
+# Up to this many points the distribution of the score is exact; beyond it, the normal distribution is as good
+# (Kendall).
 _EXACT_MAX = 30
 
 
@@ -57,9 +58,9 @@ class Trend(Struct, frozen=True):
 def trend(times_s: ArrayLike, values: ArrayLike) -> Trend:
     """The trend of `values` at `times_s`: two equally long sequences, times in any order.
 
-    Costs time and memory in the square of the number of points; meant for up to some hundreds. Raises
-    ValueError for sequences of different lengths, for what is not finite, and for fewer than two different
-    times.
+    Takes time and memory in the square of the number of points; meant for up to some hundreds. Raises
+    ValueError for sequences of different lengths, for values that are not finite, and for fewer than two
+    different times.
     """
     times, figures = _checked(times_s, values)
     n = len(times)
@@ -102,7 +103,7 @@ def _ties(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _variance(n: int, time_ties: NDArray[np.float64], value_ties: NDArray[np.float64]) -> float:
-    """Of Kendall's score of n points in random order (Kendall 1975, chapter 5)."""
+    """The variance of Kendall's score of n points in random order (Kendall 1975, chapter 5)."""
 
     def pairs(sizes: NDArray[np.float64]) -> NDArray[np.float64]:
         return sizes * (sizes - 1)
@@ -119,7 +120,7 @@ def _variance(n: int, time_ties: NDArray[np.float64], value_ties: NDArray[np.flo
 
 
 def _interval(slopes: NDArray[np.float64], deviation: float) -> tuple[float, float]:
-    """The slopes that are so many ranks below and above the median, rounded outwards (Sen 1968)."""
+    """The slopes `deviation` ranks below and above the median, rounded outwards (Sen 1968)."""
     rank = math.floor((len(slopes) - _NORMAL_975 * deviation) / 2)
     if rank < 1:
         return -math.inf, math.inf
@@ -134,18 +135,19 @@ def _tau(score: int, n: int, time_ties: NDArray[np.float64], value_ties: NDArray
 
 def _p_increase(score: int, n: int, deviation: float, *, is_exact: bool) -> float:
     if is_exact and n <= _EXACT_MAX:
-        # Scores go in steps of two: from n(n-1)/2, the probability of each number of pairs that fall.
+        # Scores go in steps of two: this is, from n(n-1)/2 on, the probability of each number of falling
+        # pairs.
         falling = (n * (n - 1) // 2 - score) // 2
         return float(_falling_pairs(n)[: falling + 1].sum())
     if deviation == 0:
         return 0.5
-    # Half a step of continuity: a step is two without ties, and not less than one with them.
+    # The continuity correction is half a step: a step is two without ties, and not less than one with them.
     return 0.5 * math.erfc((score - 1) / (deviation * math.sqrt(2)))
 
 
 @lru_cache(maxsize=_EXACT_MAX)
 def _falling_pairs(n: int) -> NDArray[np.float64]:
-    """How likely each number of pairs that fall is in a random order of n different values."""
+    """The probability of each number of falling pairs in a random order of n different values."""
     probabilities = np.ones(1)
     for size in range(2, n + 1):
         probabilities = np.convolve(probabilities, np.full(size, 1 / size))
