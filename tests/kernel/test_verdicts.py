@@ -77,3 +77,26 @@ def test_a_leak_is_told_from_a_cache_a_queue_and_churn(daemon, several, tmp_path
 
 def is_right(verdicts: dict[str, str]) -> bool:
     return all(verdicts.get(function) in right for function, right in TRUTH.items())
+
+
+def test_a_leak_that_fills_the_table_of_blocks_stays_one(daemon, workload):
+    """Its rate is kept; the answer says that nothing new is recorded, what memory does, and what helps."""
+    tracer = daemon(history={"leak_after_s": 10}, limits={"live_blocks": 1_000})
+    program = workload("growing", "leak")
+    tracer.attach(program.pid)
+    program.start_step(4_000)
+
+    def is_full() -> bool:
+        return tracer.top(program.pid)["losses"]["live_full"] > 700
+
+    wait_until(is_full, timeout_s=120)
+    report = tracer.top_after_tick(program.pid)
+    site, reason = report["sites"][0], report["process_verdict"]["reason"]
+    assert (site["function"], site["verdict"]) == ("never_freed", "leak"), report
+    assert site["leak_bytes_per_s"] == pytest.approx(
+        report["process_verdict"]["memory_bytes_per_s"], rel=0.35
+    )
+    assert "the table of live blocks is full" in site["reason"]
+    assert "the table of live blocks is full" in reason
+    assert "memory grows" in reason.rpartition(" is full ")[2]
+    assert "--mode sampled" in reason

@@ -18,6 +18,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -87,10 +88,14 @@ class _Bin(Struct):
 
 
 class Timeline:
-    """Bins of a recording that began at `began_ns` (CLOCK_MONOTONIC)."""
+    """Bins of a recording that began at `began_ns` (CLOCK_MONOTONIC).
+
+    Bins from before `held_ns` do not age, and stay apart from later ones; None: all age.
+    """
 
     def __init__(self, began_ns: int) -> None:
         self.began_ns = began_ns
+        self.held_ns: int | None = None
         self._bins: list[_Bin] = []
         # The last reading, by row.
         self._live_bytes: Column = np.zeros(0, np.float32)
@@ -304,11 +309,16 @@ class Timeline:
     def _merge_two(self, now_ns: int) -> None:
         # The newest bin is still filling.
         pairs = list(zip(self._bins[:-2], self._bins[1:-1], strict=True))
-        relative = [
-            (later.end_ns - earlier.start_ns) / (now_ns - later.end_ns + BIN_NS) for earlier, later in pairs
-        ]
+        relative = [self._relative_width(earlier, later, now_ns) for earlier, later in pairs]
         index = relative.index(min(relative))
         self._bins[index : index + 2] = [_merged(*pairs[index])]
+
+    def _relative_width(self, earlier: _Bin, later: _Bin, now_ns: int) -> float:
+        """How wide two bins are together, as a part of their age."""
+        width_ns, held_ns = later.end_ns - earlier.start_ns, self.held_ns
+        if held_ns is None or earlier.start_ns >= held_ns:
+            return width_ns / (now_ns - later.end_ns + BIN_NS)
+        return width_ns / (held_ns - later.end_ns + BIN_NS) if later.end_ns <= held_ns else math.inf
 
 
 def _known(columns: NDArray[np.intp], one: _Bin) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:

@@ -135,6 +135,8 @@ class CounterCollector:
         heap = traced.table.heap_totals
         self._state.sampling.adapt(pid, counters, heap.allocated_bytes, now_ns)
         traced.verdicts.observed.note(now_ns, counters, heap)
+        # What is judged while the table of blocks is full keeps its resolution.
+        traced.table.timeline.held_ns = traced.verdicts.observed.full_since_ns
         traced.table.note_peak(address_maps.peak_live_bytes(pid, counters.heap_peak_bytes, now_ns))
         self._follow_changed_libraries(traced, counters.library_changes)
 

@@ -63,8 +63,7 @@ class Rise(Struct, frozen=True):
 
     @property
     def log_p_silence(self) -> Row:
-        """The logarithm of the probability of this silence, assuming the curve still rises as before.
-        """
+        """The logarithm of the probability of this silence, assuming the curve still rises as before."""
         return self.steps * np.log1p(-np.minimum(self.silence, 1 - 1e-9))
 
     @property

@@ -180,8 +180,7 @@ def with_managed_heap(
 
 
 def _first_limit(verdict: ProcessVerdict, heap: ManagedHeap) -> tuple[MemoryLimit | None, float | None]:
-    """The heap's limit and when it is reached, if this leak reaches it before the process' own limit.
-    """
+    """The heap's limit and when it is reached, if this leak reaches it before the process' own limit."""
     if heap.limit_bytes is None or heap.live_bytes is None:
         return verdict.limit, verdict.limit_reached_s
     limit = MemoryLimit(MemoryLimitKind.MANAGED_HEAP, heap.limit_bytes, heap.live_bytes)

@@ -190,8 +190,7 @@ class _Measurement:
         return enough
 
     def looks(self) -> Iterator[tuple[Flags, dict[str, NDArray[Any]]]]:
-        """Yield windows from the longest to the shortest: for each, first the envelopes, then the survivors.
-        """
+        """Yield windows from the longest to the shortest: for each, first the envelopes, then the survivors."""
         end_s = self._now_s - self._excursion_s
         for halving in range(_WINDOWS):
             yield self._look(end_s - (end_s - self._start_up_s) / 2**halving, end_s)
@@ -286,8 +285,7 @@ class _Measurement:
         return values_at(self._bytes, starts_s, grid, from_zero=False)
 
     def _rises(self, curve: Matrix, start_s: Row, end_s: Row) -> Row:
-        """In how many bins of its window each site rises: one step in a wide bin fills several cells.
-        """
+        """In how many bins of its window each site rises: one step in a wide bin fills several cells."""
         ends_s = self._ends_s[1:, None]
         rises = (np.diff(curve, axis=0) > 0) & (ends_s > start_s) & (ends_s <= end_s + 1e-6)
         count: Row = rises.sum(axis=0).astype(np.float64)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from bpfleakd.model.limit import MemoryLimit
 from bpfleakd.model.verdict import ProcessVerdict, Verdict
-from bpfleakd.units import human_rate
+from bpfleakd.units import human_duration, human_rate
 from bpfleakd.verdicts.trend import Trend, trend
 
 __all__ = ["FoundGrowth", "classify_process", "reached_s"]
@@ -61,11 +61,13 @@ def classify_process(
     anonymous_bytes: NDArray[np.float64],
     found: FoundGrowth,
     limits: Sequence[MemoryLimit],
+    full_since_s: float | None = None,
 ) -> ProcessVerdict:
     """Return the verdict on a process.
 
     The arguments are the least anonymous memory in bins that end at `times_s`, what the sites gain, and the
     current `limits`. The verdict is `unknown` until the memory was watched for a while, unless sites leak.
+    Since `full_since_s` the table of live blocks is full (None: it has room); then only memory shows growth.
     """
     memory = _memory_trend(times_s, anonymous_bytes)
     leak_rate = found.leak_bytes_per_s
@@ -83,9 +85,12 @@ def classify_process(
         verdict = Verdict.GROWING
     else:
         verdict = Verdict.UNKNOWN if memory is None else Verdict.STEADY
+    reason = _reason(memory, grows, found, share)
+    if full_since_s is not None:
+        reason += _since_full(times_s, anonymous_bytes, full_since_s)
     return ProcessVerdict(
         verdict=verdict,
-        reason=_reason(memory, grows, found, share),
+        reason=reason,
         leak_bytes_per_s=round(leak_rate, 1),
         memory_bytes_per_s=_rounded(memory.slope_per_s if memory else None),
         memory_bytes_per_s_low=_rounded(memory.slope_low if memory else None),
@@ -94,6 +99,22 @@ def classify_process(
         limit=limit,
         limit_reached_s=None if seconds is None else round(seconds, 1),
     )
+
+
+def _since_full(
+    times_s: NDArray[np.float64], anonymous_bytes: NDArray[np.float64], full_since_s: float
+) -> str:
+    """What is not known since the table of live blocks is full, what is, and what helps."""
+    # What rises is least at the beginning of a bin.
+    starts_s = np.concatenate([[0.0], times_s[:-1]])
+    later = starts_s >= full_since_s
+    words = f"; the table of live blocks is full for {human_duration(times_s[-1:].sum() - full_since_s)}"
+    if later.sum() >= _PARTS_MIN:
+        since = trend(starts_s[later], anonymous_bytes[later])
+        grows = _grows(since, starts_s[later])
+        does = f"grows {human_rate(since.slope_per_s)}" if grows else "does not grow"
+        words += f", memory {does} since"
+    return f"{words}: attach again with --mode sampled or a larger limits.live_blocks to see on"
 
 
 def _memory_trend(times_s: NDArray[np.float64], anonymous_bytes: NDArray[np.float64]) -> Trend | None:

@@ -41,7 +41,7 @@ robust slope is Theil's and Sen's (see `trend`).
 from __future__ import annotations
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from bpfleakd.model.verdict import VERDICTS, SiteVerdict
@@ -86,7 +86,8 @@ class Context(Struct, frozen=True):
     has the same error as the gain of sites: `growth_variance` (blocks^2) is that of sites that only grow,
     `churn_variance` that of sites that also free. `lost_frees` and `lost_blocks` are the numbers of missed
     frees and unrecorded blocks; `survivors_known` whether blocks were counted by age. `unread_s` is the time
-    without readings, in which blocks may have come and gone unseen.
+    without readings, in which blocks may have come and gone unseen. For the last `full_s` the table of live
+    blocks was full: sites of the heap are judged as of its beginning.
     """
 
     replaced_count: float = 0.0
@@ -96,6 +97,7 @@ class Context(Struct, frozen=True):
     lost_blocks: int = 0
     survivors_known: bool = True
     unread_s: float = 0.0
+    full_s: float = 0.0
 
 
 class Classification(Struct, frozen=True):
@@ -136,8 +138,7 @@ class Classification(Struct, frozen=True):
         return grows and not m.dies[site] and not self._replaced[site]
 
     def recall_leak(self, site: int, rate_bytes_per_s: float) -> None:
-        """Restore the verdict of leak on a site that leaked in an earlier window, if nothing contradicts it.
-        """
+        """Restore the verdict of leak on a site that leaked in an earlier window, if nothing contradicts it."""
         self.codes[site] = _LEAK
         self.confidence[site] = max(self.confidence[site], _UNSEEN)
         self.leak_bytes_per_s[site] = rate_bytes_per_s
@@ -242,11 +243,16 @@ def _confidence(m: Persistence, context: Context, codes: NDArray[np.int8]) -> Ro
         confidence = np.where((codes == _LEAK) & m.by_blocks, confidence * _SURVIVORS_UNKNOWN, confidence)
     if context.lost_frees or context.lost_blocks:
         confidence = confidence * _LOSSY
+    elif context.full_s:
+        confidence = np.where(m.is_heap, confidence * _LOSSY, confidence)
     confidence = confidence * (1 - _unread_share(m, context))
     return np.clip(confidence, 0.0, 0.99)
 
 
 def _reason(m: Persistence, context: Context, site: int, code: int, replaced: bool) -> str:
+    is_full = bool(context.full_s and m.is_heap[site])
+    if is_full:
+        m = structs.replace(m, observed_s=max(m.observed_s - context.full_s, 0.0))
     words = {
         _LEAK: _why_leak,
         _GROWING: _why_growing,
@@ -261,7 +267,9 @@ def _reason(m: Persistence, context: Context, site: int, code: int, replaced: bo
         text = f"grew steadily while more blocks were recorded; no evidence for {silence}"
     elif m.unseen_s[site] and code in (_LEAK, _GROWING):
         text += f"; not seen for {human_duration(m.unseen_s[site])}, because too few blocks are recorded"
-    if context.lost_blocks:
+    if is_full:
+        text += f"; not seen for {human_duration(context.full_s)}: the table of live blocks is full"
+    elif context.lost_blocks:
         text += "; blocks were not recorded"
     elif context.lost_frees and code in (_LEAK, _GROWING):
         text += "; frees were missed"

@@ -17,6 +17,7 @@ from bpfleakd.model.site import AllocationKind
 from bpfleakd.model.verdict import ProcessVerdict, SiteVerdict, Verdict
 from bpfleakd.verdicts.collected import as_of_collections
 from bpfleakd.verdicts.envelope import Matrix
+from bpfleakd.verdicts.full_table import until_full
 from bpfleakd.verdicts.measured_sites import MeasuredSites
 from bpfleakd.verdicts.measurement import persistence_of
 from bpfleakd.verdicts.persistence import Persistence
@@ -49,6 +50,7 @@ def classified(history: StoredHistory) -> tuple[ProcessVerdict, list[tuple[Store
             lost_frees=history.lost_frees,
             lost_blocks=history.lost_blocks,
             unread_s=history.unread_s,
+            full_s=history.full_s,
         )
         classification = classify_sites(_measured(history), context)
         verdicts = [classification.of(row) for row in range(len(history.sites))]
@@ -63,11 +65,21 @@ def _measured(history: StoredHistory) -> Persistence:
     measured.due(rows, np.zeros(len(rows)), now_s)
     counted = np.array([bool(_survivors(site)) for site in history.sites])
     collected = np.array([site.kind is AllocationKind.GO_HEAP for site in history.sites])
-    for part in (rows[counted], rows[~counted & ~collected], rows[~counted & collected]):
+    heap = np.array([site.kind is AllocationKind.HEAP for site in history.sites])
+    parts = (
+        rows[counted & heap],
+        rows[counted & ~heap],
+        rows[~counted & ~collected & heap],
+        rows[~counted & ~collected & ~heap],
+        rows[~counted & collected],
+    )
+    for part in parts:
         if len(part):
             histories = _histories(history, [history.sites[row] for row in part.tolist()])
             if collected[part].all() and history.collected_s is not None:
                 histories = as_of_collections(histories, np.array(history.collected_s))
+            if heap[part].all() and history.full_s:
+                histories = until_full(histories, now_s - history.full_s)
             measured.keep(part, persistence_of(histories, history.leak_after_s), now_s)
     return measured.of(rows, now_s, history.leak_after_s)
 
@@ -141,6 +153,7 @@ def _of_process(history: StoredHistory, sites: list[tuple[StoredSite, SiteVerdic
         np.array(history.memory_bytes, np.float64),
         FoundGrowth(len(leaks), sum(leaks), sum(growing), sum(suppressed)),
         history.limits,
+        history.ends_s[-1] - history.full_s if history.full_s and history.ends_s else None,
     )
 
 

@@ -101,3 +101,13 @@ def test_sites_of_gos_heap_are_judged_as_of_its_collections() -> None:
     for collected_s, verdict in ((None, Verdict.LEAK), (history.ends_s, Verdict.LEAK), ((30.0, 60.0), None)):
         _process, [(_site, found)] = classified(replace(history, collected_s=collected_s))
         assert (found.verdict is Verdict.LEAK) == (verdict is Verdict.LEAK), collected_s
+
+
+def test_sites_are_judged_as_of_when_the_table_of_blocks_was_full() -> None:
+    """What seems to have stopped then may go on."""
+    history = saved(sites.stopping(10, 120.0), seconds=300.0)
+    _process, [(_site, seen)] = classified(history)
+    process, [(_site, unseen)] = classified(replace(history, full_s=180.0))
+    assert (seen.verdict, unseen.verdict) == (Verdict.PLATEAU, Verdict.LEAK)
+    assert unseen.reason.endswith("; not seen for 3m00s: the table of live blocks is full")
+    assert "the table of live blocks is full for 3m00s, memory grows +1.00 MiB/s since" in process.reason

@@ -15,7 +15,9 @@ from bpfleakd.table.gaps import bins_in_gaps, births_in_gaps, least_in_gaps
 from bpfleakd.table.site_table import COUNTERS, SiteTable
 from bpfleakd.table.survivors import Survivors, count_survivors
 from bpfleakd.tracing.address_space.regions import BLOCK_KINDS
+from bpfleakd.tracing.judging.observations import Observations
 from bpfleakd.verdicts.collected import as_of_collections
+from bpfleakd.verdicts.full_table import until_full
 from bpfleakd.verdicts.merged_histories import Units, summed
 from bpfleakd.verdicts.site_histories import SiteHistories, chosen
 
@@ -31,43 +33,29 @@ _NO_ROWS = np.zeros(0, np.intp)
 
 
 class HistorySource(Struct, frozen=True):
-    """The sources of histories: the table, and the survivors with the row of each site (-1: in none)."""
+    """The sources of histories: the table, the survivors with the row of each site (-1: in none), and what
+    was observed of the process."""
 
     table: SiteTable
     survivors: Survivors
     of_survivors: NDArray[np.intp]
-    intervals_bytes: NDArray[np.float64] | None
-    collected_s: NDArray[np.float64] | None = None
+    observed: Observations
 
     @classmethod
     def of(
-        cls,
-        table: SiteTable,
-        blocks: Blocks,
-        rows: NDArray[np.intp],
-        intervals_bytes: NDArray[np.float64] | None,
-        collected_s: NDArray[np.float64] | None = None,
+        cls, table: SiteTable, blocks: Blocks, rows: NDArray[np.intp], observed: Observations
     ) -> HistorySource:
-        """With one pass over the `blocks`, all that live, for these rows at least.
-
-        `intervals_bytes` is the sampling interval in each bin of the timeline; None if it never changed.
-        Figures of sites without single blocks are those of `collected_s`; None: of every tick.
-        """
+        """With one pass over the `blocks`, all that live, for these rows at least."""
         if not len(rows):
             survivors_of = count_survivors((), table.timeline.edges_ns), _NO_ROWS
         else:
             survivors_of = _survivors(table, blocks, rows)
-        return cls(table, *survivors_of, intervals_bytes, collected_s)
+        return cls(table, *survivors_of, observed)
 
     def parts(self, leads: NDArray[np.intp], units: Units | None) -> Iterator[NDArray[np.intp]]:
-        """Leads to measure together: of sites with known blocks, or of others."""
-        if not len(leads):
-            return
-        have_blocks = self.table.have_blocks(leads)
-        if units is not None:
-            members, starts = units.members(leads)
-            have_blocks = np.logical_and.reduceat(self.table.have_blocks(members), starts)
-        for part in (leads[have_blocks], leads[~have_blocks]):
+        """Leads to measure together, all rows of a unit being of one kind: what is known of them differs."""
+        heap, blocks = self.table.are_heap(leads), self.table.have_blocks(leads)
+        for part in (leads[heap], leads[~heap & blocks], leads[~blocks]):
             for start in range(0, len(part), _CHUNK_SITES):
                 yield part[start : start + _CHUNK_SITES]
 
@@ -84,15 +72,19 @@ class HistorySource(Struct, frozen=True):
         """The histories of these rows, all bins and all survivors that were counted."""
         return replace(
             _histories(self.table, rows, self.survivors, self.of_survivors),
-            intervals_bytes=self.intervals_bytes,
+            intervals_bytes=self.observed.intervals_bytes(self.table),
         )
 
     def _of_rows(self, rows: NDArray[np.intp]) -> SiteHistories:
         histories = self.whole(rows)
+        if self.table.are_heap(rows).all():
+            full_since_s = self.observed.full_since_s(self.table)
+            return histories if full_since_s is None else until_full(histories, full_since_s)
         if self.table.have_blocks(rows).all():
             return histories
         histories = replace(histories, survivors_count=None, survivors_bytes=None)
-        return histories if self.collected_s is None else as_of_collections(histories, self.collected_s)
+        collected_s = self.observed.collected_s(self.table)
+        return histories if collected_s is None else as_of_collections(histories, collected_s)
 
 
 def _survivors(

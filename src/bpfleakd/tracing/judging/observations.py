@@ -22,6 +22,11 @@ __all__ = ["Observations", "ObservationsCheckpoint"]
 
 _ONLY_ROW = np.zeros(1, np.intp)
 _OF_ESTIMATES = ("live_count", "allocated_count", "live_count_variance")
+# The table of live blocks is full once such a share of new blocks is refused, in so many readings in a row:
+# on PREEMPT_RT the kernel may have no memory at hand for a moment. It has room again when blocks come and
+# none was refused for so long.
+_FULL_SHARE, _FULL_READINGS = 0.1, 3
+_ROOM_AFTER_NS = 10_000_000_000
 
 
 class ObservationsCheckpoint(Struct, frozen=True):
@@ -32,6 +37,7 @@ class ObservationsCheckpoint(Struct, frozen=True):
     memory: TimelineCheckpoint | None
     intervals: list[tuple[int, int]] = msgspec.field(default_factory=list)
     collections: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    full_since_ns: int | None = None
 
 
 class Observations:
@@ -44,6 +50,7 @@ class Observations:
         self._memory: Timeline | None = None
         self._intervals: History | None = None
         self._collections: History | None = None
+        self._room = _Room()
 
     @classmethod
     def restored(cls, checkpoint: ObservationsCheckpoint) -> Observations:
@@ -56,6 +63,7 @@ class Observations:
             observations._intervals = History.of(checkpoint.intervals)
         if checkpoint.collections:
             observations._collections = History.of(checkpoint.collections)
+        observations._room.full_since_ns = checkpoint.full_since_ns
         if checkpoint.memory is not None:
             observations._memory = Timeline.restored(checkpoint.memory)
         return observations
@@ -68,6 +76,7 @@ class Observations:
             self._memory.checkpoint(_ONLY_ROW) if self._memory else None,
             self._intervals.points if self._intervals else [],
             self._collections.points if self._collections else [],
+            self._room.full_since_ns,
         )
 
     def note(self, now_ns: int, counters: ProcessCounters, heap: SiteCounters) -> None:
@@ -79,6 +88,7 @@ class Observations:
             self._lost_blocks = History(now_ns, lost_blocks)
         self._unmatched_frees.append(now_ns, older_frees)
         self._lost_blocks.append(now_ns, lost_blocks)
+        self._room.note(now_ns, counters.losses["live_full"], counters.recorded)
         interval_bytes = counters.sample_interval_bytes
         if self._intervals is None:
             self._intervals = History(now_ns, interval_bytes)
@@ -102,10 +112,13 @@ class Observations:
 
     def context(self, table: SiteTable) -> Context:
         """What the verdicts on the sites of a table take into account."""
-        lately_ns = table.updated_ns - (table.updated_ns - table.began_ns) // 3
+        full_since_ns = self.full_since_ns
+        # What comes after the table was full is not judged.
+        end_ns = table.updated_ns if full_since_ns is None else full_since_ns
+        lately_ns = end_ns - (end_ns - table.began_ns) // 3
 
         def gained(history: History | None) -> int:
-            return history.last - history.at(max(lately_ns, history.first_ns)) if history else 0
+            return history.at(end_ns) - history.at(max(lately_ns, history.first_ns)) if history else 0
 
         growth_variance, churn_variance = _variances(table)
         return Context(
@@ -115,7 +128,18 @@ class Observations:
             lost_frees=self._lost_frees,
             lost_blocks=gained(self._lost_blocks),
             unread_s=table.unread_s,
+            full_s=0.0 if full_since_ns is None else (table.updated_ns - full_since_ns) / 1e9,
         )
+
+    def full_since_s(self, table: SiteTable) -> float | None:
+        """Since when blocks are refused, because the table of live blocks is full; None if it has room."""
+        since_ns = self.full_since_ns
+        return None if since_ns is None else (since_ns - table.began_ns) / 1e9
+
+    @property
+    def full_since_ns(self) -> int | None:
+        """The same, as a time."""
+        return self._room.full_since_ns
 
     def intervals_bytes(self, table: SiteTable) -> NDArray[np.float64] | None:
         """The coarsest sampling interval in each bin of the timeline; None if it never changed."""
@@ -145,6 +169,33 @@ class Observations:
             return np.zeros(0), np.zeros(0)
         memory = self._memory.columns(_ONLY_ROW)
         return memory.ends_s, memory.low_bytes[:, 0]
+
+
+class _Room:
+    """Whether the table of live blocks has room, from how many blocks were refused and recorded so far."""
+
+    def __init__(self) -> None:
+        self.full_since_ns: int | None = None
+        self._began_ns: int | None = None
+        self._readings = 0
+        self._refused_ns = 0
+        self._last: tuple[int, int, int] | None = None
+
+    def note(self, now_ns: int, refused: int, recorded: int) -> None:
+        last_ns, last_refused, last_recorded = self._last or (now_ns, refused, recorded)
+        self._last = now_ns, refused, recorded
+        gained_refused, gained = refused - last_refused, recorded - last_recorded
+        if gained_refused:
+            self._refused_ns = now_ns
+        if gained_refused > _FULL_SHARE * (gained_refused + gained):
+            self._began_ns = last_ns if self._began_ns is None else self._began_ns
+            self._readings += 1
+            if self._readings >= _FULL_READINGS and self.full_since_ns is None:
+                self.full_since_ns = self._began_ns
+        elif gained:
+            self._began_ns, self._readings = None, 0
+            if now_ns - self._refused_ns > _ROOM_AFTER_NS:
+                self.full_since_ns = None
 
 
 def _refused(counters: ProcessCounters) -> int:

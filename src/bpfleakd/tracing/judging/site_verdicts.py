@@ -162,8 +162,7 @@ class SiteVerdicts:
         wanted = units.members(due)[0] if units is not None else due
         if functions is not None and len(groups):
             wanted = np.union1d(wanted, functions.members(groups)[0])
-        intervals_bytes, collected_s = self.observed.intervals_bytes(table), self.observed.collected_s(table)
-        source = HistorySource.of(table, blocks, wanted, intervals_bytes, collected_s)
+        source = HistorySource.of(table, blocks, wanted, self.observed)
         for chunk in source.parts(due, units):
             histories = source.histories(chunk, units)
             self._measured.keep(chunk, persistence_of(histories, self._leak_after_s), now_s)
@@ -306,7 +305,8 @@ class SiteVerdicts:
             of_suppressed,
             garbage_share * float(rates[~table.have_blocks(rows) & (ranks > 0)].sum()),
         )
-        verdict = classify_process(*self.observed.memory(), found, limits)
+        full_since_s = self.observed.full_since_s(table)
+        verdict = classify_process(*self.observed.memory(), found, limits, full_since_s)
         if heap is None or (judged := heap.of_process) is None:
             return verdict
         return with_managed_heap(verdict, judged, committed, found)
@@ -339,7 +339,7 @@ class SiteVerdicts:
         order = np.argsort(rows)
         known, collected_s = None, self.observed.collected_s(table)
         if len(rows):
-            source = HistorySource.of(table, blocks or (), rows, self.observed.intervals_bytes(table))
+            source = HistorySource.of(table, blocks or (), rows, self.observed)
             known = source.whole(rows[order])
             if blocks is None:
                 known = replace(known, survivors_count=None, survivors_bytes=None)
@@ -354,6 +354,7 @@ class SiteVerdicts:
             lost_frees=context.lost_frees,
             lost_blocks=context.lost_blocks,
             unread_s=round(context.unread_s, 3),
+            full_s=round(context.full_s, 3),
             intervals_bytes=_figures(known.intervals_bytes if known else None),
             collected_s=None if collected_s is None else _figures(collected_s),
             ends_s=_figures(known.ends_s if known else None),

@@ -1,0 +1,37 @@
+"""Histories of the heap's sites while the table of live blocks is full.
+
+New blocks get the places of those that are freed, whoever allocates them: a leak seems to stop, and what
+comes and goes seems to shrink. So such sites are judged as of the moment from which on blocks were refused.
+What was recorded until then is exact, and so are the deaths among it since.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec.structs import replace
+
+from bpfleakd.verdicts.site_histories import SiteHistories
+
+__all__ = ["until_full"]
+
+
+def until_full(histories: SiteHistories, full_since_s: float) -> SiteHistories:
+    """The bins that ended before the table was full (the first one in any case), and what of them lives."""
+    bins = max(1, int(np.searchsorted(histories.ends_s, full_since_s, side="right")))
+    low_bytes, low_count = histories.low_bytes[:bins], histories.low_count[:bins]
+    survivors = histories.survivors_count, histories.survivors_bytes
+    survivors_count, survivors_bytes = (None if one is None else one[:bins] for one in survivors)
+    if survivors_count is not None and survivors_bytes is not None:
+        low_bytes = np.minimum(low_bytes, survivors_bytes.sum(axis=0))
+        low_count = np.minimum(low_count, survivors_count.sum(axis=0))
+    intervals_bytes = histories.intervals_bytes
+    return replace(
+        histories,
+        ends_s=histories.ends_s[:bins],
+        low_bytes=low_bytes,
+        low_count=low_count,
+        born_count=histories.born_count[:bins],
+        survivors_count=survivors_count,
+        survivors_bytes=survivors_bytes,
+        intervals_bytes=None if intervals_bytes is None else intervals_bytes[:bins],
+    )
