@@ -291,7 +291,7 @@ class AddressMap:
         return region.owner if region else None
 
     def ranges(self) -> Iterator[tuple[int, int, Owner]]:
-        """Yield all of the address space by address: start, end, owner; without ranges that are being moved."""
+        """Yield all of the address space by address: start, end, owner; without what is being moved."""
         return ((start, end, region.owner) for start, end, region in self._map)
 
     @property

@@ -190,7 +190,7 @@ class _Measurement:
         return enough
 
     def looks(self) -> Iterator[tuple[Flags, dict[str, NDArray[Any]]]]:
-        """Yield windows from the longest to the shortest: for each, first the envelopes, then the survivors."""
+        """Yield windows from the longest to the shortest: first the envelopes, then the survivors."""
         end_s = self._now_s - self._excursion_s
         for halving in range(_WINDOWS):
             yield self._look(end_s - (end_s - self._start_up_s) / 2**halving, end_s)

@@ -20,7 +20,7 @@ Rows = NDArray[np.intp]
 
 
 class Units(Struct, frozen=True):
-    """Which rows of a table are judged together: `lead[row]` is the row that represents the unit of each row."""
+    """Which rows of a table are judged together: `lead[row]` is the row that represents the unit."""
 
     lead: Rows
 

@@ -138,7 +138,7 @@ class Classification(Struct, frozen=True):
         return grows and not m.dies[site] and not self._replaced[site]
 
     def recall_leak(self, site: int, rate_bytes_per_s: float) -> None:
-        """Restore the verdict of leak on a site that leaked in an earlier window, if nothing contradicts it."""
+        """Restore the verdict on a site that leaked in an earlier window, if nothing contradicts it."""
         self.codes[site] = _LEAK
         self.confidence[site] = max(self.confidence[site], _UNSEEN)
         self.leak_bytes_per_s[site] = rate_bytes_per_s
