@@ -1,10 +1,10 @@
 """The bounded history of one figure that changes in steps.
 
 Rules:
-* A point gives the figure from its time on; between two points it does not change.
+* A point gives the figure from its time on; between two points it did not change.
 * Points are in order of time. The first, where the figure began, is never dropped.
-* There are at most `MAX_POINTS`. When the history is full, every second point between the first and the
-  newest `FULL_POINTS` is dropped: older history is coarser.
+* There are at most `MAX_POINTS`. When the history is full, some of those before the newest `FULL_POINTS` are
+  dropped: older history is coarser. The time between two older points is a part of their age.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ __all__ = ["FULL_POINTS", "MAX_POINTS", "History"]
 
 MAX_POINTS = 128
 FULL_POINTS = 64
+# So many of the older points stay at most when some have to go: it happens every so many points.
+_OLDER_POINTS = 40
+# The time between two older points, in their age: the first that is coarse enough.
+_SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
 
 
 class History:
@@ -56,11 +60,17 @@ class History:
         """The current value."""
         return self._values[-1]
 
-    def append(self, time_ns: int, value: int) -> None:
-        """Add a point if the value has changed. Raises ValueError if time goes back."""
+    def append(self, time_ns: int, value: int, resolution_ns: int = 0) -> None:
+        """Add a point if the value has changed. Raises ValueError if time goes back.
+
+        It replaces the newest point if both are within `resolution_ns` of the one before them.
+        """
         if time_ns < self._times_ns[-1]:
             raise ValueError(f"time goes back from {self._times_ns[-1]} to {time_ns}")
         if value == self._values[-1]:
+            return
+        if len(self._times_ns) > 1 and time_ns - self._times_ns[-2] <= resolution_ns:
+            self._times_ns[-1], self._values[-1] = time_ns, value
             return
         if len(self._times_ns) == MAX_POINTS:
             self._thin()
@@ -73,6 +83,24 @@ class History:
         return self._values[index - 1] if index else 0
 
     def _thin(self) -> None:
-        older = slice(1, MAX_POINTS - FULL_POINTS, 2)
-        del self._times_ns[older]
-        del self._values[older]
+        older = self._times_ns[: MAX_POINTS - FULL_POINTS]
+        now_ns = self._times_ns[-1]
+        kept: list[int] = []
+        for share in _SHARES:
+            kept = _apart(older, now_ns, share)
+            if len(kept) <= _OLDER_POINTS:
+                break
+        # Only where no time passes, or almost none, are there still more.
+        kept = [0, *kept[1:][-_OLDER_POINTS:]]
+        for column in (self._times_ns, self._values):
+            column[: len(older)] = array("q", [column[index] for index in kept])
+
+
+def _apart(times_ns: Sequence[int], now_ns: int, share: float) -> list[int]:
+    """The indices of the first time and of those that are `share` of their age apart, in order."""
+    kept, newer_ns = [], now_ns
+    for index in range(len(times_ns) - 1, 0, -1):
+        if newer_ns - times_ns[index] >= share * (now_ns - times_ns[index]):
+            kept.append(index)
+            newer_ns = times_ns[index]
+    return [0, *reversed(kept)]

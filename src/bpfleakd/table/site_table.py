@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bpfleakd.model.site import AllocationKind, SiteCounters, SiteKey
 from bpfleakd.table.history import History
 from bpfleakd.table.table_checkpoint import TableCheckpoint, keys_of, texts_of
-from bpfleakd.table.timeline import PastFigures, Timeline
+from bpfleakd.table.timeline import BIN_NS, PastFigures, Timeline
 
 __all__ = ["COUNTERS", "SiteTable"]
 
@@ -105,7 +105,8 @@ class SiteTable:
         if not self._knows_total:
             self._knows_total = True
             self.total_history = History(self.began_ns, live_bytes)
-        self.total_history.append(now_ns, live_bytes)
+        # Whoever asks for a report brings readings of his own: as many as there are bins of time are kept.
+        self.total_history.append(now_ns, live_bytes, BIN_NS)
         return len(changed)
 
     def begin_with(self, keys: list[SiteKey], counters: NDArray[np.int64]) -> None:

@@ -113,3 +113,25 @@ def test_old_points_thin_out_first() -> None:
     assert times[0] == 0
     assert gaps[-FULL_POINTS + 1 :] == [1] * (FULL_POINTS - 1)
     assert max(gaps) > 100
+
+
+@pytest.mark.parametrize("step", [1, 7, 1_000])
+def test_old_points_are_a_part_of_their_age_apart(step: int) -> None:
+    """However long the history: what was a while ago is told by a point that is not much older."""
+    history = History(0, 0)
+    for time_ns in range(step, 100_000 * step, step):
+        history.append(time_ns, time_ns)
+    for share in (0.01, 0.1, 0.3, 0.5, 0.7, 0.9):
+        age_ns = round(share * history.last)
+        asked_ns = history.last - age_ns
+        assert asked_ns - age_ns / 2 <= history.at(asked_ns) <= asked_ns
+
+
+def test_points_within_the_resolution_are_one() -> None:
+    """A figure that is told ten times in the time of a point reaches as far back as one told once."""
+    history = History(0, 0)
+    for time_ns in range(1, 10_000):
+        history.append(time_ns, time_ns, 10)
+        assert history.last == time_ns
+    newest = [time_ns for time_ns, _value in history.points[-FULL_POINTS:]]
+    assert {later - sooner for sooner, later in pairwise(newest[:-1])} == {10}

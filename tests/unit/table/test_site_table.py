@@ -319,3 +319,16 @@ def test_what_is_not_known_from_the_past_begins_with_the_first_reading() -> None
     start_ns, end_ns = window_ns
     assert gained(table, start_ns, site) == [200]
     assert table.total_history.at(end_ns) - table.total_history.at(start_ns) == 200
+
+
+def test_many_readings_do_not_shorten_the_history_of_the_total() -> None:
+    """Every report brings a reading: with seven a second, growth is still that of a minute."""
+    table = SiteTable(0)
+    site = SiteKey(AllocationKind.HEAP, 7)
+    for reading in range(1, 7 * 300):
+        table.update(reading * NS_PER_S // 7, [site], rows((23 * reading, reading, 23 * reading, reading)))
+    window_ns = growth_window_ns(table.timeline.edges_ns, 60.0)
+    assert window_ns is not None
+    before, now = map(table.total_history.at, window_ns)
+    gained_per_s = (now - before) * NS_PER_S / (window_ns[1] - window_ns[0])
+    assert gained_per_s == pytest.approx(7 * 23, rel=0.01)
