@@ -232,7 +232,7 @@ class _Measurement:
             dies = fate.dies | (gained < _GAIN_OF_SURVIVORS * fate.count)
             dies |= (gained >= _BLOCKS_ENOUGH) & (fate.old_count < _REPLACED_SHARE * gained * 2 / 3)
             old_share = fate.old_share
-        window_s = end_s - start_s
+        window_s, rose_bytes = end_s - start_s, self._as_it_rose(self._bytes, grid)
         persists = (window_s >= self._leak_after_s) & (evident[0] | evident[1]) & (of_bytes.gain > 0)
         persists &= is_more_than_a_list(of_bytes.gain, of_count.gain)
         return persists, {
@@ -242,10 +242,10 @@ class _Measurement:
             "dies": dies & evident[1],
             "window_s": window_s,
             "window_steps": np.maximum(of_bytes.steps * evident[0], of_count.steps * evident[1]),
-            "gained_bytes": of_bytes.gain,
-            "gained_count": of_count.gain,
+            "gained_bytes": gain(rose_bytes),
+            "gained_count": gain(self._as_it_rose(self._count, grid)),
             "gained_lately_count": of_count.gain * of_count.last_third,
-            "rate_bytes_per_s": theil_sen(grid, self._bytes_as_they_rose(grid)),
+            "rate_bytes_per_s": theil_sen(grid, rose_bytes),
             "old_share": old_share,
         }
 
@@ -275,14 +275,14 @@ class _Measurement:
         )
         return values, (of_bytes, of_count)
 
-    def _bytes_as_they_rose(self, grid: Matrix) -> Matrix:
-        """The bytes placed where they rose.
+    def _as_it_rose(self, curve: Matrix, grid: Matrix) -> Matrix:
+        """A curve's values placed where it rose: of these are the rates and gains that are shown.
 
         A rising curve is least at the beginning of a bin: minima placed at the ends of old, wide bins make it
         too steep.
         """
         starts_s = np.concatenate([[0.0], self._ends_s[:-1]])
-        return values_at(self._bytes, starts_s, grid, from_zero=False)
+        return values_at(curve, starts_s, grid, from_zero=False)
 
     def _rises(self, curve: Matrix, start_s: Row, end_s: Row) -> Row:
         """In how many bins of its window each site rises: one step in a wide bin fills several cells."""
@@ -381,7 +381,7 @@ class _Measurement:
         return {
             "grows": stays & ~stopped,
             "stopped": is_more & stopped,
-            "grown_bytes": gained_bytes,
+            "grown_bytes": gain(self._as_it_rose(self._bytes, grid)),
             "grown_s": window_s,
             "steps": steps,
             "silence_s": silence_s,

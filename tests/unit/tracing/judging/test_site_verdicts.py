@@ -233,6 +233,9 @@ def test_the_rate_of_an_even_leak_is_right_for_long(world: World, seconds: int) 
     world.go_on(seconds)
     world.compute()
     assert world.verdicts.of(0, 70, 70).leak_bytes_per_s == pytest.approx(2300, rel=0.02)
+    # The reason agrees with it.
+    growth = world.verdicts.growth_of(0)
+    assert growth.gained_bytes == pytest.approx(2300 * (growth.end_s - growth.start_s), rel=0.02)
 
 
 @pytest.mark.parametrize("seconds", [300, 811, 2_000])
