@@ -11,7 +11,6 @@ Rules:
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -98,7 +97,7 @@ class PrivateDirectory:
     def write(self, name: str, content: bytes) -> None:
         """Write a file, in place of what was there. Its name has a suffix."""
         make_private(self.path, self._owners)
-        temporary = f"{secrets.token_hex(8)}{Path(name).suffix}{_TEMPORARY}"
+        temporary = f"{os.urandom(8).hex()}{Path(name).suffix}{_TEMPORARY}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS
         with self._opened() as directory_fd:
             try:

@@ -152,8 +152,8 @@ def _refusal() -> bytes:
         "close some, and retry in a few seconds",
     )
     lines = ["HTTP/1.1 503 Service Unavailable", "connection: close", "retry-after: 5"]
-    lines += [f"{name.decode()}: {value.decode()}" for name, value in answer.raw_headers]
-    return "\r\n".join([*lines, "", ""]).encode() + bytes(answer.body)
+    lines += [f"{name}: {value}" for name, value in answer.headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + answer.body
 
 
 _REFUSAL = _refusal()

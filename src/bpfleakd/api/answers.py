@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from http import HTTPStatus
 
 import msgspec
 from msgspec.structs import fields
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from bpfleakd import errors
+from bpfleakd.api.messages import Response
 from bpfleakd.api.parameters import BadRequest
 from bpfleakd.printable import without_surrogates
 
-__all__ = ["PiecewiseResponse", "error_answer", "json_answer", "status_of"]
-
-_PIECE_BYTES = 256 << 10
+__all__ = ["error_answer", "json_answer", "status_of"]
 
 # The status of an error class holds for its subclasses, unless they have their own.
 _STATUS: dict[type[errors.BpfleakdError], HTTPStatus] = {
@@ -44,18 +40,6 @@ def status_of(error: errors.BpfleakdError) -> HTTPStatus:
     return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
 
 
-class PiecewiseResponse(Response):
-    """An answer that is handed over in pieces: others get their turn between them."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for start in range(0, len(self.body), _PIECE_BYTES):
-            piece = self.body[start : start + _PIECE_BYTES]
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await asyncio.sleep(0)
-        await send({"type": "http.response.body"})
-
-
 def error_answer(status: int, code: str, message: str, hint: str = "") -> Response:
     """An error as docs/json.md has it."""
     return json_answer({"error": {"code": code, "message": message, "hint": hint}}, status)
@@ -63,9 +47,8 @@ def error_answer(status: int, code: str, message: str, hint: str = "") -> Respon
 
 def json_answer(answer: object, status: int = HTTPStatus.OK) -> Response:
     """Any value of the model in JSON."""
-    return PiecewiseResponse(
-        _json(answer), status, {"cache-control": "no-store"}, media_type="application/json"
-    )
+    headers = {"cache-control": "no-store", "content-type": "application/json"}
+    return Response(_json(answer), status, headers)
 
 
 def _json(answer: object) -> bytes:

@@ -38,21 +38,16 @@ An error is {"error": {"code", "message", "hint"}} with a fitting status. docs/j
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import ParamSpec, TypeVar
 
 import structlog
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from bpfleakd import errors
 from bpfleakd.api.answers import error_answer, json_answer, status_of
-from bpfleakd.api.gates import LocalNamesOnly, ReadOnly
+from bpfleakd.api.gates import local_names_only_gate, read_only_gate
+from bpfleakd.api.messages import Handler, Request, Response
 from bpfleakd.api.pages import asset_response, flamegraph_response, page_response
 from bpfleakd.api.parameters import (
     PID_MAX,
@@ -69,6 +64,7 @@ from bpfleakd.api.parameters import (
 )
 from bpfleakd.api.redaction import Report, without_addresses
 from bpfleakd.api.requested import Requested, log_who_asked
+from bpfleakd.api.routing import Route, Router
 from bpfleakd.api.scrape_targets import scrape_targets
 from bpfleakd.api.service import (
     ATTACH_MODES,
@@ -96,7 +92,6 @@ __all__ = ["Exposition", "create_app"]
 # Takes the request's Accept header, returns the body and its content type.
 Exposition = Callable[[str], tuple[bytes, str]]
 
-_Handler = Callable[[Request], Awaitable[Response]]
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -110,7 +105,7 @@ def create_app(
     read_only: bool,
     details: bool = True,
     local_names_only: bool = False,
-) -> Starlette:
+) -> Handler:
     """Return the application.
 
     `read_only` refuses every method but GET; `local_names_only` every host name of the world. Without
@@ -155,14 +150,10 @@ def create_app(
             ("survivors", "POST", requested.survivors),
         ):
             routes.append(_route(f"/v1/processes/{{pid}}/{name}", method, handler))
-    return Starlette(
-        routes=routes,
-        middleware=[
-            *([Middleware(LocalNamesOnly)] if local_names_only else []),
-            *([Middleware(ReadOnly)] if read_only else []),
-        ],
-        exception_handlers={HTTPException: _routing_error},
-    )
+    application: Handler = Router(routes)
+    if read_only:
+        application = read_only_gate(application)
+    return local_names_only_gate(application) if local_names_only else application
 
 
 class _Api:
@@ -198,15 +189,14 @@ class _Api:
         asked = {name: pattern(request, name) for name in ("name", "unit", "container")}
         if not any(asked.values()):
             raise BadRequest("no process was named", "give name, unit or container")
-        peer = request.scope.get("state", {}).get("peer")
-        asking_pid = peer.pid if peer is not None else 0
+        asking_pid = request.peer.pid if request.peer is not None else 0
         selection = ProcessSelection(**asked)
         return json_answer(MatchList(await self._service.matching(selection, asking_pid=asking_pid)))
 
     async def attach(self, request: Request) -> Response:
         only_parameters(request, "mode", "enable_profile")
         pid, mode = pid_of(request), None
-        if "mode" in request.query_params:
+        if "mode" in request.query:
             mode = choice(request, "mode", TracingMode.EXACT, ATTACH_MODES)
         enable_profile = yes_or_no(request, "enable_profile", otherwise=False)
         log_who_asked("attach", pid, request)
@@ -252,7 +242,7 @@ class _Api:
 
     async def diff(self, request: Request) -> Response:
         only_parameters(request, "from_s", "to_s")
-        from_ago_s = seconds(request, "from_s") if "from_s" in request.query_params else None
+        from_ago_s = seconds(request, "from_s") if "from_s" in request.query else None
         to_ago_s = seconds(request, "to_s")
         found = await self._service.compare(pid_of(request), from_ago_s=from_ago_s, to_ago_s=to_ago_s)
         return await self.rendered(lambda: json_answer(self._shown(found)))
@@ -263,7 +253,7 @@ class _Api:
 
     async def reports(self, request: Request) -> Response:
         only_parameters(request, "pid", "limit")
-        text = request.query_params.get("pid")
+        text = request.query.get("pid")
         pid = None if text is None else whole_number("pid", text, 1, PID_MAX)
         limit = limit_of(request, REPORTS_LISTED_MAX) or REPORTS_LISTED
         return json_answer(ReportList(await self._service.reports(pid, limit=limit)))
@@ -280,15 +270,18 @@ class _Api:
 
     async def pprof(self, request: Request) -> Response:
         # Go's own handlers have more parameters, which scrapers send whether they mean anything or not.
-        text = request.query_params.get("pid", "")
+        text = request.query.get("pid", "")
         pid = whole_number("pid", text, 1, PID_MAX) if text else await self._only_pid()
         profile = await self.rendered(pprof_profile, await self._service.profile(pid))
         name = f'attachment; filename="heap-{pid}.pb.gz"'
-        return Response(profile, media_type="application/octet-stream", headers={"content-disposition": name})
+        headers = {"content-type": "application/octet-stream", "content-disposition": name}
+        return Response(profile, headers=headers)
 
     async def targets(self, request: Request) -> Response:
         # A scraper reaches us by the name that it has just used.
-        return json_answer(scrape_targets(await self._service.processes(), request.url.netloc))
+        return json_answer(
+            scrape_targets(await self._service.processes(), request.headers.get("host", "localhost"))
+        )
 
     async def flamegraph(self, request: Request) -> Response:
         only_parameters(request, "value")
@@ -298,7 +291,7 @@ class _Api:
 
     async def flamegraph_page(self, request: Request) -> Response:
         only_parameters(request, "pid", "value")
-        pid = whole_number("pid", request.query_params.get("pid", ""), 1, PID_MAX)
+        pid = whole_number("pid", request.query.get("pid", ""), 1, PID_MAX)
         value = choice(request, "value", StackValue.LIVE_BYTES)
         report = await self._all_sites(pid)
         return await self.rendered(lambda: flamegraph_response(flamegraph_html(self._shown(report), value)))
@@ -317,7 +310,7 @@ class _Api:
 
     async def asset(self, request: Request) -> Response:
         response = asset_response(request.path_params["name"])
-        return response or error_answer(HTTPStatus.NOT_FOUND, "not-found", f"there is no {request.url.path}")
+        return response or error_answer(HTTPStatus.NOT_FOUND, "not-found", f"there is no {request.path}")
 
     async def _only_pid(self) -> int:
         processes = [row.process for row in await self._service.processes()]
@@ -333,7 +326,7 @@ class _Api:
         return Response(body, headers={"content-type": content_type})
 
 
-def _route(path: str, method: str, handler: _Handler) -> Route:
+def _route(path: str, method: str, handler: Handler) -> Route:
     async def endpoint(request: Request) -> Response:
         try:
             return await handler(request)
@@ -341,7 +334,7 @@ def _route(path: str, method: str, handler: _Handler) -> Route:
             return error_answer(status_of(error), error.code, error.message, error.hint)
         except Exception:
             # The client gets no traceback: it holds paths and values of ours.
-            log.exception("api.failed", method=request.method, path=request.url.path)
+            log.exception("api.failed", method=request.method, path=request.path)
             return error_answer(
                 HTTPStatus.INTERNAL_SERVER_ERROR,
                 "internal",
@@ -349,25 +342,11 @@ def _route(path: str, method: str, handler: _Handler) -> Route:
                 "details are in its log: journalctl -u bpfleakd",
             )
 
-    return Route(path, endpoint, methods=[method])
+    return Route(path, method, endpoint)
 
 
 async def _no_details(request: Request) -> Response:
     raise errors.AccessDenied(
-        f"{request.url.path} contains process addresses, which this TCP address does not serve",
+        f"{request.path} contains process addresses, which this TCP address does not serve",
         "use bpfleakctl, or the daemon's unix socket; or set metrics.details: true, and restart the daemon",
     )
-
-
-async def _routing_error(request: Request, error: Exception) -> Response:
-    """No such path, or not by this method."""
-    assert isinstance(error, HTTPException)
-    method, path = request.method, request.url.path
-    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        response = error_answer(405, "method-not-allowed", f"{method} is not allowed on {path}")
-    else:
-        response = error_answer(
-            error.status_code, "not-found", f"there is no {path}", "docs/json.md lists the paths"
-        )
-    response.headers.update(error.headers or {})
-    return response

@@ -7,15 +7,13 @@ import re
 from collections.abc import Callable
 from http import HTTPStatus
 
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from bpfleakd.api.answers import error_answer
 from bpfleakd.api.connection import Connection
+from bpfleakd.api.messages import Handler, Request, Response
 from bpfleakd.errors import DaemonUnreachable
 from bpfleakd.printable import printable
 
-__all__ = ["LocalNamesOnly", "ReadOnly", "RequestTurns"]
+__all__ = ["RequestTurns", "local_names_only_gate", "read_only_gate"]
 
 _READING = ("GET", "HEAD")
 
@@ -31,73 +29,66 @@ _PROMPT = re.compile(r"/metrics|/|/assets/.*")
 _LOCAL_NAME = re.compile(r"(\[[0-9a-f:.]+\]|[0-9.]+|([a-z0-9-]+\.)*localhost\.?)(:[0-9]+)?", re.IGNORECASE)
 
 
-class ReadOnly:
+def read_only_gate(handler: Handler) -> Handler:
     """Refuses, before any routing, whatever could change something."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in _READING:
-            await self._app(scope, receive, send)
-            return
+    async def gated(request: Request) -> Response:
+        if request.method in _READING:
+            return await handler(request)
         refusal = error_answer(
             HTTPStatus.METHOD_NOT_ALLOWED,
             "method-not-allowed",
-            f"{scope['method']} is not allowed here: this address is read-only",
+            f"{request.method} is not allowed here: this address is read-only",
             "attach and detach go over the daemon's unix socket: bpfleakctl attach PID",
         )
         refusal.headers["allow"] = ", ".join(_READING)
-        await refusal(scope, receive, send)
+        return refusal
+
+    return gated
 
 
-class LocalNamesOnly:
+def local_names_only_gate(handler: Handler) -> Handler:
     """Refuses requests to another host than an address or localhost.
 
     A web page can make its name resolve to 127.0.0.1 and then read the answers of this address in the browser
     of its visitors (DNS rebinding). The browser still sends the page's name.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    async def gated(request: Request) -> Response:
+        host = request.headers.get("host", "localhost")
+        if _LOCAL_NAME.fullmatch(host):
+            return await handler(request)
+        return error_answer(
+            HTTPStatus.MISDIRECTED_REQUEST,
+            "not-this-host",
+            f"{printable(host)!r} is not an accepted Host for this address",
+            "use an IP address or localhost",
+        )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            host = Headers(scope=scope).get("host", "localhost")
-            if not _LOCAL_NAME.fullmatch(host):
-                refusal = error_answer(
-                    HTTPStatus.MISDIRECTED_REQUEST,
-                    "not-this-host",
-                    f"{printable(host)!r} is not an accepted Host for this address",
-                    "use an IP address or localhost",
-                )
-                await refusal(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+    return gated
 
 
 class RequestTurns:
-    """Limits what the requests of an address cost at a time, and notifies a connection when its request ends.
+    """Limits what the requests of an address cost at a time, and tells a connection when its requests begin.
 
     `may_answer` says whether a connection may have one more answer that waits to be read. If not, the request
     waits: large answers that are being read are gone in a moment, and only those that nobody reads stay.
     """
 
-    def __init__(self, app: ASGIApp, may_answer: Callable[[Connection], bool], *, queued: bool) -> None:
-        self._app = app
+    def __init__(self, handler: Handler, may_answer: Callable[[Connection], bool], *, queued: bool) -> None:
+        self._handler = handler
         self._may_answer = may_answer
         self._turn = asyncio.Semaphore(_AT_ONCE) if queued else None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = scope["state"]["connection"]
+    async def answer(self, connection: Connection, request: Request) -> Response:
+        """Return the answer, or the refusal of one more."""
         connection.request_began()
-        try:
-            if await self._has_room(connection):
-                await self._answer(scope, receive, send)
-            else:
-                await _BUSY(scope, receive, send)
-        finally:
-            connection.request_ended()
+        if not await self._has_room(connection):
+            return _BUSY
+        if self._turn is None or _PROMPT.fullmatch(request.path):
+            return await self._handler(request)
+        async with self._turn:
+            return await self._handler(request)
 
     async def _has_room(self, connection: Connection) -> bool:
         for _look in range(_ROOM_LOOKS):
@@ -105,13 +96,6 @@ class RequestTurns:
                 return True
             await asyncio.sleep(_ROOM_LOOK_S)
         return False
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._turn is None or _PROMPT.fullmatch(scope["path"]):
-            await self._app(scope, receive, send)
-        else:
-            async with self._turn:
-                await self._app(scope, receive, send)
 
 
 _BUSY = error_answer(

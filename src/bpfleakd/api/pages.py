@@ -13,8 +13,7 @@ from __future__ import annotations
 from functools import cache
 from http import HTTPStatus
 
-from starlette.responses import Response
-
+from bpfleakd.api.messages import Response
 from bpfleakd.web import asset
 
 __all__ = ["asset_response", "flamegraph_response", "page_response"]
@@ -63,7 +62,7 @@ def asset_response(name: str) -> Response | None:
         return None
     content_type = _TYPES["." + name.rpartition(".")[2]]
     return Response(
-        _encoded(name), HTTPStatus.OK, _HEADERS | {"content-type": content_type, "cache-control": "no-cache"}
+        _encoded(name), HTTPStatus.OK, {**_HEADERS, "content-type": content_type, "cache-control": "no-cache"}
     )
 
 
@@ -80,4 +79,4 @@ def flamegraph_response(page: str) -> Response:
 
 def _html(page: str, policy: str) -> Response:
     headers = _HEADERS | {"content-security-policy": policy, "cache-control": "no-store"}
-    return Response(page, HTTPStatus.OK, headers, media_type="text/html")
+    return Response(page.encode(), HTTPStatus.OK, headers | {"content-type": "text/html; charset=utf-8"})

@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
-from starlette.requests import Request
-
 from bpfleakd import errors
+from bpfleakd.api.messages import Request
 from bpfleakd.api.service import PATTERN_CHARS
 from bpfleakd.export.stack_values import StackValue
 from bpfleakd.model.groups import GroupKey
@@ -43,11 +42,11 @@ class BadRequest(errors.BpfleakdError):
 
 def only_parameters(request: Request, *known: str) -> None:
     """Raise BadRequest for any other parameter, and for one that appears twice."""
-    for name in request.query_params:
+    for name in request.query:
         if name not in known:
             hint = f"known here: {', '.join(known)}" if known else "no parameters are allowed here"
             raise BadRequest(f"unknown parameter {printable(name)!r}", hint)
-        if len(request.query_params.getlist(name)) > 1:
+        if name in request.repeated:
             raise BadRequest(f"parameter {name} appears more than once")
 
 
@@ -58,7 +57,7 @@ def pid_of(request: Request) -> int:
 
 def limit_of(request: Request, highest: int = 1_000_000, *, lowest: int = 1) -> int | None:
     """The parameter `limit`; None if it is not given."""
-    text = request.query_params.get("limit")
+    text = request.query.get("limit")
     return None if text is None else whole_number("limit", text, lowest, highest)
 
 
@@ -67,7 +66,7 @@ def choice(
 ) -> _Choice:
     """One of `choices`, by default of all that `otherwise` is one of."""
     possible = tuple(type(otherwise)) if choices is None else choices
-    text = request.query_params.get(name, otherwise.value)
+    text = request.query.get(name, otherwise.value)
     for each in possible:
         if text == each.value:
             return each
@@ -76,7 +75,7 @@ def choice(
 
 def site_of(request: Request) -> str | None:
     """The parameter `site`, the fingerprint of a call site; None if it is not given."""
-    text = request.query_params.get("site")
+    text = request.query.get("site")
     if text is None or re.fullmatch("[0-9a-f]{16}", text):
         return text
     raise BadRequest(f"a site must be 16 hexadecimal digits, not {printable(text)!r}")
@@ -84,7 +83,7 @@ def site_of(request: Request) -> str | None:
 
 def pattern(request: Request, name: str) -> str | None:
     """A parameter that is a shell pattern; None if it is not given."""
-    text = request.query_params.get(name)
+    text = request.query.get(name)
     if text is not None and not 1 <= len(text) <= PATTERN_CHARS:
         raise BadRequest(f"{name} must have 1 to {PATTERN_CHARS} characters, not {len(text)}")
     return text
@@ -92,7 +91,7 @@ def pattern(request: Request, name: str) -> str | None:
 
 def seconds(request: Request, name: str, otherwise: float = 0.0, highest: float = 1e9) -> float:
     """A parameter in seconds."""
-    text = request.query_params.get(name)
+    text = request.query.get(name)
     if text is None:
         return otherwise
     if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) and float(text) <= highest:
@@ -103,7 +102,7 @@ def seconds(request: Request, name: str, otherwise: float = 0.0, highest: float 
 
 def yes_or_no(request: Request, name: str, otherwise: bool) -> bool:
     """A parameter that is true or false."""
-    text = request.query_params.get(name, str(otherwise).lower())
+    text = request.query.get(name, str(otherwise).lower())
     if text in ("true", "false"):
         return text == "true"
     raise BadRequest(f"{name} must be true or false, not {printable(text)!r}")

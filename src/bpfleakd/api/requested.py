@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import structlog
-from starlette.requests import Request
-from starlette.responses import Response
 
 from bpfleakd.api.answers import json_answer
+from bpfleakd.api.messages import Request, Response
 from bpfleakd.api.parameters import limit_of, only_parameters, pid_of, seconds, yes_or_no
 from bpfleakd.api.service import (
     BLOCKS_LISTED_MAX,
@@ -91,6 +90,6 @@ class Requested:
 
 def log_who_asked(what: str, pid: int, request: Request) -> None:
     """Log the user behind a request that changes something."""
-    peer = request.scope.get("state", {}).get("peer")
+    peer = request.peer
     if peer is not None:
         log.info(f"api.{what}", pid=pid, by_user=peer.user, by_uid=peer.uid, by_pid=peer.pid)

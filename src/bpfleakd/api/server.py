@@ -1,8 +1,7 @@
 """The sockets of the API: a unix socket with everything, and TCP (if wanted) that only reads.
 
-uvicorn serves both, inside the daemon's own loop: it installs no signal handlers and logs no requests.
-The sockets are bound by listeners.py rather than by uvicorn, which ends the process where an address is
-in use.
+Both are served in the daemon's own loop, without a web framework: those take 9 MB, as they import TLS,
+command lines and subprocesses.
 """
 
 from __future__ import annotations
@@ -12,19 +11,17 @@ import contextlib
 import ipaddress
 import socket
 from pathlib import Path
-from typing import Any
 
 import structlog
-import uvicorn
-from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bpfleakd.api.acceptor import Acceptor
 from bpfleakd.api.admission import Admission
 from bpfleakd.api.app import Exposition, create_app
 from bpfleakd.api.connection import Connection, Deadlines
 from bpfleakd.api.gates import RequestTurns
+from bpfleakd.api.http_protocol import HttpProtocol
 from bpfleakd.api.listeners import bind_tcp, bind_unix
+from bpfleakd.api.messages import Handler
 from bpfleakd.api.peer import peer_of
 from bpfleakd.api.service import Service
 
@@ -32,8 +29,8 @@ __all__ = ["ApiServer"]
 
 log = structlog.get_logger()
 
-# A request line and its headers: ours have some hundred bytes, a browser's cookies may add thousands.
-_HEADERS_MAX_BYTES = 16 << 10
+# How long the daemon's end waits for answers that are being made or read.
+_STOP_LIMIT_S = 2.0
 
 
 class ApiServer:
@@ -87,7 +84,7 @@ class ApiServer:
             undo.pop_all()
         for listener, app in apps:
             listening = _Listening(listener, app, self._deadlines, queued=listener is not unix)
-            await listening.start()
+            listening.start()
             self._running.append(listening)
         log.info("api.listening", socket=self._socket_path, address=self._tcp)
 
@@ -111,54 +108,29 @@ class ApiServer:
 
 
 class _Listening:
-    """A listening socket and its connections: uvicorn's protocol, within our limits and deadlines.
+    """A listening socket and its connections, within limits and deadlines."""
 
-    Of uvicorn only what is public is used, and its protocol's constructor: so it installs no signal handlers
-    and does not poll.
-    """
-
-    def __init__(self, listener: socket.socket, app: ASGIApp, deadlines: Deadlines, *, queued: bool) -> None:
+    def __init__(self, listener: socket.socket, app: Handler, deadlines: Deadlines, *, queued: bool) -> None:
         self._listener = listener
         self._deadlines = deadlines
-        gate = RequestTurns(app, lambda each: self._acceptor.may_answer(each), queued=queued)
-        self._config = _uvicorn_config(gate)
-        self._server = uvicorn.Server(self._config)
+        self._turns = RequestTurns(app, lambda each: self._acceptor.may_answer(each), queued=queued)
+        self._open: set[HttpProtocol] = set()
 
-    async def start(self) -> None:
-        self._config.load()
-        self._server.lifespan = self._config.lifespan_class(self._config)
-        await self._server.startup(sockets=[])
+    def start(self) -> None:
         self._acceptor = Acceptor(self._listener, self._speak, Admission(), self._deadlines)
 
     async def stop(self) -> None:
         self._acceptor.close()
-        await self._server.shutdown()
+        closing = tuple(self._open)
+        for protocol in closing:
+            protocol.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_LIMIT_S):
+                for protocol in closing:
+                    await protocol.closed.wait()
+        for protocol in tuple(self._open):
+            protocol.abort()
 
     def _speak(self, connection: Connection, accepted: socket.socket) -> asyncio.Protocol:
-        state: dict[str, Any] = {"connection": connection}
-        if accepted.family == socket.AF_UNIX:
-            state["peer"] = peer_of(accepted)
-        return H11Protocol(self._config, self._server.server_state, state)
-
-
-def _uvicorn_config(app: ASGIApp) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=H11Protocol,
-        ws="none",
-        loop="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        # Do not log invalid HTTP of a peer: a line for each would fill the log.
-        log_level="error",
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        workers=1,
-        h11_max_incomplete_event_size=_HEADERS_MAX_BYTES,
-        # Ours are shorter (connection.py).
-        timeout_keep_alive=3600,
-        timeout_graceful_shutdown=2,
-    )
+        peer = peer_of(accepted) if accepted.family == socket.AF_UNIX else None
+        return HttpProtocol(connection, self._turns, self._open, peer)

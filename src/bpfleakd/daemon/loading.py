@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-# lean_structlog is first of all that imports structlog.
-from bpfleakd import lean_structlog  # noqa: F401
+# lean_imports comes before all that imports structlog, asyncio or hashlib.
+from bpfleakd import lean_imports  # noqa: F401
 from bpfleakd.config import Config, WantedAttachMethod
 from bpfleakd.config import Walker as WantedWalker
 from bpfleakd.daemon.service_manager import systemd_directory

@@ -3,7 +3,7 @@
 Every text in a message is made printable, since most come from the traced programs: a process may be
 called ESC]0;… or "x\\nroot logged in".
 
-Processes that use it import lean_structlog first.
+Processes that use it import lean_imports first.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def configure_logging(
     )
     root = logging.getLogger()
     root.handlers = [_LibraryHandler()]
-    # What libraries call information (uvicorn: "Started server process") is our debug.
+    # What libraries call information is our debug.
     root.setLevel(logging.INFO if level <= logging.DEBUG else max(level, logging.WARNING))
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-
+from bpfleakd.export.families import CounterFamily, Family, GaugeFamily
 from bpfleakd.model.watching import WatchSummary
 from bpfleakd.printable import printable, shortened
 
@@ -17,26 +16,24 @@ __all__ = ["watch_families"]
 _LABEL_CHARS = 128
 
 
-def watch_families(watch: WatchSummary) -> Iterator[Metric]:
+def watch_families(watch: WatchSummary) -> Iterator[Family]:
     """The families, also without watched processes."""
-    yield GaugeMetricFamily(
+    yield GaugeFamily(
         "bpfleakd_watched_processes", "Processes whose anonymous memory is read from /proc.", watch.watched
     )
-    yield GaugeMetricFamily(
+    yield GaugeFamily(
         "bpfleakd_growing_processes", "Watched processes whose memory grows persistently.", watch.growing
     )
-    yield GaugeMetricFamily(
-        "bpfleakd_windows_open", "Growing processes that are being traced.", watch.windows_open
-    )
-    yield CounterMetricFamily(
+    yield GaugeFamily("bpfleakd_windows_open", "Growing processes that are being traced.", watch.windows_open)
+    yield CounterFamily(
         "bpfleakd_windows_opened", "Number of times a growing process was traced.", watch.windows_opened_total
     )
-    rate = GaugeMetricFamily(
+    rate = GaugeFamily(
         "bpfleakd_growing_process_bytes_per_second",
         "Growth of the anonymous memory of the fastest growing processes.",
         labels=("pid", "comm"),
     )
     for process in watch.fastest:
         comm = shortened(printable(process.comm), _LABEL_CHARS)
-        rate.add_metric([str(process.pid), comm], process.growth_bytes_per_s)
+        rate.add([str(process.pid), comm], process.growth_bytes_per_s)
     yield rate

@@ -28,8 +28,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
-# lean_structlog is first of all that imports structlog.
-from bpfleakd import errors, lean_structlog, pid_namespace  # noqa: F401
+# lean_imports comes before all that imports structlog, asyncio or hashlib.
+from bpfleakd import errors, lean_imports, pid_namespace  # noqa: F401
 from bpfleakd.kernel import bpf, sampling
 from bpfleakd.kernel.child import expect_ahead, run_child, serve
 from bpfleakd.kernel.compilation.cache import CompileCache

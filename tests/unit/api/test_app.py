@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
-from starlette.applications import Starlette
 
 from bpfleakd import errors
 from bpfleakd.analysis.diff import compared
 from bpfleakd.api import app
 from bpfleakd.api.answers import json_answer
 from bpfleakd.api.app import create_app
+from bpfleakd.api.messages import Handler, request_for
 from bpfleakd.api.service import ProcessList
 from bpfleakd.config import LogConfig
 from bpfleakd.daemon.logs import configure_logging
@@ -90,37 +90,10 @@ def ask(
     return asyncio.run(call(application, method, target, accept))
 
 
-async def call(application: Starlette, method: str, target: str, accept: str | None = None) -> Answer:
-    path, _, query = target.partition("?")
-    headers = [(b"host", b"localhost")] + ([(b"accept", accept.encode())] if accept else [])
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "root_path": "",
-        "query_string": query.encode(),
-        "headers": headers,
-        "client": None,
-        "server": None,
-    }
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    await application(scope, receive, send)
-    return Answer(
-        sent[0]["status"],
-        {name.decode(): text.decode() for name, text in sent[0]["headers"]},
-        b"".join(message.get("body", b"") for message in sent[1:]),
-    )
+async def call(application: Handler, method: str, target: str, accept: str | None = None) -> Answer:
+    headers = {"host": "localhost"} | ({"accept": accept} if accept else {})
+    answer = await application(request_for(method, target, headers))
+    return Answer(answer.status, answer.headers, answer.body)
 
 
 # -- answers -----------------------------------------------------------------------------------------------

@@ -625,7 +625,7 @@ def test_the_command_starts_fast(path):
     script = (
         "import sys; from bpfleakd.cli import bpfleakctl;"
         f"bpfleakctl.main(['--socket', {str(path)!r}, 'ps', '--json']);"
-        "heavy = {'rich', 'numpy', 'starlette', 'uvicorn', 'asyncio', 'yaml', 'structlog', 'bcc'};"
+        "heavy = {'rich', 'numpy', 'h11', 'asyncio', 'yaml', 'structlog', 'bcc'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
     with running(FakeService(processes=()), path):

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpfleakd.export.flame_tree import NODES_MAX, CodeKind, FlameNode, flame_tree
-from bpfleakd.export.flamegraph import flamegraph_html, flamegraph_json, flamegraph_svg
+from bpfleakd.export.flamegraph import flamegraph_html, flamegraph_json
+from bpfleakd.export.flamegraph_picture import flamegraph_svg
 from bpfleakd.export.stack_values import StackValue
 from bpfleakd.model.code.stack import FrameKind, StackEnd
 from bpfleakd.model.report import LeakReport

@@ -94,7 +94,8 @@ def _format_of(arguments: argparse.Namespace) -> Format:
 def _content(kind: Format, profile: HeapProfile, value: StackValue, baseline: LeakReport | None) -> bytes:
     match kind:
         case Format.HTML | Format.SVG:
-            from bpfleakd.export.flamegraph import flamegraph_html, flamegraph_svg
+            from bpfleakd.export.flamegraph import flamegraph_html
+            from bpfleakd.export.flamegraph_picture import flamegraph_svg
 
             draw = flamegraph_svg if kind is Format.SVG else flamegraph_html
             return draw(profile.report, value, baseline).encode()

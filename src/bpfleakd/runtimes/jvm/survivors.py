@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import time
 from collections.abc import Callable, Sequence
 
@@ -60,7 +59,7 @@ class JavaSurvivors:
 
     def sample(self, seconds: float) -> SampledSurvivors:
         """Sample for so long. Waits for the process. Raises AttachError."""
-        name = f"bpfleakd-{secrets.token_hex(8)}"
+        name = f"bpfleakd-{os.urandom(8).hex()}"
         self._ask(f"JFR.start name={name} {_settings(seconds)}", "Started recording", _START_TIMEOUT_S)
         began_s = time.monotonic()
         try:

@@ -1,0 +1,152 @@
+"""HTTP/1.1 on a connection: h11 parses and frames, this passes requests to the application, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+
+import h11
+import structlog
+
+from bpfleakd.api.answers import error_answer
+from bpfleakd.api.connection import Connection
+from bpfleakd.api.gates import RequestTurns
+from bpfleakd.api.messages import Response, request_for
+from bpfleakd.api.peer import Peer
+
+__all__ = ["HttpProtocol"]
+
+log = structlog.get_logger()
+
+# A request line and its headers: ours have some hundred bytes, a browser's cookies may add thousands.
+_HEADERS_MAX_BYTES = 16 << 10
+# A large answer is handed over in pieces: others get their turn between them.
+_PIECE_BYTES = 256 << 10
+
+
+class HttpProtocol(asyncio.Protocol):
+    """Requests are answered in order, by `turns`; the body of a request means nothing.
+
+    It is in `open_ones` while the connection is open.
+    """
+
+    def __init__(
+        self, connection: Connection, turns: RequestTurns, open_ones: set[HttpProtocol], peer: Peer | None
+    ) -> None:
+        self._connection = connection
+        self._turns = turns
+        self._open_ones = open_ones
+        self._peer = peer
+        self.closed = asyncio.Event()
+        self._http = h11.Connection(h11.SERVER, _HEADERS_MAX_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._request: h11.Request | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_closing = False
+
+    def close(self) -> None:
+        """Close once what is being answered is answered."""
+        self._is_closing = True
+        if self._task is None and self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End now, whatever is being done."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Called by the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._open_ones.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._http.receive_data(data)
+        if self._task is None:
+            self._proceed()
+        elif self._transport is not None:
+            # The next request, already: what follows it waits in the kernel.
+            self._transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # What was asked is still done: an attach is not undone because its client has gone.
+        self._transport = None
+        self._open_ones.discard(self)
+        self.closed.set()
+
+    # Inside
+
+    def _proceed(self) -> None:
+        """Take what has arrived, up to the end of a request."""
+        while self._task is None and self._transport is not None:
+            try:
+                event = self._http.next_event()
+            except h11.RemoteProtocolError:
+                self._refuse()
+                return
+            if event is h11.NEED_DATA:
+                if self._http.they_are_waiting_for_100_continue:
+                    self._send(h11.InformationalResponse(status_code=HTTPStatus.CONTINUE, headers=[]))
+                return
+            if isinstance(event, h11.Request):
+                self._request = event
+            elif isinstance(event, h11.EndOfMessage):
+                assert self._request is not None
+                self._task = asyncio.get_running_loop().create_task(self._respond(self._request))
+                self._task.add_done_callback(self._responded)
+            elif event is h11.PAUSED or isinstance(event, h11.ConnectionClosed):
+                return
+
+    async def _respond(self, asked: h11.Request) -> None:
+        headers = {name.decode("latin-1"): text.decode("latin-1") for name, text in asked.headers}
+        method, target = asked.method.decode("latin-1"), asked.target.decode("latin-1")
+        request = request_for(method, target, headers, self._peer)
+        response = await self._turns.answer(self._connection, request)
+        self._begin(response)
+        if method != "HEAD":
+            for start in range(0, len(response.body), _PIECE_BYTES):
+                if start:
+                    await asyncio.sleep(0)
+                self._send(h11.Data(data=response.body[start : start + _PIECE_BYTES]))
+        self._send(h11.EndOfMessage())
+
+    def _responded(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        self._connection.request_ended()
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None:
+            log.error("api.failed", exc_info=failure)
+        if self._transport is None:
+            return
+        is_next_possible = self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
+        if self._is_closing or not is_next_possible:
+            self._transport.close()
+            return
+        self._http.start_next_cycle()
+        self._transport.resume_reading()
+        self._proceed()
+
+    def _refuse(self) -> None:
+        """Say so, if nothing was said yet, and close: what follows cannot be understood."""
+        assert self._transport is not None
+        if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            response = error_answer(HTTPStatus.BAD_REQUEST, "bad-request", "this is not a valid HTTP request")
+            self._begin(response)
+            self._send(h11.Data(data=response.body))
+            self._send(h11.EndOfMessage())
+        self._transport.close()
+
+    def _begin(self, response: Response) -> None:
+        headers = list(response.headers.items())
+        if self._is_closing:
+            headers.append(("connection", "close"))
+        self._send(h11.Response(status_code=response.status, headers=headers))
+
+    def _send(self, event: h11.Event) -> None:
+        data = self._http.send(event)
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
