@@ -141,6 +141,7 @@ _shtab_bpfleakctl_diff___help_nargs=0
 _shtab_bpfleakctl_diff___json_nargs=0
 _shtab_bpfleakctl_reports__h_nargs=0
 _shtab_bpfleakctl_reports___help_nargs=0
+_shtab_bpfleakctl_reports___show_nargs='?'
 _shtab_bpfleakctl_reports___json_nargs=0
 _shtab_bpfleakctl_maps__h_nargs=0
 _shtab_bpfleakctl_maps___help_nargs=0

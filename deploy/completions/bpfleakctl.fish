@@ -164,7 +164,7 @@ complete -c bpfleakctl -n '_shtab_bpfleakctl_using diff; and test $_shtab_bpflea
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using; and test $_shtab_bpfleakctl_npos -eq 0' -a reports -d 'List and show reports of processes that exited or were detached.'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using reports' -s h -l help -d 'show this help message and exit'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using reports' -l pid -xka "(bpfleakctl ps --json 2>/dev/null | sed -n 's/^ *.pid.: \([0-9]*\).*/\1/p')" -d 'the same as PID'
-complete -c bpfleakctl -n '_shtab_bpfleakctl_using reports' -l show -x -d 'show this report'
+complete -c bpfleakctl -n '_shtab_bpfleakctl_using reports' -l show -x -d 'show this report (default: the newest, with PID that of the process)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using reports' -l limit -x -d 'reports to list, newest first (100)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using reports' -l json -d 'print JSON (docs/json.md)'
 complete -c bpfleakctl -n '_shtab_bpfleakctl_using reports' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'the daemon'"'"'s socket (also: BPFLEAKD_SOCKET; default: /run/bpfleakd/bpfleakd.sock)'

@@ -56,14 +56,15 @@ class Acceptor:
         unsent = ((peer, each.unsent_bytes) for each, peer in self._connections.items())
         return has_room(self._connections.get(connection), unsent)
 
-    def close(self) -> None:
-        """Accept no more connections; existing ones stay."""
+    async def close(self) -> None:
+        """Accept no more connections; those that were accepted are made at return, and stay."""
         self._loop.remove_reader(self._listener)
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        self._users.close()
         self._listener.close()
+        await asyncio.gather(*self._being_made)
+        self._users.close()
 
     def _accept(self) -> None:
         for _ in range(_BATCH):

@@ -120,7 +120,7 @@ class _Listening:
         self._acceptor = Acceptor(self._listener, self._speak, Admission(), self._deadlines)
 
     async def stop(self) -> None:
-        self._acceptor.close()
+        await self._acceptor.close()
         closing = tuple(self._open)
         for protocol in closing:
             protocol.close()

@@ -21,8 +21,8 @@ class ReportKeeper(TracingObserver):
 
     def ended(self, traced: TracedProcess) -> None:
         if traced.final is not None:
-            self.keep(traced.attachment.process.id, traced.final)
+            self.keep(traced.attachment.process.id, traced.final, traced.table.used_count)
 
-    def keep(self, process: ProcessId, report: LeakReport) -> None:
-        """Store a report as of now."""
-        self._reports.keep(process, report, time.time())
+    def keep(self, process: ProcessId, report: LeakReport, sites: int = 0) -> None:
+        """Store a report as of now, of a process that had so many call sites."""
+        self._reports.keep(process, report, time.time(), sites)

@@ -12,7 +12,8 @@ __all__ = ["StoredReport", "StoredReportEntry"]
 class StoredReportEntry(Struct, frozen=True):
     """A report that is remembered: of which process, and its totals. `kept_s` is the time of day (Unix).
 
-    `state` is how the process, or its tracing, ended; `sites` are those that are kept, the largest.
+    `state` is how the process, or its tracing, ended; `sites` are those it had, of which the report has the
+    largest.
     """
 
     id: int

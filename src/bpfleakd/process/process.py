@@ -18,6 +18,7 @@ __all__ = [
     "command_of",
     "instance_of",
     "is_hosts_init",
+    "no_such_process",
     "read_process",
     "seccomp_kills",
     "thread_commands",
@@ -57,7 +58,7 @@ def instance_of(pid: int, proc: Path = PROC) -> str:
     try:
         stat = (proc / str(pid) / "stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError) as error:
-        raise _no_such_process(pid) from error
+        raise no_such_process(pid) from error
     return f"{pid}@{int(stat[stat.rindex(b')') + 2 :].split()[19])}"
 
 
@@ -68,7 +69,7 @@ def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
         stat = (directory / "stat").read_bytes()
         status = (directory / "status").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError) as error:
-        raise _no_such_process(pid) from error
+        raise no_such_process(pid) from error
     # comm may hold spaces and parentheses: the fields begin after the last ")".
     fields = stat[stat.rindex(b")") + 2 :].split()
     values = dict(re.findall(r"^(\w+):\t(.*)$", status, re.MULTILINE))
@@ -175,5 +176,6 @@ def _name(raw: bytes) -> str:
     return printable(raw.removesuffix(b"\n").decode(errors="surrogateescape"))
 
 
-def _no_such_process(pid: int) -> errors.NoSuchProcess:
+def no_such_process(pid: int) -> errors.NoSuchProcess:
+    """Return the error for a process that is not there."""
     return errors.NoSuchProcess(f"there is no process {pid}", "`ps -e` lists those that exist")

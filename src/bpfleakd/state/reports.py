@@ -50,8 +50,11 @@ class ReportStore:
             except (OSError, ValueError, sqlite3.Error) as error:
                 log.warning("state.not-kept", directory=directory, reason=str(error))
 
-    def keep(self, id_: ProcessId, report: LeakReport, now_s: float) -> None:
-        """Keep a report of a process; `now_s` is the time of day (seconds since 1970)."""
+    def keep(self, id_: ProcessId, report: LeakReport, now_s: float, sites: int = 0) -> None:
+        """Keep a report of a process; `now_s` is the time of day (seconds since 1970).
+
+        The process had so many call `sites`; the report has the largest.
+        """
         if self._database is None:
             self.lost_count += self._directory is not None
             return
@@ -67,7 +70,7 @@ class ReportStore:
             process.live_bytes,
             process.live_count,
             process.growth_bytes_per_s or 0.0,
-            len(report.sites),
+            max(sites, len(report.sites)),
             len(text),
             text,
         )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from pathlib import Path
 
 from bpfleakd import errors
 from bpfleakd.model.process import ProcessState
+from bpfleakd.process.process import no_such_process
 from bpfleakd.tracing.traced_process import TracedProcess
 
 __all__ = ["TracedProcesses", "memory_is_gone"]
@@ -23,9 +25,11 @@ class TracedProcesses:
         self.ended: OrderedDict[int, TracedProcess] = OrderedDict()
 
     def find(self, pid: int) -> TracedProcess:
-        """The process, traced or ended. Raises NotAttached."""
+        """The process, traced or ended. Raises NotAttached, NoSuchProcess if there is none."""
         traced = self.running.get(pid) or self.ended.get(pid)
         if traced is None:
+            if not Path(f"/proc/{pid}").exists():
+                raise no_such_process(pid)
             raise errors.NotAttached(f"process {pid} is not being traced", f"bpfleakctl attach {pid}")
         return traced
 

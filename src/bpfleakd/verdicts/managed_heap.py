@@ -175,19 +175,26 @@ def with_managed_heap(
     verdict = replace(verdict, verdict=heap.verdict, reason=heap.reason, explained_share=share)
     if heap.limit_bytes is None and heap.verdict is not Verdict.STEADY:
         return verdict
-    # A heap with a limit does not grow beyond it, and its next full collection may leave little.
-    return replace(verdict, limit=None, limit_reached_s=None)
+    # A heap with a limit does not grow beyond it, and its next full collection may leave little: nothing is
+    # foretold.
+    return replace(verdict, limit=_limit_of(heap), limit_reached_s=None)
 
 
 def _first_limit(verdict: ProcessVerdict, heap: ManagedHeap) -> tuple[MemoryLimit | None, float | None]:
     """The heap's limit and when it is reached, if this leak reaches it before the process' own limit."""
-    if heap.limit_bytes is None or heap.live_bytes is None:
+    limit = _limit_of(heap)
+    if limit is None:
         return verdict.limit, verdict.limit_reached_s
-    limit = MemoryLimit(MemoryLimitKind.MANAGED_HEAP, heap.limit_bytes, heap.live_bytes)
     seconds = reached_s(limit, heap.growth_bytes_per_s)
     if seconds is None or (verdict.limit_reached_s is not None and verdict.limit_reached_s < seconds):
         return verdict.limit, verdict.limit_reached_s
     return limit, round(seconds, 1)
+
+
+def _limit_of(heap: ManagedHeap) -> MemoryLimit | None:
+    if heap.limit_bytes is None or heap.live_bytes is None:
+        return None
+    return MemoryLimit(MemoryLimitKind.MANAGED_HEAP, heap.limit_bytes, heap.live_bytes)
 
 
 def _live_bytes(collections: Collections, is_read: bool) -> int:

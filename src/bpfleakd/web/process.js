@@ -6,7 +6,7 @@ import { flameSection } from "./flames.js";
 import { growthPlot } from "./growth.js";
 import { goroutineTable, resourcesView } from "./resources.js";
 import { descriptorSiteView, siteView } from "./site.js";
-import { bytes, count, duration, limitWords, placeName, rate } from "./words.js";
+import { bytes, count, duration, limitWords, nearestLimitWords, placeName, rate } from "./words.js";
 
 const SITES = 50;
 
@@ -24,7 +24,7 @@ export async function processView(pid, siteWanted) {
   parts.push(facts(["live", bytes(process.live_bytes)], ["blocks", count(process.live_count)],
     ["growth", rate(process.growth_bytes_per_s)], ["peak", bytes(process.peak_live_bytes)],
     ["traced for", duration(process.attached_s)], ["mode", process.mode], ["state", process.state],
-    ["limit reached in", limitWords(verdict)],
+    ["limit reached in", limitWords(verdict)], ["nearest limit", nearestLimitWords(verdict)],
     ["explained", verdict && verdict.explained_share !== null ? Math.round(100 * verdict.explained_share) + " %" : null]));
   parts.push(losses(report.losses));
   for (const note of process.notes || []) parts.push(element("p", { class: "faint" }, note));

@@ -68,8 +68,14 @@ const LIMITS = { cgroup: "its control group", "address-space": "RLIMIT_AS", data
   host: "the machine's memory", "managed-heap": "the managed heap" };
 
 export function limitWords(verdict) {
-  if (!verdict || !verdict.limit || !verdict.limit_reached_s) return null;
+  if (!verdict || !verdict.limit || verdict.limit_reached_s === null) return null;
   return `${duration(verdict.limit_reached_s)} (${LIMITS[verdict.limit.kind]}, ${bytes(verdict.limit.limit_bytes)})`;
+}
+
+// Of what is not foretold: the machine's is nobody's news.
+export function nearestLimitWords(verdict) {
+  if (!verdict || !verdict.limit || verdict.limit_reached_s !== null || verdict.limit.kind === "host") return null;
+  return `${bytes(verdict.limit.used_bytes)} of ${bytes(verdict.limit.limit_bytes)} (${LIMITS[verdict.limit.kind]})`;
 }
 
 export function shareWords(shares) {

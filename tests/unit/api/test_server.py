@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 
 from bpfleakd import errors
 from bpfleakd.api.client import DaemonClient
+from bpfleakd.api.connection import Deadlines
 from bpfleakd.api.server import ApiServer
 from bpfleakd.model.groups import GroupKey
 from bpfleakd.model.process import ProcessRow
@@ -347,6 +348,27 @@ def test_stop_does_not_wait_for_idle_clients(path):
         kept.getresponse().read()
     kept.close()
     silent.close()
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_client_that_comes_as_the_daemon_stops_is_not_left_waiting(path, turns):
+    """Its connection ends with the others, whichever turn of the loop it was made in."""
+
+    async def run() -> bytes:
+        server = ApiServer(FakeService(), exposition, socket_path=path, deadlines=Deadlines(60, 60))
+        await server.start()
+        with socket.socket(socket.AF_UNIX) as late:
+            late.settimeout(10)
+            late.connect(str(path))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await server.stop()
+            try:
+                return await asyncio.to_thread(late.recv, 1)
+            except ConnectionResetError:
+                return b""
+
+    assert asyncio.run(run()) == b""
 
 
 # -- when there is no daemon -------------------------------------------------------------------------------

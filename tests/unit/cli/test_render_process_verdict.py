@@ -27,6 +27,13 @@ def test_when_a_limit_is_reached(kind: MemoryLimitKind) -> None:
     assert when.endswith(" are used up in 2h05m")
 
 
+def test_a_limit_that_nothing_says_when_is_reached() -> None:
+    """It is shown, if it is nearer than the machine's."""
+    limit = MemoryLimit(MemoryLimitKind.MANAGED_HEAP, 512 << 20, 128 << 20)
+    why, nearest = verdict_lines(a_verdict(limit, None))
+    assert (why, nearest) == ("why", "nearest limit: the 512 MiB of the managed heap, 128 MiB used")
+
+
 def test_no_limit_in_sight() -> None:
     """Then there is nothing to say of it."""
     assert verdict_lines(a_verdict(MemoryLimit(MemoryLimitKind.HOST, 1, 1), None)) == ["why"]

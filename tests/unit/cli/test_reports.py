@@ -84,6 +84,30 @@ def test_one_report(reports) -> None:
     assert service.calls == [("stored_report", 7)]
 
 
+def test_the_newest_of_a_process(reports) -> None:
+    """Its number need not be looked up."""
+    saved = StoredReport(a_kept_report(), a_report())
+    service = FakeService(reports=(saved.kept,), stored_report=saved)
+    assert reports(service, "4711", "--show")[0] == 0
+    assert reports(service, "--show")[0] == 0
+    assert service.calls == [
+        ("reports", 4711, 1),
+        ("stored_report", 7),
+        ("reports", None, 1),
+        ("stored_report", 7),
+    ]
+    code, _, err = reports(FakeService(reports=()), "4711", "--show")
+    assert (code, "no report of process 4711" in err) == (errors.NoSuchReport.exit_code, True)
+
+
+def test_a_report_of_the_named_process(reports) -> None:
+    """The number of another one's report is a mistake."""
+    service = FakeService(stored_report=StoredReport(a_kept_report(), a_report()))
+    assert reports(service, "4711", "--show", "7")[0] == 0
+    code, _, err = reports(service, "23", "--show", "7")
+    assert (code, "report 7 is of process 4711, not 23" in err) == (errors.NoSuchReport.exit_code, True)
+
+
 def test_one_that_is_gone(reports) -> None:
     """The daemon's error is ours."""
     service = FakeService(stored_report=errors.NoSuchReport("no report 9 is kept", "list them"))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from bpfleakd.cli.render.names import short_function
+from bpfleakd.cli.render.names import short_function, unbounded_function
 
 REMEMBER = "shop::SessionStore::remember(long, std::string const&)"
 
@@ -41,6 +41,7 @@ def test_method_and_class_stay(width, short):
         ("<alloc::vec::Vec<T> as core::ops::Drop>::drop", 16, "…Vec<…>::drop"),
         ("Shop.Orders.Service.Handle(System.String)", 20, "…Service.Handle"),
         ("com.acme.shop.SessionStore.remember", 26, "…SessionStore.remember"),
+        ("_RNvMNtCs1_4shop5storeNtB2_12SessionStore8remember", 24, "_RNvMNtCs1_4shop5storeN…"),
     ],
 )
 def test_names_of_languages(name, width, short):
@@ -52,3 +53,11 @@ def test_names_of_languages(name, width, short):
 def test_any_name_fits(name, width):
     """Names come from the traced program: no error, and never wider than asked for."""
     assert cell_len(short_function(name, width)) <= width
+
+
+def test_a_pipe_cuts_only_what_nobody_can_read():
+    """A demangled name is whole, however long; a mangled one would make all rows as wide."""
+    long = f"std::vector<{'x' * 300}>::push_back"
+    assert unbounded_function(long) == long
+    assert unbounded_function("_RNvCs1_4shop3buy") == "_RNvCs1_4shop3buy"
+    assert cell_len(unbounded_function("_ZN4shop" + "x" * 300)) == 60

@@ -66,6 +66,12 @@ def test_a_report_comes_back_as_it_was(store: ReportStore, tmp_path: Path) -> No
     again.close()
 
 
+def test_the_list_counts_the_call_sites_of_the_process(store: ReportStore) -> None:
+    """Not only those that its report has."""
+    store.keep(ID, a_report(sites=(a_site(),)), now_s=1.0, sites=6_157)
+    assert store.newest(None, 1)[0].sites == 6_157
+
+
 def test_the_newest_first_and_of_one_pid(store: ReportStore) -> None:
     """A pid may have been several processes."""
     for pid in (23, 101, 23):

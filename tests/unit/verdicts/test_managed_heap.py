@@ -254,14 +254,16 @@ class TestTheProcess:
 
     @pytest.mark.parametrize("limit_mib", [256, None])
     def test_a_limited_heap_uses_up_no_machine(self, limit_mib: int | None) -> None:
-        """It grows between two full collections, and not beyond its own limit: nothing is foretold."""
+        """It grows between two full collections, not beyond its own limit; that is shown without a time."""
         times_s = np.arange(0, 300, 5.0)
         host = MemoryLimit(MemoryLimitKind.HOST, 20_000 * MIB, 100 * MIB)
         verdict = classify_process(times_s, 1e8 + 0.25 * MIB * times_s, self.NO_SITES, (host,))
         growing = heap([10 + 2.0 * i for i in range(60)], limit_mib=limit_mib)
         found = with_managed_heap(verdict, growing, 0.2 * MIB, self.NO_SITES)
         assert found.verdict is Verdict.GROWING
-        assert found.limit == (None if limit_mib else host)
+        assert growing.live_bytes is not None
+        own = MemoryLimit(MemoryLimitKind.MANAGED_HEAP, 256 * MIB, growing.live_bytes)
+        assert found.limit == (own if limit_mib else host)
         assert (found.limit_reached_s is None) is (limit_mib is not None)
 
     def test_a_heap_that_is_steady_reaches_no_limit(self) -> None:

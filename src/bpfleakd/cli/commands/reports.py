@@ -1,6 +1,6 @@
 """`bpfleakctl reports`: the reports that the daemon keeps of processes that ended or were detached.
 
-`--show ID --json` prints what `bpfleakctl top --json` printed, so that `bpfleakctl diff` takes it.
+`--show --json` prints what `bpfleakctl top --json` printed, so that `bpfleakctl diff` takes it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ from bpfleakd.api.client import DaemonClient
 from bpfleakd.api.service import REPORTS_LISTED, REPORTS_LISTED_MAX
 from bpfleakd.cli.arguments import add_process, whole_number_between, whole_number_from
 from bpfleakd.cli.render.words import json_text
+from bpfleakd.errors import NoSuchReport
+from bpfleakd.model.stored_report import StoredReport
 
 __all__ = ["add_parser", "run"]
+
+_NEWEST = 0
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -21,7 +25,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "reports", help="list and show reports of processes that exited or were detached"
     )
     add_process(parser, required=False, what="only reports of this PID (default: all)")
-    parser.add_argument("--show", type=whole_number_from(1), metavar="ID", help="show this report")
+    parser.add_argument(
+        "--show",
+        nargs="?",
+        const=_NEWEST,
+        type=whole_number_from(1),
+        metavar="ID",
+        help="show this report (default: the newest, with PID that of the process)",
+    )
     parser.add_argument(
         "--limit",
         type=whole_number_between(1, REPORTS_LISTED_MAX),
@@ -37,9 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Print a table of reports, or one of them, or JSON."""
     client = DaemonClient(arguments.socket)
     if arguments.show is not None:
-        if arguments.pid is not None or arguments.limit is not None:
-            arguments.wrong_usage("--show names one report: PID and --limit are for the list")
-        saved = client.stored_report(arguments.show)
+        if arguments.limit is not None:
+            arguments.wrong_usage("--show names one report: --limit is for the list")
+        saved = _chosen(client, arguments.show, arguments.pid)
         if arguments.json:
             print(json_text(saved.report))
             return 0
@@ -61,3 +72,18 @@ def run(arguments: argparse.Namespace) -> int:
 
     make_console().print(kept_reports_view(reports))
     return 0
+
+
+def _chosen(client: DaemonClient, number: int, pid: int | None) -> StoredReport:
+    """The report with this number, or the newest; of a process, if `pid` is given. Raises NoSuchReport."""
+    lists = "`bpfleakctl reports` lists the stored reports"
+    if number == _NEWEST:
+        newest = client.reports(pid, limit=1)
+        if not newest:
+            of_process = "" if pid is None else f" of process {pid}"
+            raise NoSuchReport(f"there is no report{of_process}", lists)
+        number = newest[0].id
+    saved = client.stored_report(number)
+    if pid not in (None, saved.kept.pid):
+        raise NoSuchReport(f"report {number} is of process {saved.kept.pid}, not {pid}", lists)
+    return saved

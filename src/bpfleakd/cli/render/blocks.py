@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bpfleakd.cli.render.names import short_function
+from bpfleakd.cli.render.names import short_function, unbounded_function
 from bpfleakd.cli.render.report import process_header
 from bpfleakd.cli.render.sites import types_lines
 from bpfleakd.cli.render.stacks import basename, stack_lines
@@ -98,7 +98,7 @@ def _caller(frame: Frame | None, room: int | None) -> str:
         where = printable(basename(frame.module)) if frame.module else f"[{frame.kind.value}]"
         where += "" if frame.offset is None else f"+{frame.offset:#x}"
     if room is None:
-        return f"{name} {where}"
+        return f"{unbounded_function(name)} {where}"
     # The end of a path says most, and the function must not vanish beside it.
     where = shortened(where, max(room - cell_len(name) - 1, room * 3 // 5), keep_end=True)
     return f"{short_function(name, max(1, room - cell_len(where) - 1))} {where}"

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bpfleakd.cli.render.names import short_function
+from bpfleakd.cli.render.names import short_function, unbounded_function
 from bpfleakd.cli.render.stacks import basename, stack_lines
 from bpfleakd.cli.render.words import readable_function
 from bpfleakd.model.difference import ComparedState, DiffReport, SiteChange, SiteDifference
@@ -90,7 +90,9 @@ def _cells(site: SiteDifference, width: int | None) -> Iterable[RenderableType]:
     yield f"{count:+,}"
     name = readable_function(site.function) if site.function else "[unknown]"
     where = printable(site.location or basename(site.module or "-"))
-    if width is not None:
+    if width is None:
+        name = unbounded_function(name)
+    else:
         room = max(24, width - _FIGURES_WIDTH - 1)
         name = short_function(name, max(12, room - min(cell_len(where), room // 2)))
         where = shortened(where, max(8, room - cell_len(name)), keep_end=True)

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bpfleakd.cli.render.names import short_function
+from bpfleakd.cli.render.names import short_function, unbounded_function
 from bpfleakd.cli.render.report import process_header, why_empty
 from bpfleakd.cli.render.stacks import basename, stack_lines
 from bpfleakd.cli.render.suppressed import suppressed_lines
@@ -70,7 +70,7 @@ def groups_table(
 
 
 def group_name(group: SiteGroup, by: GroupKey, width: int | None) -> str:
-    """Return a group's name in the room that is left of `width` (None: whole)."""
+    """Return a group's name in the room that is left of `width` (None: any)."""
     if group.group is None:
         # Blocks that came and went while the others were counted thread by thread.
         return "[not by thread]" if by is GroupKey.THREAD else "[unknown]"
@@ -79,5 +79,6 @@ def group_name(group: SiteGroup, by: GroupKey, width: int | None) -> str:
         name = f"{name} {printable(group.comm or '')}".rstrip()
     if by is GroupKey.MODULE:
         name = basename(name)
-    room = None if width is None else max(_SHORTEST_NAME, width - _FIGURES_WIDTH)
-    return name if room is None else short_function(name, room)
+    if width is None:
+        return unbounded_function(name)
+    return short_function(name, max(_SHORTEST_NAME, width - _FIGURES_WIDTH))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.cells import cell_len
 
-from bpfleakd.cli.render.names import short_function
+from bpfleakd.cli.render.names import short_function, unbounded_function
 from bpfleakd.cli.render.stacks import basename, file_and_offset
 from bpfleakd.cli.render.words import readable_function
 from bpfleakd.model.code.stack import Frame
@@ -23,7 +23,7 @@ def headline(site: SiteReport | DescriptorSite, width: int | None = None) -> str
     """Return "order → xmlNewDoc", the program's function and the library's that it called, or only one."""
     charged = readable_function(site.function) if site.function else "[unknown]"
     if site.called_by is None:
-        return charged if width is None else short_function(charged, width)
+        return unbounded_function(charged) if width is None else short_function(charged, width)
     if not site.function and site.module:
         charged = printable(basename(site.module))
     caller = _name(site.called_by)

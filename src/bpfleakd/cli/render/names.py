@@ -7,10 +7,15 @@ from itertools import pairwise
 
 from rich.cells import cell_len, set_cell_size
 
-__all__ = ["short_function"]
+__all__ = ["short_function", "unbounded_function"]
+
+# A mangled name in a table that nothing limits: it says little, and moves the next column out of sight.
+_LONGEST_MANGLED = 60
 
 _ELLIPSIS = "…"
 _OPENING = {"<": ">", "(": ")", "[": "]"}
+# C++ (Itanium) and Rust, where no demangler knows them.
+_MANGLED = ("_Z", "_R")
 # What may follow a list of parameters: "const", a clone's suffix.
 _AFTER_PARAMETERS = re.compile(r"(?: (?:const|volatile)|&{1,2}| ?\[clone [^\]]*\])*\Z")
 
@@ -20,9 +25,12 @@ def short_function(name: str, width: int) -> str:
 
     What goes, in this order: the types of the parameters, template arguments, the return type, and namespaces
     from the left, up to the last class; then the class; then the start of the method's name.
+    Of a mangled name the end goes: it begins with the namespaces, and its types follow.
     """
     if cell_len(name) <= width:
         return name
+    if _is_mangled(name):
+        return set_cell_size(set_cell_size(name, max(0, width - 1)) + _ELLIPSIS, max(0, width))
     bare = _without_parameters(name)
     for shorter in (f"{bare}(…)" if bare != name else bare, bare):
         if cell_len(shorter) <= width:
@@ -36,6 +44,15 @@ def short_function(name: str, width: int) -> str:
     starts = _component_starts(bare)
     last = bare[starts[-1] :] if starts else bare
     return _end_of(last, width)
+
+
+def unbounded_function(name: str) -> str:
+    """Return `name` for a table in a pipe or a file: whole, so that it is found, unless it is mangled."""
+    return short_function(name, _LONGEST_MANGLED) if _is_mangled(name) else name
+
+
+def _is_mangled(name: str) -> bool:
+    return name.startswith(_MANGLED) and " " not in name
 
 
 def _end_of(text: str, width: int) -> str:

@@ -32,7 +32,8 @@ _ESTIMATE_COLUMNS = (
     ("oldest", 7),
 )
 # From how many columns on there is room for a figure beside the names.
-_ROOM_FOR = {"count": 70, "count ±": 70, "oldest": 78}
+_ROOM_FOR = {"live": 50, "live ±": 60, "count": 70, "count ±": 70, "oldest": 78}
+_ROOM_FOR_WHERE = 60
 _SHORTEST_NAMES = 20
 
 
@@ -84,7 +85,8 @@ def site_table(
     for name, needed in columns:
         table.add_column("±" if name.endswith("±") else name, justify="right", width=needed, no_wrap=True)
     table.add_column("function", width=function_width, no_wrap=True)
-    table.add_column("where", max_width=where_width, no_wrap=True)
+    if where_width:
+        table.add_column("where", max_width=where_width, no_wrap=True)
     for place, site in enumerate(sites):
         figures: dict[str, Text | str] = {
             "growth/s": Text(
@@ -100,20 +102,29 @@ def site_table(
             Text(site.verdict, style=VERDICT_STYLES.get(site.verdict, "")),
             *(figures[name] for name, _needed in columns),
             Text(headline(site, function_width), style="bold"),
-            Text(shortened(_where(site), where_width, keep_end=True), overflow="ellipsis"),
+            *(
+                [Text(shortened(_where(site), where_width, keep_end=True), overflow="ellipsis")]
+                if where_width
+                else []
+            ),
             style="reverse" if place == selected else "",
         )
     return table
 
 
 def name_widths(sites: Sequence[SiteReport], width: int | None, estimates: bool) -> tuple[int, int]:
-    """Return the widths of the last two columns: what they need, or a fair part of what is left."""
+    """Return the widths of the last two columns: what they need, or a fair part of what is left.
+
+    The last one is left out if its width is 0.
+    """
     function = max(len("function"), *(cell_len(headline(site)) for site in sites))
     where = max(len("where"), *(cell_len(_where(site)) for site in sites))
     if width is None:
         return function, where
     figures = sum(needed + 1 for _name, needed in (_VERDICT, *_columns(width, estimates)))
     left = max(_SHORTEST_NAMES, width - figures - 1)
+    if width < _ROOM_FOR_WHERE:
+        return min(function, left), 0
     function = min(function, max(left - where, left * 11 // 20))
     return function, min(where, left - function)
 

@@ -149,11 +149,15 @@ _LIMITS = {
 
 
 def verdict_lines(verdict: ProcessVerdict) -> list[str]:
-    """Return one line, or two if a limit is in sight."""
-    lines = [printable(verdict.reason)]
-    if verdict.limit and verdict.limit_reached_s is not None:
-        limit = f"the {human_bytes(verdict.limit.limit_bytes)} of {_LIMITS[verdict.limit.kind]}"
-        lines.append(f"at this rate {limit} are used up in {human_duration(verdict.limit_reached_s)}")
+    """Return one line, or two if a limit is in sight, or there is one nearer than the machine's."""
+    lines, limit = [printable(verdict.reason)], verdict.limit
+    if limit is None:
+        return lines
+    words = f"the {human_bytes(limit.limit_bytes)} of {_LIMITS[limit.kind]}"
+    if verdict.limit_reached_s is not None:
+        lines.append(f"at this rate {words} are used up in {human_duration(verdict.limit_reached_s)}")
+    elif limit.kind is not MemoryLimitKind.HOST:
+        lines.append(f"nearest limit: {words}, {human_bytes(limit.used_bytes)} used")
     return lines
 
 

@@ -7,7 +7,7 @@ import os
 import select
 
 from bpfleakd import errors
-from bpfleakd.process.process import ProcessInfo, read_process
+from bpfleakd.process.process import ProcessInfo, no_such_process, read_process
 
 __all__ = ["GONE", "has_ended", "hold", "hold_again"]
 
@@ -20,7 +20,7 @@ def hold(pid: int) -> int:
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError as error:
-        raise errors.NoSuchProcess(f"there is no process {pid}", "`ps -e` lists those that exist") from error
+        raise no_such_process(pid) from error
     except OSError as error:
         # A tid: read_process says whose. ENOENT since Linux 6.16.
         if error.errno in (errno.EINVAL, errno.ENOENT):

@@ -1,0 +1,27 @@
+"""Processes that are asked about, and are not traced."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bpfleakd import errors
+from bpfleakd.tracing.traced_processes import TracedProcesses
+
+
+def test_one_that_is_not_traced():
+    """The hint says how to."""
+    with pytest.raises(errors.NotAttached) as failure:
+        TracedProcesses().find(os.getpid())
+    assert failure.value.hint == f"bpfleakctl attach {os.getpid()}"
+
+
+def test_one_that_does_not_exist():
+    """An attach would only say so, too."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with pytest.raises(errors.NoSuchProcess, match=f"there is no process {ended.pid}"):
+        TracedProcesses().find(ended.pid)
