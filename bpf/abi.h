@@ -286,6 +286,11 @@ struct process {
 	__s64 peak_live_bytes;
 	/* By the low bits of the tid: record.h, last_allocation. */
 	__u64 last_allocations[LAST_ALLOCATIONS];
+	/* Pieces of code in `loaded_code`, how many of them are whole, and where addresses have numbers: code.h. */
+	__u64 code_count;
+	__u64 code_changes;
+	__u64 numbered_start;
+	__u64 numbered_end;
 	/* How many of the `unknown_frees` free nothing, as estimated from one in UNKNOWN_FREES_PER_LOOK. */
 	__u64 false_frees;
 	struct call_counter calls[CALL_COUNTERS];
@@ -358,6 +363,62 @@ struct stack {
 	__u32 end;
 	__u32 checks[PYTHON_SEGMENTS];
 	__u64 frames[MAX_FRAMES];
+};
+
+/*
+ * Code that a process has mapped since it is recorded: code.h. The word of a frame in code whose addresses were other
+ * code's before has the number of `loaded_code` above its address.
+ */
+#define CODE_NUMBER_SHIFT 47
+#define CODE_NUMBER_BITS 14
+#define MAX_PROCESS_CODE 4096
+#define MAX_LOADED_CODE 16384
+#define KNOWN_CODE_RANGES 512		/* a power of 2 */
+#define NUMBERED_CODE_RANGES 16	/* a power of 2 */
+#define CODE_NAMES 16		/* a power of 2 */
+#define CODE_NAME_BYTES 64
+
+/* A file that is executable at [start, end), from `offset` on; anonymous memory is of device and inode 0. */
+struct code_key {
+	__u32 tgid;
+	__u32 device;
+	__u64 inode;
+	__u64 start;
+	__u64 end;
+	__u64 offset;
+};
+
+struct code_name {
+	char text[CODE_NAME_BYTES];
+};
+
+/*
+ * The names in the path of its file, the last first. `number` 0: it is being written. `was_unnumbered`: it was the first
+ * there, so that words without a number are of it.
+ */
+struct loaded_code {
+	__u32 number;
+	__u32 was_unnumbered;
+	__u32 name_count;
+	__u32 is_counted;	/* in process.code_changes */
+	struct code_name names[CODE_NAMES];
+};
+
+struct code_range {
+	__u64 start;
+	__u64 end;
+	/* A hash over the file and where it would begin. */
+	__u64 identity;
+	__u32 number;
+	__u32 reserved;
+};
+
+/* Where code has been: the last of it, also from before the attach. And where code with a number is now. */
+struct code_ranges {
+	__u64 next_known;
+	__u64 next_numbered;
+	struct code_range known[KNOWN_CODE_RANGES];
+	struct code_range numbered[NUMBERED_CODE_RANGES];
 };
 
 /* It is recorded with the probability size/weight: sampling.h. */
@@ -441,6 +502,8 @@ struct unwind_shard {
  * With ONE_RULE in place of a shard index_base is the number of the rule that holds in all of it.
  */
 #define ONE_RULE 0xffff
+/* In place of a shard: the table is that of other code, which was here before. */
+#define NO_SHARD 0xfffe
 
 struct unwind_mapping {
 	__u64 start;

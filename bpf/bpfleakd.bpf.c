@@ -206,6 +206,11 @@ int syscall_continue(struct syscall_exit *ctx)
 {
 	return syscall_may_run(ctx) ? leave_syscall_continued(ctx) : 0;
 }
+
+int syscall_code(struct syscall_exit *ctx)
+{
+	return syscall_may_run(ctx) ? note_code_of_syscall(ctx) : 0;
+}
 #endif
 
 /* A traced process called exec: stop at once, the daemon clears its tables. */

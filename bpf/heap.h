@@ -298,7 +298,7 @@ static __always_inline u64 result_of(struct pt_regs *ctx, struct process *proces
 static __always_inline int record_block(struct process *process, void *blocks, u64 id, struct thread *thread)
 {
 	const struct pending_call *pending = &thread->pending;
-	u64 stack_id = end_walk(thread);
+	u64 stack_id = end_walk(process, thread);
 	struct live_block block = {};
 	u32 tgid = id >> 32;
 	struct site *site;

@@ -69,6 +69,15 @@ struct mappings_bytes {
 BPF_F_TABLE("array", int, struct mappings_bytes, mappings_template, 1, 0);
 BPF_ARRAY_OF_MAPS(unwind_mappings, "mappings_template", MAX_PROCESSES);
 
+/* (tgid, file, place) -> number, names. Written when code is mapped. Full: words of stacks say that it is not known. */
+BPF_F_TABLE("hash", struct code_key, struct loaded_code, loaded_code, MAX_LOADED_CODE, ALLOCATED_ON_DEMAND);
+
+/* Zeroes to insert code from. */
+BPF_ARRAY(new_code, struct loaded_code, 1);
+
+/* tgid -> where code was and is. Made by the daemon at attach. */
+BPF_F_TABLE("hash", u32, struct code_ranges, code_ranges, MAX_PROCESSES, ALLOCATED_ON_DEMAND);
+
 /* struct space_event. Full: the event is dropped, and the daemon reads /proc/PID/maps again. */
 BPF_RINGBUF_OUTPUT(space_events, SPACE_EVENT_PAGES);
 
@@ -76,4 +85,5 @@ BPF_RINGBUF_OUTPUT(space_events, SPACE_EVENT_PAGES);
 /* Programs that walk on where one could not walk to the end. Filled by the loader. */
 BPF_PROG_ARRAY(continuations, 1);
 BPF_PROG_ARRAY(syscall_continuations, 1);
+BPF_PROG_ARRAY(code_programs, 1);
 #endif

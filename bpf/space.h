@@ -20,6 +20,8 @@ enum {
 };
 
 #define ENOMEM 12
+#define PROT_EXEC 4
+#define MAP_ANONYMOUS 0x20
 
 static __always_inline bool changes_space(u32 number)
 {
@@ -92,4 +94,33 @@ static __always_inline void report(struct process *process, u64 id, u32 number, 
 static __always_inline bool is_partly_done(u32 number, s64 result)
 {
 	return number == SYSCALL_MUNMAP || number == SYSCALL_MREMAP || result == -ENOMEM;
+}
+
+/* A process has mapped executable memory, and its call returns: code.h. */
+static __always_inline void code_is_mapped(struct process *process, u32 slot, u64 id, struct thread *thread, u64 start)
+{
+	struct pt_regs *user = user_registers();
+	struct code_key key = { .tgid = id >> 32, .start = start, .end = start + ((user->si + 0xfff) & -0x1000ULL) };
+	bool is_file = !(user->r10 & MAP_ANONYMOUS);
+	u64 file = 0;
+
+	if (is_file) {
+		file = file_of((u32)user->r8);
+		identify(&key, file);
+		key.offset = user->r9;
+	}
+	note_mapped_code(process, mappings_of(slot), &thread->scratch, &key, file, is_file);
+}
+
+/* Memory is unmapped, by a process that has code with numbers. */
+static __always_inline void code_is_unmapped(u64 id)
+{
+	struct pt_regs *user = user_registers();
+	struct thread *thread = threads.lookup(&id);
+	u64 end = user->di + user->si;
+	u32 tgid = id >> 32;
+	struct code_ranges *ranges = code_ranges.lookup(&tgid);
+
+	if (thread && ranges)
+		drop_numbered(&thread->scratch, ranges, user->di, end);
 }

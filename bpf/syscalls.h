@@ -35,6 +35,8 @@ static __always_inline int enter_syscall(struct syscall_enter *ctx)
 	if (process->state != STATE_RECORDING)
 		return 0;
 	if (ctx->number != SYSCALL_CLOSE) {
+		if (ctx->number == SYSCALL_MUNMAP && process->numbered_end)
+			code_is_unmapped(id);
 		report(process, id, ctx->number, SPACE_ENTRY, 0, 0, false);
 		return 0;
 	}
@@ -54,12 +56,19 @@ static __always_inline int walk_syscall(struct syscall_exit *ctx, struct process
 	if (thread->scratch.walk.end == WALK_GOES_ON)
 		syscall_continuations.call(ctx, 0);
 #endif
-	stack_id = end_walk(thread);
+	stack_id = end_walk(process, thread);
 	if (thread->stack.end == END_READ_FAULT)
 		count_loss(process, LOSS_STACK_UNREADABLE);
 	if (changes_space(ctx->number)) {
 		keep_stack(process, id >> 32, stack_id, &thread->stack);
 		report(process, id, ctx->number, SPACE_EXIT, ctx->result, stack_id, false);
+		if (ctx->number == SYSCALL_MMAP && user_registers()->dx & PROT_EXEC) {
+#ifdef WALK_BY_TAIL_CALLS
+			code_programs.call(ctx, 0);
+#else
+			code_is_mapped(process, slot, id, thread, ctx->result);
+#endif
+		}
 	} else {
 		record_descriptors(process, slot, id, ctx->number, ctx->result, stack_id, thread);
 	}
@@ -124,3 +133,22 @@ static __always_inline int leave_syscall_continued(struct syscall_exit *ctx)
 		return 0;
 	return walk_syscall(ctx, process, slot, id, thread);
 }
+
+#ifdef WALK_BY_TAIL_CALLS
+/* For the verifier, which follows what is behind a walk once for each way through it. */
+static __always_inline int note_code_of_syscall(struct syscall_exit *ctx)
+{
+	u64 id = current_id();
+	struct process *process;
+	struct thread *thread;
+	u32 slot;
+
+	process = current_process(id, &slot);
+	if (!process)
+		return 0;
+	thread = threads.lookup(&id);
+	if (thread)
+		code_is_mapped(process, slot, id, thread, ctx->result);
+	return 0;
+}
+#endif

@@ -262,6 +262,7 @@ static __always_inline void push_frame(struct thread *thread, volatile struct wa
 }
 
 #include "managed.h"
+#include "code.h"
 
 static __always_inline int step(struct walk_scratch *scratch, struct unwind_mappings *mappings,
 				volatile struct walk_state *walk)
@@ -366,7 +367,7 @@ out:
  * After a walk: complete thread->stack and return the hash of its frames, never 0. A stack that was guessed is
  * another one than the same frames when they are known.
  */
-static __always_inline u64 end_walk(struct thread *thread)
+static __always_inline u64 end_walk(struct process *process, struct thread *thread)
 {
 	volatile struct walk_state *walk = &thread->scratch.walk;
 
@@ -374,6 +375,8 @@ static __always_inline u64 end_walk(struct thread *thread)
 	if (walk->python.count)
 		walk->hash = hash_frame(walk->hash, walk->python.check);
 	thread->stack.end = walk->end == WALK_GOES_ON ? END_DEPTH : walk->end;
+	if (process->numbered_end)
+		number_frames(process, thread);
 	if (walk->guessed && thread->stack.end != END_READ_FAULT) {
 		thread->stack.end = END_TABLE_PENDING;
 		walk->hash = hash_frame(walk->hash, END_TABLE_PENDING);

@@ -19,6 +19,10 @@ __all__ = [
     "ARGUMENT_REGISTERS",
     "CALL_COUNTERS",
     "CHANGED_SITE",
+    "CODE_KEY",
+    "CODE_NUMBER_BITS",
+    "CODE_NUMBER_SHIFT",
+    "CODE_RANGES",
     "COOKIE_CALLS_ALLOCATOR",
     "COOKIE_CALLS_RELEASE",
     "COOKIE_REGISTER_BITS",
@@ -32,7 +36,9 @@ __all__ = [
     "HEAP_KIND",
     "HEARTBEAT",
     "KINDS",
+    "KNOWN_CODE_RANGES",
     "LIVE_BLOCK",
+    "LOADED_CODE",
     "LOSS_REASONS",
     "MANAGED_ADDRESS_BITS",
     "MANAGED_CHECK_BITS",
@@ -78,6 +84,15 @@ MAX_FRAMES = 128
 UNWIND_SHARD_WORDS = 0x40000
 MAX_UNWIND_MAPPINGS = 1024
 ONE_RULE = 0xFFFF
+NO_SHARD = 0xFFFE
+CODE_NUMBER_SHIFT = 47
+CODE_NUMBER_BITS = 14
+MAX_PROCESS_CODE = 4096
+MAX_LOADED_CODE = 16_384
+KNOWN_CODE_RANGES = 512
+NUMBERED_CODE_RANGES = 16
+CODE_NAMES = 16
+CODE_NAME_BYTES = 64
 MANAGED_OBJECT = 2 << 61
 MANAGED_POSITION = 3 << 61
 MANAGED_ADDRESS_BITS = 47
@@ -224,6 +239,10 @@ PROCESS = np.dtype(
         ("live_bytes", "i8"),
         ("peak_live_bytes", "i8"),
         ("last_allocations", "u8", (64,)),
+        ("code_count", "u8"),
+        ("code_changes", "u8"),
+        ("numbered_start", "u8"),
+        ("numbered_end", "u8"),
         ("false_frees", "u8"),
         ("calls", CALL_COUNTER, (CALL_COUNTERS,)),
         ("python", PYTHON),
@@ -269,6 +288,30 @@ STACK = np.dtype(
         ("end", "u4"),
         ("checks", "u4", (PYTHON_SEGMENTS,)),
         ("frames", "u8", (MAX_FRAMES,)),
+    ]
+)
+CODE_KEY = np.dtype(
+    [("tgid", "u4"), ("device", "u4"), ("inode", "u8"), ("start", "u8"), ("end", "u8"), ("offset", "u8")]
+)
+CODE_NAME = np.dtype([("text", "i1", (CODE_NAME_BYTES,))])
+LOADED_CODE = np.dtype(
+    [
+        ("number", "u4"),
+        ("was_unnumbered", "u4"),
+        ("name_count", "u4"),
+        ("is_counted", "u4"),
+        ("names", CODE_NAME, (CODE_NAMES,)),
+    ]
+)
+CODE_RANGE = np.dtype(
+    [("start", "u8"), ("end", "u8"), ("identity", "u8"), ("number", "u4"), ("reserved", "u4")]
+)
+CODE_RANGES = np.dtype(
+    [
+        ("next_known", "u8"),
+        ("next_numbered", "u8"),
+        ("known", CODE_RANGE, (KNOWN_CODE_RANGES,)),
+        ("numbered", CODE_RANGE, (NUMBERED_CODE_RANGES,)),
     ]
 )
 LIVE_BLOCK = np.dtype(

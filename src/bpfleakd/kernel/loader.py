@@ -34,6 +34,7 @@ from bpfleakd.kernel import bpf, sampling
 from bpfleakd.kernel.child import expect_ahead, run_child, serve
 from bpfleakd.kernel.compilation.cache import CompileCache
 from bpfleakd.kernel.compilation.compiled import CompiledPrograms, with_descriptors
+from bpfleakd.kernel.compilation.kernel_layout import layout_flags
 from bpfleakd.kernel.compilation.machine_code import check_stack
 from bpfleakd.kernel.compilation.module_maps import map_descriptors
 from bpfleakd.kernel.compilation.options import Capacities, LoadOptions
@@ -238,7 +239,7 @@ class _Module:
         self, capacities: Capacities, walker: WalkerKind, method: AttachMethod, cache: CompileCache
     ) -> None:
         flags = [f"-DMAX_{name.upper()}={value}" for name, value in asdict(capacities).items()]
-        flags += RING_FLAGS
+        flags += RING_FLAGS + layout_flags()
         if walker is WalkerKind.TAIL_CALLS:
             flags.append("-DWALK_BY_TAIL_CALLS")
         if method is AttachMethod.SESSION:

@@ -21,6 +21,7 @@ from bpfleakd import errors
 from bpfleakd.kernel import abi, bpf
 from bpfleakd.kernel.address_space_events import AddressSpaceEvent, read_space_events
 from bpfleakd.kernel.descriptor_tables import DescriptorTables
+from bpfleakd.kernel.loaded_code import LoadedCodeTable
 from bpfleakd.kernel.pinned_maps import (
     CHANGED_SITE_BYTES,
     OPAQUE,
@@ -59,6 +60,7 @@ class Maps:
         self.shared = SharedEntries(self._fds)
         self.unwind = UnwindStore(self._fds, self._slots.slot_of)
         self.descriptors = DescriptorTables(self._fds["descriptors"], self._fds["sites"], self._slots.slot_of)
+        self.code = LoadedCodeTable(self._fds["loaded_code"], self._fds["code_ranges"])
         self._space_events = RingReader(self._fds["space_events"], SPACE_EVENT_BYTES)
         self._sites = SiteReader(
             self._fds["sites"], RingReader(self._fds["changed_sites"], CHANGED_SITE_BYTES), self._slots

@@ -29,6 +29,8 @@ PINNED_MAPS: dict[str, tuple[np.dtype, np.dtype]] = {
     "unwind_rules": (np.dtype("u4"), np.dtype(("V", PACKED_RULE_BYTES))),
     "unwind_shards": (np.dtype("u4"), np.dtype("u4")),
     "unwind_mappings": (np.dtype("u4"), np.dtype("u4")),
+    "loaded_code": (abi.CODE_KEY, abi.LOADED_CODE),
+    "code_ranges": (np.dtype("u4"), abi.CODE_RANGES),
     "space_events": (_NOTHING, _NOTHING),
     "probe_operands": (np.dtype("u4"), abi.PROBE_OPERANDS),
     "heartbeat": (np.dtype("u4"), abi.HEARTBEAT),

@@ -37,7 +37,7 @@ class ProcessCounters(Struct, frozen=True):
     the process, 0 without one. While blocks are sampled outside of it, `unrecorded` blocks were allocated
     and not recorded, and `unrecorded_frees` freed blocks that are not in the live table. `probe_hits` are
     the runs of programs in this process; each costs it about 0.5 us. `sites_removed` sites without blocks
-    were removed to make room, which had counted `removed` in all.
+    were removed to make room, which had counted `removed` in all. `code_changes` grows with `loaded_code`.
     """
 
     state: abi.RecordingState
@@ -58,6 +58,7 @@ class ProcessCounters(Struct, frozen=True):
     unrecorded_frees: int = 0
     sites_removed: int = 0
     removed: SiteCounters = SiteCounters(0, 0, 0, 0)
+    code_changes: int = 0
 
     @property
     def gained_blocks(self) -> int:
@@ -164,6 +165,7 @@ class ProcessSlots:
             stack_count=int(process["stack_count"] - process["stacks_removed"]),
             inside_interval_bytes=int(process["inside_interval_bytes"]),
             sites_removed=int(process["sites_removed"]),
+            code_changes=int(process["code_changes"]),
             removed=SiteCounters(
                 0,
                 0,

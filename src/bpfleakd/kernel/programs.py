@@ -179,11 +179,12 @@ DESCRIPTOR_TRACEPOINTS = _tracepoints(
 
 
 def continuations_of(method: AttachMethod) -> dict[str, Program]:
-    """The programs that continue a walk, by the map that they are the only entry of."""
+    """The programs that go on after a walk, or a part of it, by the map that they are the only entry of."""
     (returning,) = (program for program in programs_of(method) if program.covered is Covered.RETURNING)
     return {
         "continuations": Program("heap_continue", returning.type, returning.attach_type),
         "syscall_continuations": Program("syscall_continue", ProgramType.TRACEPOINT, AttachType.NONE),
+        "code_programs": Program("syscall_code", ProgramType.TRACEPOINT, AttachType.NONE),
     }
 
 

@@ -21,7 +21,7 @@ from bpfleakd.kernel.pinned_maps import PINNED_MAPS
 __all__ = ["SharedEntries"]
 
 # Keyed by process and more.
-_SHARED_MAPS = ("sites", "stacks", "threads", "unproven_frees")
+_SHARED_MAPS = ("sites", "stacks", "threads", "unproven_frees", "loaded_code", "code_ranges")
 
 # A stack has a kilobyte.
 _BATCH_ENTRIES = 1024
@@ -109,5 +109,7 @@ class SharedEntries:
 
 
 def _processes_of(keys: np.ndarray) -> np.ndarray:
-    """The tgid of each key, which is a struct or (tgid, tid) in one number."""
-    return keys["tgid"] if keys.dtype.names else keys >> 32
+    """The tgid of each key: a struct, or (tgid, tid) or the tgid alone in one number."""
+    if keys.dtype.names:
+        return keys["tgid"]
+    return keys >> 32 if keys.itemsize > 4 else keys

@@ -9,6 +9,7 @@ Rules:
 - Names are cached by mapping and address, those of run-time compiled code only until the perf map or the
   runtime's methods change. Addresses outside all mappings are not cached: the caller reads the mappings
   again, and counts them if they are still outside.
+- Code that was unmapped keeps its names: a stack says which code its addresses are of (mapping_index.py).
 - If a stack ends in addresses outside all mappings, the walk has followed something that was not a frame
   pointer: these addresses are omitted, and the stack is marked as truncated.
 - All of this works after the process ended, with files that are open or can still be opened.
@@ -25,9 +26,10 @@ from typing import TypeAlias
 
 from bpfleakd.elf.vdso import VDSO
 from bpfleakd.model.code.managed_frame import is_address
-from bpfleakd.model.code.mapping import CodeMapping, Mapping
+from bpfleakd.model.code.mapping import CodeMapping, LoadedCode, Mapping
 from bpfleakd.model.code.method import FrameNames, ManagedNames, MethodSource
 from bpfleakd.model.code.stack import Frame, FrameKind, RawStack, Stack, StackEnd
+from bpfleakd.model.code.stack_word import address_of
 from bpfleakd.printable import printable
 from bpfleakd.process.files.mapped_files import OpenedFile
 from bpfleakd.symbols.bounded_cache import BoundedCache
@@ -55,7 +57,7 @@ LOSS_REASONS = (
     "names_over_budget",
 )
 
-# An address and whether it is exact; the frames there, and the build-id of their file.
+# A word of a stack and whether its address is exact; the frames there, and the build-id of their file.
 _Place: TypeAlias = tuple[int, bool]
 _Named: TypeAlias = tuple[tuple[Frame, ...], str | None]
 _Key: TypeAlias = tuple[int, int, bool]
@@ -149,6 +151,15 @@ class Symbolizer:
             if mapping.executable:
                 self._files.module_of(mapping)
 
+    def note_loaded(self, loaded: Sequence[LoadedCode]) -> None:
+        """This code was mapped since the attach, and may be gone; called after `update_mappings`.
+
+        Its files are opened now, as far as they can be found.
+        """
+        self._space.note_loaded(loaded)
+        for code in loaded:
+            self._files.module_of(code.mapping)
+
     def hold_perf_map(self) -> None:
         """Open the perf map, if there is one: its names can be read from now on, even if the file goes."""
         if self._perf_map:
@@ -229,7 +240,7 @@ class Symbolizer:
         named: dict[_Place, _Named] = {}
         by_region: dict[IndexedMapping, list[_Place]] = {}
         for place in places:
-            region = self._space.find(_code_address(place))
+            region = self._space.find(_code_word(place))
             if region is None:
                 self._note_not_covered(place[0])
                 named[place] = _unknown(place, None)
@@ -242,7 +253,10 @@ class Symbolizer:
         for region, missing in by_region.items():
             found = self._module_at(region.mapping)
             if found is None:
-                not_elf[region] = missing
+                if self._files.is_file(region.mapping) and not self._space.is_mapped(region):
+                    named |= {place: _unloaded(place, region.mapping) for place in missing}
+                else:
+                    not_elf[region] = missing
                 continue
             for place, frames in self._native(region, *found, missing):
                 named[place] = frames
@@ -300,7 +314,8 @@ class Symbolizer:
         live = self._by_methods(place, is_live=True)
         if live is not None:
             return live
-        frame = jit_frame(self._perf_map, place[0], _code_address(place)) if self._perf_map else None
+        address, code_address = address_of(place[0]), address_of(_code_word(place))
+        frame = jit_frame(self._perf_map, address, code_address) if self._perf_map else None
         if frame is not None:
             return (frame,), None
         asked = self._by_methods(place, is_live=False)
@@ -311,9 +326,9 @@ class Symbolizer:
     def _by_methods(self, place: _Place, *, is_live: bool) -> _Named | None:
         for source in self._methods:
             if source.is_live is is_live:
-                found = source.find(_code_address(place))
+                found = source.find(address_of(_code_word(place)))
                 if found is not None:
-                    return method_frames(found, place[0]), None
+                    return method_frames(found, address_of(place[0])), None
         return None
 
     def _refreshed_jit(self) -> tuple[int, ...]:
@@ -333,20 +348,28 @@ def _places(stack: RawStack, managed: Collection[int]) -> Iterable[_Place]:
     )
 
 
-def _code_address(place: _Place) -> int:
-    address, exact = place
-    return address if exact else address - 1
+def _code_word(place: _Place) -> int:
+    word, exact = place
+    return word if exact else word - 1
 
 
 def _module_place(mapping: Mapping, module: Module, place: _Place) -> ModulePlace:
-    code_vaddr = module.vaddr_of(_code_address(place) - mapping.start + mapping.offset)
-    address, exact = place
+    code_vaddr = module.vaddr_of(address_of(_code_word(place)) - mapping.start + mapping.offset)
+    word, exact = place
     vaddr = code_vaddr if code_vaddr is None or exact else code_vaddr + 1
-    return ModulePlace(address, vaddr, code_vaddr)
+    return ModulePlace(address_of(word), vaddr, code_vaddr)
 
 
 def _unknown(place: _Place, module: str | None) -> _Named:
-    return (Frame(None, module, None, None, place[0], FrameKind.UNKNOWN),), None
+    return (Frame(None, module, None, None, address_of(place[0]), FrameKind.UNKNOWN),), None
+
+
+def _unloaded(place: _Place, mapping: Mapping) -> _Named:
+    """In a file that is gone with its names: where, as far as the file's own addresses are its offsets."""
+    address = address_of(place[0])
+    offset = address - mapping.start + mapping.offset
+    name = f"[unloaded {_file_name(mapping)}]"
+    return (Frame(None, name, offset, None, address, FrameKind.NATIVE),), None
 
 
 def _file_name(mapping: Mapping) -> str:

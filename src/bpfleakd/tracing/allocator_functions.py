@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from bpfleakd.model.code.stack import RawStack
+from bpfleakd.model.code.stack_word import address_of
 from bpfleakd.tracing.attaching.attachment import Attachment
 
 __all__ = ["AllocatorFunctions"]
@@ -22,7 +23,8 @@ class AllocatorFunctions:
 
     def are_in(self, stack: RawStack) -> bool:
         """Whether a stack goes through one of them."""
-        for place, address in enumerate(stack.addresses):
+        for place, word in enumerate(stack.addresses):
+            address = address_of(word)
             # A return address belongs to the call before it.
             index = bisect_right(self._starts, address - (place > 0)) - 1
             if index >= 0 and address - (place > 0) < self._ends[index]:

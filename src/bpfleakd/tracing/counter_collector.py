@@ -132,6 +132,7 @@ class CounterCollector:
         all_columns = np.concatenate([columns, space_columns, go_columns])
         traced.table.update(now_ns, site_keys + space_keys + go_keys, all_columns)
         traced.counters = counters
+        traced.note_code(self._maps)
         heap = traced.table.heap_totals
         self._state.sampling.adapt(pid, counters, heap.allocated_bytes, now_ns)
         traced.verdicts.observed.note(now_ns, counters, heap)
@@ -166,6 +167,7 @@ class CounterCollector:
             # It has just ended, which the next tick notices.
             return
         traced.symbolizer.update_mappings(code.mappings)
+        traced.note_code(self._maps)
         traced.follow_go(go, self._clock_ns)
         traced.follow_runtimes(self._maps, code.mappings, self._clock_ns())
         self._unwinding.follow(code, wait_s=0.0)

@@ -156,6 +156,7 @@ class TracedProcess:
     _mappings_due_ns: int = field(default=0, init=False)
     _named: OrderedDict[SiteKey, NamedStack] = field(default_factory=OrderedDict, init=False)
     _functions: AllocatorFunctions | None = field(default=None, init=False)
+    _noted_code: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.runtimes = ProcessRuntimes(self.attachment.process, {})
@@ -309,7 +310,7 @@ class TracedProcess:
             wanted = [key for key in wanted if key.kind is not AllocationKind.GO_HEAP]
         if wanted:
             raw = [maps.stack(self.pid, key.stack_id) for key in wanted]
-            self._refresh_mappings(raw, now_ns)
+            self._refresh_mappings(maps, raw, now_ns)
             stacks = self.symbolizer.symbolize(raw)
             if self.go is not None:
                 stacks = [without_guesses(stack) for stack in stacks]
@@ -365,7 +366,14 @@ class TracedProcess:
             # Stacks that were named before it was known where Go begins.
             self._named.clear()
 
-    def _refresh_mappings(self, stacks: Iterable[RawStack], now_ns: int) -> None:
+    def note_code(self, maps: Maps) -> None:
+        """Take in which code the process has mapped; called after its mappings were read."""
+        changes = maps.process(self.pid).code_changes
+        if changes != self._noted_code:
+            self.symbolizer.note_loaded(maps.code.of(self.pid))
+            self._noted_code = changes
+
+    def _refresh_mappings(self, maps: Maps, stacks: Iterable[RawStack], now_ns: int) -> None:
         addresses = {address for stack in stacks for address in stack.addresses}
         # After exec the mappings are those of another program, and after the end those of another process.
         if self.is_gone or self.counters.state is not RecordingState.RECORDING:
@@ -378,6 +386,7 @@ class TracedProcess:
         except errors.BpfleakdError:
             # It has just ended: what was read before still names most of it.
             return
+        self.note_code(maps)
 
 
 def _sampled(

@@ -71,6 +71,7 @@ def test_a_walk_goes_on_in_a_program_of_the_same_kind(method: AttachMethod) -> N
     walking = {
         "continuations": next(p for p in programs_of(method) if p.covered is Covered.RETURNING),
         "syscall_continuations": SYSCALL_PROGRAMS[1],
+        "code_programs": SYSCALL_PROGRAMS[1],
     }
     following = continuations_of(method)
     assert following.keys() == walking.keys()

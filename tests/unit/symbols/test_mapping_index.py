@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from bpfleakd.model.code.mapping import Mapping
+from bpfleakd.model.code.mapping import LoadedCode, Mapping
 from bpfleakd.symbols.mapping_index import MappingIndex
 
 CODE = Mapping(0x1000, 0x3000, 0, "08:01", 23, "/bin/shop", True, False, True)
@@ -37,3 +37,74 @@ def test_unchanged_mappings_keep_their_numbers() -> None:
     space.update([replace(CODE, inode=24)])
     assert number_at(space, 0x1000) not in (code, heap)
     assert space.find(0x5000) is None
+
+
+CSV = Mapping(0x9000, 0xA000, 0x1000, "08:01", 31, "/lib/csv.so", True, False, True)
+XML = replace(CSV, inode=32, path="/lib/xml.so")
+NUMBER = 7
+NUMBERED = NUMBER << 47
+
+
+def paths_at(space: MappingIndex, *words: int) -> list[str | None]:
+    return [region and region.mapping.path for region in map(space.find, words)]
+
+
+class TestCodeThatComesAndGoes:
+    """A word of a stack says which code an address was of."""
+
+    def test_code_that_is_gone(self) -> None:
+        """The first code at an address keeps its frames, whether it is from before the attach or not."""
+        space = MappingIndex()
+        space.update([CODE])
+        space.note_loaded([LoadedCode(1, CSV, was_unnumbered=True)])
+        assert paths_at(space, 0x9100, 0x1100) == ["/lib/csv.so", "/bin/shop"]
+        space.update([HEAP])
+        assert paths_at(space, 0x9100, 0x1100) == ["/lib/csv.so", "/bin/shop"]
+
+    def test_two_files_in_turns(self) -> None:
+        """Words with a number are of the later file, also when the first one is back."""
+        space = MappingIndex()
+        space.update([CODE, CSV])
+        space.update([CODE, XML])
+        space.note_loaded([LoadedCode(NUMBER, XML), LoadedCode(NUMBER + 1, CSV)])
+        words = 0x9100, NUMBERED | 0x9100, (NUMBER + 1) << 47 | 0x9100
+        assert paths_at(space, *words) == ["/lib/csv.so", "/lib/xml.so", "/lib/csv.so"]
+        space.update([CODE])
+        assert paths_at(space, *words) == ["/lib/csv.so", "/lib/xml.so", "/lib/csv.so"]
+
+    def test_a_number_that_nobody_has(self) -> None:
+        """Code that found no room has no name; it never gets that of what is there now."""
+        space = MappingIndex()
+        space.update([CODE, CSV])
+        assert paths_at(space, NUMBERED | 0x9100) == [None]
+
+    def test_first_code_that_was_never_seen(self) -> None:
+        """It went while no daemon ran: its stacks do not get the names of what is there now."""
+        space = MappingIndex()
+        space.update([CODE, XML])
+        space.note_loaded([LoadedCode(NUMBER, XML)])
+        assert paths_at(space, 0x9100, NUMBERED | 0x9100) == [None, "/lib/xml.so"]
+
+    def test_code_that_nobody_noted(self) -> None:
+        """It may be the first at its addresses or not: its own frames are right at least."""
+        space = MappingIndex()
+        space.update([CODE, CSV])
+        space.update([CODE, XML])
+        assert paths_at(space, 0x9100) == ["/lib/xml.so"]
+
+    def test_code_without_a_file_in_place_of_a_file(self) -> None:
+        """A JIT has the addresses now: a stack of its has a number, one of the file has none."""
+        jit = replace(CSV, device="00:00", inode=0, path="")
+        space = MappingIndex()
+        space.update([CODE, CSV])
+        space.update([CODE, jit])
+        space.note_loaded([LoadedCode(NUMBER, jit)])
+        assert paths_at(space, 0x9100, NUMBERED | 0x9100) == ["/lib/csv.so", ""]
+
+    def test_ranges_that_the_programs_forgot(self) -> None:
+        """Two files that both were the first at an address: it is taken for that of the later."""
+        space = MappingIndex()
+        space.update([CODE])
+        space.note_loaded([LoadedCode(1, CSV, was_unnumbered=True)])
+        space.note_loaded([LoadedCode(2, XML, was_unnumbered=True)])
+        assert paths_at(space, 0x9100) == ["/lib/xml.so"]

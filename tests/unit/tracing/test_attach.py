@@ -49,6 +49,8 @@ class Kernel(FakeMaps):
         self.adopted: list[tuple[tuple[int, int], int]] = []
         self.forgotten: list[int] = []
         self.pins = FakePins()
+        self.noted: list[int] = []
+        self.code = SimpleNamespace(begin=lambda pid, mappings: self.noted.append(len(mappings)))
 
     def process_pins(self, id_: ProcessId) -> FakePins:
         self.pins.id = id_
@@ -197,6 +199,7 @@ def test_everything_in_order(attacher: Attacher, kernel: Kernel, pid: int) -> No
     attachment = attacher.attach(pid, EXACT)
 
     assert kernel.steps[:2] == ["add", "begin"]
+    assert kernel.noted == [len(attachment.mappings)]
     assert sorted(kernel.steps[2:-2]) == ["link ld", "link libc"]
     assert kernel.steps[-2:] == ["finish", "recording"]
     assert (attachment.process.id.pid, attachment.process.comm) == (pid, "sh")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["HUGE_PAGES", "CodeMapping", "Mapping"]
+__all__ = ["HUGE_PAGES", "CodeMapping", "LoadedCode", "Mapping"]
 
 HUGE_PAGES = "/anon_hugepage"
 """The path of anonymous memory in huge pages (MAP_HUGETLB)."""
@@ -38,3 +38,15 @@ class CodeMapping(Struct, frozen=True):
     offset: int
     path: str
     build_id: str | None
+
+
+class LoadedCode(Struct, frozen=True):
+    """Executable memory that a process mapped since its attach, and may have unmapped again.
+
+    Words of stacks there have its `number`. `was_unnumbered`: it was the first code there, so that words
+    without a number are of it, too. `mapping.inode` 0: no file is known.
+    """
+
+    number: int
+    mapping: Mapping
+    was_unnumbered: bool = False

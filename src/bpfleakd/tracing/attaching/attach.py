@@ -363,6 +363,7 @@ class Attacher:
         try:
             pins.make()
             self._unwinding.begin(code)
+            self._maps.code.begin(pid, code.mappings)
             for number, file in enumerate(files):
                 to_file = self._link(file, pid)
                 links += to_file
