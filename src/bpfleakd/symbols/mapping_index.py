@@ -59,19 +59,22 @@ class MappingIndex:
         self._starts = [region.mapping.start for region in regions]
         self._find_gone()
 
-    def note_loaded(self, loaded: Iterable[LoadedCode]) -> None:
-        """This code was mapped since the attach; called after the mappings were read."""
+    def note_loaded(self, loaded: Iterable[LoadedCode]) -> list[Mapping]:
+        """This code was mapped since the attach; called after the mappings were read. Returns what is new."""
+        new: list[Mapping] = []
         for code in loaded:
             place, region = _place(code.mapping), self._loaded.get(code.number)
             if region is None:
                 region = self._loaded[code.number] = IndexedMapping(self._next_number(), code.mapping)
                 self._loaded_places.add(place)
+                new.append(code.mapping)
             if code.was_unnumbered and self._first.get(place) is not region:
                 # The programs remember so many ranges: of two that both were the first, the later is meant.
                 first = self._first.items()
                 self._first = {at: one for at, one in first if not _overlap(one.mapping, code.mapping)}
                 self._first[place] = region
         self._find_gone()
+        return new
 
     @property
     def mappings(self) -> list[Mapping]:

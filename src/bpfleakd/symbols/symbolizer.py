@@ -65,6 +65,8 @@ _Key: TypeAlias = tuple[int, int, bool]
 # The registers have its caller.
 _CERTAIN_FRAMES = 2
 _FRAMES_MAX = 8_192
+# Each takes some 50 us.
+_OPENED_AT_ONCE = 128
 
 
 class Symbolizer:
@@ -154,11 +156,10 @@ class Symbolizer:
     def note_loaded(self, loaded: Sequence[LoadedCode]) -> None:
         """This code was mapped since the attach, and may be gone; called after `update_mappings`.
 
-        Its files are opened now, as far as they can be found.
+        Its files are opened now, as far as they can be found, but not too many.
         """
-        self._space.note_loaded(loaded)
-        for code in loaded:
-            self._files.module_of(code.mapping)
+        for mapping in self._space.note_loaded(loaded)[:_OPENED_AT_ONCE]:
+            self._files.module_of(mapping)
 
     def hold_perf_map(self) -> None:
         """Open the perf map, if there is one: its names can be read from now on, even if the file goes."""
